@@ -1,0 +1,1 @@
+"""Rate limits: GCRA buckets and concurrency leases behind one store."""

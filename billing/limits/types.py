@@ -1,0 +1,99 @@
+"""Rate limits as plain data: what a `RateStore` decides in one atomic call (GCRA in integer microseconds).
+
+One contract suite (`tests/billing/limits/contract.py`) runs on every implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A GCRA bucket: `limit` units per `period_us`, at most `burst` at once. `key` is unique for tenant and limit."""
+
+    key: str
+    name: str  # "requests" or "credits", as headers and errors say it
+    limit: int
+    period_us: int
+    burst: int
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Take `cost` units from `bucket`."""
+
+    bucket: Bucket
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One of at most `limit` places under `key`, held by `holder` until it is given back or `ttl_us` passes."""
+
+    key: str
+    limit: int
+    holder: str
+    ttl_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class BucketState:
+    """A bucket after a decision: units left now, and microseconds until it is full again."""
+
+    name: str
+    limit: int
+    remaining: int
+    reset_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """All of it was taken."""
+
+    states: tuple[BucketState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """Nothing was taken: bucket or lease `name` is exhausted; `retry_us` until it may pass (an estimate for leases)."""
+
+    name: str
+    retry_us: int
+    states: tuple[BucketState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Impossible:
+    """Nothing was taken and never can be: the cost is above bucket `name`'s burst."""
+
+    name: str
+    burst: int
+    cost: int
+
+
+Decision = Taken | Limited | Impossible
+
+
+class RateStore(Protocol):
+    """Decides rates for all gateways that share it. Losing its data costs no credit: buckets restart full."""
+
+    async def take(self, takes: Sequence[Take], lease: Lease | None = None) -> Decision:
+        """Take everything (each bucket's cost and the lease) or nothing, in one atomic step."""
+        ...
+
+    async def adjust(self, bucket: Bucket, delta: int) -> None:
+        """Take `delta` more units (a debt if need be), or give back when it is negative (never beyond full)."""
+        ...
+
+    async def renew(self, lease: Lease) -> None:
+        """Push the lease's end `ttl_us` from now, if it is held."""
+        ...
+
+    async def give_back(self, lease: Lease) -> None:
+        """Free the place; harmless when it isn't held."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,23 @@
+"""Everything that credit is made of. Amounts are integer micro-credits (µcr); ids are uuid7 unless said otherwise."""
+
+from billing.models.cards import Rate, RateCard, RateCardVersion
+from billing.models.ledger import CreditGrant, LedgerAccount, LedgerTransfer, Wallet
+from billing.models.plans import Plan, PlanVersion, Subscription
+from billing.models.usage import Hold, OutboxEvent, UsageRecord, UsageRollup
+
+__all__ = [
+    "CreditGrant",
+    "Hold",
+    "LedgerAccount",
+    "LedgerTransfer",
+    "OutboxEvent",
+    "Plan",
+    "PlanVersion",
+    "Rate",
+    "RateCard",
+    "RateCardVersion",
+    "Subscription",
+    "UsageRecord",
+    "UsageRollup",
+    "Wallet",
+]

@@ -1,0 +1,68 @@
+"""Rate cards: what a token of each class costs, by version."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from billing.ids import uuid7
+
+
+class RateCard(models.Model):
+    """A named list of prices; a public model of the catalogue points at one by `name`."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    name = models.CharField(max_length=100, unique=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class RateCardVersion(models.Model):
+    """The prices of a card from `effective_from` on, until the next version's. Immutable once published (trigger)."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    card = models.ForeignKey(RateCard, on_delete=models.PROTECT, related_name="versions")
+    effective_from = models.DateTimeField()
+    published_at = models.DateTimeField(null=True, blank=True)
+    request_fee = models.BigIntegerField(default=0, help_text="µcr per request that ran.")
+    note = models.CharField(max_length=200, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["card", "effective_from"], name="rate_card_version_once_per_moment"),
+            models.CheckConstraint(condition=Q(request_fee__gte=0), name="rate_card_version_fee_not_negative"),
+        ]
+        ordering = ["card", "-effective_from"]
+
+    def __str__(self) -> str:
+        return f"{self.card} from {self.effective_from:%Y-%m-%d %H:%M}"
+
+
+class Rate(models.Model):
+    """µcr per million tokens of one class, for requests whose whole context is at least `tier_min_context` tokens."""
+
+    class UsageClass(models.TextChoices):
+        INPUT = "input"
+        CACHE_READ = "cache_read"
+        CACHE_WRITE_SHORT = "cache_write_short"
+        CACHE_WRITE_LONG = "cache_write_long"
+        OUTPUT = "output"
+        REASONING = "reasoning"
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    version = models.ForeignKey(RateCardVersion, on_delete=models.PROTECT, related_name="rates")
+    tier_min_context = models.PositiveIntegerField(default=0)
+    usage_class = models.CharField(max_length=20, choices=UsageClass)
+    rate = models.BigIntegerField(help_text="µcr per 1,000,000 tokens.")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["version", "tier_min_context", "usage_class"], name="rate_once_per_tier_and_class"
+            ),
+            models.CheckConstraint(condition=Q(rate__gte=0), name="rate_not_negative"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.usage_class} {self.rate}"

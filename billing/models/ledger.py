@@ -1,0 +1,161 @@
+"""Wallets and the double-entry ledger under them."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Now
+
+from billing.ids import uuid7
+
+
+class Wallet(models.Model):
+    """A tenant's credit. `posted` is the sum of its transfers, `held` the sum of its open holds.
+
+    Available credit is posted − held + overdraft_limit. A reserve never passes beyond it.
+    """
+
+    class State(models.TextChoices):
+        OPEN = "open"
+        FROZEN = "frozen"
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.ForeignKey("gateway.Tenant", on_delete=models.PROTECT, related_name="wallets")
+    name = models.CharField(max_length=40, default="main")
+    posted = models.BigIntegerField(default=0)
+    held = models.BigIntegerField(default=0)
+    overdraft_limit = models.BigIntegerField(default=0)
+    version = models.BigIntegerField(default=0)
+    next_grant_change_at = models.DateTimeField(null=True, blank=True)
+    state = models.CharField(max_length=10, choices=State, default=State.OPEN)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["tenant", "name"], name="wallet_once_per_tenant_and_name"),
+            models.CheckConstraint(condition=Q(held__gte=0), name="wallet_held_not_negative"),
+            models.CheckConstraint(condition=Q(overdraft_limit__gte=0), name="wallet_overdraft_limit_not_negative"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tenant} · {self.name}"
+
+
+class LedgerAccount(models.Model):
+    """One side of transfers: a wallet's own account, or one of the operator's."""
+
+    class Kind(models.TextChoices):
+        WALLET = "wallet"
+        ISSUANCE_PAID = "issuance_paid"
+        ISSUANCE_PROMO = "issuance_promo"
+        ISSUANCE_PLAN = "issuance_plan"
+        USAGE = "usage"
+        BREAKAGE = "breakage"
+        ADJUSTMENT = "adjustment"
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    kind = models.CharField(max_length=20, choices=Kind)
+    wallet = models.ForeignKey(Wallet, on_delete=models.PROTECT, null=True, blank=True, related_name="accounts")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["kind", "wallet"], name="ledger_account_once_per_wallet"),
+            models.UniqueConstraint(fields=["kind"], condition=Q(wallet=None), name="ledger_account_once_per_kind"),
+            models.CheckConstraint(
+                condition=(Q(kind="wallet") & ~Q(wallet=None)) | (~Q(kind="wallet") & Q(wallet=None)),
+                name="ledger_account_wallet_iff_kind",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.wallet}" if self.wallet_id else self.kind
+
+
+class CreditGrant(models.Model):
+    """Credit given to a wallet at once: burnt down by priority, expiry, promotional before paid, age."""
+
+    class Kind(models.TextChoices):
+        PROMOTIONAL = "promotional"
+        PLAN = "plan"
+        PAID = "paid"
+        ROLLOVER = "rollover"
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    wallet = models.ForeignKey(Wallet, on_delete=models.PROTECT, related_name="grants")
+    kind = models.CharField(max_length=12, choices=Kind)
+    amount = models.BigIntegerField(help_text="µcr, above zero.")
+    remaining = models.BigIntegerField()
+    priority = models.SmallIntegerField(default=50, help_text="0 is burnt first, 100 last.")
+    effective_at = models.DateTimeField(db_default=Now())
+    expires_at = models.DateTimeField(null=True, blank=True)
+    expired_at = models.DateTimeField(null=True, blank=True, help_text="When its rest went to breakage.")
+    voided_at = models.DateTimeField(null=True, blank=True)
+    source = models.CharField(max_length=200, blank=True)
+    paid_amount = models.BigIntegerField(null=True, blank=True, help_text="In the currency's minor units.")
+    currency = models.CharField(max_length=3, blank=True)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=Q(amount__gt=0), name="credit_grant_amount_positive"),
+            models.CheckConstraint(
+                condition=Q(remaining__gte=0) & Q(remaining__lte=F("amount")), name="credit_grant_remaining_in_amount"
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["wallet", "priority", "expires_at"],
+                condition=Q(remaining__gt=0),
+                name="credit_grant_burn_order",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} grant {self.id}"
+
+
+class LedgerTransfer(models.Model):
+    """One movement of credit from one account to another: both sides in one row, never changed (trigger).
+
+    A wallet's transfer names the grant it draws from or fills; a debit of a wallet without a grant is overdraft.
+    """
+
+    class Code(models.IntegerChoices):
+        GRANT = 1
+        CHARGE = 2
+        TRUE_UP = 3
+        EXPIRY = 4
+        VOID = 5
+        ADJUSTMENT = 6
+        OVERDRAFT_REPAID = 7
+        REFUND = 8
+
+    id = models.BigAutoField(primary_key=True)
+    debit = models.ForeignKey(LedgerAccount, on_delete=models.PROTECT, related_name="+", db_constraint=False)
+    credit = models.ForeignKey(LedgerAccount, on_delete=models.PROTECT, related_name="+", db_constraint=False)
+    amount = models.BigIntegerField(help_text="µcr, above zero.")
+    code = models.SmallIntegerField(choices=Code)
+    request = models.UUIDField(null=True, blank=True)
+    order = models.SmallIntegerField(default=0)
+    key = models.CharField(max_length=120, null=True, blank=True, unique=True)
+    grant = models.ForeignKey(
+        CreditGrant, on_delete=models.PROTECT, null=True, blank=True, related_name="+", db_constraint=False
+    )
+    booked_at = models.DateTimeField(db_default=Now())
+    effective_at = models.DateTimeField(db_default=Now())
+    actor = models.CharField(max_length=120, blank=True)
+    reason = models.CharField(max_length=200, blank=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=Q(amount__gt=0), name="ledger_transfer_amount_positive"),
+            models.CheckConstraint(condition=~Q(debit=F("credit")), name="ledger_transfer_two_accounts"),
+            models.UniqueConstraint(fields=["request", "code", "order"], name="ledger_transfer_once_per_request"),
+        ]
+        indexes = [
+            models.Index(fields=["debit", "booked_at"], name="ledger_transfer_debit_booked"),
+            models.Index(fields=["credit", "booked_at"], name="ledger_transfer_credit_booked"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.get_code_display()} {self.amount} µcr"

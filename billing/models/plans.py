@@ -1,0 +1,103 @@
+"""Plans: what a tenant may do and gets each month, by version."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from billing.ids import uuid7
+
+
+class Plan(models.Model):
+    """A plan that can be subscribed to; its terms are its versions."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    slug = models.SlugField(max_length=40, unique=True)
+    name = models.CharField(max_length=80)
+    is_offered = models.BooleanField(default=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class PlanVersion(models.Model):
+    """The terms of a plan, never changed (trigger): a change is a new version, and moving to it an explicit act.
+
+    Buckets: `*_limit` units per `*_period_s`, at most `*_burst` at once; credits in µcr. `slice_tokens` is the output
+    that a hold buys ahead. `allowed_models` lists public model names; empty allows all.
+    """
+
+    class Overage(models.TextChoices):
+        BLOCK = "block"
+        OVERDRAFT = "overdraft"
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    plan = models.ForeignKey(Plan, on_delete=models.PROTECT, related_name="versions")
+    number = models.PositiveIntegerField()
+    request_limit = models.PositiveBigIntegerField()
+    request_period_s = models.PositiveIntegerField(default=60)
+    request_burst = models.PositiveBigIntegerField()
+    credit_limit = models.PositiveBigIntegerField(help_text="µcr per period.")
+    credit_period_s = models.PositiveIntegerField(default=60)
+    credit_burst = models.PositiveBigIntegerField(help_text="µcr at once.")
+    concurrency = models.PositiveIntegerField()
+    weight = models.PositiveIntegerField(default=1000, help_text="Share of the engine, in thousandths.")
+    slice_tokens = models.PositiveIntegerField(default=256)
+    monthly_credits = models.PositiveBigIntegerField(default=0, help_text="µcr granted at the start of each period.")
+    multiplier_bp = models.PositiveIntegerField(default=10_000, help_text="Price multiplier in basis points.")
+    overage = models.CharField(max_length=10, choices=Overage, default=Overage.BLOCK)
+    overdraft_limit = models.PositiveBigIntegerField(default=0)
+    allowed_models = models.JSONField(default=list, blank=True)
+    default_task = models.CharField(max_length=40, default="chat")
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["plan", "number"], name="plan_version_once_per_number"),
+            models.CheckConstraint(
+                condition=Q(request_limit__gt=0)
+                & Q(request_period_s__gt=0)
+                & Q(request_burst__gt=0)
+                & Q(credit_limit__gt=0)
+                & Q(credit_period_s__gt=0)
+                & Q(credit_burst__gt=0)
+                & Q(concurrency__gt=0)
+                & Q(weight__gt=0)
+                & Q(slice_tokens__gt=0),
+                name="plan_version_limits_positive",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.plan} v{self.number}"
+
+
+class Subscription(models.Model):
+    """A tenant's plan version, with the anchor from which its months are counted."""
+
+    class State(models.TextChoices):
+        ACTIVE = "active"
+        ENDED = "ended"
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.ForeignKey("gateway.Tenant", on_delete=models.PROTECT, related_name="subscriptions")
+    version = models.ForeignKey(PlanVersion, on_delete=models.PROTECT, related_name="subscriptions")
+    state = models.CharField(max_length=10, choices=State, default=State.ACTIVE)
+    anchor = models.DateTimeField()
+    time_zone = models.CharField(max_length=60, default="UTC")
+    granted_until = models.DateTimeField(
+        null=True, blank=True, help_text="End of the last period whose credit was granted."
+    )
+    created_at = models.DateTimeField(db_default=Now())
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["tenant"], condition=Q(state="active"), name="subscription_one_active_per_tenant"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tenant}: {self.version}"

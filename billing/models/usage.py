@@ -1,0 +1,151 @@
+"""Holds while a request runs, and what is left of it afterwards."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from billing.ids import uuid7
+from billing.models.ledger import Wallet
+
+
+class Hold(models.Model):
+    """Credit set aside for one running request; deleted when closed. `id` is the request's id."""
+
+    class State(models.IntegerChoices):
+        HELD = 0
+        ORPHANED = 1
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    wallet = models.ForeignKey(Wallet, on_delete=models.PROTECT, related_name="holds", db_constraint=False)
+    tenant = models.UUIDField()
+    project = models.UUIDField()
+    api_key = models.UUIDField(null=True, blank=True)
+    user = models.UUIDField(null=True, blank=True)
+    model = models.CharField(max_length=120)
+    deployment = models.UUIDField()
+    card_version = models.UUIDField()
+    multiplier_bp = models.IntegerField(default=10_000)
+    state = models.SmallIntegerField(choices=State, default=State.HELD)
+    amount = models.BigIntegerField()
+    checkpoint = models.JSONField(default=dict, blank=True)
+    owner = models.UUIDField(help_text="Incarnation of the gateway that works on it.")
+    reserved_at = models.DateTimeField()
+    lease_until = models.DateTimeField()
+    orphaned_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=Q(amount__gte=0), name="hold_amount_not_negative")]
+        indexes = [
+            models.Index(fields=["lease_until"], name="hold_lease_until"),
+            models.Index(fields=["wallet"], name="hold_wallet"),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+class UsageRecord(models.Model):
+    """What one request used and what it was charged, never changed (trigger); a correction is the next `revision`.
+
+    `charge` is the whole charge as of this revision. `formula` names the arithmetic, so that recomputing the record
+    from its classes, card version and multiplier gives `charge` for ever. A release leaves a record with charge 0.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    day = models.DateField(help_text="UTC day of the request's uuid7.")
+    request = models.UUIDField()
+    revision = models.SmallIntegerField(default=0)
+    tenant = models.UUIDField()
+    project = models.UUIDField()
+    api_key = models.UUIDField(null=True, blank=True)
+    user = models.UUIDField(null=True, blank=True)
+    end_user = models.CharField(max_length=64, blank=True, help_text="Keyed hash of the client's `user` field.")
+    wallet = models.UUIDField()
+    model = models.CharField(max_length=120)
+    deployment = models.UUIDField()
+    endpoint = models.CharField(max_length=40, blank=True)
+    task = models.CharField(max_length=40, blank=True)
+    route = models.JSONField(default=dict, blank=True, help_text="Decision, reason and candidates passed over.")
+    input_tokens = models.IntegerField(default=0)
+    cache_read_tokens = models.IntegerField(default=0)
+    cache_write_short_tokens = models.IntegerField(default=0)
+    cache_write_long_tokens = models.IntegerField(default=0)
+    output_tokens = models.IntegerField(default=0)
+    reasoning_tokens = models.IntegerField(default=0)
+    card_version = models.UUIDField()
+    multiplier_bp = models.IntegerField(default=10_000)
+    formula = models.SmallIntegerField(default=1)
+    charge = models.BigIntegerField()
+    held = models.BigIntegerField(help_text="µcr that the hold had when it was closed.")
+    exact = models.BooleanField(default=True)
+    anomaly = models.CharField(max_length=40, blank=True)
+    finish = models.CharField(max_length=40, blank=True)
+    ttft_ms = models.IntegerField(null=True, blank=True)
+    duration_ms = models.IntegerField(null=True, blank=True)
+    reserved_at = models.DateTimeField()
+    settled_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["day", "request", "revision"], name="usage_record_once_per_revision"),
+            models.CheckConstraint(condition=Q(charge__gte=0), name="usage_record_charge_not_negative"),
+        ]
+        indexes = [
+            models.Index(fields=["tenant", "day"], name="usage_record_tenant_day"),
+            models.Index(fields=["api_key", "day"], name="usage_record_key_day"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.request} r{self.revision}"
+
+
+class OutboxEvent(models.Model):
+    """Something that happened in a transaction and still has to take effect elsewhere; deleted by its consumer."""
+
+    id = models.BigAutoField(primary_key=True)
+    topic = models.CharField(max_length=40)
+    payload = models.JSONField()
+    created_at = models.DateTimeField(db_default=Now())
+    attempts = models.SmallIntegerField(default=0)
+
+    class Meta:
+        indexes = [models.Index(fields=["topic", "id"], name="outbox_event_topic")]
+
+    def __str__(self) -> str:
+        return f"{self.topic} {self.id}"
+
+
+class UsageRollup(models.Model):
+    """Sums of usage by hour, key and model: what pages and reports read, never the raw records."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    hour = models.DateTimeField()
+    tenant = models.UUIDField()
+    project = models.UUIDField()
+    api_key = models.UUIDField(null=True, blank=True)
+    model = models.CharField(max_length=120)
+    requests = models.BigIntegerField(default=0)
+    input_tokens = models.BigIntegerField(default=0)
+    cache_read_tokens = models.BigIntegerField(default=0)
+    output_tokens = models.BigIntegerField(default=0)
+    charge = models.BigIntegerField(default=0)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["hour", "tenant", "project", "api_key", "model"],
+                name="usage_rollup_once",
+                condition=Q(api_key__isnull=False),
+            ),
+            models.UniqueConstraint(
+                fields=["hour", "tenant", "project", "model"],
+                name="usage_rollup_once_without_key",
+                condition=Q(api_key=None),
+            ),
+        ]
+        indexes = [models.Index(fields=["tenant", "hour"], name="usage_rollup_tenant_hour")]
+
+    def __str__(self) -> str:
+        return f"{self.hour} {self.model}"

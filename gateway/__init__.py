@@ -1,0 +1,1 @@
+"""Project and front door: tenancy, keys, data plane, consoles."""

@@ -1,0 +1,1 @@
+"""Tenant pages and chat."""

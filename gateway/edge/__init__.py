@@ -1,0 +1,1 @@
+"""The data plane: plain ASGI endpoints and wire formats."""

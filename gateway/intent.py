@@ -1,0 +1,31 @@
+"""What a client wants, after parsing and before routing: the same for every wire format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from inference.types import Kind, Message, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """One request of any endpoint. `sampling.max_tokens` is None when the client didn't bound the output."""
+
+    endpoint: str  # "chat.completions", "responses", "embeddings"
+    kind: Kind
+    model: str
+    messages: tuple[Message, ...] = ()
+    inputs: tuple[str | tuple[int, ...], ...] = ()
+    truncate: bool = False
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    task: str | None = None
+    end_user: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    has_schema: bool = False
+
+    @property
+    def characters(self) -> int:
+        """Size of the prompt before tokenising."""
+        texts = sum(len(message.content) for message in self.messages)
+        return texts + sum(len(item) if isinstance(item, str) else 4 * len(item) for item in self.inputs)

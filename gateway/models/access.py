@@ -1,0 +1,78 @@
+"""API keys, invitations, sign-in links, and the catalogue epoch."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+from django_scopes import ScopedManager
+
+from billing.ids import uuid7
+from gateway.models.tenancy import Membership, Project, Tenant, User
+
+
+class APIKey(models.Model):
+    """A project's key. Only an HMAC of it is kept; `prefix` and `last_four` are what people see."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="api_keys")
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="api_keys")
+    name = models.CharField(max_length=120)
+    prefix = models.CharField(max_length=16)
+    last_four = models.CharField(max_length=4)
+    digest = models.CharField(max_length=64, unique=True, help_text="HMAC-SHA256 of the key, in hex.")
+    scopes = models.JSONField(default=list, help_text='"inference", "management"; empty means both.')
+    created_by = models.ForeignKey(User, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    created_at = models.DateTimeField(db_default=Now())
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+
+    objects = ScopedManager(tenant="tenant")
+
+    class Meta:
+        ordering = ["-created_at"]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.prefix}…{self.last_four})"
+
+
+class Invitation(models.Model):
+    """An offer to join a tenant, taken up through a link sent to `email`; single use."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="invitations")
+    email = models.EmailField()
+    role = models.CharField(max_length=10, choices=Membership.Role, default=Membership.Role.MEMBER)
+    digest = models.CharField(max_length=64, unique=True)
+    created_at = models.DateTimeField(db_default=Now())
+    expires_at = models.DateTimeField()
+    accepted_at = models.DateTimeField(null=True, blank=True)
+
+    objects = ScopedManager(tenant="tenant")
+
+    def __str__(self) -> str:
+        return f"{self.email} → {self.tenant}"
+
+
+class SignInLink(models.Model):
+    """A link that signs its user in once, by POST, until it expires."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    user = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    digest = models.CharField(max_length=64, unique=True)
+    created_at = models.DateTimeField(db_default=Now())
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return f"{self.user} until {self.expires_at}"
+
+
+class CatalogueEpoch(models.Model):
+    """One row (id 1) whose number rises with every change to what gateways cache: see `gateway.epoch`."""
+
+    id = models.SmallIntegerField(primary_key=True, default=1)
+    epoch = models.BigIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return str(self.epoch)

@@ -1,0 +1,33 @@
+"""Who is asking, as the data plane knows it: one immutable snapshot per key (or session and project)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from billing.limits.types import Bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A tenant's project with the terms of its plan. `api_key` is None for a signed-in user, then `user` is set."""
+
+    tenant: UUID
+    tenant_slug: str
+    project: UUID
+    wallet: UUID
+    api_key: UUID | None
+    user: UUID | None
+    scopes: frozenset[str]  # empty means all
+    expires_at: datetime | None
+    plan: str
+    plan_version: UUID
+    multiplier_bp: int
+    weight: int
+    concurrency: int
+    slice_tokens: int
+    allowed_models: frozenset[str]  # empty means all
+    default_task: str
+    request_bucket: Bucket
+    credit_bucket: Bucket

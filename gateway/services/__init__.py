@@ -1,0 +1,1 @@
+"""Writes of tenancy: one verb, one transaction."""

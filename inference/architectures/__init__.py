@@ -1,0 +1,1 @@
+"""Models: own decoder, any transformers causal LM, encoders, and how weights are found."""

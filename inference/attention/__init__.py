@@ -1,0 +1,1 @@
+"""Paged attention: the reference, and what replaces it where the machine allows."""

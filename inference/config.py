@@ -1,0 +1,76 @@
+"""What a worker is told at start: the spec file, validated once; no other module reads settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """One deployment as its worker runs it.
+
+    `source` is a hub id, a folder or a GGUF file. `dtype` is "auto" (the checkpoint's), "float32", "bfloat16" or
+    "float16". `kv_tokens` is the KV cache's size in tokens. `max_rows` and `max_step_tokens` bound one step;
+    `prefill_chunk` bounds one sequence's part of it. The switches exist for operators and for the equality tests.
+    """
+
+    deployment: str
+    source: str
+    model: str = ""
+    dtype: str = "auto"
+    kv_tokens: int = 16_384
+    block_size: int = 16
+    max_rows: int = 32
+    max_step_tokens: int = 512
+    prefill_chunk: int = 256
+    max_context: int = 0  # 0: the model's own
+    max_waiting: int = 256
+    max_waiting_per_tenant: int = 64
+    prefix_cache: bool = True
+    architecture: str = "auto"  # "auto", "decoder", "transformers", "encoder", "fake"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("kv_tokens", "block_size", "max_rows", "max_step_tokens", "prefill_chunk", "max_waiting"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"engine {self.deployment}: {name} must be at least 1")
+        if self.dtype not in {"auto", "float32", "bfloat16", "float16"}:
+            raise ValueError(f"engine {self.deployment}: dtype {self.dtype!r} is unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """A worker process: where it listens, its append-only record, the secret that roots its cache keys, its engines.
+
+    `threads` 0 takes every core. `endpoint` is a ZeroMQ address; an ipc path holds at most 107 characters.
+    """
+
+    endpoint: str
+    record: str
+    secret: str
+    engines: tuple[EngineConfig, ...]
+    threads: int = 0
+    session_seconds: float = 5.0
+    pause_seconds: float = 2.0
+    prepared_seconds: float = 30.0
+    session_bytes: int = 64 * 1024 * 1024
+    drain_seconds: float = 5.0
+
+    @classmethod
+    def load(cls, path: Path) -> WorkerConfig:
+        """Return the spec in `path`; raise ValueError naming what is wrong with it."""
+        try:
+            data = json.loads(path.read_text())
+            engines = tuple(EngineConfig(**engine) for engine in data.pop("engines"))
+            return cls(engines=engines, **data)
+        except (TypeError, KeyError, json.JSONDecodeError) as error:
+            raise ValueError(f"worker spec {path}: {error}") from error
+
+    def save(self, path: Path) -> None:
+        """Write the spec to `path`, readable by its owner alone."""
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(asdict(self), indent=1))

@@ -1,0 +1,1 @@
+"""Running a planned step on a model: inputs, KV tensors, runner."""

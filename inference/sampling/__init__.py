@@ -1,0 +1,1 @@
+"""Choosing the next token: rows, filters, counter-based noise."""

@@ -1,0 +1,1 @@
+"""Tokenizer, incremental text, stop strings."""

@@ -1,0 +1,225 @@
+"""What crosses the engine seam: requests, events and usage, as plain immutable data (standard library only)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    """Why a generation ended."""
+
+    STOP = "stop"  # end-of-sequence token, stop string or stop id
+    LENGTH = "length"  # max_tokens or the model's context
+    ALLOWANCE = "allowance"  # the output tokens that the hold bought are used up and no more will come
+    CANCELLED = "cancelled"  # cancel(), the session went away, or a drain's deadline
+    ERROR = "error"  # this row failed, or its worker was lost; `Finished.error` says which
+
+
+class Kind(StrEnum):
+    """What a request asks of a model."""
+
+    CHAT = "chat"
+    EMBEDDING = "embedding"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens by disjoint class; zero is zero, never unknown.
+
+    ``input`` was computed, ``cache_read`` came from the prefix cache (their sum is the prompt); ``output`` and
+    ``reasoning`` were generated (their sum is the completion, the token that completed a stop string included).
+    """
+
+    input: int = 0
+    cache_read: int = 0
+    output: int = 0
+    reasoning: int = 0
+
+    @property
+    def prompt(self) -> int:
+        return self.input + self.cache_read
+
+    @property
+    def completion(self) -> int:
+        return self.output + self.reasoning
+
+    def classes(self) -> dict[str, int]:
+        """The non-negative counts by class name, as `billing` takes them; zero classes are left out."""
+        counts = {
+            "input": self.input,
+            "cache_read": self.cache_read,
+            "output": self.output,
+            "reasoning": self.reasoning,
+        }
+        return {name: count for name, count in counts.items() if count}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a chat: `role` is system, user or assistant; `content` is plain text."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen. Temperature 0 is greedy; a filter at its neutral value is off.
+
+    `max_tokens` None means: up to the model's context. `seed` None draws 64 random bits at submission. The noise is a
+    pure function of (seed, output position, token id), so batching, preemption and caching never change the result.
+    """
+
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One request as the engine takes it.
+
+    `id` is the gateway's uuid7 in hex, never a client's. `tenant` is the fairness key and `weight` its share in
+    thousandths (1000 = 1.0). `domain` roots every prefix-cache key: requests share cached blocks only within a domain.
+    A chat carries `messages`, an embedding request `inputs` (texts or token ids) and whether a longer input than the
+    model takes is cut (`truncate`) or refused.
+    """
+
+    id: str
+    tenant: str
+    domain: str
+    kind: Kind = Kind.CHAT
+    weight: int = 1000
+    messages: tuple[Message, ...] = ()
+    inputs: tuple[str | tuple[int, ...], ...] = ()
+    truncate: bool = False
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that the engine has tokenised: `prompt_tokens` of prompt (for embeddings: over all inputs).
+
+    `exact` is False where the count is an estimate (foreign engines). `max_output` is the greatest number of tokens
+    the request may generate: its max_tokens, or what the context leaves. `block_keys` are the prefix-cache digests
+    of the prompt's full blocks, for affinity. Ids stay in the worker, for 30 s.
+    """
+
+    request: GenerationRequest
+    prompt_tokens: int
+    max_output: int
+    exact: bool = True
+    block_keys: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The request was admitted: `cached_tokens` of its prompt come from the prefix cache (fixed from here on)."""
+
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New text (valid UTF-8, possibly empty while a character or stop string is held back) and the usage so far."""
+
+    text: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """The embedding of input number `index`: little-endian float32."""
+
+    index: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFault:
+    """An error as the engine reports it: a stable `code`, a sentence, and whether trying again may help."""
+
+    code: str
+    message: str
+    retryable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The one last event of a request, with its final usage.
+
+    `stop` is the stop string or id that ended it. `exact` is False when the worker was lost and `usage` is only the
+    last one it reported. `queued_ms`, `prefill_ms` and `decode_ms` are the worker's own times.
+    """
+
+    reason: FinishReason
+    usage: Usage
+    error: EngineFault | None = None
+    stop: str | int | None = None
+    exact: bool = True
+    queued_ms: float = 0.0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+
+
+Event = Started | Delta | Vector | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Evidence: the worker is still working on the request."""
+
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class NothingRan:
+    """Evidence: no forward pass was begun for the request, and none ever will be (a later Submit is refused)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Evidence: the request was begun and never finished, and nobody works on it any more."""
+
+
+Evidence = Finished | Running | NothingRan | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What a deployment's engine can do, as its worker announced it.
+
+    `details` holds what an operator wants to see (dtype, tier, KV blocks, how the model was proved), as text.
+    """
+
+    deployment: str
+    model: str
+    kinds: frozenset[Kind]
+    max_context: int
+    max_input: int
+    block_size: int = 16
+    kv_blocks: int = 0
+    vector_width: int = 0
+    prefix_isolation: bool = True
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A deployment's live state. `ready` means that a Submit would be taken now; else `reason` says why not."""
+
+    ready: bool
+    reason: str = ""
+    running: int = 0
+    waiting: int = 0
+    kv_used: float = 0.0
+    steps: int = 0
+    draining: bool = False

@@ -1,0 +1,1 @@
+"""The worker process: protocol, loop, record, supervision-side client (DESIGN §4)."""

@@ -1,0 +1,1 @@
+"""From a request to the deployment that serves it, explained."""

@@ -1,0 +1,98 @@
+"""The catalogue: public models, where they are served, and the rules that choose between them."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+
+class PublicModel(models.Model):
+    """A model as tenants see it: name, what it can do, and by name the rate card that prices it."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.CharField(max_length=120, unique=True)
+    kinds = models.JSONField(default=list, help_text='What it is for: "chat", "embedding".')
+    context_length = models.PositiveIntegerField(help_text="Tokens, prompt and answer together.")
+    rate_card = models.CharField(max_length=100, help_text="Name of the rate card.")
+    description = models.CharField(max_length=300, blank=True)
+    is_active = models.BooleanField(default=True)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Deployment(models.Model):
+    """A public model served at one place. `backend` is how (``worker``, ``fake``), `options` that backend's own.
+
+    For ``worker``: `source` is the folder that its weights are loaded from; `node` the worker that serves it.
+    """
+
+    class Backend(models.TextChoices):
+        WORKER = "worker"
+        FAKE = "fake"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.SlugField(max_length=80, unique=True)
+    model = models.ForeignKey(PublicModel, on_delete=models.PROTECT, related_name="deployments")
+    backend = models.CharField(max_length=20, choices=Backend, default=Backend.WORKER)
+    node = models.CharField(max_length=80, default="local")
+    source = models.CharField(max_length=500, blank=True)
+    options = models.JSONField(default=dict, blank=True)
+    replicas = models.PositiveSmallIntegerField(default=1)
+    is_active = models.BooleanField(default=True)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class RouteRule(models.Model):
+    """When `model: auto` (or an alias of it) is asked for: which models take it.
+
+    The rules are tried in order of `priority`, lowest first; the first whose conditions all hold and that has a usable
+    target decides. Empty `plan`, `task` and conditions match everything.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.CharField(max_length=80, unique=True)
+    priority = models.IntegerField(default=100)
+    plan = models.SlugField(max_length=40, blank=True)
+    task = models.CharField(max_length=40, blank=True)
+    min_prompt_tokens = models.PositiveIntegerField(null=True, blank=True)
+    max_prompt_tokens = models.PositiveIntegerField(null=True, blank=True)
+    needs_schema = models.BooleanField(null=True, blank=True)
+    is_active = models.BooleanField(default=True)
+
+    class Meta:
+        ordering = ["priority", "name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class RouteTarget(models.Model):
+    """One model that a rule may choose, with its weight among the usable ones."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    rule = models.ForeignKey(RouteRule, on_delete=models.CASCADE, related_name="targets")
+    model = models.ForeignKey(PublicModel, on_delete=models.PROTECT, related_name="+")
+    weight = models.PositiveIntegerField(default=1)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["rule", "model"], name="route_target_once_per_model"),
+            models.CheckConstraint(condition=Q(weight__gt=0), name="route_target_weight_positive"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.rule} → {self.model}"

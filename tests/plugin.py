@@ -1,0 +1,36 @@
+"""Early pytest plugin: a home of its own for each run, and the database that ``--database`` names.
+
+PostgreSQL is started from the system's binaries on a free port, once for all xdist workers, and stopped at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from typing import Any
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--database", choices=["sqlite", "postgresql"], default="sqlite")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config, parser: Any, args: list[str]) -> None:
+    """Set the environment before Django's settings are read; workers inherit it from the controller."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    home = tempfile.mkdtemp(prefix="sluice-tests-")
+    os.environ["SLUICE_HOME"] = home
+    os.environ["SLUICE_ENV"] = "test"
+    early_config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
+    if early_config.known_args_namespace.database == "postgresql":
+        from tests.services.postgres import PostgresServer
+
+        server = PostgresServer.start()
+        early_config.add_cleanup(server.stop)
+        os.environ["DATABASE_URL"] = server.url
+    else:
+        os.environ.pop("DATABASE_URL", None)
