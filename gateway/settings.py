@@ -54,7 +54,6 @@ INSTALLED_APPS = [
     "gateway",
     "billing",
     "routing",
-    "inference",
 ]
 
 MIDDLEWARE = [

@@ -1,0 +1,188 @@
+"""From a request to a deployment: pure, in memory, and explained."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from routing.catalogue import Catalogue, DeploymentEntry, RuleEntry
+from routing.errors import RoutingError
+from routing.tasks import detect_task, is_automatic
+from routing.types import Candidate, Route, RouteQuery
+
+CHARACTERS_PER_TOKEN = 4  # only for rules' length conditions and the context check, before anything is tokenised
+
+Usable = Callable[[UUID], str]
+Load = Callable[[UUID], int]
+
+
+def route(
+    query: RouteQuery,
+    catalogue: Catalogue,
+    usable: Usable,
+    *,
+    load: Load = lambda _: 0,
+    draw: Callable[[], float] = random.random,
+) -> Route:
+    """Return the deployment for `query`, with the reason and everything that was passed over.
+
+    `usable` says of a deployment why it can't take work now, or nothing; `load` how busy it is; `draw` a number in
+    [0, 1) for weighted targets. Raise `RoutingError` when nothing fits.
+    """
+    return _Decision(query, catalogue, usable, load, draw).decide()
+
+
+class _Decision:
+    """One decision in the making: what was looked at is collected on the way."""
+
+    def __init__(
+        self, query: RouteQuery, catalogue: Catalogue, usable: Usable, load: Load, draw: Callable[[], float]
+    ) -> None:
+        self.query = query
+        self.catalogue = catalogue
+        self.usable = usable
+        self.load = load
+        self.draw = draw
+        self.task, self.task_source = detect_task(query)
+        self.tokens = -(-query.prompt_characters // CHARACTERS_PER_TOKEN)
+        self.candidates: list[Candidate] = []
+
+    def decide(self) -> Route:
+        if is_automatic(self.query.model):
+            return self._by_rules()
+        return self._concrete()
+
+    def _concrete(self) -> Route:
+        name = self.query.model
+        model = self.catalogue.models.get(name)
+        if model is None:
+            raise RoutingError(404, "model_not_found", f"The model {name!r} does not exist.", model=name)
+        if self.query.kind not in model.kinds:
+            serves = " and ".join(sorted(model.kinds))
+            message = f"The model {name!r} serves {serves}, not {self.query.kind}."
+            raise RoutingError(400, "model_wrong_kind", message, model=name)
+        if not self._allowed(name):
+            message = f"Your plan ({self.query.plan}) doesn't include the model {name!r}."
+            raise RoutingError(403, "model_not_allowed", message, model=name)
+        deployment = self._deployment_of(name)
+        if deployment is None:
+            raise self._nothing_ready(f"No deployment of {name!r} is ready.")
+        return self._route(deployment, "", f"You asked for {name}.")
+
+    def _by_rules(self) -> Route:
+        for rule in self.catalogue.rules:
+            if not self._matches(rule):
+                continue
+            picked = self._pick(rule)
+            if picked is not None:
+                return self._route(picked, rule.name, self._reason(rule))
+        if any(candidate.deployment for candidate in self.candidates):
+            raise self._nothing_ready("No deployment that the routing rules name is ready.")
+        message = f"No routing rule gives a model for task {self.task!r} on plan {self.query.plan!r}."
+        raise RoutingError(404, "no_route", message, model=self.query.model)
+
+    def _matches(self, rule: RuleEntry) -> bool:
+        if rule.plan and rule.plan != self.query.plan:
+            return False
+        if rule.task and rule.task != self.task:
+            return False
+        if rule.needs_schema is not None and rule.needs_schema != self.query.has_schema:
+            return False
+        if rule.min_prompt_tokens is not None and self.tokens < rule.min_prompt_tokens:
+            return False
+        return rule.max_prompt_tokens is None or self.tokens <= rule.max_prompt_tokens
+
+    def _pick(self, rule: RuleEntry) -> DeploymentEntry | None:
+        """Return a usable deployment of one of the rule's targets, drawn by weight."""
+        usable: list[tuple[DeploymentEntry, int]] = []
+        for name, weight in rule.targets:
+            unfit = self._unfit(name)
+            if unfit:
+                self.candidates.append(Candidate(name, "", unfit))
+                continue
+            deployment = self._deployment_of(name)
+            if deployment is not None:
+                usable.append((deployment, weight))
+        if not usable:
+            return None
+        point = self.draw() * sum(weight for _, weight in usable)
+        chosen = usable[-1][0]
+        for deployment, weight in usable:
+            if point < weight:
+                chosen = deployment
+                break
+            point -= weight
+        self.candidates.extend(
+            Candidate(other.model, other.name, "the draw by weight chose another target")
+            for other, _ in usable
+            if other is not chosen
+        )
+        return chosen
+
+    def _unfit(self, name: str) -> str:
+        model = self.catalogue.models[name]
+        if self.query.kind not in model.kinds:
+            return f"doesn't serve {self.query.kind}"
+        if not self._allowed(name):
+            return f"not in plan {self.query.plan}"
+        if self.tokens > model.context_length:
+            return f"prompt of about {self.tokens} tokens is longer than its context of {model.context_length}"
+        return ""
+
+    def _allowed(self, name: str) -> bool:
+        return not self.query.allowed_models or name in self.query.allowed_models
+
+    def _deployment_of(self, name: str) -> DeploymentEntry | None:
+        """Return the model's least busy usable deployment, noting why the others were passed over."""
+        ready: list[DeploymentEntry] = []
+        for deployment in self.catalogue.deployments.get(name, ()):
+            why_not = self.usable(deployment.id)
+            if why_not:
+                self.candidates.append(Candidate(name, deployment.name, why_not))
+            else:
+                ready.append(deployment)
+        if not ready:
+            return None
+        least = min(self.load(deployment.id) for deployment in ready)
+        level = [deployment for deployment in ready if self.load(deployment.id) == least]
+        chosen = level[int(self.draw() * len(level))] if len(level) > 1 else level[0]
+        self.candidates.extend(Candidate(name, other.name, "busier") for other in ready if other is not chosen)
+        return chosen
+
+    def _reason(self, rule: RuleEntry) -> str:
+        source = _SOURCES[self.task_source]
+        return f"Rule “{rule.name}” matched: task {self.task} ({source}), plan {self.query.plan}."
+
+    def _route(self, deployment: DeploymentEntry, rule: str, reason: str) -> Route:
+        model = self.catalogue.models[deployment.model]
+        return Route(
+            model=model.name,
+            deployment=deployment.id,
+            deployment_name=deployment.name,
+            rate_card=model.rate_card,
+            context_length=model.context_length,
+            task=self.task,
+            task_source=self.task_source,
+            rule=rule,
+            reason=reason,
+            candidates=self._passed_over(deployment),
+        )
+
+    def _passed_over(self, chosen: DeploymentEntry) -> tuple[Candidate, ...]:
+        seen: Sequence[Candidate] = self.candidates
+        return (*dict.fromkeys(seen), Candidate(chosen.model, chosen.name))
+
+    def _nothing_ready(self, message: str) -> RoutingError:
+        reasons = "; ".join(f"{c.deployment}: {c.rejected}" for c in dict.fromkeys(self.candidates) if c.deployment)
+        sentence = f"{message} {reasons}." if reasons else message
+        return RoutingError(503, "no_ready_deployment", sentence, model=self.query.model)
+
+
+_SOURCES = {
+    "field": "from the request's task field",
+    "endpoint": "from the endpoint",
+    "alias": "from the model alias",
+    "structure": "from the request's structure",
+    "plan": "the plan's default",
+}

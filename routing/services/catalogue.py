@@ -1,0 +1,62 @@
+"""Add, change and remove models and deployments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.db import transaction
+
+from routing.models import Deployment, PublicModel
+
+
+@transaction.atomic
+def add_model(
+    *,
+    name: str,
+    kinds: Sequence[str],
+    context_length: int,
+    rate_card: str,
+    source: str,
+    description: str = "",
+    backend: str = Deployment.Backend.WORKER,
+    options: Mapping[str, Any] | None = None,
+    deployment: str = "",
+    node: str = "local",
+) -> Deployment:
+    """Make `name` a public model served from `source`, or bring both up to date; return its deployment."""
+    model, _ = PublicModel.objects.update_or_create(
+        name=name,
+        defaults={
+            "kinds": list(kinds),
+            "context_length": context_length,
+            "rate_card": rate_card,
+            "description": description,
+            "is_active": True,
+        },
+    )
+    row, _ = Deployment.objects.update_or_create(
+        name=deployment or slug_of(name),
+        defaults={
+            "model": model,
+            "backend": backend,
+            "node": node,
+            "source": source,
+            "options": dict(options or {}),
+            "is_active": True,
+        },
+    )
+    return row
+
+
+@transaction.atomic
+def remove_model(name: str) -> bool:
+    """Withdraw `name` and its deployments; False when there is no such active model. Usage keeps its name."""
+    withdrawn = PublicModel.objects.filter(name=name, is_active=True).update(is_active=False)
+    Deployment.objects.filter(model__name=name).update(is_active=False)
+    return bool(withdrawn)
+
+
+def slug_of(name: str) -> str:
+    """Return `name` as a deployment's name: letters, digits, dashes."""
+    return "-".join(part for part in "".join(c if c.isalnum() else " " for c in name.lower()).split())[:80]

@@ -1,0 +1,25 @@
+"""What a request is for: the cheapest certain sign decides."""
+
+from __future__ import annotations
+
+from routing.types import RouteQuery
+
+AUTO = "auto"
+
+
+def is_automatic(model: str) -> bool:
+    """Whether `model` asks Sluice to choose: ``auto`` or ``auto:<task>``."""
+    return model == AUTO or model.startswith(f"{AUTO}:")
+
+
+def detect_task(query: RouteQuery) -> tuple[str, str]:
+    """Return the task and where it was read: explicit field, endpoint, alias, structure, else the plan's default."""
+    if query.task:
+        return query.task, "field"
+    if query.kind == "embedding":
+        return "embedding", "endpoint"
+    if query.model.startswith(f"{AUTO}:") and (alias := query.model.partition(":")[2]):
+        return alias, "alias"
+    if query.has_schema:
+        return "extract", "structure"
+    return query.plan_default_task, "plan"

@@ -1,0 +1,51 @@
+import pytest
+
+from routing.catalogue import load
+from routing.models import RouteRule
+from routing.services.catalogue import add_model, remove_model, slug_of
+from routing.services.defaults import ensure_default_routes
+
+pytestmark = pytest.mark.django_db
+
+
+def add(name, kind):
+    return add_model(name=name, kinds=[kind], context_length=100, rate_card=name, source="/models/x")
+
+
+def test_snapshot_holds_what_is_active(django_assert_num_queries):
+    add("Org/Chat-1", "chat")
+    add("vec", "embedding")
+    ensure_default_routes()
+    with django_assert_num_queries(4):
+        book = load()
+    assert set(book.models) == {"Org/Chat-1", "vec"}
+    assert [entry.name for entry in book.deployments["Org/Chat-1"]] == ["org-chat-1"]
+    assert [(rule.name, rule.targets) for rule in book.rules] == [
+        ("embeddings", (("vec", 1),)),
+        ("general chat", (("Org/Chat-1", 1),)),
+    ]
+    assert remove_model("vec")
+    assert not remove_model("vec")
+    book = load()
+    assert set(book.models) == {"Org/Chat-1"}
+    assert book.rules[0].targets == ()
+
+
+def test_adding_again_changes_the_row_and_revives_it():
+    first = add("a", "chat")
+    remove_model("a")
+    assert add("a", "chat").id == first.id
+    assert [entry.name for entry in load().all_deployments()] == ["a"]
+
+
+def test_default_routes_keep_what_operators_made_of_them():
+    add("a", "chat")
+    ensure_default_routes()
+    RouteRule.objects.filter(name="general chat").update(priority=5, is_active=False)
+    ensure_default_routes()
+    assert RouteRule.objects.get(name="general chat").priority == 5
+    assert RouteRule.objects.count() == 1
+
+
+def test_slug_keeps_letters_and_digits():
+    assert slug_of("HuggingFaceTB/SmolLM2-1.7B") == "huggingfacetb-smollm2-1-7b"

@@ -1,0 +1,143 @@
+"""Routing decides in memory, so these tests need no database."""
+
+from uuid import UUID, uuid4
+
+import pytest
+
+from routing.catalogue import Catalogue, DeploymentEntry, ModelEntry, RuleEntry
+from routing.errors import RoutingError
+from routing.routes import route
+from routing.types import RouteQuery
+
+
+def model(name, *kinds, context=1000):
+    return ModelEntry(name, frozenset(kinds or ("chat",)), context, name, "", 0)
+
+
+def deployment(name, of):
+    return DeploymentEntry(uuid4(), name, of, "fake", "local", "", {}, 1)
+
+
+def rule(name, *targets, plan="", task="", low=None, high=None, schema=None):
+    return RuleEntry(name, plan, task, low, high, schema, targets)
+
+
+SMALL, BIG, VECTORS = model("small"), model("big", context=100_000), model("vectors", "embedding")
+AT_SMALL, AT_BIG, AT_BIG_2, AT_VECTORS = (
+    deployment("small-1", "small"),
+    deployment("big-1", "big"),
+    deployment("big-2", "big"),
+    deployment("vectors-1", "vectors"),
+)
+
+
+def catalogue(*rules):
+    return Catalogue(
+        {m.name: m for m in (SMALL, BIG, VECTORS)},
+        {"small": (AT_SMALL,), "big": (AT_BIG, AT_BIG_2), "vectors": (AT_VECTORS,)},
+        rules or (rule("embed", ("vectors", 1), task="embedding"), rule("rest", ("small", 1))),
+    )
+
+
+def ask(name="auto", kind="chat", **more):
+    fields = {"plan": "free", "plan_default_task": "chat", "allowed_models": frozenset()}
+    return RouteQuery(model=name, kind=kind, **{**fields, **more})
+
+
+def ready(_: UUID) -> str:
+    return ""
+
+
+def refused(query, book=None, usable=ready):
+    with pytest.raises(RoutingError) as caught:
+        route(query, book or catalogue(), usable)
+    return caught.value
+
+
+def test_concrete_model_is_honoured():
+    decision = route(ask("big"), catalogue(), ready, draw=lambda: 0.0)
+    assert (decision.model, decision.deployment, decision.rule) == ("big", AT_BIG.id, "")
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        (ask("nobody"), 404, "model_not_found"),
+        (ask("vectors"), 400, "model_wrong_kind"),
+        (ask("big", allowed_models=frozenset({"small"})), 403, "model_not_allowed"),
+        (ask(prompt_characters=4_001), 404, "no_route"),
+    ],
+)
+def test_refusals_carry_status_and_code(query, status, code):
+    error = refused(query)
+    assert (error.status, error.code) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("query", "task", "source"),
+    [
+        (ask(task="classify"), "classify", "field"),
+        (ask(kind="embedding"), "embedding", "endpoint"),
+        (ask("auto:classify"), "classify", "alias"),
+        (ask("auto:classify", task="chat"), "chat", "field"),
+        (ask(has_schema=True), "extract", "structure"),
+        (ask(), "chat", "plan"),
+    ],
+)
+def test_task_comes_from_the_most_certain_sign(query, task, source):
+    decision = route(query, catalogue(), ready)
+    assert (decision.task, decision.task_source) == (task, source)
+
+
+def test_rules_are_tried_in_order_and_conditions_must_all_hold():
+    book = catalogue(
+        rule("other plan", ("big", 1), plan="max"),
+        rule("long", ("big", 1), low=100),
+        rule("schema", ("big", 1), schema=True),
+        rule("rest", ("small", 1), high=99),
+    )
+    assert route(ask(prompt_characters=396), book, ready).rule == "rest"
+    assert route(ask(prompt_characters=397), book, ready).rule == "long"
+    assert route(ask(has_schema=True), book, ready).rule == "schema"
+    assert route(ask(plan="max"), book, ready).rule == "other plan"
+
+
+def test_a_rule_without_a_usable_target_gives_way_and_is_explained():
+    book = catalogue(rule("first", ("big", 1)), rule("rest", ("small", 1)))
+    decision = route(ask(), book, lambda d: "" if d == AT_SMALL.id else "draining")
+    assert decision.model == "small"
+    assert [(c.deployment, c.rejected) for c in decision.candidates] == [
+        ("big-1", "draining"),
+        ("big-2", "draining"),
+        ("small-1", ""),
+    ]
+    assert decision.explain()["candidates"][0] == {"model": "big", "deployment": "big-1", "rejected": "draining"}
+
+
+def test_nothing_ready_is_503_and_says_why():
+    error = refused(ask("big"), usable=lambda _: "worker not connected")
+    assert (error.status, error.code) == (503, "no_ready_deployment")
+    assert "big-1: worker not connected" in error.message
+    assert refused(ask(), usable=lambda _: "down").status == 503
+
+
+def test_weights_split_the_draw():
+    book = catalogue(rule("split", ("big", 3), ("small", 1)))
+    picks = [route(ask(), book, ready, draw=lambda p=p: p).model for p in (0.0, 0.74, 0.75, 0.99)]
+    assert picks == ["big", "big", "small", "small"]
+
+
+def test_the_least_busy_deployment_is_chosen():
+    decision = route(ask("big"), catalogue(), ready, load=lambda d: 5 if d == AT_BIG.id else 2)
+    assert decision.deployment_name == "big-2"
+    assert ("big-1", "busier") in [(c.deployment, c.rejected) for c in decision.candidates]
+
+
+def test_plan_and_context_pass_a_target_over():
+    book = catalogue(rule("any", ("big", 1), ("small", 1), ("vectors", 1)))
+    decision = route(ask(allowed_models=frozenset({"small"})), book, ready)
+    assert decision.model == "small"
+    assert {c.model: c.rejected for c in decision.candidates if c.rejected} == {
+        "big": "not in plan free",
+        "vectors": "doesn't serve chat",
+    }
