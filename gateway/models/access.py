@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, Self
+
 from django.db import models
 from django.db.models.functions import Now
-from django_scopes import ScopedManager
 
 from billing.ids import uuid7
+from gateway.models.scoping import TenantManager
 from gateway.models.tenancy import Membership, Project, Tenant, User
 
 
@@ -27,7 +29,7 @@ class APIKey(models.Model):
     revoked_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
 
-    objects = ScopedManager(tenant="tenant")
+    objects: ClassVar[TenantManager[Self]] = TenantManager()
 
     class Meta:
         ordering = ["-created_at"]
@@ -48,7 +50,7 @@ class Invitation(models.Model):
     expires_at = models.DateTimeField()
     accepted_at = models.DateTimeField(null=True, blank=True)
 
-    objects = ScopedManager(tenant="tenant")
+    objects: ClassVar[TenantManager[Self]] = TenantManager()
 
     def __str__(self) -> str:
         return f"{self.email} → {self.tenant}"

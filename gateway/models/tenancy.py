@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager
 from django.contrib.auth.models import PermissionsMixin
 from django.db import models
 from django.db.models.functions import Lower, Now
-from django_scopes import ScopedManager
 
 from billing.ids import uuid7
+from gateway.models.scoping import TenantManager
 
 
 class UserManager(BaseUserManager["User"]):
@@ -79,7 +79,7 @@ class Project(models.Model):
     is_active = models.BooleanField(default=True)
     created_at = models.DateTimeField(db_default=Now())
 
-    objects = ScopedManager(tenant="tenant")
+    objects: ClassVar[TenantManager[Self]] = TenantManager()
 
     class Meta:
         ordering = ["name"]
@@ -105,7 +105,7 @@ class Membership(models.Model):
     is_active = models.BooleanField(default=True)
     created_at = models.DateTimeField(db_default=Now())
 
-    objects = ScopedManager(tenant="tenant")
+    objects: ClassVar[TenantManager[Self]] = TenantManager()
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["tenant", "user"], name="membership_once_per_tenant_and_user")]

@@ -1,0 +1,12 @@
+"""What gateway's services raise."""
+
+from __future__ import annotations
+
+
+class ServiceError(Exception):
+    """A service refused: `field` names the input that was wrong ("" for none), the message says why."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+        self.message = message

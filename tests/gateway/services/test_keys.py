@@ -1,0 +1,83 @@
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from gateway.errors import ServiceError
+from gateway.models import APIKey, Project, Tenant
+from gateway.services import keys
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def tenant():
+    return Tenant.objects.create(name="Acme", slug="acme")
+
+
+@pytest.fixture
+def project(tenant):
+    return Project.objects.create(tenant=tenant, name="Default")
+
+
+def test_create_key_keeps_only_digest_and_ends(tenant, project):
+    key, secret = keys.create_key(tenant=tenant, project=project, name=" CI ", scopes=["inference"])
+    assert secret.startswith("sk-sluice-")
+    assert len(secret) == len("sk-sluice-") + 43
+    stored = APIKey.objects.unscoped().values().get(id=key.id)
+    assert stored["digest"] == keys.digest_of(secret)
+    assert len(stored["digest"]) == 64
+    assert stored["name"] == "CI"
+    assert secret.startswith(stored["prefix"])
+    assert secret.endswith(stored["last_four"])
+    assert secret[14:-4] not in str(stored)
+
+
+def test_two_keys_differ(tenant, project):
+    secrets = {keys.create_key(tenant=tenant, project=project, name="k")[1] for _ in range(3)}
+    assert len(secrets) == 3
+
+
+def test_digest_depends_on_secret_key(settings):
+    before = keys.digest_of("sk-sluice-x")
+    settings.SECRET_KEY = "another"
+    assert keys.digest_of("sk-sluice-x") != before
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"name": " "}, "name"),
+        ({"scopes": ["everything"]}, "scopes"),
+        ({"expires_at": timezone.now() - timedelta(seconds=1)}, "expires_at"),
+    ],
+)
+def test_create_key_refuses(tenant, project, change, field):
+    with pytest.raises(ServiceError) as caught:
+        keys.create_key(**{"tenant": tenant, "project": project, "name": "k", **change})
+    assert caught.value.field == field
+    assert not APIKey.objects.of(tenant).exists()
+
+
+def test_create_key_refuses_another_tenants_project(project):
+    other = Tenant.objects.create(name="Other", slug="other")
+    with pytest.raises(ServiceError) as caught:
+        keys.create_key(tenant=other, project=project, name="k")
+    assert caught.value.field == "project"
+
+
+def test_revoke_key_once(tenant, project):
+    key, _ = keys.create_key(tenant=tenant, project=project, name="k")
+    assert keys.revoke_key(tenant=tenant, key=key)
+    first = key.revoked_at
+    assert first is not None
+    assert not keys.revoke_key(tenant=tenant, key=key)
+    assert key.revoked_at == first
+
+
+def test_revoke_key_of_another_tenant_refused(tenant, project):
+    key, _ = keys.create_key(tenant=tenant, project=project, name="k")
+    other = Tenant.objects.create(name="Other", slug="other")
+    with pytest.raises(ServiceError):
+        keys.revoke_key(tenant=other, key=key)
+    assert APIKey.objects.of(tenant).get().revoked_at is None
