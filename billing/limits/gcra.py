@@ -1,0 +1,36 @@
+"""The generic cell rate algorithm in integer microseconds: what a bucket costs, allows and has left.
+
+A bucket is one number, its theoretical arrival time `tat`: the moment at which it is full again. Everything that a
+store needs beyond comparing and storing that number is computed here, so that all stores decide alike.
+"""
+
+from __future__ import annotations
+
+from billing.limits.types import Bucket, BucketState
+
+
+def cost_us(bucket: Bucket, cost: int) -> int:
+    """Return the microseconds that `cost` units are worth, rounded up (so a negative cost gives back rounded down)."""
+    return -(-cost * bucket.period_us // bucket.limit)
+
+
+def burst_us(bucket: Bucket) -> int:
+    """Return the microseconds that `tat` may lie ahead of now: a full bucket's worth."""
+    return cost_us(bucket, bucket.burst)
+
+
+def taken_at(tat: int, now: int, spent_us: int) -> int:
+    """Return the `tat` after `spent_us` were taken (given back when negative, never beyond full)."""
+    return max(max(tat, now) + spent_us, now)
+
+
+def wait_us(bucket: Bucket, tat: int, now: int) -> int:
+    """Return how long after `now` this `tat` would have been allowed: 0 or less when it is allowed now."""
+    return tat - now - burst_us(bucket)
+
+
+def state_of(bucket: Bucket, tat: int, now: int) -> BucketState:
+    """Return what headers say: the most units at once, those left now, and microseconds until it is full again."""
+    ahead = max(tat - now, 0)
+    left = (burst_us(bucket) - ahead) * bucket.limit // bucket.period_us
+    return BucketState(name=bucket.name, limit=bucket.burst, remaining=min(max(left, 0), bucket.burst), reset_us=ahead)

@@ -1,0 +1,36 @@
+"""What a decision says to the client: `x-ratelimit-*` and `retry-after`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from billing.limits.types import BucketState
+
+_MICRO = 1_000_000
+
+
+def rate_headers(states: Iterable[BucketState]) -> list[tuple[str, str]]:
+    """Return limit, remaining and reset of each bucket; credits as whole µcr, reset as seconds with a unit (``1.2s``).
+
+    The limit is what can be taken at once, so that remaining never exceeds it.
+    """
+    headers: list[tuple[str, str]] = []
+    for state in states:
+        headers += [
+            (f"x-ratelimit-limit-{state.name}", str(state.limit)),
+            (f"x-ratelimit-remaining-{state.name}", str(state.remaining)),
+            (f"x-ratelimit-reset-{state.name}", seconds(state.reset_us)),
+        ]
+    return headers
+
+
+def seconds(microseconds: int) -> str:
+    """Return a duration in seconds to the millisecond, rounded up: ``0s``, ``0.25s``, ``90s``."""
+    milliseconds = -(-microseconds // 1_000)
+    whole, rest = divmod(milliseconds, 1_000)
+    return f"{whole}.{rest:03}".rstrip("0") + "s" if rest else f"{whole}s"
+
+
+def retry_after(retry_us: int) -> str:
+    """Return `Retry-After`: whole seconds, rounded up, at least 1."""
+    return str(max(-(-retry_us // _MICRO), 1))

@@ -1,0 +1,106 @@
+"""The rate store of a single gateway process: everything in its memory, every call one step of its event loop."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from billing.limits import gcra
+from billing.limits.types import Bucket, Decision, Impossible, Lease, Limited, Take, Taken
+
+_EXAMINED_PER_CALL = 4  # at most two buckets and one lease come in with a call, so garbage can't outgrow what lives
+
+
+def monotonic_us() -> int:
+    """Return microseconds of a clock that never goes back."""
+    return time.monotonic_ns() // 1_000
+
+
+class MemoryRateStore:
+    """A `RateStore` in memory. Calls never suspend, which makes each atomic on its event loop.
+
+    Full buckets and ended leases are dropped while it is used: an absent bucket is a full one.
+    """
+
+    def __init__(self, clock: Callable[[], int] = monotonic_us) -> None:
+        """`clock` returns microseconds and never goes back."""
+        self._clock = clock
+        self._tats: OrderedDict[str, int] = OrderedDict()
+        self._leases: OrderedDict[str, dict[str, int]] = OrderedDict()  # key → holder → end
+
+    def __len__(self) -> int:
+        """Return how many buckets and lease keys are kept."""
+        return len(self._tats) + len(self._leases)
+
+    async def take(self, takes: Sequence[Take], lease: Lease | None = None) -> Decision:
+        """Take everything or nothing; of several reasons to refuse, the one that takes longest to pass is named."""
+        now = self._clock()
+        self._drop_expired(now)
+        for take in takes:
+            if gcra.cost_us(take.bucket, take.cost) > gcra.burst_us(take.bucket):
+                return Impossible(name=take.bucket.name, burst=take.bucket.burst, cost=take.cost)
+        after: dict[str, int] = {}
+        waits: list[tuple[int, str]] = []
+        for take in takes:
+            tat = after.get(take.bucket.key, self._tats.get(take.bucket.key, now))
+            after[take.bucket.key] = tat = gcra.taken_at(tat, now, gcra.cost_us(take.bucket, take.cost))
+            waits.append((gcra.wait_us(take.bucket, tat, now), take.bucket.name))
+        if lease is not None:
+            waits.append((self._lease_wait(lease, now), "concurrency"))
+        retry_us, name = max(waits, default=(0, ""))
+        if retry_us > 0:
+            after = {take.bucket.key: self._tats.get(take.bucket.key, now) for take in takes}
+        states = tuple(gcra.state_of(take.bucket, after[take.bucket.key], now) for take in takes)
+        if retry_us > 0:
+            return Limited(name=name, retry_us=retry_us, states=states)
+        self._tats.update(after)
+        if lease is not None:
+            self._leases.setdefault(lease.key, {})[lease.holder] = now + lease.ttl_us
+        return Taken(states=states)
+
+    async def adjust(self, bucket: Bucket, delta: int) -> None:
+        """Take `delta` more units, into debt if need be; give back when negative, never beyond full."""
+        now = self._clock()
+        self._drop_expired(now)
+        self._tats[bucket.key] = gcra.taken_at(self._tats.get(bucket.key, now), now, gcra.cost_us(bucket, delta))
+
+    async def renew(self, lease: Lease) -> None:
+        """Push the lease's end `ttl_us` from now, if it is still held."""
+        now = self._clock()
+        holders = self._leases.get(lease.key, {})
+        if holders.get(lease.holder, 0) > now:
+            holders[lease.holder] = now + lease.ttl_us
+
+    async def give_back(self, lease: Lease) -> None:
+        """Free the place; harmless when it isn't held."""
+        holders = self._leases.get(lease.key, {})
+        holders.pop(lease.holder, None)
+        if not holders:
+            self._leases.pop(lease.key, None)
+
+    async def close(self) -> None:
+        """Forget everything."""
+        self._tats.clear()
+        self._leases.clear()
+
+    def _lease_wait(self, lease: Lease, now: int) -> int:
+        """Return 0 when there is a place for `lease`, else microseconds until the first other one ends by itself."""
+        ends = sorted(
+            end for holder, end in self._leases.get(lease.key, {}).items() if end > now and holder != lease.holder
+        )
+        if len(ends) < lease.limit:
+            return 0
+        return ends[len(ends) - lease.limit] - now
+
+    def _drop_expired(self, now: int) -> None:
+        """Look at a few of the entries that were looked at longest ago, and drop what has expired."""
+        for _ in range(min(_EXAMINED_PER_CALL, len(self._tats))):
+            key, tat = self._tats.popitem(last=False)
+            if tat > now:
+                self._tats[key] = tat
+        for _ in range(min(_EXAMINED_PER_CALL, len(self._leases))):
+            key, holders = self._leases.popitem(last=False)
+            held = {holder: end for holder, end in holders.items() if end > now}
+            if held:
+                self._leases[key] = held

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import pytest
+
+from billing.limits.headers import rate_headers, retry_after, seconds
+from billing.limits.types import BucketState
+
+
+def test_headers_name_limit_remaining_and_reset():
+    states = [BucketState("requests", 60, 59, 1_000_000), BucketState("credits", 5, 0, 250_000)]
+    assert rate_headers(states) == [
+        ("x-ratelimit-limit-requests", "60"),
+        ("x-ratelimit-remaining-requests", "59"),
+        ("x-ratelimit-reset-requests", "1s"),
+        ("x-ratelimit-limit-credits", "5"),
+        ("x-ratelimit-remaining-credits", "0"),
+        ("x-ratelimit-reset-credits", "0.25s"),
+    ]
+
+
+@pytest.mark.parametrize(("microseconds", "text"), [(0, "0s"), (1, "0.001s"), (1_200_000, "1.2s"), (90_000_000, "90s")])
+def test_seconds_round_up(microseconds, text):
+    assert seconds(microseconds) == text
+
+
+@pytest.mark.parametrize(("microseconds", "text"), [(1, "1"), (1_000_000, "1"), (1_000_001, "2")])
+def test_retry_after_is_whole_seconds(microseconds, text):
+    assert retry_after(microseconds) == text
