@@ -1,0 +1,107 @@
+"""What a loaded model is to the rest of the engine. Imports no torch: the worker's loop and the fake model use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from inference.core.step import StepPlan, StepResult
+from inference.types import Kind
+
+if TYPE_CHECKING:
+    import torch
+
+    from inference.execution.inputs import StepBatch
+    from inference.execution.kv_cache import KVCache
+
+
+class Pending(Protocol):
+    """A launched step."""
+
+    def wait(self) -> StepResult:
+        """Block until the step is done and return its result; raise what the step raised, each time it is asked."""
+        ...
+
+
+class Runner(Protocol):
+    """Runs planned steps on one model, one at a time and in order. Not thread-safe."""
+
+    def launch(self, plan: StepPlan) -> Pending:
+        """Begin the step. Never raises for what the model did: `Pending.wait` does."""
+        ...
+
+    def reset(self) -> None:
+        """Forget all K/V: every block reads as zeros. Only while no sequence runs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """One attention layer's K/V: heads and widths of a key and a value (they differ for some models)."""
+
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class KVSpec:
+    """What must be known of a causal model to make room for its K/V: its attention layers in order."""
+
+    layers: tuple[LayerShape, ...]
+    dtype: torch.dtype
+
+    @property
+    def bytes_per_token(self) -> int:
+        width = sum(layer.kv_heads * (layer.key_dim + layer.value_dim) for layer in self.layers)
+        return width * self.dtype.itemsize
+
+
+class CausalBackend(Protocol):
+    """A causal language model over paged K/V."""
+
+    spec: KVSpec
+    vocab_size: int
+
+    def forward(self, batch: StepBatch, cache: KVCache) -> torch.Tensor:
+        """Compute the batch's tokens, store their K/V in `cache`, and return logits [sampled rows, vocabulary].
+
+        Row i of the result belongs to the token at packed index `batch.sampled[i]`. Only those tokens pass through the
+        language-model head.
+        """
+        ...
+
+
+class EncoderBackend(Protocol):
+    """A model that turns each whole input into one vector."""
+
+    width: int
+    vocab_size: int
+
+    def encode(self, inputs: list[tuple[int, ...]]) -> torch.Tensor:
+        """Return float32 [inputs, width], one finished embedding per input, in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model that is ready to serve.
+
+    `kv_blocks` counts the null block 0 too; it is 0 for encoders. `max_context` bounds prompt + output in tokens,
+    `max_input` one prompt or one embedding input, special tokens included. `eos_ids` end a generation.
+    `tokenizer_folder` holds tokenizer and chat template in transformers' layout. `details` are texts for operators.
+    """
+
+    runner: Runner
+    kinds: frozenset[Kind]
+    max_context: int
+    max_input: int
+    vocab_size: int
+    eos_ids: frozenset[int]
+    kv_blocks: int
+    block_size: int
+    vector_width: int
+    tokenizer_folder: Path
+    details: Mapping[str, str] = field(default_factory=dict)
