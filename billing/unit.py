@@ -1,0 +1,28 @@
+"""The unit of credit: integer micro-credits (µcr) everywhere inside, decimal credits only at the edge."""
+
+from __future__ import annotations
+
+import re
+
+MICRO = 1_000_000
+LARGEST = 2**63 - 1
+
+_CREDITS = re.compile(r"(?P<sign>-?)(?P<whole>\d{1,13})(?:\.(?P<part>\d{1,6}))?", re.ASCII)
+
+
+def format_credits(micro: int) -> str:
+    """Return `micro` µcr as decimal credits, exactly: no exponent, no zeros after the last digit that matters."""
+    whole, part = divmod(abs(micro), MICRO)
+    sign = "-" if micro < 0 else ""
+    return f"{sign}{whole}" + (f".{part:06d}".rstrip("0") if part else "")
+
+
+def parse_credits(text: str) -> int:
+    """Return the µcr that `text` (decimal credits, at most six decimals) stands for, exactly; else ValueError."""
+    found = _CREDITS.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not an amount of credits with at most six decimals")
+    micro = int(found["whole"]) * MICRO + int((found["part"] or "").ljust(6, "0"))
+    if micro > LARGEST:
+        raise ValueError(f"{text!r} is more credits than an account can hold")
+    return -micro if found["sign"] else micro
