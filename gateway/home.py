@@ -1,0 +1,63 @@
+"""SLUICE_HOME: who owns it, and where its sockets are."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+from django.conf import settings
+
+
+class HomeInUseError(RuntimeError):
+    """Another gateway process works on this embedded home; the message names it."""
+
+
+class HomeLock:
+    """The exclusive right to be the gateway of an embedded home, held until `release` or the process's end."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def acquire(cls, home: Path) -> HomeLock:
+        """Take the lock of `home`, or raise `HomeInUseError` naming the process that has it."""
+        path = home / "gateway.lock"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 64, 0).decode().strip() or "unknown"
+            os.close(descriptor)
+            message = (
+                f"{home} is already served by process {holder}. An embedded home (SQLite) takes one gateway: "
+                "stop that one, choose another SLUICE_HOME, or set DATABASE_URL."
+            )
+            raise HomeInUseError(message) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        return cls(descriptor)
+
+    def release(self) -> None:
+        """Let the next gateway in."""
+        os.close(self._descriptor)
+
+
+def runtime_directory() -> Path:
+    """Return the short-named folder of this home's sockets (mode 0700), making it: an ipc path holds 107 characters."""
+    if chosen := os.environ.get("SLUICE_RUNTIME_DIR"):
+        path = Path(chosen)
+    else:
+        digest = hashlib.sha256(str(settings.SLUICE_HOME).encode()).hexdigest()[:12]
+        path = Path(tempfile.gettempdir()) / f"sluice-{os.getuid()}-{digest}"
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.stat().st_uid != os.getuid():
+        raise PermissionError(f"{path} belongs to another user: set SLUICE_RUNTIME_DIR to a folder of your own")
+    return path
+
+
+def worker_endpoint(node: str) -> str:
+    """Return the ZeroMQ address at which the worker of `node` on this host listens."""
+    return f"ipc://{runtime_directory() / node}.sock"

@@ -1,0 +1,46 @@
+"""``manage.py gateway``: one gateway process (uvicorn) on this home."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import uvicorn
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandParser
+
+from gateway.home import HomeInUseError, HomeLock
+from gateway.supervisor import FATAL
+
+
+class Command(BaseCommand):
+    """Serve HTTP and websockets until SIGTERM; then let running generations end, for at most ten seconds."""
+
+    help = "Run one gateway process."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--host", default="127.0.0.1")
+        parser.add_argument("--port", type=int, default=8000)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if settings.SLUICE_EMBEDDED:
+            try:
+                HomeLock.acquire(settings.SLUICE_HOME).release()
+            except HomeInUseError as error:
+                self.stderr.write(str(error))
+                sys.exit(FATAL)
+        uvicorn.run(
+            "gateway.asgi:application",
+            host=options["host"],
+            port=options["port"],
+            lifespan="on",
+            ws_per_message_deflate=False,
+            ws_max_size=settings.SLUICE_MAX_SOCKET_MESSAGE,
+            timeout_graceful_shutdown=8,
+            timeout_keep_alive=30,
+            access_log=False,
+            log_config=None,
+            proxy_headers=settings.SLUICE_TRUST_PROXY,
+            forwarded_allow_ips="*" if settings.SLUICE_TRUST_PROXY else None,
+            server_header=False,
+        )

@@ -1,0 +1,117 @@
+"""``manage.py serve``: everything that an embedded Sluice needs, under one supervisor."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandParser
+from django.db import DatabaseError, connection
+
+from gateway.home import HomeInUseError, HomeLock
+from gateway.models import CatalogueEpoch
+from gateway.supervisor import FATAL, ChildSpec, Supervisor
+from gateway.workers import WorkerSpecError, fingerprint, worker_spec
+
+MANAGE = str(Path(settings.BASE_DIR) / "manage.py")
+
+
+class Command(BaseCommand):
+    """Run gateway, jobs and this node's worker until Ctrl-C; say ``ready`` when the first answer is possible."""
+
+    help = "Run gateway, worker and jobs together."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--host", default="127.0.0.1")
+        parser.add_argument("--port", type=int, default=8000)
+        parser.add_argument("--node", default="local")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if settings.SLUICE_EMBEDDED:
+            try:
+                HomeLock.acquire(settings.SLUICE_HOME).release()
+            except HomeInUseError as error:
+                self.stderr.write(str(error))
+                sys.exit(FATAL)
+        host, port, node = options["host"], str(options["port"]), options["node"]
+        python = [sys.executable, MANAGE]
+        watch = _Watch(f"http://{host}:{port}", node, self.stdout.write)
+        supervisor = Supervisor(
+            [
+                ChildSpec("gateway", [*python, "gateway", "--host", host, "--port", port], 10),
+                ChildSpec("jobs", [*python, "jobs"], 5),
+                ChildSpec("worker", [*python, "worker", "--node", node], 5),
+            ],
+            tick=watch.tick,
+            say=self.stderr.write,
+        )
+        if not watch.has_engines:
+            supervisor.disable("worker")
+        sys.exit(supervisor.run())
+
+
+class _Watch:
+    """Looks after what may change while all runs: readiness (told once) and the node's list of models."""
+
+    def __init__(self, base_url: str, node: str, tell: Any) -> None:
+        self._base_url = base_url
+        self._node = node
+        self._tell = tell
+        self._started = time.monotonic()
+        self._told = False
+        self._next_look = 0.0
+        self._epoch = -1
+        self._complaint = ""
+        self._fingerprint = ""
+        self.has_engines = True
+        self._look(None)
+
+    def tick(self, supervisor: Supervisor) -> None:
+        """Called about four times a second."""
+        if not self._told:
+            self._told = self._tell_ready()
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + 1.0
+            self._look(supervisor)
+
+    def _tell_ready(self) -> bool:
+        path = "/readyz" if self.has_engines else "/healthz"
+        try:
+            with urllib.request.urlopen(f"{self._base_url}{path}", timeout=0.5) as answer:  # noqa: S310 - our own
+                json.load(answer)
+        except (urllib.error.URLError, TimeoutError, ConnectionError, ValueError):
+            return False
+        seconds = time.monotonic() - self._started
+        note = "" if self.has_engines else " (no model yet: `manage.py models add`)"
+        self._tell(f"ready in {seconds:.1f} s on {self._base_url}{note}")
+        return True
+
+    def _look(self, supervisor: Supervisor | None) -> None:
+        """Restart the worker, after a drain, when what it has to run has changed."""
+        try:
+            epoch = CatalogueEpoch.objects.values_list("epoch", flat=True).first()
+            if epoch == self._epoch:
+                return
+            spec = worker_spec(self._node)
+        except (DatabaseError, WorkerSpecError) as error:
+            if str(error) != self._complaint:
+                self._tell(f"the worker keeps what it runs: {error}")
+            self._complaint = str(error)
+            return
+        finally:
+            connection.close()
+        changed = fingerprint(spec) != self._fingerprint
+        self._epoch, self._fingerprint, self._complaint = epoch or 0, fingerprint(spec), ""
+        self.has_engines = bool(spec.engines)
+        if supervisor is None or not changed:
+            return
+        if self.has_engines:
+            supervisor.restart("worker")
+        else:
+            supervisor.disable("worker")

@@ -1,0 +1,192 @@
+"""Run Sluice's processes as one: started together, restarted with back-off, stopped in order, none left behind.
+
+Each child leads a process session of its own, so that a terminal's Ctrl-C reaches only the supervisor, and gets
+SIGTERM from the kernel when the supervisor dies (Linux). Everything happens on the main thread: the parent-death
+signal follows the thread that spawned.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+FATAL = 78  # EX_CONFIG: a child that exits so can't be helped by another start
+FIRST_DELAY = 0.5
+LONGEST_DELAY = 30.0
+STEADY = 30.0  # a child that ran this long is forgiven its earlier failures
+_PR_SET_PDEATHSIG = 1
+_WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """A process to keep running: its command, and how long it may take to end after SIGTERM."""
+
+    name: str
+    command: Sequence[str]
+    deadline: float
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Child:
+    spec: ChildSpec
+    process: subprocess.Popen[bytes] | None = None
+    started_at: float = 0.0
+    failures: int = 0
+    start_at: float = 0.0
+    wanted: bool = True
+    restarting: bool = False
+
+
+class Supervisor:
+    """Keeps children running until SIGINT, SIGTERM or SIGHUP, then ends them in the order in which they were given.
+
+    `tick` is called about every quarter of a second while all runs; `say` gets one line for each thing worth telling.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[ChildSpec],
+        *,
+        tick: Callable[[Supervisor], None] = lambda _: None,
+        say: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._children = {spec.name: _Child(spec) for spec in specs}
+        self._tick = tick
+        self._say = say or _to_stderr
+        self._clock = clock
+
+    def run(self) -> int:
+        """Run until told to stop; return 0, or a child's FATAL after everything was stopped."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+        try:
+            return self._run()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def is_enabled(self, name: str) -> bool:
+        """Whether the child is meant to run."""
+        return self._children[name].wanted
+
+    def enable(self, name: str) -> None:
+        """Start the child at the next turn, if it isn't running."""
+        self._children[name].wanted = True
+
+    def disable(self, name: str) -> None:
+        """Don't start the child (any more); a running one is asked to end."""
+        child = self._children[name]
+        child.wanted = False
+        if child.process is not None:
+            child.process.terminate()
+
+    def restart(self, name: str) -> None:
+        """Ask the child to end (it drains), and start it again once it has."""
+        child = self._children[name]
+        child.wanted = True
+        if child.process is not None:
+            child.restarting = True
+            child.process.terminate()
+
+    def _run(self) -> int:
+        code = 0
+        try:
+            while True:
+                self._start_due()
+                received = signal.sigtimedwait(_WATCHED, 0.25)
+                if received is not None and received.si_signo != signal.SIGCHLD:
+                    return code
+                code = self._reap()
+                if code:
+                    return code
+                self._tick(self)
+        finally:
+            self._stop()
+
+    def _start_due(self) -> None:
+        now = self._clock()
+        for child in self._children.values():
+            if child.wanted and child.process is None and child.start_at <= now:
+                child.process = _spawn(child.spec)
+                child.started_at = now
+
+    def _reap(self) -> int:
+        """Schedule the next start of each child that ended; return FATAL when one can't be helped."""
+        for child in self._children.values():
+            if child.process is None or child.process.poll() is None:
+                continue
+            code, ran = child.process.returncode, self._clock() - child.started_at
+            _kill_session(child.process)
+            child.process = None
+            if code == FATAL:
+                return FATAL
+            if child.restarting or not child.wanted:
+                child.restarting, child.failures, child.start_at = False, 0, self._clock()
+                continue
+            child.failures = 1 if ran > STEADY else child.failures + 1
+            delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** (child.failures - 1))
+            child.start_at = self._clock() + delay
+            self._say(f"{child.spec.name} ended ({_reason(code)}) after {ran:.1f} s; starting again in {delay:g} s")
+        return 0
+
+    def _stop(self) -> None:
+        """End the children one after the other: SIGTERM, and SIGKILL after the deadline or a second signal."""
+        hurried = False
+        for child in self._children.values():
+            process = child.process
+            if process is None:
+                continue
+            process.terminate()
+            until = self._clock() + child.spec.deadline
+            while process.poll() is None and self._clock() < until and not hurried:
+                received = signal.sigtimedwait(_WATCHED, min(0.25, max(0.0, until - self._clock())))
+                hurried = received is not None and received.si_signo != signal.SIGCHLD
+            if process.poll() is None:
+                self._say(f"{child.spec.name} did not end within {child.spec.deadline:g} s: killed")
+            _kill_session(process)
+            process.wait()
+            child.process = None
+
+
+def _spawn(spec: ChildSpec) -> subprocess.Popen[bytes]:
+    supervisor = os.getpid()
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+    def prepare() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        if prctl is not None:
+            prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != supervisor:  # it died before the signal was set
+                os._exit(1)
+
+    return subprocess.Popen(  # noqa: S603 - our own commands
+        list(spec.command),
+        env={**os.environ, **spec.environment},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=prepare,  # noqa: PLW1509 - one thread spawns, before any other exists
+    )
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    """Kill the child and what it left in its process group."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # all of it has ended
+
+
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def _reason(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,57 @@
+"""What the worker of a node runs: its spec, from the catalogue."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import fields
+from pathlib import Path
+
+from django.conf import settings
+
+from gateway.home import worker_endpoint
+from inference.config import EngineConfig, WorkerConfig
+from routing.models import Deployment
+
+_OPTIONS = {f.name for f in fields(EngineConfig)} - {"deployment", "source", "model"}
+
+
+class WorkerSpecError(ValueError):
+    """A deployment's options can't be understood; the message names deployment and option."""
+
+
+def worker_spec(node: str) -> WorkerConfig:
+    """Return what the worker of `node` has to run now; it may have no engine at all."""
+    secret = hashlib.blake2b(b"prefix-cache", key=settings.SECRET_KEY.encode()[:64], digest_size=32).hexdigest()
+    rows = Deployment.objects.filter(
+        is_active=True, model__is_active=True, backend=Deployment.Backend.WORKER, node=node
+    ).select_related("model")
+    return WorkerConfig(
+        endpoint=worker_endpoint(node),
+        record=str(settings.SLUICE_HOME / f"worker-{node}.record"),
+        secret=secret,
+        engines=tuple(_engine(row) for row in rows),
+    )
+
+
+def fingerprint(spec: WorkerConfig) -> str:
+    """Return a digest that changes when the worker has to be started anew."""
+    return hashlib.sha256(repr(spec).encode()).hexdigest()
+
+
+def save_spec(spec: WorkerConfig, node: str) -> Path:
+    """Write the spec where `python -m inference.worker --spec` finds it, and return the path."""
+    path: Path = settings.SLUICE_HOME / f"worker-{node}.json"
+    spec.save(path)
+    return path
+
+
+def _engine(row: Deployment) -> EngineConfig:
+    unknown = set(row.options) - _OPTIONS
+    if unknown:
+        known = ", ".join(sorted(_OPTIONS))
+        raise WorkerSpecError(f"deployment {row.name}: unknown option {min(unknown)!r}; known are {known}")
+    try:
+        return EngineConfig(deployment=str(row.id), source=row.source, model=row.model.name, **row.options)
+    except (TypeError, ValueError) as error:
+        raise WorkerSpecError(f"deployment {row.name}: {error} in {json.dumps(row.options)}") from error
