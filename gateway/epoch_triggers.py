@@ -58,6 +58,13 @@ BEGIN
 END $$
 """
 
+# No upsert: inside a trigger SQLite lets the outer statement's conflict rule override it.
+_BUMP = """
+    UPDATE gateway_catalogueepoch SET epoch = epoch + 1 WHERE id = 1;
+    INSERT INTO gateway_catalogueepoch (id, epoch)
+        SELECT 1, 1 WHERE NOT EXISTS (SELECT 1 FROM gateway_catalogueepoch WHERE id = 1);
+"""
+
 
 def install() -> None:
     """Make the installed triggers be exactly the expected ones, and the epoch's row exist. Repeatable.
@@ -119,13 +126,7 @@ def _statement(table: str, event: str, columns: list[str]) -> str:
         )
     changed = " OR ".join(f'OLD."{column}" IS NOT NEW."{column}"' for column in columns)
     when = f"WHEN {changed}" if event == "update" else ""
-    # No upsert: inside a trigger SQLite lets the outer statement's conflict rule override it.
-    return (  # noqa: S608 - every name in it is a model's own
-        f'CREATE TRIGGER {{name}} AFTER {event} ON "{table}" FOR EACH ROW {when} BEGIN '
-        "UPDATE gateway_catalogueepoch SET epoch = epoch + 1 WHERE id = 1; "
-        "INSERT INTO gateway_catalogueepoch (id, epoch) SELECT 1, 1 "
-        "WHERE NOT EXISTS (SELECT 1 FROM gateway_catalogueepoch WHERE id = 1); END"
-    )
+    return f'CREATE TRIGGER {{name}} AFTER {event} ON "{table}" FOR EACH ROW {when} BEGIN {_BUMP} END'
 
 
 def _present() -> dict[str, str]:

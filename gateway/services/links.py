@@ -1,0 +1,41 @@
+"""Sign-in links: minted for a user, good once and for a quarter of an hour."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.conf import settings
+from django.urls import reverse
+from django.utils import timezone
+
+from gateway.errors import ServiceError
+from gateway.models import SignInLink, User
+from gateway.services.tokens import new_token, token_digest
+
+LIFETIME = timedelta(minutes=15)
+
+
+def mint_link(*, user: User) -> str:
+    """Return an address that signs `user` in once, within 15 minutes, after a click on its page's button."""
+    if not user.is_active:
+        raise ServiceError("user", "This user is deactivated.")
+    token = new_token()
+    SignInLink.objects.create(user=user, digest=token_digest(token), expires_at=timezone.now() + LIFETIME)
+    return settings.SLUICE_BASE_URL.rstrip("/") + reverse("link-open", args=[token])
+
+
+def find_link(*, token: str) -> SignInLink | None:
+    """Return the link of `token` while it can still be used."""
+    usable = SignInLink.objects.select_related("user").filter(
+        used_at=None, expires_at__gt=timezone.now(), user__is_active=True
+    )
+    return usable.filter(digest=token_digest(token)).first()
+
+
+def use_link(*, token: str) -> User:
+    """Return whom to sign in and use the link up; of two calls at once only one succeeds."""
+    link = find_link(token=token)
+    now = timezone.now()
+    if link is None or not SignInLink.objects.filter(id=link.id, used_at=None, expires_at__gt=now).update(used_at=now):
+        raise ServiceError("token", "This link was used already or is too old. Ask for a new one.")
+    return link.user

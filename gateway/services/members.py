@@ -1,0 +1,126 @@
+"""Who belongs to a tenant: invited, joined, given another role, removed. A tenant always keeps an active owner."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.conf import settings
+from django.core.mail import send_mail
+from django.core.validators import validate_email
+from django.db import transaction
+from django.forms import ValidationError
+from django.urls import reverse
+from django.utils import timezone
+
+from gateway.errors import ServiceError
+from gateway.models import Invitation, Membership, Tenant, User
+from gateway.services.tokens import new_token, token_digest
+
+LIFETIME = timedelta(days=14)
+Role = Membership.Role
+MANAGERS = (Role.OWNER, Role.ADMIN)
+
+
+def invite_member(*, tenant: Tenant, email: str, role: str = Role.MEMBER) -> tuple[Invitation, str]:
+    """Return a new invitation and the address that takes it up; an open one to the same address is replaced."""
+    email = email.strip().lower()
+    try:
+        validate_email(email)
+    except ValidationError:
+        raise ServiceError("email", "This is not an email address.") from None
+    if role not in Role.values:
+        raise ServiceError("role", f"Unknown role: choose from {', '.join(Role.values)}.")
+    if Membership.objects.of(tenant).filter(user__email=email, is_active=True).exists():
+        raise ServiceError("email", "This person is a member already.")
+    token = new_token()
+    with transaction.atomic():
+        Invitation.objects.of(tenant).filter(email=email, accepted_at=None).delete()
+        invitation = Invitation(
+            tenant=tenant,
+            email=email,
+            role=role,
+            digest=token_digest(token),
+            created_at=timezone.now(),
+            expires_at=timezone.now() + LIFETIME,
+        )
+        invitation.save(force_insert=True)
+    return invitation, settings.SLUICE_BASE_URL.rstrip("/") + reverse("invitation-open", args=[token])
+
+
+def send_invitation(*, invitation: Invitation, address: str) -> None:
+    """Send the address by email, through the configured backend."""
+    subject = f"Join {invitation.tenant.name} on Sluice"
+    text = f"You were invited to {invitation.tenant.name} as {invitation.role}. Open within 14 days:\n\n{address}\n"
+    send_mail(subject, text, None, [invitation.email])
+
+
+def find_invitation(*, token: str) -> Invitation | None:
+    """Return the invitation of `token` while it can still be taken up."""
+    open_ones = Invitation.objects.unscoped().select_related("tenant").filter(digest=token_digest(token))
+    return open_ones.filter(accepted_at=None, expires_at__gt=timezone.now(), tenant__is_active=True).first()
+
+
+@transaction.atomic
+def accept_invitation(*, token: str, user: User | None = None) -> Membership:
+    """Take the invitation up for `user`, or for whoever has its address (made here if new); once only.
+
+    Holding the link proves the address, so a new user needs no other verification. Raises ServiceError if the link is
+    used or too old, or if `user` has another address.
+    """
+    invitation = find_invitation(token=token)
+    if invitation is None:
+        raise ServiceError("token", "This invitation was used already or is too old. Ask for a new one.")
+    if user is not None and user.email != invitation.email:
+        raise ServiceError("user", f"This invitation is for {invitation.email}: sign out first.")
+    tenant = invitation.tenant
+    open_one = Invitation.objects.of(tenant).filter(id=invitation.id, accepted_at=None)
+    if not open_one.update(accepted_at=timezone.now()):
+        raise ServiceError("token", "This invitation was used already.")
+    invitee = user or User.objects.filter(email=invitation.email).first()
+    if invitee is None:
+        invitee = User.objects.create_user(invitation.email)
+    elif not invitee.is_active:
+        raise ServiceError("user", "This user is deactivated.")
+    role = {"role": invitation.role, "is_active": True}
+    mine = Membership.objects.of(tenant)
+    membership, _ = mine.update_or_create(user=invitee, defaults=role, create_defaults={**role, "tenant": tenant})
+    return membership
+
+
+@transaction.atomic
+def change_role(*, tenant: Tenant, membership: Membership, role: str) -> Membership:
+    """Give a member another role; the last owner keeps theirs."""
+    if role not in Role.values:
+        raise ServiceError("role", f"Unknown role: choose from {', '.join(Role.values)}.")
+    current = _locked(tenant, membership)
+    if role != Role.OWNER:
+        _refuse_last_owner(tenant, current)
+    current.role = role
+    current.save(update_fields=["role"])
+    return current
+
+
+@transaction.atomic
+def remove_member(*, tenant: Tenant, membership: Membership) -> Membership:
+    """Deactivate a membership: the user's sessions lose this tenant within a second."""
+    current = _locked(tenant, membership)
+    _refuse_last_owner(tenant, current)
+    current.is_active = False
+    current.save(update_fields=["is_active"])
+    return current
+
+
+def _locked(tenant: Tenant, membership: Membership) -> Membership:
+    """Return the member's row, with the tenant's memberships locked so that two owners can't both leave."""
+    rows = {row.id: row for row in Membership.objects.of(tenant).select_for_update().order_by("id")}
+    if membership.id not in rows:
+        raise ServiceError("member", "No such member.")
+    return rows[membership.id]
+
+
+def _refuse_last_owner(tenant: Tenant, membership: Membership) -> None:
+    if membership.role != Role.OWNER or not membership.is_active:
+        return
+    others = Membership.objects.of(tenant).filter(role=Role.OWNER, is_active=True).exclude(id=membership.id)
+    if not others.exists():
+        raise ServiceError("role", "A tenant needs an owner: make somebody else owner first.")

@@ -1,0 +1,74 @@
+"""Tenants: everything that a new one needs in one transaction; deactivated, never deleted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db import transaction
+from django.utils import timezone
+from django.utils.text import slugify
+
+from billing.models import Plan, Subscription, Wallet
+from billing.services import plans, wallets
+from gateway.errors import ServiceError
+from gateway.models import Invitation, Membership, Project, Tenant
+from gateway.services import members
+
+
+@dataclass(frozen=True, slots=True)
+class NewTenant:
+    """What `create_tenant` made; `invitation_address` is the owner's link: only its digest is stored."""
+
+    tenant: Tenant
+    project: Project
+    wallet: Wallet
+    subscription: Subscription
+    invitation: Invitation
+    invitation_address: str
+
+
+@transaction.atomic
+def create_tenant(*, name: str, slug: str, owner_email: str, plan: str) -> NewTenant:
+    """Make a tenant whole: project "Default", wallet, subscription to `plan` with its first month's credit, and an
+    invitation for its owner. Raises ServiceError naming the field that is wrong.
+    """
+    name, slug = name.strip(), slug.strip().lower()
+    if not name:
+        raise ServiceError("name", "A tenant needs a name.")
+    if not slug or slugify(slug) != slug:
+        raise ServiceError("slug", "Use small letters, digits and hyphens.")
+    if Tenant.objects.filter(slug=slug).exists():
+        raise ServiceError("slug", "Another tenant has this slug.")
+    if not Plan.objects.filter(slug=plan, is_offered=True).exists():
+        raise ServiceError("plan", "No such plan.")
+    tenant = Tenant.objects.create(name=name, slug=slug)
+    project = Project(tenant=tenant, name="Default")
+    project.save(force_insert=True)
+    wallet = wallets.open_wallet(tenant_id=tenant.id)
+    subscription = plans.subscribe(tenant_id=tenant.id, plan_slug=plan, at=timezone.now())
+    invitation, address = members.invite_member(tenant=tenant, email=owner_email, role=Membership.Role.OWNER)
+    return NewTenant(tenant, project, wallet, subscription, invitation, address)
+
+
+def create_project(*, tenant: Tenant, name: str) -> Project:
+    """Return a new project of `tenant`."""
+    name = name.strip()
+    if not name:
+        raise ServiceError("name", "A project needs a name.")
+    if Project.objects.of(tenant).filter(name=name).exists():
+        raise ServiceError("name", "Another project has this name.")
+    project = Project(tenant=tenant, name=name)
+    project.save(force_insert=True)
+    return project
+
+
+def deactivate_tenant(*, tenant: Tenant) -> None:
+    """Stop everything of `tenant` within a second: keys, sessions, sign-up by invitation. Its books stay."""
+    Tenant.objects.filter(id=tenant.id).update(is_active=False)
+    tenant.is_active = False
+
+
+def activate_tenant(*, tenant: Tenant) -> None:
+    """Let `tenant` go on as before its deactivation."""
+    Tenant.objects.filter(id=tenant.id).update(is_active=True)
+    tenant.is_active = True
