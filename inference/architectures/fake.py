@@ -1,0 +1,168 @@
+"""A model without weights and without torch: answers what it was told, or what it is sent, at a set speed.
+
+Its KV cache holds tokens instead of tensors, written and read through the block tables of each step, so that a wrong
+table, a lost block or a stale prefix hit shows up as a wrong answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from inference.config import EngineConfig
+from inference.core.step import EncodeRow, Row, RowFailure, StepPlan, StepResult
+from inference.errors import ModelRefusedError
+from inference.text.byte_tokenizer import END_OF_TURN, START_OF_TURN, VOCABULARY
+from inference.types import Kind
+
+UNWRITTEN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FakeModelOptions:
+    """What the fake model does; the keys of `EngineConfig.options`.
+
+    Without `text` it answers with the last user message. `step_seconds` and `token_seconds` are what a step and each
+    of its tokens take. A message that starts with `poison` makes the step raise, one that starts with `bad` fails its
+    row alone, both when output token number `fail_at` (0 = first) is due. `refuse` makes loading fail with its text.
+    """
+
+    text: str = ""
+    step_seconds: float = 0.0
+    token_seconds: float = 0.0
+    poison: str = ""
+    bad: str = ""
+    fail_at: int = 0
+    vector_width: int = 8
+    max_context: int = 8192
+    kinds: Sequence[str] = ("chat",)
+    refuse: str = ""
+
+
+@dataclass(slots=True)
+class FakePending:
+    """A step that is over at `due` (monotonic seconds)."""
+
+    result: StepResult
+    due: float
+
+    def wait(self) -> StepResult:
+        delay = self.due - time.monotonic()
+        if delay > 0:
+            time.sleep(delay)
+        return self.result
+
+
+class FakeRunner:
+    """Runs steps over a cache of tokens; see the module."""
+
+    def __init__(self, options: FakeModelOptions, blocks: int, block_size: int) -> None:
+        self._options = options
+        self._size = block_size
+        self._blocks = [[UNWRITTEN] * block_size for _ in range(blocks)]
+        self._answer = list(options.text.encode())
+
+    def launch(self, plan: StepPlan) -> FakePending:
+        options = self._options
+        for row in plan.rows:
+            self._write(row)
+        tokens = tuple(self._sample(row) if row.samples else None for row in plan.rows)
+        vectors = tuple(self._encode(row) for row in plan.encodes)
+        spent = options.step_seconds + options.token_seconds * plan.tokens
+        return FakePending(StepResult(tokens, vectors), time.monotonic() + spent)
+
+    def reset(self) -> None:
+        """Forget every cached token."""
+        self._blocks = [[UNWRITTEN] * self._size for _ in self._blocks]
+
+    def _write(self, row: Row) -> None:
+        for position, token in enumerate(row.ids, row.start):
+            block = row.blocks[position // self._size]
+            if block == 0:
+                raise ValueError(f"{row.request_id}: the null block stands in a block table")
+            self._blocks[block][position % self._size] = token
+
+    def _sample(self, row: Row) -> int | RowFailure:
+        options = self._options
+        echo = self._last_user_message(row) if not options.text or options.poison or options.bad else []
+        failing = row.output_index >= options.fail_at
+        if options.poison and failing and echo[: len(options.poison)] == list(options.poison.encode()):
+            raise RuntimeError("the fake model was told to fail this step")
+        if options.bad and failing and echo[: len(options.bad)] == list(options.bad.encode()):
+            return RowFailure("row_failed", "the fake model was told to fail this row")
+        answer = self._answer or echo
+        if row.output_index < len(answer):
+            return answer[row.output_index]
+        return answer[row.output_index % len(answer)] if row.sampling.ignore_eos and answer else END_OF_TURN
+
+    def _last_user_message(self, row: Row) -> list[int]:
+        length = row.start + len(row.ids)
+        context: list[int] = []
+        for block in row.blocks[: math.ceil(length / self._size)]:
+            context += self._blocks[block]
+        del context[length:]
+        if UNWRITTEN in context:
+            raise ValueError(f"{row.request_id}: position {context.index(UNWRITTEN)} was never computed")
+        prompt_end = length - row.output_index - len(b"assistant\n") - 1
+        starts = [place for place in range(prompt_end) if context[place] == START_OF_TURN]
+        for start in reversed(starts):
+            end = context.index(END_OF_TURN, start)
+            turn = context[start + 1 : end]
+            if turn[:5] == list(b"user\n"):
+                return turn[5:]
+        return []
+
+    def _encode(self, row: EncodeRow) -> bytes | RowFailure:
+        bad = self._options.bad
+        if bad and list(row.ids[: len(bad)]) == list(bad.encode()):
+            return RowFailure("row_failed", "the fake model was told to fail this input")
+        digest = hashlib.blake2b(repr(row.ids).encode(), digest_size=self._options.vector_width).digest()
+        values = [byte / 255 + 0.01 for byte in digest]
+        norm = math.sqrt(sum(value * value for value in values))
+        return struct.pack(f"<{len(values)}f", *(value / norm for value in values))
+
+
+@dataclass(frozen=True, slots=True)
+class FakeModel:
+    """What `inference.execution.load.load_model` returns for a real model, here without one."""
+
+    kinds: frozenset[Kind]
+    max_context: int
+    max_input: int
+    vocab_size: int
+    eos_ids: frozenset[int]
+    kv_blocks: int
+    block_size: int
+    vector_width: int
+    runner: FakeRunner
+    tokenizer_folder: Path | None = None
+    details: dict[str, str] = field(default_factory=dict)
+
+
+def load_fake_model(config: EngineConfig) -> FakeModel:
+    """Return the fake model of `config`; raise `ModelRefusedError` for an unknown option."""
+    unknown = set(config.options) - {option.name for option in fields(FakeModelOptions)}
+    if unknown:
+        raise ModelRefusedError(f"engine {config.deployment}: unknown fake options {sorted(unknown)}")
+    options = FakeModelOptions(**config.options)
+    if options.refuse:
+        raise ModelRefusedError(options.refuse)
+    blocks = math.ceil(config.kv_tokens / config.block_size) + 1
+    context = min(config.max_context or options.max_context, options.max_context)
+    return FakeModel(
+        kinds=frozenset(Kind(kind) for kind in options.kinds),
+        max_context=context,
+        max_input=context,
+        vocab_size=VOCABULARY,
+        eos_ids=frozenset({END_OF_TURN}),
+        kv_blocks=blocks,
+        block_size=config.block_size,
+        vector_width=options.vector_width,
+        runner=FakeRunner(options, blocks, config.block_size),
+        details={"architecture": "fake"},
+    )

@@ -1,0 +1,27 @@
+"""A tokenizer without files: one token per byte of UTF-8, used by the fake model backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from inference.types import Message
+
+END_OF_TURN = 256
+START_OF_TURN = 257
+VOCABULARY = 258
+
+
+class ByteTokenizer:
+    """Ids 0 to 255 are bytes; turns are framed by two control ids that no text can produce."""
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        ids: list[int] = []
+        for message in messages:
+            ids += [START_OF_TURN, *f"{message.role}\n{message.content}".encode(), END_OF_TURN]
+        return [*ids, START_OF_TURN, *b"assistant\n"]
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode()) or [END_OF_TURN]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(token for token in ids if token < END_OF_TURN).decode("utf-8", "replace")

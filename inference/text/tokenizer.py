@@ -1,0 +1,106 @@
+"""A model's tokenizer and chat template: messages to prompt ids, inputs to ids, ids to text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from inference.errors import InvalidRequestError
+from inference.types import Message
+
+
+class Tokenizer(Protocol):
+    """What a worker needs of a tokenizer. Used by one thread for encoding and by one for decoding."""
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        """The ids of a conversation in the model's template, open for the assistant's next turn.
+
+        No content can produce a control token. Raises `InvalidRequestError` where the template refuses.
+        """
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of one embedding input, with what the model puts around it."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, control tokens left out."""
+        ...
+
+
+class FolderTokenizer:
+    """The tokenizer of a folder in transformers' layout.
+
+    Encoding and decoding may run in two threads: decoding uses a copy of its own, since encoding control-token texts
+    as plain text flips a switch inside the tokenizer.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from transformers import AutoTokenizer
+
+        self._encoder: Any = AutoTokenizer.from_pretrained(str(folder))
+        self._decoder: Any = AutoTokenizer.from_pretrained(str(folder))
+        texts = sorted(
+            {str(token) for token in self._encoder.added_tokens_decoder.values() if token.special}
+            | set(self._encoder.all_special_tokens),
+            key=len,
+            reverse=True,
+        )
+        self._control = re.compile("|".join(map(re.escape, texts))) if texts else None
+        backend = getattr(self._decoder, "backend_tokenizer", None)
+        self._rust = backend.decode if backend is not None else None
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        contents = [message.content for message in messages]
+        if self._control is None or not any(self._control.search(content) for content in contents):
+            return self._ids(self._render([message.role for message in messages], contents))
+        # A control token's text stands in a content. Such texts are replaced by marks that the template carries
+        # through, and the rendered prompt is encoded piece by piece around them; only here, because encoding every
+        # content on its own would change how ordinary text is cut into tokens.
+        left, right = _unused_marks("".join(contents))
+        found: list[str] = []
+
+        def mark(match: re.Match[str]) -> str:
+            found.append(match.group())
+            return f"{left}{len(found) - 1}{right}"
+
+        marked = [self._control.sub(mark, content) for content in contents]
+        rendered = self._render([message.role for message in messages], marked)
+        ids: list[int] = []
+        for number, piece in enumerate(re.split(f"{left}(\\d+){right}", rendered)):
+            ids += self._ids(piece) if number % 2 == 0 else self._ids(found[int(piece)], plain=True)
+        return ids
+
+    def encode(self, text: str) -> list[int]:
+        plain = self._control is not None and self._control.search(text) is not None
+        return list(self._encoder(text, add_special_tokens=True, split_special_tokens=plain)["input_ids"])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        if self._rust is not None:
+            return str(self._rust(list(ids), skip_special_tokens=True))
+        return str(self._decoder.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def _ids(self, text: str, *, plain: bool = False) -> list[int]:
+        if not text:
+            return []
+        return list(self._encoder(text, add_special_tokens=False, split_special_tokens=plain)["input_ids"])
+
+    def _render(self, roles: Sequence[str], contents: Sequence[str]) -> str:
+        from jinja2 import TemplateError
+
+        if not self._encoder.chat_template:
+            raise InvalidRequestError("this model has no chat template", code="no_chat_template", param="messages")
+        turns = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
+        try:
+            return str(self._encoder.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+        except TemplateError as error:
+            # Templates refuse what their model was not trained on, such as two user turns in a row.
+            raise InvalidRequestError(f"the model's chat template refuses: {error}", param="messages") from error
+
+
+def _unused_marks(text: str) -> tuple[str, str]:
+    """Two private-use characters that `text` does not contain."""
+    free = (chr(code) for code in range(0xF0000, 0xFFFFE) if chr(code) not in text)
+    return next(free), next(free)
