@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 
 
 class BillingConfig(AppConfig):
@@ -10,3 +11,9 @@ class BillingConfig(AppConfig):
 
     name = "billing"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Install the append-only guards after each migrate."""
+        from billing import triggers
+
+        post_migrate.connect(triggers.install_after_migrate, sender=self, dispatch_uid="billing.triggers")

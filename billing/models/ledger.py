@@ -131,15 +131,25 @@ class LedgerTransfer(models.Model):
         REFUND = 8
 
     id = models.BigAutoField(primary_key=True)
-    debit = models.ForeignKey(LedgerAccount, on_delete=models.PROTECT, related_name="+", db_constraint=False)
-    credit = models.ForeignKey(LedgerAccount, on_delete=models.PROTECT, related_name="+", db_constraint=False)
+    debit = models.ForeignKey(
+        LedgerAccount, on_delete=models.PROTECT, related_name="+", db_constraint=False, db_index=False
+    )
+    credit = models.ForeignKey(
+        LedgerAccount, on_delete=models.PROTECT, related_name="+", db_constraint=False, db_index=False
+    )
     amount = models.BigIntegerField(help_text="µcr, above zero.")
     code = models.SmallIntegerField(choices=Code)
     request = models.UUIDField(null=True, blank=True)
     order = models.SmallIntegerField(default=0)
-    key = models.CharField(max_length=120, null=True, blank=True, unique=True)
+    key = models.CharField(max_length=120, null=True, blank=True)
     grant = models.ForeignKey(
-        CreditGrant, on_delete=models.PROTECT, null=True, blank=True, related_name="+", db_constraint=False
+        CreditGrant,
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="+",
+        db_constraint=False,
+        db_index=False,
     )
     booked_at = models.DateTimeField(db_default=Now())
     effective_at = models.DateTimeField(db_default=Now())
@@ -151,6 +161,10 @@ class LedgerTransfer(models.Model):
             models.CheckConstraint(condition=Q(amount__gt=0), name="ledger_transfer_amount_positive"),
             models.CheckConstraint(condition=~Q(debit=F("credit")), name="ledger_transfer_two_accounts"),
             models.UniqueConstraint(fields=["request", "code", "order"], name="ledger_transfer_once_per_request"),
+            # Partial, not `unique=True`: charges have no key and would pay for two index entries each.
+            models.UniqueConstraint(
+                fields=["key"], condition=Q(key__isnull=False), name="ledger_transfer_once_per_key"
+            ),
         ]
         indexes = [
             models.Index(fields=["debit", "booked_at"], name="ledger_transfer_debit_booked"),

@@ -18,7 +18,9 @@ class Hold(models.Model):
         ORPHANED = 1
 
     id = models.UUIDField(primary_key=True, editable=False)
-    wallet = models.ForeignKey(Wallet, on_delete=models.PROTECT, related_name="holds", db_constraint=False)
+    wallet = models.ForeignKey(
+        Wallet, on_delete=models.PROTECT, related_name="holds", db_constraint=False, db_index=False
+    )
     tenant = models.UUIDField()
     project = models.UUIDField()
     api_key = models.UUIDField(null=True, blank=True)
@@ -51,6 +53,7 @@ class UsageRecord(models.Model):
 
     `charge` is the whole charge as of this revision. `formula` names the arithmetic, so that recomputing the record
     from its classes, card version and multiplier gives `charge` for ever. A release leaves a record with charge 0.
+    The record of revision 0 has the request's own id.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
@@ -102,7 +105,10 @@ class UsageRecord(models.Model):
 
 
 class OutboxEvent(models.Model):
-    """Something that happened in a transaction and still has to take effect elsewhere; deleted by its consumer."""
+    """Something that happened in a transaction and still has to take effect elsewhere; deleted by its consumer.
+
+    Topic ``usage`` (one row per flush of the writer): ``{"records": [ids of the usage records it wrote]}``.
+    """
 
     id = models.BigAutoField(primary_key=True)
     topic = models.CharField(max_length=40)

@@ -1,0 +1,219 @@
+"""Triggers that make append-only tables append-only and published rate cards final, on both databases.
+
+`install` is idempotent and runs after each migrate, since altering a table on SQLite drops its triggers without a word;
+readiness, reconciliation and the tests ask `missing`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from django.apps import apps
+from django.db import connection as default_connection
+from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+ROW_EVENTS = ("INSERT", "UPDATE", "DELETE")
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerSpec:
+    """Refuse `events` on `model`'s table with an integrity error that says `because`.
+
+    `when` is a condition in SQL over OLD and NEW for the events that have them, by event; without one the event is
+    always refused. On PostgreSQL TRUNCATE is refused as well.
+    """
+
+    model: str
+    because: str
+    events: tuple[str, ...] = ("UPDATE", "DELETE")
+    when: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def table(self) -> str:
+        return apps.get_model(self.model)._meta.db_table
+
+    def statements(self, vendor: str) -> Iterator[tuple[str, str]]:
+        """Yield (name, statement) of each trigger; the name holds the statement's digest, so a change renames it."""
+        for event in self.events:
+            yield self._named(self._postgresql(event) if vendor == "postgresql" else self._sqlite(event), event)
+        if vendor == "postgresql":
+            yield self._named(
+                f'CREATE TRIGGER {{name}} BEFORE TRUNCATE ON "{self.table}" FOR EACH STATEMENT '
+                f"EXECUTE FUNCTION billing_refuse('{self.because}')",
+                "TRUNCATE",
+            )
+
+    def _named(self, statement: str, event: str) -> tuple[str, str]:
+        digest = hashlib.sha256(statement.encode()).hexdigest()[:8]
+        name = f"guard_{self.table}_{event.lower()}_{digest}"
+        return name, statement.replace("{name}", name)
+
+    def _postgresql(self, event: str) -> str:
+        condition = dict(self.when).get(event)
+        if condition is None:
+            function = f"billing_refuse('{self.because}')"
+            return f'CREATE TRIGGER {{name}} BEFORE {event} ON "{self.table}" FOR EACH ROW EXECUTE FUNCTION {function}'
+        if "SELECT" not in condition:
+            return (
+                f'CREATE TRIGGER {{name}} BEFORE {event} ON "{self.table}" FOR EACH ROW WHEN ({condition}) '
+                f"EXECUTE FUNCTION billing_refuse('{self.because}')"
+            )
+        # A WHEN clause may hold no subquery: the rate's version is looked up by a function of its own.
+        return (
+            f'CREATE TRIGGER {{name}} BEFORE {event} ON "{self.table}" FOR EACH ROW '
+            f"EXECUTE FUNCTION billing_refuse_if_published('{self.because}')"
+        )
+
+    def _sqlite(self, event: str) -> str:
+        condition = dict(self.when).get(event)
+        when = f"WHEN {condition} " if condition else ""
+        return (
+            f'CREATE TRIGGER {{name}} BEFORE {event} ON "{self.table}" FOR EACH ROW {when}'
+            f"BEGIN SELECT RAISE(ABORT, '{self.because}'); END"
+        )
+
+
+def _of_published_version(*sides: str) -> str:
+    versions = ", ".join(f"{side}.version_id" for side in sides)
+    return (
+        f"EXISTS (SELECT 1 FROM billing_ratecardversion v WHERE v.id IN ({versions}) "  # noqa: S608 - constants
+        "AND v.published_at IS NOT NULL)"
+    )
+
+
+GUARDED: tuple[TriggerSpec, ...] = (
+    TriggerSpec("billing.LedgerTransfer", "ledger transfers are append-only"),
+    TriggerSpec("billing.UsageRecord", "usage records are append-only"),
+    TriggerSpec("billing.PlanVersion", "plan versions are append-only"),
+    TriggerSpec(
+        "billing.RateCardVersion",
+        "published rate card versions are final",
+        when=(("UPDATE", "OLD.published_at IS NOT NULL"), ("DELETE", "OLD.published_at IS NOT NULL")),
+    ),
+    TriggerSpec(
+        "billing.Rate",
+        "rates of a published version are final",
+        events=ROW_EVENTS,
+        when=(
+            ("INSERT", _of_published_version("NEW")),
+            ("UPDATE", _of_published_version("OLD", "NEW")),
+            ("DELETE", _of_published_version("OLD")),
+        ),
+    ),
+)
+
+_FUNCTIONS = (
+    """
+    CREATE OR REPLACE FUNCTION billing_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        RAISE EXCEPTION '%', TG_ARGV[0] USING ERRCODE = 'restrict_violation';
+    END $$
+    """,
+    """
+    CREATE OR REPLACE FUNCTION billing_refuse_if_published() RETURNS trigger LANGUAGE plpgsql AS $$
+    DECLARE
+        versions uuid[] := CASE TG_OP
+            WHEN 'INSERT' THEN ARRAY[NEW.version_id]
+            WHEN 'DELETE' THEN ARRAY[OLD.version_id]
+            ELSE ARRAY[OLD.version_id, NEW.version_id] END;
+    BEGIN
+        -- the share lock makes a publication that is still open either come first or wait for this row
+        PERFORM 1 FROM billing_ratecardversion
+            WHERE id = ANY(versions) AND published_at IS NOT NULL FOR KEY SHARE;
+        IF FOUND THEN
+            RAISE EXCEPTION '%', TG_ARGV[0] USING ERRCODE = 'restrict_violation';
+        END IF;
+        RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+    END $$
+    """,
+)
+
+
+def install(
+    connection: BaseDatabaseWrapper = default_connection,  # type: ignore[assignment]
+    specs: Sequence[TriggerSpec] = GUARDED,
+) -> None:
+    """Make the installed guards of `specs` exactly the expected ones; tables not migrated yet are left out."""
+    tables = set(connection.introspection.table_names())
+    expected = {
+        name: statement
+        for spec in specs
+        if spec.table in tables
+        for name, statement in spec.statements(connection.vendor)
+    }
+    ours = {spec.table for spec in specs}
+    present = {name: table for name, table in _present(connection).items() if table in ours}
+    with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
+        if connection.vendor == "postgresql" and not expected.keys() <= present.keys():
+            for function in _FUNCTIONS:
+                cursor.execute(function)
+        for name, table in present.items():
+            if name not in expected:
+                cursor.execute(_drop(connection, name, table))
+        for name, statement in expected.items():
+            if name not in present:
+                cursor.execute(statement)
+
+
+def missing(
+    connection: BaseDatabaseWrapper = default_connection,  # type: ignore[assignment]
+    specs: Sequence[TriggerSpec] = GUARDED,
+) -> list[str]:
+    """Return the names of guards that should exist and don't: empty when every table is guarded."""
+    present = _present(connection)
+    return [name for spec in specs for name, _ in spec.statements(connection.vendor) if name not in present]
+
+
+@contextmanager
+def suspended(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Let the tests' flush empty guarded tables; the guards are back afterwards. Needs a superuser on PostgreSQL."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SET session_replication_role = replica")
+        try:
+            yield
+        finally:
+            with connection.cursor() as cursor:
+                cursor.execute("SET session_replication_role = DEFAULT")
+        return
+    with connection.cursor() as cursor:
+        for name, table in _present(connection).items():
+            cursor.execute(_drop(connection, name, table))
+    try:
+        yield
+    finally:
+        install(connection)
+
+
+def install_after_migrate(**options: Any) -> None:
+    """Receive `post_migrate`: install the guards on the database that was migrated."""
+    from django.db import connections
+
+    install(connections[options.get("using", "default")])
+
+
+def _present(connection: BaseDatabaseWrapper) -> dict[str, str]:
+    """Return the installed guards that fire as name → table."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute(
+                "SELECT t.tgname, c.relname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid "
+                "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE NOT t.tgisinternal AND t.tgenabled <> 'D' "
+                "AND starts_with(t.tgname, 'guard_') AND n.nspname = current_schema()"
+            )
+        else:
+            cursor.execute(
+                "SELECT name, tbl_name FROM sqlite_master WHERE type = 'trigger' AND substr(name, 1, 6) = 'guard_'"
+            )
+        return dict(cursor.fetchall())
+
+
+def _drop(connection: BaseDatabaseWrapper, name: str, table: str) -> str:
+    if connection.vendor == "postgresql":
+        return f'DROP TRIGGER "{name}" ON "{table}"'
+    return f'DROP TRIGGER "{name}"'
