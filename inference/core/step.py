@@ -38,11 +38,16 @@ class EncodeRow:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What to run now: generation rows, or encode rows (never both: they are different models)."""
+    """What to run now: generation rows, or encode rows (never both: they are different models).
+
+    `begins` names the requests whose first forward this step is, so that the worker can record them before it runs.
+    A request is named once, even when its first step fails and is tried again.
+    """
 
     number: int
     rows: tuple[Row, ...] = ()
     encodes: tuple[EncodeRow, ...] = ()
+    begins: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> int:

@@ -1,0 +1,87 @@
+"""What a scheduler is told at start: the pool's size, the bounds of a step, and who may wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from inference.config import EngineConfig
+from inference.core.fairness import Prices
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """The bounds within which a `Scheduler` plans.
+
+    `blocks` counts the whole pool, the null block included. `max_context` bounds prompt and output together.
+    `max_bypass` is how many requests may be admitted past one that doesn't fit. `watermark_percent` of the pool stays
+    free at each admission, so that what runs can grow before somebody is preempted.
+    """
+
+    blocks: int
+    block_size: int
+    max_context: int
+    vocab_size: int
+    eos_ids: frozenset[int] = frozenset()
+    max_rows: int = 32
+    max_step_tokens: int = 512
+    prefill_chunk: int = 256
+    max_waiting: int = 256
+    max_waiting_per_tenant: int = 64
+    prefix_cache: bool = True
+    pause_seconds: float = 2.0
+    max_bypass: int = 8
+    watermark_percent: int = 5
+    prices: Prices = field(default_factory=Prices)
+
+    def __post_init__(self) -> None:
+        if self.blocks < 2:
+            raise ValueError("SchedulerConfig.blocks: a pool has the null block and at least one more")
+        for name in ("block_size", "max_context", "vocab_size", "max_rows", "max_step_tokens", "prefill_chunk"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"SchedulerConfig.{name} must be at least 1")
+
+    @classmethod
+    def of(
+        cls,
+        engine: EngineConfig,
+        *,
+        blocks: int,
+        max_context: int,
+        vocab_size: int,
+        eos_ids: frozenset[int],
+        pause_seconds: float = 2.0,
+    ) -> SchedulerConfig:
+        """Return the bounds of `engine` with what only the loaded model knows."""
+        return cls(
+            blocks=blocks,
+            block_size=engine.block_size,
+            max_context=max_context,
+            vocab_size=vocab_size,
+            eos_ids=eos_ids,
+            max_rows=engine.max_rows,
+            max_step_tokens=engine.max_step_tokens,
+            prefill_chunk=engine.prefill_chunk,
+            max_waiting=engine.max_waiting,
+            max_waiting_per_tenant=engine.max_waiting_per_tenant,
+            prefix_cache=engine.prefix_cache,
+            pause_seconds=pause_seconds,
+        )
+
+    @property
+    def context(self) -> int:
+        """The most tokens, prompt and output together, of one request: what the model takes and the pool can hold."""
+        return min(self.max_context, (self.blocks - 1) * self.block_size)
+
+    @property
+    def rows(self) -> int:
+        """The most rows of one step. A step always has a token for each running row, so no row starves."""
+        return min(self.max_rows, self.max_step_tokens)
+
+    @property
+    def watermark(self) -> int:
+        """Blocks that an admission leaves free while others run."""
+        return (self.blocks - 1) * self.watermark_percent // 100
+
+    def blocks_for(self, tokens: int) -> int:
+        """How many blocks hold `tokens` tokens."""
+        return -(-tokens // self.block_size)

@@ -1,0 +1,138 @@
+"""Weighted virtual token counters: who is served next when tenants compete.
+
+Each tenant has a counter of the service it got, divided by its weight; the tenant with the lowest counter among those
+that wait goes first. A tenant that was idle is lifted to the others' level when it comes back, so nobody banks credit.
+Counters are integers in millionths of a priced token; Python's integers don't overflow, so they are never rebased.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Generic, Protocol, TypeVar
+
+
+class Queued(Protocol):
+    """What can wait: it belongs to a tenant, whose weight is its share in thousandths (1000 = 1.0)."""
+
+    @property
+    def tenant(self) -> str: ...
+
+    @property
+    def weight(self) -> int: ...
+
+
+T = TypeVar("T", bound=Queued)
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a token costs its tenant's counter, in thousandths: computed prompt, cached prompt, output.
+
+    A cached token isn't free: it saves the computation, yet its request takes a row.
+    """
+
+    prompt: int = 1000
+    cached: int = 100
+    output: int = 2000
+
+
+@dataclass(slots=True)
+class _Share(Generic[T]):
+    weight: int
+    counter: int = 0
+    line: OrderedDict[T, int] = field(default_factory=OrderedDict)  # item → arrival number
+
+
+class FairQueue(Generic[T]):
+    """First in, first out within a tenant; the lowest counter first between tenants (ties: the oldest head)."""
+
+    def __init__(self, prices: Prices | None = None) -> None:
+        self.prices = prices or Prices()
+        self._shares: dict[str, _Share[T]] = {}
+        self._waiting: dict[str, _Share[T]] = {}
+        self._emptied = ""  # the tenant whose line emptied last
+        self._size = 0
+        self._back = count(1)
+        self._front = count(-1, -1)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def waiting(self, tenant: str) -> int:
+        """How many items of `tenant` wait."""
+        share = self._waiting.get(tenant)
+        return len(share.line) if share else 0
+
+    def counter(self, tenant: str) -> int:
+        """The weighted service of `tenant`; 0 for one never seen."""
+        share = self._shares.get(tenant)
+        return share.counter if share else 0
+
+    def push(self, item: T, *, front: bool = False) -> None:
+        """Let `item` wait: at the back of its tenant's line, lifting a tenant that was idle, or at its front.
+
+        The front is for what had been admitted before (its tenant wasn't idle), so it doesn't lift.
+        """
+        share = self._shares.setdefault(item.tenant, _Share(item.weight))
+        share.weight = item.weight
+        if not share.line:
+            if not front:
+                share.counter = max(share.counter, self._floor())
+            self._waiting[item.tenant] = share
+        share.line[item] = next(self._front) if front else next(self._back)
+        share.line.move_to_end(item, last=not front)
+        self._size += 1
+
+    def peek(self) -> T | None:
+        """The item whose turn it is, or None when nobody waits."""
+        if not self._waiting:
+            return None
+        return next(iter(min(self._waiting.values(), key=_turn).line))
+
+    def heads(self) -> Iterator[T]:
+        """The first item of each waiting tenant, in the order of their turns."""
+        for share in sorted(self._waiting.values(), key=_turn):
+            yield next(iter(share.line))
+
+    def remove(self, item: T) -> bool:
+        """Take `item` out (admitted, or gone); False when it didn't wait."""
+        share = self._waiting.get(item.tenant)
+        if share is None or item not in share.line:
+            return False
+        del share.line[item]
+        self._size -= 1
+        if not share.line:
+            del self._waiting[item.tenant]
+            self._emptied = item.tenant
+        return True
+
+    def charge(self, tenant: str, *, prompt: int = 0, cached: int = 0, output: int = 0) -> None:
+        """Add service to the counter of `tenant`; negative counts give back what was charged and never computed."""
+        prices = self.prices
+        cost = prompt * prices.prompt + cached * prices.cached + output * prices.output
+        share = self._shares[tenant]
+        share.counter += cost * 1_000_000 // share.weight
+
+    def prune(self, active: Container[str]) -> None:
+        """Forget the idle tenants that a return would lift to at least where they are."""
+        floor = self._floor()
+        for tenant, share in list(self._shares.items()):
+            if share.counter <= floor and not share.line and tenant not in active and tenant != self._emptied:
+                del self._shares[tenant]
+
+    def tenants(self) -> int:
+        """How many tenants are remembered."""
+        return len(self._shares)
+
+    def _floor(self) -> int:
+        """The level of a newcomer: the lowest counter that waits, else that of the line that emptied last."""
+        if self._waiting:
+            return min(share.counter for share in self._waiting.values())
+        return self.counter(self._emptied)
+
+
+def _turn(share: _Share[T]) -> tuple[int, int]:
+    return share.counter, next(iter(share.line.values()))

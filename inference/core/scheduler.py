@@ -1,0 +1,528 @@
+"""Which tokens the next step computes, and what became of those of the last one.
+
+    submit ──▶ WAITING ──── admitted: slot, blocks ────▶ RUNNING ──────── stop, length, cancel, failure ──▶ FINISHED
+                  ▲                                      │  │  ▲                                               ▲
+                  ├───── preempted: front of its line ───┘  │  │ extended                                      │
+                  │                                         ▼  │                                               │
+                  └── extended after it was preempted ──── PAUSED ───── last, or `pause_seconds` went by ──────┘
+
+    loop:  plan() ──▶ run it ──▶ commit(plan, result)     tokens accepted, full blocks published, ends noticed
+                         └─────▶ abandon(plan, error)     as if never planned; its rows run alone next
+
+There are no prefill and decode phases: a sequence's computed tokens chase its known ones, and a row that reaches the
+last known token samples the next. Preempted, cached and chunked sequences follow the same rule.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from inference.core.block_pool import BlockPool
+from inference.core.config import SchedulerConfig
+from inference.core.output import Output, Stats
+from inference.core.prefix import PrefixKeys
+from inference.core.sequence import Ending, Sequence, Status
+from inference.core.step import Row, RowFailure, StepPlan, StepResult
+from inference.core.waiting import WaitingRoom
+from inference.errors import InvalidRequestError
+from inference.types import EngineFault, Finished, FinishReason, Started
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    plan: StepPlan
+    sequences: tuple[Sequence, ...]
+
+
+class Scheduler:
+    """Plans the steps of one generating model; belongs to one thread.
+
+    What it has to say about requests comes from `commit`, `abandon` and `take_outputs`: exactly one output with
+    `finished` per submitted sequence, always its last. `clock` gives seconds from any fixed point.
+
+    One further step may be planned before the last one is committed; rows whose next token is still unknown are left
+    out of it, and nobody is preempted for it. Steps are committed oldest first and abandoned newest first.
+    """
+
+    def __init__(self, config: SchedulerConfig, keys: PrefixKeys, clock: Callable[[], float]) -> None:
+        self.config = config
+        self.pool = BlockPool(config.blocks)
+        self.keys = keys
+        self.clock = clock
+        self.room: WaitingRoom[Sequence] = WaitingRoom(config.max_waiting, config.max_waiting_per_tenant, config.prices)
+        self.steps = 0
+        self.preemptions = 0
+        self._live: dict[str, Sequence] = {}
+        self._running: dict[Sequence, None] = {}  # in the order of admission; paused ones with blocks included
+        self._paused: dict[Sequence, None] = {}  # with blocks or without, in the order of their deadlines
+        self._slots = list(range(config.rows))
+        self._flights: deque[_Flight] = deque()
+        self._outputs: list[Output] = []
+
+    # What the worker's inbox calls ------------------------------------------------------------------------------
+
+    def submit(self, seq: Sequence) -> None:
+        """Let `seq` wait for its turn.
+
+        Raise `InvalidRequestError` for what can never run, `OverloadedError` when too much waits already, and
+        `DrainingError` while draining; then nothing is kept of it.
+        """
+        self._validate(seq)
+        self.room.enter(seq)
+        seq.submitted_at = self.clock()
+        self._live[seq.request_id] = seq
+
+    def extend(self, request_id: str, allowance: int, last: bool) -> None:
+        """Permit `allowance` output tokens in all (never fewer than before); with `last`, no more will come.
+
+        A request that paused goes on, or ends here when it was the last word. Ended and unknown requests: no effect.
+        """
+        seq = self._live.get(request_id)
+        if seq is None:
+            return
+        seq.allowance = max(seq.allowance, allowance)
+        seq.last = last
+        if seq.status is Status.PAUSED:
+            if seq.output < seq.allowance:
+                self._resume(seq)
+            elif seq.last:
+                self._end(seq, Ending(FinishReason.ALLOWANCE))
+
+    def cancel(
+        self,
+        request_id: str,
+        reason: FinishReason = FinishReason.CANCELLED,
+        *,
+        stop: str | None = None,
+        error: EngineFault | None = None,
+    ) -> None:
+        """End a request for `reason`: at once, or when the step in flight is committed, whose token is dropped then.
+
+        The worker ends a request so at a stop string (STOP, with the string) and when its text fails (ERROR).
+        Ended and unknown requests: no effect; of several reasons the first counts.
+        """
+        seq = self._live.get(request_id)
+        if seq is not None:
+            self._end(seq, Ending(reason, stop, error))
+
+    def cancel_all(self, reason: FinishReason = FinishReason.CANCELLED, error: EngineFault | None = None) -> None:
+        """Cancel everything, as at a drain's deadline."""
+        for request_id in list(self._live):
+            self.cancel(request_id, reason, error=error)
+
+    def drain(self) -> None:
+        """Take no new requests; those here go on."""
+        self.room.draining = True
+
+    # What the loop calls ----------------------------------------------------------------------------------------
+
+    def plan(self) -> StepPlan | None:
+        """Return the next step, or None when there is nothing to run.
+
+        After None with no step in flight, only a call of `submit` or `extend`, or `next_deadline`, can bring work.
+        After None with a step in flight, commit it and plan again.
+        """
+        self._expire_pauses()
+        counts = self._choose_rows()
+        if not counts:
+            if not self._flights and not self._running and self.room.queue:
+                self._fail_head()
+            return None
+        begins = tuple(seq.request_id for seq in counts if not seq.begun)
+        rows = tuple(self._row(seq, count) for seq, count in counts.items())
+        plan = StepPlan(number=self.steps, rows=rows, begins=begins)
+        self.steps += 1
+        self._flights.append(_Flight(plan, tuple(counts)))
+        return plan
+
+    def commit(self, plan: StepPlan, result: StepResult) -> list[Output]:
+        """Take in what `plan`, the oldest step in flight, computed; return every output since the last call.
+
+        Raise ValueError, having changed nothing, when `result` doesn't answer `plan` row by row.
+        """
+        self._verify(plan, result)
+        flight = self._flights.popleft()
+        for seq, row, token in zip(flight.sequences, plan.rows, result.tokens, strict=True):
+            seq.in_flight -= 1
+            if isinstance(token, RowFailure):
+                self._end(seq, Ending(FinishReason.ERROR, error=EngineFault(token.code, token.message)))
+                continue
+            self._advance(seq, row)
+            visible: tuple[int, ...] = ()
+            if token is not None and seq.ending is None:
+                visible = self._accept(seq, token)
+            if seq.ending is not None:
+                self._finish(seq, visible)
+            elif visible or not seq.started:
+                self._say(seq, visible)
+        return self.take_outputs()
+
+    def abandon(self, plan: StepPlan, error: BaseException) -> list[Output]:
+        """Forget `plan`, the newest step in flight, which failed as a whole; return every output since the last call.
+
+        Nothing of it is published or charged. Its rows run again, each alone; one that fails alone as well ends with
+        an error.
+        """
+        if not self._flights or self._flights[-1].plan is not plan:
+            raise ValueError("only the newest step in flight can be abandoned")
+        flight = self._flights.pop()
+        for seq, row in zip(flight.sequences, plan.rows, strict=True):
+            seq.in_flight -= 1
+            seq.scheduled = row.start
+            # A row that built on an abandoned one failed with it, not by itself.
+            if row.start == seq.computed:
+                seq.failures += 1
+            if seq.failures > 1:
+                fault = EngineFault("step_failed", f"the model failed on this request twice ({type(error).__name__})")
+                self._end(seq, Ending(FinishReason.ERROR, error=fault))
+            elif seq.ending is not None:
+                self._finish(seq)
+        return self.take_outputs()
+
+    def take_outputs(self) -> list[Output]:
+        """Return what was said since the last call (requests that ended outside a step), oldest first."""
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def next_deadline(self) -> float | None:
+        """When, on the clock, `plan` has to be called though nothing arrives: the first pause's end."""
+        return next((seq.pause_ends for seq in self._paused), None)
+
+    @property
+    def unfinished(self) -> int:
+        """How many requests still owe their last output."""
+        return len(self._live)
+
+    @property
+    def in_flight(self) -> int:
+        """How many steps were planned and neither committed nor abandoned."""
+        return len(self._flights)
+
+    def stats(self) -> Stats:
+        """The state now."""
+        pool = self.pool
+        return Stats(
+            running=len(self._running),
+            paused=len(self._paused),
+            waiting=len(self.room.queue),
+            kv_used=(pool.usable - pool.free) / pool.usable,
+            kv_cached=pool.cached / pool.usable,
+            steps=self.steps,
+            preemptions=self.preemptions,
+        )
+
+    def check(self) -> None:
+        """Raise AssertionError unless the sequences and the pool agree (tests call it after every step)."""
+        self.pool.check()
+        size = self.config.block_size
+        held: dict[int, int] = {}
+        for seq in self._live.values():
+            assert seq.computed <= seq.scheduled <= seq.known
+            assert (seq in self._running) == bool(seq.blocks) == (seq.slot >= 0)
+            assert seq.status is not Status.WAITING or seq not in self._running
+            assert (seq.status is Status.PAUSED) == (seq in self._paused)
+            assert self.config.blocks_for(seq.scheduled) <= len(seq.blocks) <= self.config.blocks_for(seq.known)
+            assert seq.published <= seq.computed // size
+            assert len(set(seq.blocks)) == len(seq.blocks)
+            for index, block in enumerate(seq.blocks):
+                held[block] = held.get(block, 0) + 1
+                assert index < seq.published or held[block] == 1, "an unpublished block is shared"
+        assert [held.get(block, 0) for block in range(self.pool.size)] == self.pool.references()
+        slots = [seq.slot for seq in self._running] + self._slots
+        assert sorted(slots) == list(range(self.config.rows))
+
+    # Planning ---------------------------------------------------------------------------------------------------
+
+    def _choose_rows(self) -> dict[Sequence, int]:
+        """Return how many tokens each sequence computes next: decode rows first, then prefill, then newcomers."""
+        counts: dict[Sequence, int] = {}
+        ready = [seq for seq in self._running if seq.status is Status.RUNNING and seq.ending is None and seq.due]
+        alone = next((seq for seq in ready if seq.failures), None)
+        if alone is not None:
+            if self._flights:
+                return counts
+            ready = [alone]
+        ready.sort(key=lambda seq: seq.due > 1)
+        full = False
+        left = self.config.max_step_tokens
+        for seq in ready:
+            if seq not in self._running:
+                continue  # preempted for one before it
+            count = min(seq.due, self.config.prefill_chunk, left)
+            if not count:
+                break
+            while not self._grow(seq):
+                full = True
+                if self._flights:
+                    break  # the blocks that would do are in flight; they come with the commit
+                victim = self._victim(spared=alone)
+                left += counts.pop(victim, 0)
+                self._preempt(victim)
+                if victim is seq:
+                    break
+            else:
+                counts[seq] = count
+                left -= count
+        if alone is None and not full:
+            self._admit(counts, left)
+        return counts
+
+    def _admit(self, counts: dict[Sequence, int], left: int) -> None:
+        while left and len(counts) < self.config.rows and self.room.queue:
+            seq = self._place_next(alone=not counts and not self._flights)
+            if seq is None:
+                return
+            counts[seq] = count = min(seq.due, self.config.prefill_chunk, left)
+            left -= count
+            if seq.failures:
+                return
+
+    def _place_next(self, *, alone: bool) -> Sequence | None:
+        """Admit the request whose turn it is, or one that may pass it because it doesn't fit."""
+        head = self.room.queue.peek()
+        assert head is not None
+        if head.failures and not alone:
+            return None
+        if self._place(head, urgent=True):
+            return head
+        if head.bypassed >= self.config.max_bypass:
+            return None
+        for other in self.room.queue.heads():
+            if other is not head and not other.failures and self._place(other, urgent=False):
+                head.bypassed += 1
+                return other
+        return None
+
+    def _place(self, seq: Sequence, *, urgent: bool) -> bool:
+        """Give `seq` a slot and blocks for every token it knows, or change nothing; `urgent` turns paused ones out."""
+        config = self.config
+        matched = self._match(seq)
+        fresh = config.blocks_for(seq.known) - len(matched)
+        while not self._slots or not self.pool.fits(matched, fresh, config.watermark if self._running else 0):
+            if not urgent or not self._turn_out_paused():
+                return False
+        blocks = self.pool.acquire(matched, fresh, seq.domain)
+        if blocks is None:
+            return False
+        self.room.queue.remove(seq)
+        seq.blocks = [*matched, *blocks]
+        seq.table = tuple(seq.blocks)
+        seq.slot = heapq.heappop(self._slots)
+        seq.status = Status.RUNNING
+        seq.bypassed = 0
+        seq.scheduled = seq.computed = len(matched) * config.block_size
+        seq.published = len(matched)
+        self._running[seq] = None
+        if seq.cached_tokens is None:
+            seq.cached_tokens = seq.computed
+            seq.admitted_at = self.clock()
+            self.room.queue.charge(seq.tenant, prompt=len(seq.prompt) - seq.computed, cached=seq.computed)
+        return True
+
+    def _match(self, seq: Sequence) -> list[int]:
+        """Return the cached blocks of a prefix, short of its last token: that one is computed for its logits."""
+        if not self.config.prefix_cache:
+            return []
+        count = (seq.known - 1) // self.config.block_size
+        self._hash(seq, count)
+        return self.pool.match(seq.keys[:count])
+
+    def _turn_out_paused(self) -> bool:
+        victim = next((seq for seq in self._paused if seq.blocks and not seq.in_flight), None)
+        if victim is None:
+            return False
+        self._preempt(victim)
+        return True
+
+    def _grow(self, seq: Sequence) -> bool:
+        """Hold blocks for every token that `seq` knows; False when there are none."""
+        short = self.config.blocks_for(seq.known) - len(seq.blocks)
+        if short > 0:
+            blocks = self.pool.acquire((), short, seq.domain)
+            if blocks is None:
+                return False
+            seq.blocks.extend(blocks)
+            seq.table = tuple(seq.blocks)
+        return True
+
+    def _victim(self, spared: Sequence | None) -> Sequence:
+        """Whom to preempt: a paused one, else of the tenant served most the one that is cheapest to compute again."""
+        counter = self.room.queue.counter
+        return min(
+            (seq for seq in reversed(self._running) if seq is not spared),
+            key=lambda seq: (seq.status is not Status.PAUSED, -counter(seq.tenant), seq.computed),
+        )
+
+    def _preempt(self, seq: Sequence) -> None:
+        """Take blocks and slot away; what is published stays cached, so coming back is often cheap."""
+        self._free(seq)
+        seq.scheduled = seq.computed = seq.published = 0
+        self.preemptions += 1
+        if seq.status is Status.RUNNING:
+            seq.status = Status.WAITING
+            self.room.queue.push(seq, front=True)
+
+    def _row(self, seq: Sequence, count: int) -> Row:
+        start = seq.scheduled
+        seq.scheduled += count
+        seq.in_flight += 1
+        seq.begun = True
+        return Row(
+            slot=seq.slot,
+            request_id=seq.request_id,
+            ids=tuple(seq.tokens[start : start + count]),
+            start=start,
+            blocks=seq.table,
+            samples=seq.scheduled == seq.known,
+            output_index=seq.output,
+            sampling=seq.sampling,
+            seed=seq.seed,
+        )
+
+    def _fail_head(self) -> None:
+        """Nothing runs and yet the head doesn't fit: fail that request rather than wait for ever."""
+        head = self.room.queue.peek()
+        assert head is not None
+        fault = EngineFault("unschedulable", "the request fits in no step of this engine")
+        self._end(head, Ending(FinishReason.ERROR, error=fault))
+
+    # Committing -------------------------------------------------------------------------------------------------
+
+    def _verify(self, plan: StepPlan, result: StepResult) -> None:
+        if not self._flights or self._flights[0].plan is not plan:
+            raise ValueError("only the oldest step in flight can be committed")
+        if len(result.tokens) != len(plan.rows):
+            raise ValueError(f"step {plan.number}: {len(result.tokens)} answers for {len(plan.rows)} rows")
+        for row, token in zip(plan.rows, result.tokens, strict=True):
+            if row.samples is (token is None) and not isinstance(token, RowFailure):
+                raise ValueError(f"step {plan.number}: a token where none was sampled, or none where one was")
+
+    def _advance(self, seq: Sequence, row: Row) -> None:
+        """Count the row's tokens as computed and publish the blocks that they filled."""
+        if row.start != seq.computed:
+            return  # it built on a row that failed
+        seq.computed += len(row.ids)
+        seq.failures = 0
+        seq.prefilled = max(seq.prefilled, min(seq.computed, len(seq.prompt)))
+        full = seq.computed // self.config.block_size
+        if self.config.prefix_cache and full > seq.published:
+            self._hash(seq, full)
+            for index in range(seq.published, full):
+                self.pool.publish(seq.blocks[index], seq.keys[index])
+            seq.published = full
+
+    def _accept(self, seq: Sequence, token: int) -> tuple[int, ...]:
+        """Append a sampled token and notice what it ends; return what of it is text."""
+        now = self.clock()
+        if seq.sampled_at is None:
+            seq.sampled_at = now
+        seq.tokens.append(token)
+        self.room.queue.charge(seq.tenant, output=1)
+        if token in self.config.eos_ids and not seq.sampling.ignore_eos:
+            seq.ending = Ending(FinishReason.STOP)
+            return ()
+        if token in seq.sampling.stop_token_ids:
+            seq.ending = Ending(FinishReason.STOP, token)
+            return ()
+        if seq.output >= seq.max_output:
+            seq.ending = Ending(FinishReason.LENGTH)
+        elif seq.output >= seq.allowance:
+            if seq.last:
+                seq.ending = Ending(FinishReason.ALLOWANCE)
+            else:
+                seq.status = Status.PAUSED
+                seq.pause_ends = now + self.config.pause_seconds
+                self._paused[seq] = None
+        return (token,)
+
+    def _hash(self, seq: Sequence, count: int) -> None:
+        if len(seq.keys) < count:
+            seq.root = seq.root or self.keys.root(seq.domain)
+            self.keys.extend(seq.keys, seq.root, seq.tokens, count)
+
+    # Pausing and ending -----------------------------------------------------------------------------------------
+
+    def _resume(self, seq: Sequence) -> None:
+        del self._paused[seq]
+        if seq in self._running:
+            seq.status = Status.RUNNING
+        else:
+            seq.status = Status.WAITING
+            self.room.queue.push(seq, front=True)
+
+    def _expire_pauses(self) -> None:
+        now = self.clock()
+        while self._paused and (seq := next(iter(self._paused))).pause_ends <= now:
+            self._end(seq, Ending(FinishReason.ALLOWANCE))
+
+    def _end(self, seq: Sequence, ending: Ending) -> None:
+        """End `seq` now, or mark it to end with the step it is in."""
+        seq.ending = seq.ending or ending
+        self._finish(seq)
+
+    def _finish(self, seq: Sequence, visible: tuple[int, ...] = ()) -> None:
+        if seq.in_flight:
+            return
+        if seq in self._running:
+            self._free(seq)
+        self.room.queue.remove(seq)
+        self._paused.pop(seq, None)
+        del self._live[seq.request_id]
+        seq.status = Status.FINISHED
+        if seq.uncomputed:
+            self.room.queue.charge(seq.tenant, prompt=-seq.uncomputed)
+        self._say(seq, visible, self._finished(seq))
+        self.room.leave(seq)
+
+    def _free(self, seq: Sequence) -> None:
+        self.pool.release(seq.blocks)
+        seq.blocks = []
+        seq.table = ()
+        heapq.heappush(self._slots, seq.slot)
+        seq.slot = -1
+        del self._running[seq]
+
+    def _finished(self, seq: Sequence) -> Finished:
+        assert seq.ending is not None
+        now = self.clock()
+        admitted = seq.admitted_at if seq.admitted_at is not None else now
+        sampled = seq.sampled_at if seq.sampled_at is not None else now
+        return Finished(
+            reason=seq.ending.reason,
+            usage=seq.usage,
+            error=seq.ending.error,
+            stop=seq.ending.stop,
+            queued_ms=(admitted - seq.submitted_at) * 1000,
+            prefill_ms=(sampled - admitted) * 1000,
+            decode_ms=(now - sampled) * 1000,
+        )
+
+    def _say(self, seq: Sequence, visible: tuple[int, ...], finished: Finished | None = None) -> None:
+        started = None
+        if not seq.started and seq.prefilled:
+            seq.started = True
+            started = Started(seq.cached_tokens or 0)
+        self._outputs.append(Output(seq.request_id, seq.usage, started, visible, finished=finished))
+
+    def _validate(self, seq: Sequence) -> None:
+        context = self.config.context
+        if seq.request_id in self._live:
+            raise InvalidRequestError(f"request {seq.request_id} is here already")
+        if not seq.prompt:
+            raise InvalidRequestError("the prompt is empty", param="messages")
+        if seq.max_output < 1 or seq.allowance < 1:
+            raise InvalidRequestError("a generation needs room for at least one token", param="max_tokens")
+        if len(seq.prompt) + seq.max_output > context:
+            raise InvalidRequestError(
+                f"{len(seq.prompt)} prompt tokens and {seq.max_output} output tokens exceed the context of {context}",
+                code="context_length_exceeded",
+                param="max_tokens",
+            )
+        if seq.weight < 1:
+            raise InvalidRequestError("a tenant's weight is at least 1 thousandth")
+        for token in (*seq.prompt, *seq.sampling.stop_token_ids):
+            if not 0 <= token < self.config.vocab_size:
+                raise InvalidRequestError(f"token id {token} is not in the model's vocabulary")
