@@ -74,7 +74,10 @@ class PlanVersion(models.Model):
 
 
 class Subscription(models.Model):
-    """A tenant's plan version, with the anchor from which its months are counted."""
+    """A tenant's plan version, with the anchor from which its months are counted.
+
+    `next_version`, when set, takes over at the end of the current period.
+    """
 
     class State(models.TextChoices):
         ACTIVE = "active"
@@ -83,11 +86,12 @@ class Subscription(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     tenant = models.ForeignKey("gateway.Tenant", on_delete=models.PROTECT, related_name="subscriptions")
     version = models.ForeignKey(PlanVersion, on_delete=models.PROTECT, related_name="subscriptions")
+    next_version = models.ForeignKey(PlanVersion, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     state = models.CharField(max_length=10, choices=State, default=State.ACTIVE)
     anchor = models.DateTimeField()
     time_zone = models.CharField(max_length=60, default="UTC")
     granted_until = models.DateTimeField(
-        null=True, blank=True, help_text="End of the last period whose credit was granted."
+        null=True, blank=True, db_index=True, help_text="End of the last period whose credit was granted."
     )
     created_at = models.DateTimeField(db_default=Now())
     ended_at = models.DateTimeField(null=True, blank=True)

@@ -1,0 +1,77 @@
+"""Rate cards: publishing prices, and the cards of the first models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from django.db import transaction
+from django.utils import timezone
+
+from billing.ids import uuid7
+from billing.models import Rate, RateCard, RateCardVersion
+from billing.rating import CardPrices, CardPricesError
+from billing.services.errors import CardError
+
+Tiers = Mapping[int, Mapping[str, int]]
+"""Least context of the tier → usage class → µcr per million tokens."""
+
+DEFAULT_CARDS: Mapping[str, Tiers] = {
+    "smollm2-135m-instruct": {0: {"input": 10_000_000, "cache_read": 1_000_000, "output": 40_000_000}},
+    "all-minilm-l6-v2": {0: {"input": 2_000_000, "cache_read": 200_000, "output": 0}},
+}
+"""10, 1 and 40 credits per million tokens for the chat model, 2 for the embedder."""
+
+
+@transaction.atomic
+def publish(
+    card: str,
+    rates: Tiers,
+    effective_from: datetime | None = None,
+    *,
+    request_fee: int = 0,
+    note: str = "",
+) -> RateCardVersion:
+    """Publish new prices of the card (made if need be) from a moment on, now if none is given; final ever after.
+
+    Cache classes without a rate take input's, reasoning takes output's, and the version is stored with all of them.
+    Raises CardError if a rate is missing or wrong, a cached token would cost more than an uncached one, or the moment
+    is in the past or not later than the card's last version.
+    """
+    now = timezone.now()
+    moment = effective_from or now
+    flat = [(start, name, rate) for start, tier in rates.items() for name, rate in tier.items()]
+    version_id = uuid7()
+    try:
+        prices = CardPrices.build(version_id, request_fee, flat)
+    except CardPricesError as error:
+        raise CardError(f"rates: {error}") from error
+    for tier in prices.tiers:
+        if tier.rates["cache_read"] > tier.rates["input"]:
+            raise CardError(f"rates: cache_read is dearer than input from context {tier.min_context}")
+    owner, _ = RateCard.objects.get_or_create(name=card)
+    RateCard.objects.filter(pk=owner.pk).update(name=card)  # the row's lock: one publication of a card at a time
+    last = RateCardVersion.objects.filter(card=owner).order_by("-effective_from").first()
+    if moment < now:
+        raise CardError("effective_from: prices can't be changed for the past")
+    if last is not None and last.effective_from >= moment:
+        raise CardError(f"effective_from: must be later than the last version's, {last.effective_from.isoformat()}")
+    version = RateCardVersion.objects.create(
+        id=version_id, card=owner, effective_from=moment, request_fee=request_fee, note=note
+    )
+    Rate.objects.bulk_create(
+        Rate(version=version, tier_min_context=tier.min_context, usage_class=name, rate=rate)
+        for tier in prices.tiers
+        for name, rate in tier.rates.items()
+    )
+    version.published_at = now
+    version.save(update_fields=["published_at"])
+    return version
+
+
+@transaction.atomic
+def ensure_default_cards() -> None:
+    """Publish the cards of the first models that have no version yet; never changes one that has."""
+    for name, rates in DEFAULT_CARDS.items():
+        if not RateCardVersion.objects.filter(card__name=name).exists():
+            publish(name, rates, note="shipped with Sluice")

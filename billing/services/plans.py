@@ -1,0 +1,214 @@
+"""Plans and subscriptions: publishing terms, subscribing a tenant, moving it, and its credit of the month."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from billing.models import CreditGrant, Plan, PlanVersion, Subscription, Wallet
+from billing.services import credits
+from billing.services.errors import NotSubscribedError, PlanError
+from billing.services.periods import Period, month_of, zone
+from billing.services.wallets import lock, open_wallet
+from billing.unit import MICRO
+
+DEFAULT_PLANS: dict[str, dict[str, Any]] = {
+    "free": {
+        "name": "Free",
+        "request_limit": 30,
+        "request_burst": 10,
+        "credit_limit": 10 * MICRO,
+        "credit_burst": 20 * MICRO,
+        "concurrency": 4,
+        "weight": 1_000,
+        "slice_tokens": 128,
+        "monthly_credits": 100 * MICRO,
+        "allowed_models": ["smollm2-135m-instruct", "all-minilm-l6-v2"],
+    },
+    "business": {  # many requests at once
+        "name": "Business",
+        "request_limit": 600,
+        "request_burst": 1_200,
+        "credit_limit": 2_000 * MICRO,
+        "credit_burst": 6_000 * MICRO,
+        "concurrency": 64,
+        "weight": 4_000,
+        "slice_tokens": 256,
+        "monthly_credits": 20_000 * MICRO,
+        "allowed_models": [],
+    },
+    "max": {  # the allowance of five hours within minutes
+        "name": "Max",
+        "request_limit": 60,
+        "request_burst": 60,
+        "credit_limit": 20_000 * MICRO,
+        "credit_period_s": 5 * 3_600,
+        "credit_burst": 20_000 * MICRO,
+        "concurrency": 16,
+        "weight": 2_000,
+        "slice_tokens": 1_024,
+        "monthly_credits": 100_000 * MICRO,
+        "allowed_models": [],
+    },
+}
+
+TERMS = tuple(
+    field.name
+    for field in PlanVersion._meta.concrete_fields
+    if field.name not in {"id", "plan", "number", "created_at"}
+)
+
+
+@transaction.atomic
+def ensure_default_plans() -> None:
+    """Make Free, Business and Max with a first version each; a plan that has a version is left as it is."""
+    for slug, terms in DEFAULT_PLANS.items():
+        plan, _ = Plan.objects.get_or_create(slug=slug, defaults={"name": terms["name"]})
+        if not plan.versions.exists():
+            publish_version(plan, **{name: value for name, value in terms.items() if name != "name"})
+
+
+@transaction.atomic
+def publish_version(plan: Plan, **terms: Any) -> PlanVersion:
+    """Return a new version of the plan; terms that aren't given are the last version's.
+
+    Subscriptions keep theirs until they are moved. Raises PlanError for an unknown term; a value that breaks a limit
+    raises the field's ValidationError.
+    """
+    unknown = terms.keys() - set(TERMS)
+    if unknown:
+        raise PlanError(f"{min(unknown)}: not a term of a plan")
+    Plan.objects.filter(pk=plan.pk).update(slug=plan.slug)  # the row's lock: one publication of a plan at a time
+    last = plan.versions.order_by("-number").first()
+    inherited = {name: getattr(last, name) for name in TERMS} if last else {}
+    version = PlanVersion(plan=plan, number=last.number + 1 if last else 1, **{**inherited, **terms})
+    version.full_clean()
+    version.save(force_insert=True)
+    return version
+
+
+def latest_version(slug: str) -> PlanVersion:
+    """Return the newest version of a plan."""
+    version = PlanVersion.objects.select_related("plan").filter(plan__slug=slug).order_by("-number").first()
+    if version is None:
+        raise PlanError(f"plan: {slug!r} is not known")
+    return version
+
+
+@transaction.atomic
+def subscribe(tenant_id: UUID, plan_slug: str, at: datetime | None = None, *, time_zone: str = "UTC") -> Subscription:
+    """Subscribe the tenant to the plan's newest version and grant its first month; `at` anchors its months.
+
+    Opens the wallet if need be. Subscribing again to the same plan changes nothing; to another one is a PlanError.
+    """
+    zone(time_zone)
+    version = latest_version(plan_slug)
+    wallet = lock(open_wallet(tenant_id=tenant_id).pk)
+    present = Subscription.objects.select_related("version__plan").filter(tenant_id=tenant_id, state="active").first()
+    if present is not None:
+        if present.version.plan_id == version.plan_id:
+            return present
+        raise PlanError(f"plan: already subscribed to {present.version.plan.slug}; change the plan instead")
+    anchor = at or timezone.now()
+    made = Subscription.objects.create(tenant_id=tenant_id, version=version, anchor=anchor, time_zone=time_zone)
+    _apply_overdraft(wallet, version)
+    grant_month(made.pk, timezone.now())
+    made.refresh_from_db()
+    return made
+
+
+@transaction.atomic
+def change_plan(tenant_id: UUID, plan_slug: str, at: datetime | None = None, *, at_once: bool = False) -> Subscription:
+    """Move the tenant to the plan's newest version and return the subscription that is active now.
+
+    With at least as much monthly credit (or `at_once`) the terms change now, and the rest of the month's difference is
+    granted: the new plan's share of it minus the old one's, each rounded down. Otherwise it changes at the end of the
+    month. Nothing is clawed back.
+    """
+    now = at or timezone.now()
+    version = latest_version(plan_slug)
+    wallet = lock(open_wallet(tenant_id=tenant_id).pk)
+    present = Subscription.objects.select_related("version").filter(tenant_id=tenant_id, state="active").first()
+    if present is None:
+        raise NotSubscribedError(tenant_id)
+    if present.version_id == version.pk:
+        Subscription.objects.filter(pk=present.pk).update(next_version=None)
+        present.refresh_from_db()
+        return present
+    if version.monthly_credits < present.version.monthly_credits and not at_once:
+        Subscription.objects.filter(pk=present.pk).update(next_version=version)
+        present.refresh_from_db()
+        return present
+    period = month_of(present.anchor, present.time_zone, now)
+    made = _succeed(present, version, wallet, now)
+    if present.granted_until is not None and present.granted_until >= period.end:
+        rest, whole = (period.end - now) // timedelta(microseconds=1), _microseconds(period)
+        extra = version.monthly_credits * rest // whole - present.version.monthly_credits * rest // whole
+        if extra > 0:
+            _grant(wallet, extra, period, key=f"upgrade:{made.pk}", reason=f"upgrade to {version}")
+    return made
+
+
+@transaction.atomic
+def grant_month(subscription_id: UUID, now: datetime) -> CreditGrant | None:
+    """Grant the month that `now` lies in, unless that was done; a scheduled change of plan takes effect first.
+
+    Months that went by unnoticed are not made up for: their credit would have expired. Safe to repeat and to overlap.
+    """
+    tenant_id = Subscription.objects.values_list("tenant_id", flat=True).get(pk=subscription_id)
+    wallet = lock(open_wallet(tenant_id=tenant_id).pk)
+    one = Subscription.objects.select_related("version__plan", "next_version__plan").get(pk=subscription_id)
+    if one.state != Subscription.State.ACTIVE or (one.granted_until is not None and one.granted_until > now):
+        return None
+    period = month_of(one.anchor, one.time_zone, now)
+    if one.next_version is not None and one.granted_until is not None:
+        one = _succeed(one, one.next_version, wallet, now)
+    made = None
+    if one.version.monthly_credits:
+        key = f"month:{tenant_id}:{period.start.isoformat()}"
+        made = _grant(wallet, one.version.monthly_credits, period, key=key, reason=f"{one.version}, a month")
+    Subscription.objects.filter(pk=one.pk).update(granted_until=period.end)
+    return made
+
+
+def _grant(wallet: Wallet, amount: int, period: Period, *, key: str, reason: str) -> CreditGrant | None:
+    """Grant plan credit until the end of the period, unless `key` did so before."""
+    if CreditGrant.objects.filter(source=key, wallet=wallet).exists():
+        return None
+    return credits.grant(
+        wallet_id=wallet.pk,
+        amount=amount,
+        kind=CreditGrant.Kind.PLAN,
+        key=key,
+        actor="sluice",
+        reason=reason,
+        expires_at=period.end,
+        source=key,
+    )
+
+
+def _succeed(present: Subscription, version: PlanVersion, wallet: Wallet, now: datetime) -> Subscription:
+    """End the subscription and return its successor, counting the same months."""
+    Subscription.objects.filter(pk=present.pk).update(state=Subscription.State.ENDED, ended_at=now, next_version=None)
+    _apply_overdraft(wallet, version)
+    return Subscription.objects.create(
+        tenant_id=present.tenant_id,
+        version=version,
+        anchor=present.anchor,
+        time_zone=present.time_zone,
+        granted_until=present.granted_until,
+    )
+
+
+def _apply_overdraft(wallet: Wallet, version: PlanVersion) -> None:
+    """Let the wallet go as far below zero as the plan says."""
+    allowed = version.overdraft_limit if version.overage == PlanVersion.Overage.OVERDRAFT else 0
+    Wallet.objects.filter(pk=wallet.pk).update(overdraft_limit=allowed)
+
+
+def _microseconds(period: Period) -> int:
+    return (period.end - period.start) // timedelta(microseconds=1)

@@ -1,0 +1,51 @@
+"""Wallets, their ledger accounts, and the lock under which credit moves."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F
+
+from billing.models import LedgerAccount, Wallet
+from billing.services.errors import WalletNotFoundError
+
+OPERATOR_KINDS = tuple(kind for kind in LedgerAccount.Kind if kind is not LedgerAccount.Kind.WALLET)
+
+
+@transaction.atomic
+def open_wallet(*, tenant_id: UUID, name: str = "main") -> Wallet:
+    """Return the tenant's wallet of this name, made with its ledger account if it isn't there yet."""
+    ensure_operator_accounts()
+    wallet, _ = Wallet.objects.get_or_create(tenant_id=tenant_id, name=name)
+    LedgerAccount.objects.get_or_create(kind=LedgerAccount.Kind.WALLET, wallet=wallet)
+    return wallet
+
+
+def ensure_operator_accounts() -> None:
+    """Make the operator's ledger accounts that are missing."""
+    present = set(LedgerAccount.objects.filter(wallet=None).values_list("kind", flat=True))
+    missing = [LedgerAccount(kind=kind) for kind in OPERATOR_KINDS if kind not in present]
+    if missing:
+        LedgerAccount.objects.bulk_create(missing, ignore_conflicts=True)
+
+
+def lock(wallet_id: UUID) -> Wallet:
+    """Take the wallet's lock until the transaction ends, and return it as it is under the lock.
+
+    Whoever changes a wallet's credit, holds or grants calls this first (the writer locks in its own SQL): wallets by
+    id, then holds, then grants.
+    """
+    if not Wallet.objects.filter(pk=wallet_id).update(version=F("version") + 1):
+        raise WalletNotFoundError(wallet_id)
+    return Wallet.objects.get(pk=wallet_id)
+
+
+def account_of(wallet: Wallet) -> LedgerAccount:
+    """Return the wallet's own ledger account."""
+    return LedgerAccount.objects.get(kind=LedgerAccount.Kind.WALLET, wallet=wallet)
+
+
+def operator_account(kind: LedgerAccount.Kind) -> LedgerAccount:
+    """Return the operator's ledger account of this kind."""
+    return LedgerAccount.objects.get(kind=kind, wallet=None)

@@ -1,0 +1,67 @@
+"""Tenants and wallets for the tests of billing."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from billing.ids import uuid7
+from billing.models import CreditGrant, Hold, Wallet
+from billing.services import credits, wallets
+from gateway.models import Tenant
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def tenant(db):
+    return make_tenant()
+
+
+def make_tenant():
+    number = next(_numbers)
+    return Tenant.objects.create(name=f"Tenant {number}", slug=f"tenant-{number}")
+
+
+@pytest.fixture
+def wallet(tenant):
+    """An empty wallet."""
+    return wallets.open_wallet(tenant_id=tenant.pk)
+
+
+@pytest.fixture
+def give(wallet):
+    """Grant credit to the wallet: `give(100, kind=…, expires_at=…)`; every call is a new grant."""
+
+    def give(amount, *, kind=CreditGrant.Kind.PROMOTIONAL, **options):
+        options.setdefault("key", f"test:{next(_numbers)}")
+        return credits.grant(wallet_id=wallet.pk, amount=amount, kind=kind, **options)
+
+    return give
+
+
+@pytest.fixture
+def hold(wallet):
+    """Open a hold on the wallet by hand, as the writer leaves it: `hold(40, reserved_at=…)`."""
+
+    def hold(amount, *, reserved_at=None):
+        Wallet.objects.filter(pk=wallet.pk).update(held=Wallet.objects.get(pk=wallet.pk).held + amount)
+        moment = reserved_at or timezone.now()
+        return Hold.objects.create(
+            id=uuid7(),
+            wallet=wallet,
+            tenant=wallet.tenant_id,
+            project=uuid7(),
+            model="m",
+            deployment=uuid7(),
+            card_version=uuid7(),
+            amount=amount,
+            owner=uuid7(),
+            reserved_at=moment,
+            lease_until=moment + timedelta(seconds=30),
+        )
+
+    return hold
