@@ -1,0 +1,163 @@
+"""Encoders: one vector for each whole input, pooled as the model's sentence-transformers folder says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from inference.errors import ModelRefusedError
+
+Pool = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+STEP_TOKENS = 4096  # padded tokens of one forward: more only costs memory
+
+
+def _mean(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    weights = mask[..., None].to(hidden.dtype)
+    return (hidden * weights).sum(1) / weights.sum(1)
+
+
+def _mean_root(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    weights = mask[..., None].to(hidden.dtype)
+    return (hidden * weights).sum(1) / weights.sum(1).sqrt()
+
+
+def _greatest(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return hidden.masked_fill(mask[..., None] == 0, float("-inf")).amax(1)
+
+
+def _first(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return hidden[:, 0]
+
+
+def _last(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return hidden[torch.arange(hidden.shape[0]), mask.sum(1) - 1]
+
+
+# In the order in which several are joined.
+POOLING: dict[str, Pool] = {
+    "pooling_mode_cls_token": _first,
+    "pooling_mode_max_tokens": _greatest,
+    "pooling_mode_mean_tokens": _mean,
+    "pooling_mode_mean_sqrt_len_tokens": _mean_root,
+    "pooling_mode_lasttoken": _last,
+}
+SHORT_NAMES = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+
+
+class Encoder:
+    """A transformers encoder with its pooling: the model behind `EncoderBackend`.
+
+    `max_input` counts special tokens too.
+    """
+
+    def __init__(self, model: Any, pooling: tuple[str, ...], *, normalise: bool, max_input: int) -> None:
+        self.model = model
+        self.pooling = pooling
+        self.normalise = normalise
+        self.max_input = max_input
+        self.vocab_size = int(model.config.vocab_size)
+        self.width = int(model.config.hidden_size) * len(pooling)
+
+    @classmethod
+    def load(cls, config: Any, folder: Path, dtype: torch.dtype) -> Self:
+        """Return the encoder of `folder`; raise ModelRefusedError where its modules ask for what we don't do.
+
+        A folder without `modules.json` is pooled by the mean over its tokens and normalised, as the text in
+        `pooling_text` says.
+        """
+        from transformers import AutoModel
+
+        pooling, normalise = _modules(folder)
+        try:
+            model = AutoModel.from_pretrained(folder, dtype=dtype).eval()
+        except (ValueError, OSError, KeyError, RuntimeError) as error:
+            raise ModelRefusedError(f"{folder}: the encoder can't be loaded: {error}") from error
+        if getattr(model.config, "is_encoder_decoder", False):
+            raise ModelRefusedError(f"{folder}: encoder-decoder models make no embeddings here")
+        return cls(model, pooling, normalise=normalise, max_input=_max_input(folder, model.config))
+
+    @property
+    def pooling_text(self) -> str:
+        names = " + ".join(name.removeprefix("pooling_mode_") for name in self.pooling)
+        return f"{names}{', normalised' if self.normalise else ''}"
+
+    def encode(self, inputs: list[tuple[int, ...]]) -> torch.Tensor:
+        vectors = torch.empty(len(inputs), self.width)
+        for numbers in self._batches(inputs):
+            longest = max(len(inputs[i]) for i in numbers)
+            ids = torch.zeros(len(numbers), longest, dtype=torch.long)
+            mask = torch.zeros(len(numbers), longest, dtype=torch.long)
+            for row, i in enumerate(numbers):
+                ids[row, : len(inputs[i])] = torch.tensor(inputs[i])
+                mask[row, : len(inputs[i])] = 1
+            hidden = self.model(input_ids=ids, attention_mask=mask).last_hidden_state.float()
+            pooled = torch.cat([POOLING[name](hidden, mask) for name in self.pooling], 1)
+            if self.normalise:
+                pooled = torch.nn.functional.normalize(pooled, dim=1)
+            vectors[numbers] = pooled
+        return vectors
+
+    @staticmethod
+    def _batches(inputs: list[tuple[int, ...]]) -> Iterator[list[int]]:
+        """Numbers of inputs of similar length, each batch within `STEP_TOKENS` padded tokens."""
+        batch: list[int] = []
+        for i in sorted(range(len(inputs)), key=lambda i: len(inputs[i]), reverse=True):
+            if batch and (len(batch) + 1) * len(inputs[batch[0]]) > STEP_TOKENS:
+                yield batch
+                batch = []
+            batch.append(i)
+        yield batch
+
+
+def _modules(folder: Path) -> tuple[tuple[str, ...], bool]:
+    """The pooling modes of the folder, and whether vectors are normalised."""
+    listing = folder / "modules.json"
+    if not listing.is_file():
+        return ("pooling_mode_mean_tokens",), True
+    pooling: tuple[str, ...] = ()
+    normalise = False
+    for module in json.loads(listing.read_text()):
+        kind = str(module["type"]).rpartition(".")[2]
+        if kind == "Pooling":
+            settings = json.loads((folder / module["path"] / "config.json").read_text())
+            pooling = _pooling_modes(folder, settings)
+        elif kind == "Normalize":
+            normalise = True
+        elif kind != "Transformer":
+            raise ModelRefusedError(f"{folder}: sentence-transformers module {kind} is not supported")
+    if not pooling:
+        raise ModelRefusedError(f"{folder}: modules.json names no pooling")
+    return pooling, normalise
+
+
+def _pooling_modes(folder: Path, settings: dict[str, Any]) -> tuple[str, ...]:
+    """What a pooling config asks for, in either of its spellings."""
+    named = settings.get("pooling_mode")
+    if isinstance(named, str):
+        wanted = {SHORT_NAMES.get(named, named)}
+    else:
+        wanted = {name for name, on in settings.items() if name.startswith("pooling_mode_") and on is True}
+    if not wanted or wanted - set(POOLING):
+        raise ModelRefusedError(f"{folder}: pooling {sorted(wanted)} is not supported")
+    return tuple(name for name in POOLING if name in wanted)
+
+
+def _max_input(folder: Path, config: Any) -> int:
+    """The longest input in tokens: what the folder says, within what the model has positions for."""
+    limit = int(getattr(config, "max_position_embeddings", 0) or 512)
+    if "roberta" in config.model_type or config.model_type in {"mpnet", "camembert"}:
+        limit -= int(config.pad_token_id or 0) + 1  # these number their positions from the padding id on
+    settings = folder / "sentence_bert_config.json"
+    if settings.is_file():
+        limit = min(limit, int(json.loads(settings.read_text()).get("max_seq_length") or limit))
+    return limit

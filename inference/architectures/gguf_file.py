@@ -1,0 +1,200 @@
+"""A GGUF file's dense copy: config, bfloat16 safetensors and tokenizer in transformers' layout.
+
+transformers reads GGUF too, but keeps the weights packed and can't save them; the copy is read as fast as any other
+checkpoint and runs on our own decoder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from inference.errors import ModelRefusedError
+
+FORMAT = 1  # part of the copy's name: a change of what we write makes new copies
+SHARD_BYTES = 2 * 1024**3
+SAMPLE_BYTES = 1024 * 1024
+
+MODEL_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+PERMUTED = ("llama",)  # the writer of these interleaves each head's q and k rows; others keep transformers' order
+
+
+def dense_copy(path: Path, cache: Path) -> Path:
+    """Return the folder under `cache` that holds the dense copy of the GGUF file at `path`, making it when missing.
+
+    The copy appears whole or not at all. Raises ModelRefusedError for a file that isn't GGUF or an architecture or
+    tensor that we don't know.
+    """
+    target = cache / f"{path.stem}-{_fingerprint(path)}"
+    if (target / "config.json").is_file():
+        return target
+    cache.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=".making-", dir=cache))
+    try:
+        convert(path, work)
+        try:
+            work.rename(target)
+        except OSError:
+            if not (target / "config.json").is_file():  # otherwise somebody else made it meanwhile
+                raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return target
+
+
+def _fingerprint(path: Path) -> str:
+    """A digest of the file's size, its first and its last MiB: what differs between two models' files."""
+    digest = hashlib.blake2b(f"{FORMAT}:{path.stat().st_size}".encode(), digest_size=8)
+    with path.open("rb") as file:
+        digest.update(file.read(SAMPLE_BYTES))
+        file.seek(-min(SAMPLE_BYTES, path.stat().st_size), os.SEEK_END)
+        digest.update(file.read())
+    return digest.hexdigest()
+
+
+def convert(path: Path, folder: Path) -> None:
+    """Write the dense copy of the GGUF file at `path` into the existing `folder`, its config.json last."""
+    from gguf import GGUFReader
+
+    try:
+        reader = GGUFReader(path)
+    except (ValueError, OSError, IndexError) as error:
+        raise ModelRefusedError(f"{path} can't be read as GGUF: {error}") from error
+    config = _config(path, reader)
+    _write_weights(_tensors(path, reader, config), folder)
+    _write_tokenizer(path, folder)
+    (folder / "generation_config.json").write_text(
+        json.dumps({name: config[name] for name in ("bos_token_id", "eos_token_id") if name in config})
+    )
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+
+
+def _config(path: Path, reader: Any) -> dict[str, Any]:
+    """The file's metadata as a transformers config."""
+
+    def value(name: str, default: Any = None) -> Any:
+        field = reader.fields.get(name)
+        return default if field is None else field.contents()
+
+    kind = value("general.architecture")
+    if kind not in ARCHITECTURES:
+        raise ModelRefusedError(f"{path}: GGUF architecture {kind!r} is not one of {', '.join(ARCHITECTURES)}")
+    names = {tensor.name: tensor for tensor in reader.tensors}
+    if value(f"{kind}.rope.scaling.type", "none") != "none" or "rope_freqs.weight" in names:
+        raise ModelRefusedError(f"{path}: GGUF files with scaled rope are not supported; use the original checkpoint")
+    if value(f"{kind}.expert_count", 0):
+        raise ModelRefusedError(f"{path}: GGUF files with experts are not supported; use the original checkpoint")
+    heads = value(f"{kind}.attention.head_count")
+    width = value(f"{kind}.embedding_length")
+    config = {
+        "architectures": [ARCHITECTURES[kind]],
+        "model_type": kind,
+        "vocab_size": int(names["token_embd.weight"].shape[-1]),
+        "hidden_size": width,
+        "intermediate_size": value(f"{kind}.feed_forward_length"),
+        "num_hidden_layers": value(f"{kind}.block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": value(f"{kind}.attention.head_count_kv", heads),
+        "head_dim": value(f"{kind}.attention.key_length", width // heads),
+        "max_position_embeddings": value(f"{kind}.context_length"),
+        "rms_norm_eps": value(f"{kind}.attention.layer_norm_rms_epsilon"),
+        "rope_parameters": {"rope_type": "default", "rope_theta": value(f"{kind}.rope.freq_base", 10_000.0)},
+        "hidden_act": "silu",
+        "tie_word_embeddings": "output.weight" not in names,
+        "attention_bias": "blk.0.attn_q.bias" in names,
+        "torch_dtype": "bfloat16",
+    }
+    for ours, theirs in (("bos_token_id", "bos"), ("eos_token_id", "eos"), ("pad_token_id", "padding")):
+        if (number := value(f"tokenizer.ggml.{theirs}_token_id")) is not None:
+            config[ours] = number
+    return config
+
+
+def _tensors(path: Path, reader: Any, config: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The file's tensors under transformers' names, dense, bfloat16, in transformers' order of rows."""
+    from gguf.quants import dequantize
+
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    for tensor in reader.tensors:
+        name, _, kind = tensor.name.rpartition(".")
+        if name in MODEL_NAMES:
+            target = MODEL_NAMES[name]
+        else:
+            block, _, part = name.removeprefix("blk.").partition(".")
+            if part not in LAYER_NAMES:
+                raise ModelRefusedError(f"{path}: GGUF tensor {tensor.name} is unknown to us")
+            target = f"model.layers.{block}.{LAYER_NAMES[part]}"
+            name = part
+        try:
+            dense = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
+        except NotImplementedError as error:
+            raise ModelRefusedError(f"{path}: GGUF quantisation {tensor.tensor_type.name} can't be read") from error
+        if name in heads and config["model_type"] in PERMUTED:
+            dense = _half_split(dense, heads[name])
+        yield f"{target}.{kind}", dense.to(torch.bfloat16)
+
+
+def _half_split(tensor: torch.Tensor, heads: int) -> torch.Tensor:
+    """Undo the interleaving of each head's rows: pairs side by side become halves apart."""
+    rest = tensor.shape[1:]
+    return tensor.view(heads, -1, 2, *rest).transpose(1, 2).reshape(-1, *rest)
+
+
+def _write_weights(tensors: Iterator[tuple[str, torch.Tensor]], folder: Path) -> None:
+    """Write the tensors as one file, or as shards with an index when they are large."""
+    from safetensors.torch import save_file
+
+    shards: list[list[str]] = []
+    pending: dict[str, torch.Tensor] = {}
+
+    def flush() -> None:
+        save_file(pending, folder / f"part-{len(shards)}", metadata={"format": "pt"})
+        shards.append(list(pending))
+        pending.clear()
+
+    size = 0
+    for name, tensor in tensors:
+        if pending and size + tensor.nbytes > SHARD_BYTES:
+            flush()
+            size = 0
+        pending[name] = tensor.contiguous()
+        size += tensor.nbytes
+    flush()
+    if len(shards) == 1:
+        (folder / "part-0").rename(folder / "model.safetensors")
+        return
+    files = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
+    for i, file in enumerate(files):
+        (folder / f"part-{i}").rename(folder / file)
+    weight_map = {name: file for names, file in zip(shards, files, strict=True) for name in names}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+
+def _write_tokenizer(path: Path, folder: Path) -> None:
+    """Save the tokenizer and chat template that the file carries."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    tokenizer.save_pretrained(folder)

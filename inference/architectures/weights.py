@@ -1,0 +1,51 @@
+"""Reading a folder's safetensors, one tensor at a time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from inference.errors import ModelRefusedError
+
+
+class Weights:
+    """The tensors of a checkpoint folder by name, whatever number of files holds them. A context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        index = folder / "model.safetensors.index.json"
+        if index.is_file():
+            names: dict[str, str] = json.loads(index.read_text())["weight_map"]
+        elif (folder / "model.safetensors").is_file():
+            names = {}
+        else:
+            raise ModelRefusedError(f"{folder} holds no model.safetensors")
+        self._files: dict[str, Any] = {}
+        try:
+            for file in sorted(set(names.values()) or {"model.safetensors"}):
+                self._files[file] = safe_open(str(folder / file), framework="pt")
+        except (OSError, SafetensorError) as error:
+            raise ModelRefusedError(f"{folder}: the weights can't be read: {error}") from error
+        self._file_of = {key: file for file, opened in self._files.items() for key in opened.keys()}  # noqa: SIM118
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._files.clear()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._file_of
+
+    def take(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """Return the tensor as `dtype`, in memory of its own."""
+        if name not in self._file_of:
+            raise ModelRefusedError(f"the checkpoint lacks the tensor {name}")
+        tensor: torch.Tensor = self._files[self._file_of[name]].get_tensor(name)
+        return tensor.to(dtype, copy=True)

@@ -1,0 +1,104 @@
+"""Running planned steps on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from inference.core.step import EncodeRow, Row, RowFailure, StepPlan, StepResult
+from inference.execution.backend import CausalBackend, EncoderBackend, Pending
+from inference.execution.inputs import pack
+from inference.execution.kv_cache import KVCache
+from inference.sampling.sampler import sample
+
+
+class Done:
+    """A step that has run: its result, or what it raised."""
+
+    def __init__(self, outcome: StepResult | Exception) -> None:
+        self._outcome = outcome
+
+    def wait(self) -> StepResult:
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return self._outcome
+
+
+class CPURunner:
+    """Runs a step in the calling thread: `launch` returns when it is done, so there is nothing to overlap with.
+
+    A row that can't run (an id outside the vocabulary, a position past the context or its blocks) fails alone and is
+    left out of the batch; what the model itself raises fails the step.
+    """
+
+    def __init__(
+        self, *, causal: tuple[CausalBackend, KVCache] | None = None, encoder: EncoderBackend | None = None, limit: int
+    ) -> None:
+        self._causal = causal
+        self._encoder = encoder
+        self._limit = limit
+
+    def launch(self, plan: StepPlan) -> Pending:
+        try:
+            with torch.inference_mode():
+                return Done(StepResult(tokens=self._generate(plan.rows), vectors=self._encode(plan.encodes)))
+        except Exception as error:  # noqa: BLE001 - whatever the model raised belongs to this step, and wait() raises it
+            return Done(error)
+
+    def reset(self) -> None:
+        if self._causal is not None:
+            self._causal[1].clear()
+
+    def _generate(self, rows: Sequence[Row]) -> tuple[int | RowFailure | None, ...]:
+        if not rows:
+            return ()
+        if self._causal is None:
+            raise TypeError("this model makes embeddings, not tokens")
+        model, cache = self._causal
+        results: list[int | RowFailure | None] = [self._fault(row, model.vocab_size, cache) for row in rows]
+        sound = [i for i, fault in enumerate(results) if fault is None]
+        if sound:
+            batch = pack([rows[i] for i in sound], cache.block_size)
+            logits = model.forward(batch, cache)
+            order = [sound[i] for i in batch.order]
+            if order:
+                for i, token in zip(order, sample(logits, [rows[i] for i in order]), strict=True):
+                    results[i] = token
+        return tuple(results)
+
+    def _encode(self, rows: Sequence[EncodeRow]) -> tuple[bytes | RowFailure, ...]:
+        if not rows:
+            return ()
+        if self._encoder is None:
+            raise TypeError("this model makes tokens, not embeddings")
+        faults = [_input_fault(row.ids, self._encoder.vocab_size, self._limit) for row in rows]
+        sound = [i for i, fault in enumerate(faults) if fault is None]
+        failure = RowFailure("non_finite_vector", "The model gave a vector that is not finite for this input.")
+        results: list[bytes | RowFailure] = [fault or failure for fault in faults]
+        if sound:
+            vectors = self._encoder.encode([rows[i].ids for i in sound])
+            finite = torch.isfinite(vectors).all(1).tolist()
+            for i, vector, ok in zip(sound, vectors, finite, strict=True):
+                if ok:
+                    results[i] = vector.numpy().astype("<f4").tobytes()
+        return tuple(results)
+
+    def _fault(self, row: Row, vocabulary: int, cache: KVCache) -> RowFailure | None:
+        end = row.start + len(row.ids)
+        if end > len(row.blocks) * cache.block_size:
+            return RowFailure("bad_row", f"The row's blocks don't hold position {end - 1}.")
+        if not all(0 < block < cache.blocks for block in row.blocks):
+            return RowFailure("bad_row", "The row names a block that doesn't exist.")
+        return _input_fault(row.ids, vocabulary, self._limit, start=row.start)
+
+
+def _input_fault(ids: Sequence[int], vocabulary: int, limit: int, start: int = 0) -> RowFailure | None:
+    """What is wrong with a row's tokens, if anything."""
+    if not ids:
+        return RowFailure("bad_row", "The row has no tokens.")
+    if min(ids) < 0 or max(ids) >= vocabulary:
+        return RowFailure("bad_token_id", f"A token id is outside the vocabulary of {vocabulary}.")
+    if start + len(ids) > limit:
+        return RowFailure("too_long", f"Position {start + len(ids) - 1} is past the model's limit of {limit} tokens.")
+    return None
