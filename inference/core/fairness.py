@@ -61,6 +61,10 @@ class FairQueue(Generic[T]):
     def __len__(self) -> int:
         return self._size
 
+    def __contains__(self, item: T) -> bool:
+        share = self._waiting.get(item.tenant)
+        return share is not None and item in share.line
+
     def waiting(self, tenant: str) -> int:
         """How many items of `tenant` wait."""
         share = self._waiting.get(tenant)
@@ -99,9 +103,9 @@ class FairQueue(Generic[T]):
 
     def remove(self, item: T) -> bool:
         """Take `item` out (admitted, or gone); False when it didn't wait."""
-        share = self._waiting.get(item.tenant)
-        if share is None or item not in share.line:
+        if item not in self:
             return False
+        share = self._shares[item.tenant]
         del share.line[item]
         self._size -= 1
         if not share.line:

@@ -15,14 +15,13 @@ last known token samples the next. Preempted, cached and chunked sequences follo
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from inference.core.block_pool import BlockPool
 from inference.core.config import SchedulerConfig
 from inference.core.output import Output, Stats
+from inference.core.planner import Planner
 from inference.core.prefix import PrefixKeys
 from inference.core.sequence import Ending, Sequence, Status
 from inference.core.step import Row, RowFailure, StepPlan, StepResult
@@ -49,16 +48,11 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, keys: PrefixKeys, clock: Callable[[], float]) -> None:
         self.config = config
-        self.pool = BlockPool(config.blocks)
-        self.keys = keys
         self.clock = clock
         self.room: WaitingRoom[Sequence] = WaitingRoom(config.max_waiting, config.max_waiting_per_tenant, config.prices)
         self.steps = 0
-        self.preemptions = 0
+        self._planner = Planner(config, keys, self.room, clock)
         self._live: dict[str, Sequence] = {}
-        self._running: dict[Sequence, None] = {}  # in the order of admission; paused ones with blocks included
-        self._paused: dict[Sequence, None] = {}  # with blocks or without, in the order of their deadlines
-        self._slots = list(range(config.rows))
         self._flights: deque[_Flight] = deque()
         self._outputs: list[Output] = []
 
@@ -87,7 +81,7 @@ class Scheduler:
         seq.last = last
         if seq.status is Status.PAUSED:
             if seq.output < seq.allowance:
-                self._resume(seq)
+                self._planner.resume(seq)
             elif seq.last:
                 self._end(seq, Ending(FinishReason.ALLOWANCE))
 
@@ -126,10 +120,11 @@ class Scheduler:
         After None with a step in flight, commit it and plan again.
         """
         self._expire_pauses()
-        counts = self._choose_rows()
+        counts = self._planner.choose(in_flight=bool(self._flights))
         if not counts:
-            if not self._flights and not self._running and self.room.queue:
+            if not self._flights and not self._planner.running and self.room.queue:
                 self._fail_head()
+                return self.plan()
             return None
         begins = tuple(seq.request_id for seq in counts if not seq.begun)
         rows = tuple(self._row(seq, count) for seq, count in counts.items())
@@ -152,7 +147,10 @@ class Scheduler:
                 continue
             self._advance(seq, row)
             visible: tuple[int, ...] = ()
-            if token is not None and seq.ending is None:
+            if token is not None and not 0 <= token < self.config.vocab_size:
+                fault = EngineFault("bad_token", "the model answered with a token outside its vocabulary")
+                seq.ending = seq.ending or Ending(FinishReason.ERROR, error=fault)
+            elif token is not None and seq.ending is None:
                 visible = self._accept(seq, token)
             if seq.ending is not None:
                 self._finish(seq, visible)
@@ -189,7 +187,7 @@ class Scheduler:
 
     def next_deadline(self) -> float | None:
         """When, on the clock, `plan` has to be called though nothing arrives: the first pause's end."""
-        return next((seq.pause_ends for seq in self._paused), None)
+        return next((seq.pause_ends for seq in self._planner.paused), None)
 
     @property
     def unfinished(self) -> int:
@@ -203,167 +201,30 @@ class Scheduler:
 
     def stats(self) -> Stats:
         """The state now."""
-        pool = self.pool
+        pool = self._planner.pool
         return Stats(
-            running=len(self._running),
-            paused=len(self._paused),
+            running=len(self._planner.running),
+            paused=len(self._planner.paused),
             waiting=len(self.room.queue),
             kv_used=(pool.usable - pool.free) / pool.usable,
             kv_cached=pool.cached / pool.usable,
             steps=self.steps,
-            preemptions=self.preemptions,
+            preemptions=self._planner.preemptions,
         )
 
     def check(self) -> None:
         """Raise AssertionError unless the sequences and the pool agree (tests call it after every step)."""
-        self.pool.check()
-        size = self.config.block_size
-        held: dict[int, int] = {}
+        self._planner.check()
+        paused, running = self._planner.paused, self._planner.running
         for seq in self._live.values():
             assert seq.computed <= seq.scheduled <= seq.known
-            assert (seq in self._running) == bool(seq.blocks) == (seq.slot >= 0)
-            assert seq.status is not Status.WAITING or seq not in self._running
-            assert (seq.status is Status.PAUSED) == (seq in self._paused)
-            assert self.config.blocks_for(seq.scheduled) <= len(seq.blocks) <= self.config.blocks_for(seq.known)
-            assert seq.published <= seq.computed // size
-            assert len(set(seq.blocks)) == len(seq.blocks)
-            for index, block in enumerate(seq.blocks):
-                held[block] = held.get(block, 0) + 1
-                assert index < seq.published or held[block] == 1, "an unpublished block is shared"
-        assert [held.get(block, 0) for block in range(self.pool.size)] == self.pool.references()
-        slots = [seq.slot for seq in self._running] + self._slots
-        assert sorted(slots) == list(range(self.config.rows))
+            assert (seq in running) == bool(seq.blocks) == (seq.slot >= 0)
+            assert (seq.status is Status.WAITING) == (seq in self.room.queue)
+            assert (seq.status is Status.PAUSED) == (seq in paused)
+        assert set(running) | set(paused) <= set(self._live.values())
+        assert len(self.room.queue) == sum(seq.status is Status.WAITING for seq in self._live.values())
 
     # Planning ---------------------------------------------------------------------------------------------------
-
-    def _choose_rows(self) -> dict[Sequence, int]:
-        """Return how many tokens each sequence computes next: decode rows first, then prefill, then newcomers."""
-        counts: dict[Sequence, int] = {}
-        ready = [seq for seq in self._running if seq.status is Status.RUNNING and seq.ending is None and seq.due]
-        alone = next((seq for seq in ready if seq.failures), None)
-        if alone is not None:
-            if self._flights:
-                return counts
-            ready = [alone]
-        ready.sort(key=lambda seq: seq.due > 1)
-        full = False
-        left = self.config.max_step_tokens
-        for seq in ready:
-            if seq not in self._running:
-                continue  # preempted for one before it
-            count = min(seq.due, self.config.prefill_chunk, left)
-            if not count:
-                break
-            while not self._grow(seq):
-                full = True
-                if self._flights:
-                    break  # the blocks that would do are in flight; they come with the commit
-                victim = self._victim(spared=alone)
-                left += counts.pop(victim, 0)
-                self._preempt(victim)
-                if victim is seq:
-                    break
-            else:
-                counts[seq] = count
-                left -= count
-        if alone is None and not full:
-            self._admit(counts, left)
-        return counts
-
-    def _admit(self, counts: dict[Sequence, int], left: int) -> None:
-        while left and len(counts) < self.config.rows and self.room.queue:
-            seq = self._place_next(alone=not counts and not self._flights)
-            if seq is None:
-                return
-            counts[seq] = count = min(seq.due, self.config.prefill_chunk, left)
-            left -= count
-            if seq.failures:
-                return
-
-    def _place_next(self, *, alone: bool) -> Sequence | None:
-        """Admit the request whose turn it is, or one that may pass it because it doesn't fit."""
-        head = self.room.queue.peek()
-        assert head is not None
-        if head.failures and not alone:
-            return None
-        if self._place(head, urgent=True):
-            return head
-        if head.bypassed >= self.config.max_bypass:
-            return None
-        for other in self.room.queue.heads():
-            if other is not head and not other.failures and self._place(other, urgent=False):
-                head.bypassed += 1
-                return other
-        return None
-
-    def _place(self, seq: Sequence, *, urgent: bool) -> bool:
-        """Give `seq` a slot and blocks for every token it knows, or change nothing; `urgent` turns paused ones out."""
-        config = self.config
-        matched = self._match(seq)
-        fresh = config.blocks_for(seq.known) - len(matched)
-        while not self._slots or not self.pool.fits(matched, fresh, config.watermark if self._running else 0):
-            if not urgent or not self._turn_out_paused():
-                return False
-        blocks = self.pool.acquire(matched, fresh, seq.domain)
-        if blocks is None:
-            return False
-        self.room.queue.remove(seq)
-        seq.blocks = [*matched, *blocks]
-        seq.table = tuple(seq.blocks)
-        seq.slot = heapq.heappop(self._slots)
-        seq.status = Status.RUNNING
-        seq.bypassed = 0
-        seq.scheduled = seq.computed = len(matched) * config.block_size
-        seq.published = len(matched)
-        self._running[seq] = None
-        if seq.cached_tokens is None:
-            seq.cached_tokens = seq.computed
-            seq.admitted_at = self.clock()
-            self.room.queue.charge(seq.tenant, prompt=len(seq.prompt) - seq.computed, cached=seq.computed)
-        return True
-
-    def _match(self, seq: Sequence) -> list[int]:
-        """Return the cached blocks of a prefix, short of its last token: that one is computed for its logits."""
-        if not self.config.prefix_cache:
-            return []
-        count = (seq.known - 1) // self.config.block_size
-        self._hash(seq, count)
-        return self.pool.match(seq.keys[:count])
-
-    def _turn_out_paused(self) -> bool:
-        victim = next((seq for seq in self._paused if seq.blocks and not seq.in_flight), None)
-        if victim is None:
-            return False
-        self._preempt(victim)
-        return True
-
-    def _grow(self, seq: Sequence) -> bool:
-        """Hold blocks for every token that `seq` knows; False when there are none."""
-        short = self.config.blocks_for(seq.known) - len(seq.blocks)
-        if short > 0:
-            blocks = self.pool.acquire((), short, seq.domain)
-            if blocks is None:
-                return False
-            seq.blocks.extend(blocks)
-            seq.table = tuple(seq.blocks)
-        return True
-
-    def _victim(self, spared: Sequence | None) -> Sequence:
-        """Whom to preempt: a paused one, else of the tenant served most the one that is cheapest to compute again."""
-        counter = self.room.queue.counter
-        return min(
-            (seq for seq in reversed(self._running) if seq is not spared),
-            key=lambda seq: (seq.status is not Status.PAUSED, -counter(seq.tenant), seq.computed),
-        )
-
-    def _preempt(self, seq: Sequence) -> None:
-        """Take blocks and slot away; what is published stays cached, so coming back is often cheap."""
-        self._free(seq)
-        seq.scheduled = seq.computed = seq.published = 0
-        self.preemptions += 1
-        if seq.status is Status.RUNNING:
-            seq.status = Status.WAITING
-            self.room.queue.push(seq, front=True)
 
     def _row(self, seq: Sequence, count: int) -> Row:
         start = seq.scheduled
@@ -406,13 +267,9 @@ class Scheduler:
             return  # it built on a row that failed
         seq.computed += len(row.ids)
         seq.failures = 0
-        seq.prefilled = max(seq.prefilled, min(seq.computed, len(seq.prompt)))
-        full = seq.computed // self.config.block_size
-        if self.config.prefix_cache and full > seq.published:
-            self._hash(seq, full)
-            for index in range(seq.published, full):
-                self.pool.publish(seq.blocks[index], seq.keys[index])
-            seq.published = full
+        # After a preemption less may be cached than at the first admission; the count of then stands.
+        seq.prefilled = max(seq.prefilled, seq.cached_tokens or 0, min(seq.computed, len(seq.prompt)))
+        self._planner.publish(seq)
 
     def _accept(self, seq: Sequence, token: int) -> tuple[int, ...]:
         """Append a sampled token and notice what it ends; return what of it is text."""
@@ -435,27 +292,14 @@ class Scheduler:
             else:
                 seq.status = Status.PAUSED
                 seq.pause_ends = now + self.config.pause_seconds
-                self._paused[seq] = None
+                self._planner.paused[seq] = None
         return (token,)
-
-    def _hash(self, seq: Sequence, count: int) -> None:
-        if len(seq.keys) < count:
-            seq.root = seq.root or self.keys.root(seq.domain)
-            self.keys.extend(seq.keys, seq.root, seq.tokens, count)
 
     # Pausing and ending -----------------------------------------------------------------------------------------
 
-    def _resume(self, seq: Sequence) -> None:
-        del self._paused[seq]
-        if seq in self._running:
-            seq.status = Status.RUNNING
-        else:
-            seq.status = Status.WAITING
-            self.room.queue.push(seq, front=True)
-
     def _expire_pauses(self) -> None:
         now = self.clock()
-        while self._paused and (seq := next(iter(self._paused))).pause_ends <= now:
+        while self._planner.paused and (seq := next(iter(self._planner.paused))).pause_ends <= now:
             self._end(seq, Ending(FinishReason.ALLOWANCE))
 
     def _end(self, seq: Sequence, ending: Ending) -> None:
@@ -466,24 +310,16 @@ class Scheduler:
     def _finish(self, seq: Sequence, visible: tuple[int, ...] = ()) -> None:
         if seq.in_flight:
             return
-        if seq in self._running:
-            self._free(seq)
+        if seq in self._planner.running:
+            self._planner.free(seq)
         self.room.queue.remove(seq)
-        self._paused.pop(seq, None)
+        self._planner.paused.pop(seq, None)
         del self._live[seq.request_id]
         seq.status = Status.FINISHED
         if seq.uncomputed:
             self.room.queue.charge(seq.tenant, prompt=-seq.uncomputed)
         self._say(seq, visible, self._finished(seq))
         self.room.leave(seq)
-
-    def _free(self, seq: Sequence) -> None:
-        self.pool.release(seq.blocks)
-        seq.blocks = []
-        seq.table = ()
-        heapq.heappush(self._slots, seq.slot)
-        seq.slot = -1
-        del self._running[seq]
 
     def _finished(self, seq: Sequence) -> Finished:
         assert seq.ending is not None
@@ -523,6 +359,6 @@ class Scheduler:
             )
         if seq.weight < 1:
             raise InvalidRequestError("a tenant's weight is at least 1 thousandth")
-        for token in (*seq.prompt, *seq.sampling.stop_token_ids):
-            if not 0 <= token < self.config.vocab_size:
-                raise InvalidRequestError(f"token id {token} is not in the model's vocabulary")
+        for ids in (seq.prompt, seq.sampling.stop_token_ids):
+            if ids and (min(ids) < 0 or max(ids) >= self.config.vocab_size):
+                raise InvalidRequestError(f"a token id is outside the model's vocabulary of {self.config.vocab_size}")

@@ -23,6 +23,7 @@ class WaitingRoom(Generic[T]):
         self._most = most
         self._most_per_tenant = most_per_tenant
         self._present: Counter[str] = Counter()  # requests of each tenant that haven't ended
+        self._prune_at = 64
 
     def enter(self, item: T) -> None:
         """Queue a new request; raise `DrainingError` or `OverloadedError`."""
@@ -40,5 +41,6 @@ class WaitingRoom(Generic[T]):
         self._present[item.tenant] -= 1
         if not self._present[item.tenant]:
             del self._present[item.tenant]
-        if self.queue.tenants() > 2 * len(self._present) + 64:
+        if self.queue.tenants() > self._prune_at:
             self.queue.prune(self._present)
+            self._prune_at = 2 * self.queue.tenants() + 64
