@@ -30,7 +30,7 @@ def worker_spec(node: str) -> WorkerConfig:
         endpoint=worker_endpoint(node),
         record=str(settings.SLUICE_HOME / f"worker-{node}.record"),
         secret=secret,
-        engines=tuple(_engine(row) for row in rows),
+        engines=tuple(engine_config(row) for row in rows),
     )
 
 
@@ -46,7 +46,8 @@ def save_spec(spec: WorkerConfig, node: str) -> Path:
     return path
 
 
-def _engine(row: Deployment) -> EngineConfig:
+def engine_config(row: Deployment) -> EngineConfig:
+    """Return a deployment as its worker runs it; raise `WorkerSpecError` naming the option that is wrong."""
     unknown = set(row.options) - _OPTIONS
     if unknown:
         known = ", ".join(sorted(_OPTIONS))

