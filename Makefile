@@ -38,7 +38,11 @@ system:  ## PostgreSQL and Chromium from Debian's packages, where they are missi
 
 vendor:  ## refresh the browser libraries in static/vendor from package-lock.json (needs Node.js)
 	@npm ci --ignore-scripts --no-audit --no-fund
-	@$(PYTHON) static/vendor.py
+	@mkdir -p static/vendor
+	@sed '/^\/\/# sourceMappingURL/d' node_modules/markdown-it/dist/browser/markdown-it.esm.min.mjs > static/vendor/markdown-it.mjs
+	@sed '/^\/\/# sourceMappingURL/d' node_modules/dompurify/dist/purify.es.mjs > static/vendor/purify.mjs
+	@cp node_modules/markdown-it/LICENSE static/vendor/markdown-it.LICENSE
+	@cp node_modules/dompurify/LICENSE static/vendor/purify.LICENSE
 
 clean:
 	@rm -rf $(VENV) var build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
