@@ -39,6 +39,11 @@ class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not a fault
         return {"error": {**error, "request_id": request_id}}
 
 
+def internal_error() -> Refusal:
+    """The 500 for a fault of ours that has no better name; what it was stands in the log under the request's id."""
+    return Refusal(500, "internal_error", "Something went wrong on our side.")
+
+
 _KINDS = {
     401: "authentication_error",
     402: "insufficient_quota",

@@ -1,0 +1,47 @@
+"""The whole routing story: the data plane as plain ASGI callables, Django for everything else."""
+
+from __future__ import annotations
+
+import os
+
+from channels.routing import ProtocolTypeRouter, URLRouter
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
+django_application = get_asgi_application()
+
+from gateway.consumers.responses import ResponsesConsumer  # noqa: E402 - models need Django to be set up
+from gateway.edge.chat import chat_completions  # noqa: E402
+from gateway.edge.embeddings import embeddings  # noqa: E402
+from gateway.edge.lifespan import lifespan  # noqa: E402
+from gateway.edge.models import model, models  # noqa: E402
+from gateway.edge.probes import liveness, metrics, readiness  # noqa: E402
+from gateway.edge.responses import responses  # noqa: E402
+from gateway.edge.routes import path, re_path  # noqa: E402
+from gateway.edge.unknown import refuse_websocket, unknown_endpoint  # noqa: E402
+from gateway.edge.usage import usage  # noqa: E402
+from gateway.edge.wrapper import guarded  # noqa: E402
+
+application = guarded(
+    ProtocolTypeRouter(
+        {
+            "lifespan": lifespan,
+            "http": URLRouter(
+                [
+                    path("v1/chat/completions", chat_completions),
+                    path("v1/responses", responses),
+                    path("v1/embeddings", embeddings),
+                    path("v1/models", models),
+                    path("v1/models/<path:name>", model),
+                    path("v1/usage/<str:request_id>", usage),
+                    re_path(r"^v1(/|$)", unknown_endpoint),
+                    path("healthz", liveness),
+                    path("readyz", readiness),
+                    path("metrics", metrics),
+                    re_path(r"", django_application),
+                ]
+            ),
+            "websocket": URLRouter([path("v1/responses", ResponsesConsumer.as_asgi()), re_path(r"", refuse_websocket)]),
+        }
+    )
+)

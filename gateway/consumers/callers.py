@@ -1,0 +1,134 @@
+"""Who is behind a websocket: a bearer key, or a signed-in user of our own pages. Asked anew for each message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http.cookies import SimpleCookie
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any, Protocol, cast
+from urllib.parse import parse_qs, urlsplit
+from uuid import UUID
+
+from django.conf import settings
+from django.contrib.auth import get_user
+
+from gateway import principals
+from gateway.edge.access import bearer_of, missing_key, require_scope
+from gateway.edge.database import in_database
+from gateway.edge.http import Scope, header_of, runtime_of
+from gateway.principal import Principal
+from gateway.refusal import Refusal
+from gateway.runtime import Runtime
+
+PROJECT_FIELD = "sluice_project"
+_PORTS = {"http": 80, "https": 443}
+
+
+class Caller(Protocol):
+    """Somebody with a right to ask; the right is checked again with each call."""
+
+    @property
+    def wants_account(self) -> bool:
+        """Whether our own events and fields are wanted."""
+        ...
+
+    async def principal(self, metadata: Mapping[str, str]) -> Principal:
+        """Who is charged for a message with this metadata; a Refusal when the right is gone."""
+        ...
+
+
+async def caller_of(scope: Scope) -> Caller:
+    """The caller of a handshake, or the Refusal that answers it.
+
+    A bearer key needs no Origin. A session, whose cookie a browser sends for any page, needs an Origin equal to the
+    Host.
+    """
+    runtime = runtime_of(scope)
+    query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=32)
+    token = bearer_of(scope)
+    if token is not None:
+        key_caller = KeyCaller(runtime, token, wants_account=query.get("sluice") == ["1"])
+        await key_caller.principal({})
+        return key_caller
+    session = _session_of(scope)
+    if session is None:
+        raise missing_key()
+    if not _is_same_origin(scope):
+        raise Refusal(403, "origin_not_allowed", "This page may not open a websocket with your session.")
+    session_caller = SessionCaller(runtime, session, project=query.get("project", [None])[-1])
+    await session_caller.user()
+    return session_caller
+
+
+class KeyCaller:
+    """A holder of an API key."""
+
+    def __init__(self, runtime: Runtime, token: str, *, wants_account: bool) -> None:
+        self._runtime = runtime
+        self._token = token
+        self.wants_account = wants_account
+
+    async def principal(self, metadata: Mapping[str, str]) -> Principal:
+        """The key's principal, as long as the key is good."""
+        if not self._token:
+            raise missing_key()
+        principal = await principals.by_key(self._runtime, self._token)
+        require_scope(principal)
+        return principal
+
+
+class SessionCaller:
+    """A signed-in user, who says with each message which project is charged."""
+
+    wants_account = True
+
+    def __init__(self, runtime: Runtime, session: str, *, project: str | None) -> None:
+        self._runtime = runtime
+        self._session = session
+        self._project = project
+
+    async def user(self) -> UUID:
+        """The session's user, as long as they are signed in."""
+        user = await in_database(lambda: _user_of(self._session))
+        if user is None:
+            raise Refusal(401, "not_signed_in", "Sign in again.")
+        return user
+
+    async def principal(self, metadata: Mapping[str, str]) -> Principal:
+        """The user's principal in the project that the message or the address names."""
+        user = await self.user()
+        named = metadata.get(PROJECT_FIELD) or self._project
+        if not named:
+            raise Refusal(
+                400, "missing_required_parameter", "Say which project is charged.", param=f"metadata.{PROJECT_FIELD}"
+            )
+        try:
+            project = UUID(named)
+        except ValueError:
+            raise Refusal(400, "invalid_value", "That is no project's id.", param=f"metadata.{PROJECT_FIELD}") from None
+        return await principals.by_session(self._runtime, user, project)
+
+
+def _session_of(scope: Scope) -> str | None:
+    cookies = SimpleCookie(header_of(scope, b"cookie") or "")
+    morsel = cookies.get(settings.SESSION_COOKIE_NAME)
+    return morsel.value if morsel and morsel.value else None
+
+
+def _user_of(session: str) -> UUID | None:
+    store = import_module(settings.SESSION_ENGINE).SessionStore(session)
+    user = get_user(cast("Any", SimpleNamespace(session=store)))
+    return user.pk if user.is_authenticated and user.is_active else None
+
+
+def _is_same_origin(scope: Scope) -> bool:
+    """Whether the page that opens the socket was served under the host that it connects to."""
+    origin = urlsplit(header_of(scope, b"origin") or "")
+    default = _PORTS.get(origin.scheme)
+    host = urlsplit(f"//{header_of(scope, b'host') or ''}")
+    try:
+        places = [(part.hostname, part.port or default) for part in (origin, host)]
+    except ValueError:  # a port that is no number
+        return False
+    return default is not None and bool(origin.hostname) and places[0] == places[1]

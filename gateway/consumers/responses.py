@@ -1,0 +1,162 @@
+"""Responses over a websocket: the protocol that SDKs and our own chat page speak."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import aclosing
+from typing import Any
+from uuid import UUID
+
+import structlog
+from channels.consumer import AsyncConsumer
+from channels.exceptions import StopConsumer
+
+from billing.ids import uuid7
+from gateway.consumers.callers import Caller, caller_of
+from gateway.consumers.lanes import Lane, Lanes
+from gateway.consumers.memory import Memory
+from gateway.consumers.outlet import Outlet
+from gateway.edge.http import runtime_of
+from gateway.edge.response_events import Event, ResponseEvents
+from gateway.edge.wire.decode import decode, unsupported
+from gateway.edge.wire.limits import MAX_FRAME_BYTES
+from gateway.edge.wire.responses import ClientEvent, ResponseCancel, ResponseCreate
+from gateway.generation import Generation, start_generation
+from gateway.logs import request_bound
+from gateway.outcome import Outcome
+from gateway.refusal import Refusal, internal_error
+from inference.types import Delta, Message
+
+IDLE_SECONDS = 15 * 60.0
+LIFETIME_SECONDS = 60 * 60.0
+PAUSE_SECONDS = 0.025  # between two deltas: text that comes meanwhile travels in one
+USAGE_SECONDS = 0.2  # between two running counts
+
+GOING_AWAY = 1001
+TOO_BIG = 1009
+
+log = structlog.get_logger(__name__)
+
+
+class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is untyped
+    """One socket on ``/v1/responses``. Generations run beside the receive loop, so that a cancel is heard."""
+
+    channel_layer_alias = None  # tokens never travel through a channel layer
+
+    async def websocket_connect(self, message: dict[str, Any]) -> None:
+        """Accept a caller with a right to ask; a Refusal answers the handshake with its status and body."""
+        self._runtime = runtime_of(self.scope)
+        self._caller: Caller = await caller_of(self.scope)
+        self._outlet = Outlet(self.send)
+        self._memory = Memory()
+        self._lanes = Lanes(self._runtime, self._respond)
+        self._quiet_since = self._opened_at = asyncio.get_running_loop().time()
+        await self.send({"type": "websocket.accept"})
+        self._clock = asyncio.create_task(self._watch_clock())
+
+    async def websocket_receive(self, message: dict[str, Any]) -> None:
+        """Take one client event; one that is wrong is answered with an error event."""
+        self._quiet_since = asyncio.get_running_loop().time()
+        frame = message.get("bytes") or (message.get("text") or "").encode()
+        if len(frame) > MAX_FRAME_BYTES:
+            text = f"A message is larger than {MAX_FRAME_BYTES // 1024} KiB."
+            await self._refuse(Refusal(413, "request_too_large", text), None)
+            await self._outlet.close(TOO_BIG)
+            return
+        stream_id: str | None = None
+        try:
+            event = decode(ClientEvent, frame)
+            stream_id = event.stream_id
+            self._take(event, frame)
+        except Refusal as refusal:
+            await self._refuse(refusal, stream_id)
+
+    def _take(self, event: ClientEvent, frame: bytes) -> None:
+        match event.type:
+            case "response.create":
+                self._lanes.create(decode(ResponseCreate, frame))
+            case "response.cancel":
+                cancel = decode(ResponseCancel, frame)
+                self._lanes.cancel(cancel.stream_id, cancel.response_id)
+            case other:
+                raise unsupported("type", f"there is no client event '{other}'")
+
+    async def _refuse(self, refusal: Refusal, stream_id: str | None) -> None:
+        await self._outlet.refuse(refusal, self.scope["request_id"], stream_id)
+
+    async def websocket_disconnect(self, message: dict[str, Any]) -> None:
+        """Stop what runs; it is settled without us."""
+        self._outlet.shut()
+        self._lanes.close()
+        self._clock.cancel()
+        raise StopConsumer
+
+    # -- one response -------------------------------------------------------------------------------------------------
+
+    async def _respond(self, lane: Lane, request: ResponseCreate) -> None:
+        """Make one response and tell it on its lane; whatever goes wrong is told as an error event."""
+        request_id = uuid7()
+        with request_bound(request_id):
+            try:
+                await self._generate(lane, request, request_id)
+            except Refusal as refusal:
+                await self._outlet.refuse(refusal, request_id, lane.stream_id)
+            except Exception:
+                log.exception("unhandled", path=self.scope["path"])
+                lane.stop()
+                await self._outlet.refuse(internal_error(), request_id, lane.stream_id)
+
+    async def _generate(self, lane: Lane, request: ResponseCreate, request_id: UUID) -> None:
+        principal = await self._caller.principal(request.metadata or {})
+        turns = request.turns()
+        earlier = self._memory.turns_of(request.previous_response_id, principal.project)
+        generation = await start_generation(self._runtime, principal, request.intent(turns, earlier), request_id)
+        lane.began(generation)
+        told = ResponseEvents(request, generation, with_account=self._caller.wants_account)
+        outcome = await self._relay(generation, told, lane.stream_id)
+        if outcome.error is None:
+            answer = Message("assistant", told.text)
+            self._memory.keep(told.response_id, principal.project, (*earlier, *turns, answer))
+        await self._tell(told.closing(outcome), lane.stream_id)
+
+    async def _relay(self, generation: Generation, told: ResponseEvents, stream_id: str | None) -> Outcome:
+        """Tell the response up to its last delta. Deltas that come quickly are joined: one frame for each painting."""
+        loop = asyncio.get_running_loop()
+        counted_at = float("-inf")
+        await self._tell(told.opening(), stream_id)
+        async with aclosing(generation.events()) as events:
+            async for item in events:
+                match item:
+                    case Outcome():
+                        return item
+                    case Delta(text=text, usage=usage) if text:
+                        await self._outlet.tell(told.delta(text), stream_id)
+                        if self._caller.wants_account and loop.time() - counted_at >= USAGE_SECONDS:
+                            counted_at = loop.time()
+                            await self._outlet.tell(told.usage(usage), stream_id)
+                        await asyncio.sleep(PAUSE_SECONDS)  # the mailbox joins what comes meanwhile
+        raise RuntimeError("the generation ended without an outcome")
+
+    async def _tell(self, events: Iterable[Event], stream_id: str | None) -> None:
+        for event in events:
+            await self._outlet.tell(event, stream_id)
+
+    # -- the end of an idle or old socket -----------------------------------------------------------------------------
+
+    async def _watch_clock(self) -> None:
+        """Close the socket once it has been silent or open for too long, but never in the middle of a response."""
+        loop = asyncio.get_running_loop()
+        oldest = self._opened_at + LIFETIME_SECONDS
+        while (left := min(self._quiet_since + IDLE_SECONDS, oldest) - loop.time()) > 0 or not self._lanes.is_idle:
+            await asyncio.sleep(left)
+            if not self._lanes.is_idle:
+                await self._lanes.idle()
+                self._quiet_since = loop.time()
+        if loop.time() >= oldest:
+            minutes = round(LIFETIME_SECONDS / 60)
+            refusal = Refusal(
+                400, "websocket_connection_limit_reached", f"A connection lasts {minutes} minutes: open a new one."
+            )
+            await self._refuse(refusal, None)
+        await self._outlet.close(GOING_AWAY)

@@ -1,0 +1,45 @@
+"""Who is asking over HTTP: the bearer key of the request's headers."""
+
+from __future__ import annotations
+
+from gateway import principals
+from gateway.edge.http import Scope, header_of, runtime_of
+from gateway.principal import Principal
+from gateway.refusal import Refusal
+
+INFERENCE = "inference"
+
+
+def bearer_of(scope: Scope) -> str | None:
+    """The bearer token of the ``authorization`` header, or None without one."""
+    header = header_of(scope, b"authorization")
+    if header is None:
+        return None
+    scheme, _, token = header.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+async def principal_of(scope: Scope) -> Principal:
+    """The principal behind the request's key; 401 without a valid one, 403 when it may not use models."""
+    token = bearer_of(scope)
+    if not token:
+        raise missing_key()
+    principal = await principals.by_key(runtime_of(scope), token)
+    require_scope(principal)
+    return principal
+
+
+def require_scope(principal: Principal) -> None:
+    """Refuse (403) a key whose scopes leave out the use of models."""
+    if principal.scopes and INFERENCE not in principal.scopes:
+        raise Refusal(403, "insufficient_scope", f"This key lacks the scope '{INFERENCE}'.")
+
+
+def missing_key() -> Refusal:
+    """The 401 for a request without a key."""
+    return Refusal(
+        401,
+        "missing_api_key",
+        "Send your API key as 'Authorization: Bearer sk-sluice-…'.",
+        headers={"www-authenticate": "Bearer"},
+    )

@@ -1,0 +1,25 @@
+"""Answering a websocket's handshake with a status and a body instead of an open socket."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from gateway.edge.http import Send, encode, raw_headers
+from gateway.refusal import Refusal
+
+
+async def deny(send: Send, refusal: Refusal, request_id: UUID) -> None:
+    """Answer the handshake with `refusal`, in the same shape as over HTTP."""
+    body = encode(refusal.body(str(request_id)))
+    await send(
+        {
+            "type": "websocket.http.response.start",
+            "status": refusal.status,
+            "headers": [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+                *raw_headers(refusal.headers),
+            ],
+        }
+    )
+    await send({"type": "websocket.http.response.body", "body": body})

@@ -1,0 +1,127 @@
+"""ASGI as the endpoints see it: types, what the scope carries, bodies in and out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
+
+import msgspec
+
+from gateway.edge.wire.limits import BODY_SECONDS, MAX_BODY_BYTES
+from gateway.refusal import Refusal
+
+if TYPE_CHECKING:
+    from gateway.runtime import Runtime
+
+Scope = MutableMapping[str, Any]
+ASGIMessage = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[ASGIMessage]]
+Send = Callable[[ASGIMessage], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = Mapping[str, str]
+
+encode = msgspec.json.Encoder().encode
+
+
+class ClientLeftError(Exception):
+    """The client closed the connection before its request was read: there is nobody to answer."""
+
+
+def runtime_of(scope: Scope) -> Runtime:
+    """The runtime that lifespan opened; a 503 before that."""
+    runtime = scope.get("state", {}).get("runtime")
+    if runtime is None:
+        raise Refusal(503, "starting", "The gateway is starting.", headers={"retry-after": "1"})
+    return cast("Runtime", runtime)
+
+
+def request_id_of(scope: Scope) -> UUID:
+    """The id that `guarded` gave this request."""
+    return cast("UUID", scope["request_id"])
+
+
+def header_of(scope: Scope, name: bytes) -> str | None:
+    """The first header called `name` (lower case), or None."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return cast("bytes", value).decode("latin-1")
+    return None
+
+
+def require_method(scope: Scope, *methods: str) -> None:
+    """Refuse other methods (405), saying which there are."""
+    if scope["method"] not in methods:
+        allowed = ", ".join(methods)
+        raise Refusal(
+            405,
+            "method_not_allowed",
+            f"{scope['method']} is not allowed here: use {allowed}.",
+            headers={"allow": allowed},
+        )
+
+
+async def read_body(scope: Scope, receive: Receive) -> bytes:
+    """Return the whole body; refuse one that is compressed (415), too large (413) or too slow (408)."""
+    if (header_of(scope, b"content-encoding") or "identity").lower() != "identity":
+        raise Refusal(415, "unsupported_content_encoding", "Send the body without compression.")
+    announced = header_of(scope, b"content-length")
+    if announced is not None and announced.isdigit() and int(announced[:20]) > MAX_BODY_BYTES:
+        raise _too_large()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await _collect(receive)
+    except TimeoutError:
+        raise Refusal(408, "request_timeout", f"The body took longer than {BODY_SECONDS:.0f} s.") from None
+
+
+async def _collect(receive: Receive) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeftError
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > MAX_BODY_BYTES:
+            raise _too_large()
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _too_large() -> Refusal:
+    return Refusal(
+        413,
+        "request_too_large",
+        f"The body is larger than {MAX_BODY_BYTES // 1024 // 1024} MiB.",
+        headers={"connection": "close"},
+    )
+
+
+async def send_json(send: Send, status: int, body: object, headers: Headers | None = None) -> None:
+    """Send `body` as the whole answer."""
+    await send_bytes(send, status, encode(body), "application/json", headers)
+
+
+async def send_bytes(send: Send, status: int, body: bytes, content_type: str, headers: Headers | None = None) -> None:
+    """Send `body` as the whole answer."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", content_type.encode()),
+                (b"content-length", str(len(body)).encode()),
+                *raw_headers(headers or {}),
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})
+
+
+def raw_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
+    """Headers as ASGI wants them."""
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

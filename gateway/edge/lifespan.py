@@ -1,0 +1,36 @@
+"""The server's start and end: the runtime is opened before the first request and closed after the last."""
+
+from __future__ import annotations
+
+import structlog
+
+from gateway.edge.http import Receive, Scope, Send
+from gateway.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+
+async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
+    """Open the runtime into the scope's state, which every request gets; close it at the end."""
+    runtime: Runtime | None = None
+    while True:
+        message = await receive()
+        if message["type"] == "lifespan.startup":
+            try:
+                runtime = await Runtime.open()
+            except Exception as error:
+                log.exception("start_failed")
+                await send({"type": "lifespan.startup.failed", "message": str(error) or type(error).__name__})
+                return
+            scope["state"]["runtime"] = runtime
+            await send({"type": "lifespan.startup.complete"})
+        else:
+            try:
+                if runtime is not None:
+                    await runtime.close()
+            except Exception as error:
+                log.exception("stop_failed")
+                await send({"type": "lifespan.shutdown.failed", "message": str(error) or type(error).__name__})
+                return
+            await send({"type": "lifespan.shutdown.complete"})
+            return

@@ -1,0 +1,95 @@
+"""``GET /v1/usage/{request_id}``: what any request of the tenant used and cost, cut streams included."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from uuid import UUID
+
+from billing.ids import day_of
+from billing.models import Hold, UsageRecord
+from gateway.edge.access import principal_of
+from gateway.edge.database import in_database
+from gateway.edge.http import Receive, Scope, Send, require_method, send_json
+from gateway.edge.wire.usage import credits_text
+from gateway.refusal import Refusal
+
+_ID = re.compile(r"(?:chatcmpl-|resp_)?([0-9a-f]{8}-?[0-9a-f]{4}-?7[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12})")
+
+
+async def usage(scope: Scope, receive: Receive, send: Send) -> None:
+    """Show one request by its id, alone or as it stands in an answer's own id."""
+    require_method(scope, "GET")
+    principal = await principal_of(scope)
+    given = scope["url_route"]["kwargs"]["request_id"]
+    match = _ID.fullmatch(given)
+    found = None
+    if match:
+        request = UUID(match[1])
+        found = await in_database(lambda: usage_of_request(principal.tenant, request))
+    if found is None:
+        raise Refusal(404, "usage_not_found", f"No request '{given[:100]}' of yours is known.", param="request_id")
+    await send_json(send, 200, found)
+
+
+def usage_of_request(tenant: UUID, request: UUID) -> dict[str, Any] | None:
+    """What is known of the tenant's `request`: settled, or pending while its hold is open; None for anything else.
+
+    The hold is looked at first: a request that is settled between the two queries is found settled.
+    """
+    hold = Hold.objects.filter(id=request, tenant=tenant).first()
+    record = (
+        UsageRecord.objects.filter(day=day_of(request), request=request, tenant=tenant).order_by("-revision").first()
+    )
+    if record is not None:
+        return _settled(record)
+    return None if hold is None else _pending(hold)
+
+
+def _settled(record: UsageRecord) -> dict[str, Any]:
+    written = record.cache_write_short_tokens + record.cache_write_long_tokens
+    prompt = record.input_tokens + record.cache_read_tokens + written
+    return {
+        "object": "usage",
+        "request_id": str(record.request),
+        "status": "settled",
+        "endpoint": record.endpoint,
+        "model": record.model,
+        "task": record.task,
+        "finish_reason": record.finish,
+        "usage": {
+            "input_tokens": prompt,
+            "input_tokens_details": {"cached_tokens": record.cache_read_tokens, "cache_write_tokens": written},
+            "output_tokens": record.output_tokens + record.reasoning_tokens,
+            "output_tokens_details": {"reasoning_tokens": record.reasoning_tokens},
+            "total_tokens": prompt + record.output_tokens + record.reasoning_tokens,
+            "credits": credits_text(record.charge),
+            "credits_micro": record.charge,
+        },
+        "is_exact": record.exact,
+        "revision": record.revision,
+        "rate_card_version": str(record.card_version),
+        "multiplier_bp": record.multiplier_bp,
+        "route": record.route,
+        "project": str(record.project),
+        "api_key": None if record.api_key is None else str(record.api_key),
+        "ttft_ms": record.ttft_ms,
+        "duration_ms": record.duration_ms,
+        "reserved_at": record.reserved_at.isoformat(),
+        "settled_at": record.settled_at.isoformat(),
+    }
+
+
+def _pending(hold: Hold) -> dict[str, Any]:
+    return {
+        "object": "usage",
+        "request_id": str(hold.id),
+        "status": "pending",
+        "model": hold.model,
+        "usage": None,
+        "held_micro": hold.amount,
+        "held": credits_text(hold.amount),
+        "project": str(hold.project),
+        "api_key": None if hold.api_key is None else str(hold.api_key),
+        "reserved_at": hold.reserved_at.isoformat(),
+    }

@@ -1,0 +1,298 @@
+"""Chat Completions: its request, its answer, its chunks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from gateway.edge.wire.common import (
+    Anything,
+    Metadata,
+    ModelName,
+    OutputTokens,
+    Sampling,
+    ShortText,
+    StreamOptions,
+    refuse_obfuscation,
+    refuse_unless_neutral,
+    task_of,
+)
+from gateway.edge.wire.decode import invalid, unsupported
+from gateway.edge.wire.limits import MAX_MESSAGES, MAX_PARTS
+from gateway.edge.wire.usage import ChatUsage
+from gateway.intent import Intent
+from gateway.refusal import Refusal
+from inference.types import Kind, Message
+
+
+class TextPart(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
+    """A piece of text."""
+
+    text: str
+    prompt_cache_breakpoint: Anything = UNSET
+
+
+class RefusalPart(msgspec.Struct, tag_field="type", tag="refusal"):
+    """A model's refusal to answer, given back as history: text like any other."""
+
+    refusal: str
+
+
+class ImagePart(msgspec.Struct, tag_field="type", tag="image_url"):
+    """Refused."""
+
+
+class AudioPart(msgspec.Struct, tag_field="type", tag="input_audio"):
+    """Refused."""
+
+
+class FilePart(msgspec.Struct, tag_field="type", tag="file"):
+    """Refused."""
+
+
+Part = TextPart | RefusalPart | ImagePart | AudioPart | FilePart
+Content = str | Annotated[list[Part], Meta(max_length=MAX_PARTS)]
+
+
+class _Turn(msgspec.Struct, tag_field="role", kw_only=True, forbid_unknown_fields=True):
+    content: Content | None = None
+    name: Anything = UNSET
+
+    engine_role: ClassVar[str] = ""
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {"name": ()}
+
+
+class SystemTurn(_Turn, tag="system"):
+    """Instructions."""
+
+    engine_role: ClassVar[str] = "system"
+
+
+class DeveloperTurn(_Turn, tag="developer"):
+    """Instructions, as newer clients call them."""
+
+    engine_role: ClassVar[str] = "system"
+
+
+class UserTurn(_Turn, tag="user"):
+    """What a person said."""
+
+    engine_role: ClassVar[str] = "user"
+
+
+class AssistantTurn(_Turn, tag="assistant"):
+    """What the model said, perhaps an SDK's whole message given back."""
+
+    refusal: str | None = None
+    annotations: Anything = UNSET
+    audio: Anything = UNSET
+    function_call: Anything = UNSET
+    tool_calls: Anything = UNSET
+
+    engine_role: ClassVar[str] = "assistant"
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "name": (),
+        "annotations": ([],),
+        "audio": (),
+        "function_call": (),
+        "tool_calls": ([],),
+    }
+
+
+class ToolTurn(msgspec.Struct, tag_field="role", tag="tool"):
+    """Refused."""
+
+
+class FunctionTurn(msgspec.Struct, tag_field="role", tag="function"):
+    """Refused."""
+
+
+Turn = SystemTurn | DeveloperTurn | UserTurn | AssistantTurn | ToolTurn | FunctionTurn
+
+# Fields of the API that can only have values which change nothing; anything else is refused by name.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "audio": (),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "modalities": (["text"],),
+    "moderation": (),
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "prompt_cache_options": ({}, {"mode": "implicit"}),
+    "prompt_cache_retention": ("in_memory",),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+
+
+class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
+    """``POST /v1/chat/completions``."""
+
+    model: ModelName
+    messages: Annotated[list[Turn], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: OutputTokens | None = None
+    max_completion_tokens: OutputTokens | None = None
+    metadata: Metadata | None = None
+    user: ShortText | None = None
+    safety_identifier: ShortText | None = None
+    prompt_cache_key: ShortText | None = None  # a hint; the prefix cache needs none
+
+    n: Anything = UNSET
+    audio: Anything = UNSET
+    frequency_penalty: Anything = UNSET
+    presence_penalty: Anything = UNSET
+    function_call: Anything = UNSET
+    functions: Anything = UNSET
+    logit_bias: Anything = UNSET
+    logprobs: Anything = UNSET
+    top_logprobs: Anything = UNSET
+    modalities: Anything = UNSET
+    moderation: Anything = UNSET
+    parallel_tool_calls: Anything = UNSET
+    prediction: Anything = UNSET
+    prompt_cache_options: Anything = UNSET
+    prompt_cache_retention: Anything = UNSET
+    reasoning_effort: Anything = UNSET
+    response_format: Anything = UNSET
+    service_tier: Anything = UNSET
+    store: Anything = UNSET
+    tool_choice: Anything = UNSET
+    tools: Anything = UNSET
+    verbosity: Anything = UNSET
+    web_search_options: Anything = UNSET
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with a chunk of usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def intent(self, task_header: str | None = None) -> Intent:
+        """The request after all its checks; refuses what can't be honoured, naming the field."""
+        refuse_unless_neutral(self, _NEUTRAL)
+        if self.stream_options is not None and not self.stream:
+            raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
+        refuse_obfuscation(self.stream_options)
+        return Intent(
+            endpoint="chat.completions",
+            kind=Kind.CHAT,
+            model=self.model,
+            messages=tuple(_message(turn, f"messages[{index}]") for index, turn in enumerate(self.messages)),
+            sampling=self.sampling(self._max_tokens()),
+            task=task_of(self.metadata, task_header),
+            end_user=self.user or self.safety_identifier,
+            metadata=self.metadata or {},
+        )
+
+    def _max_tokens(self) -> int | None:
+        if self.max_tokens is None or self.max_completion_tokens is None:
+            return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
+        if self.max_tokens != self.max_completion_tokens:
+            raise invalid("max_tokens", "'max_tokens' and 'max_completion_tokens' contradict each other.")
+        return self.max_tokens
+
+
+def _message(turn: Turn, at: str) -> Message:
+    if isinstance(turn, ToolTurn | FunctionTurn):
+        raise unsupported(f"{at}.role", "tools are not offered")
+    refuse_unless_neutral(turn, turn.neutral, f"{at}.")
+    content = turn.content
+    if content is None and isinstance(turn, AssistantTurn):
+        content = turn.refusal
+    if content is None:
+        raise Refusal(400, "missing_required_parameter", f"'{at}.content' is required.", param=f"{at}.content")
+    return Message(turn.engine_role, text_of(content, f"{at}.content"))
+
+
+def text_of(content: Content, at: str) -> str:
+    """The text of a message's content, its parts joined; refuses parts that aren't text."""
+    if isinstance(content, str):
+        return content
+    texts = []
+    for index, part in enumerate(content):
+        match part:
+            case TextPart():
+                refuse_unless_neutral(part, {"prompt_cache_breakpoint": ()}, f"{at}[{index}].")
+                texts.append(part.text)
+            case RefusalPart():
+                texts.append(part.refusal)
+            case _:
+                raise unsupported(f"{at}[{index}].type", "only text is taken")
+    return "".join(texts)
+
+
+class AnswerMessage(msgspec.Struct):
+    """The model's message."""
+
+    content: str
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+    annotations: list[Any] = []
+
+
+class Choice(msgspec.Struct, omit_defaults=False):
+    """The one choice of an answer. `sluice_reason` says more where `finish_reason` can't."""
+
+    index: int
+    message: AnswerMessage
+    finish_reason: str
+    logprobs: None = None
+    sluice_reason: str | UnsetType = UNSET
+
+
+class ChatCompletion(msgspec.Struct, kw_only=True):
+    """The answer without streaming."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: ChatUsage
+    service_tier: Literal["default"] = "default"
+    system_fingerprint: None = None
+
+
+class ChunkDelta(msgspec.Struct, omit_defaults=True):
+    """What a chunk adds to the message."""
+
+    role: str | None = None
+    content: str | None = None
+
+
+class ChunkChoice(msgspec.Struct):
+    """The one choice of a chunk."""
+
+    index: int
+    delta: ChunkDelta
+    finish_reason: str | None = None
+    logprobs: None = None
+    sluice_reason: str | UnsetType = UNSET
+
+
+class ChatChunk(msgspec.Struct, kw_only=True):
+    """One event of a stream. `usage` is null on all but the last where the client asked for it, else left out."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: ChatUsage | UnsetType | None = UNSET
+    service_tier: Literal["default"] = "default"
+    system_fingerprint: None = None

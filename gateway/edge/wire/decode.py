@@ -1,0 +1,89 @@
+"""From bytes to a struct, or to one 400 that names the field: no other exception leaves `decode`."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from gateway.edge.wire.limits import MAX_JSON_DEPTH
+from gateway.refusal import Refusal
+
+T = TypeVar("T")
+
+# Strings are skipped whole (possessively, so that no text makes the scan slow); an unterminated one ends the scan.
+_BRACKETS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
+_WHERE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
+_FIELD = re.compile(r"field `([^`]*)`")
+_SHOWN = 200
+
+
+@functools.cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def decode(kind: type[T], body: bytes | msgspec.Raw, *, at: str = "") -> T:
+    """Return `body` as a `kind`, or refuse it (400) with the path of the field that is wrong, below `at`."""
+    if not at:
+        check_depth(bytes(body))
+    try:
+        value: T = _decoder(cast("Any", kind)).decode(body)
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error), at) from None
+    except RecursionError:
+        raise _too_deep() from None
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise Refusal(400, "invalid_json", f"The body is not valid JSON: {_sentence(str(error))}") from None
+    return value
+
+
+def check_depth(body: bytes) -> None:
+    """Refuse JSON that nests deeper than `MAX_JSON_DEPTH`, before anything recurses into it."""
+    if body.count(b"[") + body.count(b"{") <= MAX_JSON_DEPTH:
+        return
+    depth = 0
+    for match in _BRACKETS.finditer(body):
+        first = body[match.start()]
+        if first in b"[{":
+            depth += 1
+            if depth > MAX_JSON_DEPTH:
+                raise _too_deep()
+        elif first in b"]}":
+            depth -= 1
+
+
+def unsupported(param: str, why: str = "") -> Refusal:
+    """The 400 for a field or value of the API that can't be honoured here; never ignored."""
+    return Refusal(400, "unsupported_parameter", f"'{param}' is not supported{f': {why}' if why else ''}.", param=param)
+
+
+def invalid(param: str, message: str) -> Refusal:
+    """The 400 for a value that is wrong in itself."""
+    return Refusal(400, "invalid_value", message, param=param)
+
+
+def _too_deep() -> Refusal:
+    return Refusal(400, "json_too_deep", f"The body nests deeper than {MAX_JSON_DEPTH} levels.")
+
+
+def _invalid(message: str, at: str) -> Refusal:
+    match = _WHERE.match(message)
+    what, path = (match["what"], match["path"] or "") if match else (message, "")
+    param = (at + path).lstrip(".")
+    field = _FIELD.search(what)
+    if field and "missing required" in what:
+        param = f"{param}.{field[1]}".lstrip(".")
+        return Refusal(400, "missing_required_parameter", f"'{param}' is required.", param=param)
+    if field and "unknown field" in what:
+        param = f"{param}.{field[1]}".lstrip(".")[:_SHOWN]
+        return Refusal(400, "unknown_parameter", f"'{param}' is not a parameter of this endpoint.", param=param)
+    code = "invalid_type" if ", got `" in what else "invalid_value"
+    return Refusal(400, code, f"'{param or 'body'}': {_sentence(what)}", param=param or None)
+
+
+def _sentence(text: str) -> str:
+    text = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    return text if text.endswith(".") else text + "."

@@ -1,0 +1,84 @@
+"""Embeddings: its request and its answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gateway.edge.wire.common import ModelName, ShortText, task_of
+from gateway.edge.wire.decode import invalid, unsupported
+from gateway.edge.wire.limits import MAX_EMBEDDING_INPUTS, MAX_EMBEDDING_TOKENS, MAX_TOKEN_ID
+from gateway.edge.wire.usage import EmbeddingUsage
+from gateway.intent import Intent
+from inference.types import Kind
+
+TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
+_Items = Annotated[
+    list[str | TokenId | Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_EMBEDDING_TOKENS)]],
+    Meta(min_length=1, max_length=MAX_EMBEDDING_TOKENS),
+]
+
+
+class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """``POST /v1/embeddings``. `input` is a text, texts, one list of token ids, or lists of them."""
+
+    model: ModelName
+    input: str | _Items
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=MAX_EMBEDDING_TOKENS)] | None = None
+    user: ShortText | None = None
+
+    def intent(self, task_header: str | None = None) -> Intent:
+        """The request after all its checks, but for `dimensions` (`require_width`)."""
+        return Intent(
+            endpoint="embeddings",
+            kind=Kind.EMBEDDING,
+            model=self.model,
+            inputs=_inputs(self.input),
+            task=task_of(None, task_header),
+            end_user=self.user,
+        )
+
+    def require_width(self, width: int | None) -> None:
+        """Refuse `dimensions` other than the `width` of the model's vectors (None: not known): they are not cut."""
+        if self.dimensions is None or self.dimensions == width:
+            return
+        known = "only a named model's own width can be asked for"
+        raise unsupported("dimensions", known if not width else f"this model's vectors have {width} dimensions")
+
+
+def _inputs(given: str | list[str | int | list[int]]) -> tuple[str | tuple[int, ...], ...]:
+    if isinstance(given, str):
+        given = [given]
+    kinds = {type(item) for item in given}
+    if len(kinds) > 1:
+        raise invalid("input", "'input' mixes texts and token ids.")
+    if kinds == {int}:
+        return (tuple(item for item in given if isinstance(item, int)),)
+    if len(given) > MAX_EMBEDDING_INPUTS:
+        raise invalid("input", f"'input' has more than {MAX_EMBEDDING_INPUTS} items.")
+    inputs: list[str | tuple[int, ...]] = []
+    for index, item in enumerate(given):
+        if item == "":
+            raise invalid(f"input[{index}]", "An input must not be empty.")
+        inputs.append(item if isinstance(item, str) else tuple(item) if isinstance(item, list) else (item,))
+    return tuple(inputs)
+
+
+class EmbeddingItem(msgspec.Struct):
+    """One input's vector: numbers, or base64 of little-endian float32."""
+
+    index: int
+    embedding: str | list[float]
+    object: Literal["embedding"] = "embedding"
+
+
+class EmbeddingAnswer(msgspec.Struct):
+    """All vectors, in the order of the inputs."""
+
+    data: list[EmbeddingItem]
+    model: str
+    usage: EmbeddingUsage
+    object: Literal["list"] = "list"

@@ -1,0 +1,132 @@
+"""The response object: what a response is at each moment of its life."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from gateway.edge.wire.responses import ResponseRequest
+from gateway.edge.wire.usage import ResponseUsage
+
+Status = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+
+class OutputText(msgspec.Struct):
+    """The text of an output message."""
+
+    text: str
+    annotations: list[Any] = []
+    logprobs: list[Any] = []
+    type: Literal["output_text"] = "output_text"
+
+
+class OutputMessage(msgspec.Struct, kw_only=True):
+    """The model's message."""
+
+    id: str
+    status: Status
+    content: list[OutputText]
+    role: Literal["assistant"] = "assistant"
+    type: Literal["message"] = "message"
+
+
+class IncompleteDetails(msgspec.Struct):
+    """Why a response ended early; `sluice_reason` says more where `reason` can't."""
+
+    reason: str
+    sluice_reason: str | UnsetType = UNSET
+
+
+class ResponseFault(msgspec.Struct):
+    """Why a response failed."""
+
+    code: str
+    message: str
+
+
+class TextFormat(msgspec.Struct):
+    """Plain text."""
+
+    type: Literal["text"] = "text"
+
+
+class TextConfig(msgspec.Struct):
+    """How the answer is written."""
+
+    format: TextFormat = msgspec.field(default_factory=TextFormat)
+
+
+class ReasoningConfig(msgspec.Struct):
+    """How the model reasons: not at all."""
+
+    effort: None = None
+    summary: None = None
+
+
+class Account(msgspec.Struct, kw_only=True):
+    """For those who asked: why this model, how fast, and what is left."""
+
+    route: dict[str, Any]
+    prompt_tokens: int
+    ttft_ms: int | None = None
+    duration_ms: int | None = None
+    available: str | None = None
+    available_micro: int | None = None
+
+
+class Response(msgspec.Struct, kw_only=True):
+    """One response."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int
+    status: Status
+    completed_at: int | None = None
+    error: ResponseFault | None = None
+    incomplete_details: IncompleteDetails | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    model: str
+    output: list[OutputMessage]
+    parallel_tool_calls: bool = True
+    previous_response_id: str | None = None
+    reasoning: ReasoningConfig = msgspec.field(default_factory=ReasoningConfig)
+    service_tier: Literal["default"] = "default"
+    store: bool = False
+    background: bool = False
+    temperature: float
+    text: TextConfig = msgspec.field(default_factory=TextConfig)
+    tool_choice: str = "auto"
+    tools: list[Any] = []
+    top_p: float
+    truncation: Literal["disabled"] = "disabled"
+    usage: ResponseUsage | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    metadata: dict[str, str]
+    sluice: Account | UnsetType = UNSET
+
+
+def begun(request: ResponseRequest, *, identifier: str, created: int, model: str) -> Response:
+    """The response to `request` as it begins."""
+    return Response(
+        id=identifier,
+        created_at=created,
+        status="in_progress",
+        instructions=request.instructions,
+        max_output_tokens=request.max_output_tokens,
+        model=model,
+        output=[],
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        previous_response_id=request.previous_response_id,
+        temperature=1.0 if request.temperature is None else request.temperature,
+        tool_choice=request.tool_choice if isinstance(request.tool_choice, str) else "auto",
+        top_p=1.0 if request.top_p is None else request.top_p,
+        user=request.user,
+        safety_identifier=request.safety_identifier,
+        prompt_cache_key=request.prompt_cache_key,
+        metadata=request.metadata or {},
+    )
