@@ -69,7 +69,7 @@ class Encoder:
         self.width = int(model.config.hidden_size) * len(pooling)
 
     @classmethod
-    def load(cls, config: Any, folder: Path, dtype: torch.dtype) -> Self:
+    def load(cls, folder: Path, dtype: torch.dtype) -> Self:
         """Return the encoder of `folder`; raise ModelRefusedError where its modules ask for what we don't do.
 
         A folder without `modules.json` is pooled by the mean over its tokens and normalised, as the text in
@@ -79,12 +79,15 @@ class Encoder:
 
         pooling, normalise = _modules(folder)
         try:
-            model = AutoModel.from_pretrained(folder, dtype=dtype).eval()
+            model, report = AutoModel.from_pretrained(folder, dtype=dtype, output_loading_info=True)
         except (ValueError, OSError, KeyError, RuntimeError) as error:
             raise ModelRefusedError(f"{folder}: the encoder can't be loaded: {error}") from error
+        lacking = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
+        if lacking:  # transformers would fill them with random numbers; its own pooler is not used here
+            raise ModelRefusedError(f"{folder}: the checkpoint lacks {', '.join(lacking[:3])}")
         if getattr(model.config, "is_encoder_decoder", False):
             raise ModelRefusedError(f"{folder}: encoder-decoder models make no embeddings here")
-        return cls(model, pooling, normalise=normalise, max_input=_max_input(folder, model.config))
+        return cls(model.eval(), pooling, normalise=normalise, max_input=_max_input(folder, model.config))
 
     @property
     def pooling_text(self) -> str:

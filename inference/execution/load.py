@@ -15,6 +15,8 @@ from inference.types import Kind
 if TYPE_CHECKING:
     import torch
 
+UNSTATED_CONTEXT = 2048  # where neither the model nor the deployment names one
+
 
 def load_model(config: EngineConfig, *, threads: int = 0) -> LoadedModel:
     """Load what `config` names and return it ready to serve; raise ModelRefusedError with the reason when it can't be.
@@ -35,6 +37,7 @@ def load_model(config: EngineConfig, *, threads: int = 0) -> LoadedModel:
     from inference.architectures.loader import resolve
 
     logging.disable_progress_bar()
+    logging.set_verbosity_error()  # what matters is refused with its reason or stands in the details
     folder = resolve(config.source, cache_folder(config))
     with torch.inference_mode():
         if _is_encoder(config, folder):
@@ -55,7 +58,8 @@ def _is_encoder(config: EngineConfig, folder: Path) -> bool:
     if (folder / "modules.json").is_file():
         return True
     names = json.loads((folder / "config.json").read_text()).get("architectures") or [""]
-    return str(names[0]).endswith(("Model", "ForMaskedLM"))
+    name = str(names[0])
+    return name.endswith("ForMaskedLM") or (name.endswith("Model") and not name.endswith("LMHeadModel"))
 
 
 def _read_config(folder: Path) -> Any:
@@ -78,7 +82,8 @@ def _load_causal(config: EngineConfig, folder: Path) -> LoadedModel:
     model_config = _read_config(folder)
     dtype, dtype_text = compute_dtype(config.dtype, _stored_dtype(model_config))
     details = {"folder": str(folder), "dtype": dtype_text, "device": "cpu"}
-    limit = int(model_config.get_text_config().max_position_embeddings)
+    positions = getattr(model_config.get_text_config(), "max_position_embeddings", None)
+    limit = int(positions or config.max_context or UNSTATED_CONTEXT)
     why_not = decoder.unsupported(model_config)
     model: CausalBackend
     if config.architecture == "decoder" and why_not is not None:
@@ -120,7 +125,7 @@ def _load_encoder(config: EngineConfig, folder: Path) -> LoadedModel:
 
     model_config = _read_config(folder)
     dtype, dtype_text = compute_dtype(config.dtype, _stored_dtype(model_config))
-    encoder = Encoder.load(model_config, folder, dtype)
+    encoder = Encoder.load(folder, dtype)
     limit = min(encoder.max_input, config.max_context or encoder.max_input)
     return LoadedModel(
         runner=CPURunner(encoder=encoder, limit=limit),

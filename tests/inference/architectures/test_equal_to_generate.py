@@ -1,0 +1,93 @@
+"""Greedy output equals `transformers.generate` in float32, whatever the scheduler does with the sequences."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inference.config import EngineConfig
+from inference.execution.backend import LoadedModel
+from inference.execution.load import load_model
+from tests.inference.drive import Drive, Reference, assert_same, reference_model
+from tests.inference.tiny import save_tiny
+
+OWN = ("llama", "qwen2", "qwen3", "mistral")
+FOREIGN = ("gpt2", "phi3", "gemma2", "mixtral", "gpt_oss")
+NEW = 20
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "batched": {},
+    "one at a time": {"max_rows": 1},
+    "small chunks": {"prefill_chunk": 7, "max_step_tokens": 16, "max_rows": 4},
+    "no prefix cache": {"prefix_cache": False},
+    "eight blocks": {"blocks": 9},
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def prompts() -> list[list[int]]:
+    """Prompts of one to sixty tokens, three of which begin alike."""
+    chance = random.Random(3)
+    shared = [chance.randrange(3, 211) for _ in range(40)]
+    short = [[chance.randrange(3, 211) for _ in range(n)] for n in (1, 17, 60)]
+    return short + [shared + [chance.randrange(3, 211) for _ in range(n)] for n in (2, 9, 15)]
+
+
+@pytest.fixture(scope="module", params=[*OWN, *FOREIGN])
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = save_tiny(request.param, tmp_path_factory.mktemp(request.param))
+    loaded = load_model(EngineConfig("test", str(folder), dtype="float32", kv_tokens=1024), threads=1)
+    model = reference_model(folder)
+    return request.param, loaded, [Reference.of(model, prompt, NEW) for prompt in prompts()]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_greedy(case: tuple[str, LoadedModel, list[Reference]], variant: str) -> None:
+    kind, loaded, expected = case
+    path = "own decoder" if kind in OWN else "transformers"
+    assert loaded.details["architecture"] == f"{path} ({kind})"
+    drive = Drive(loaded, VARIANTS[variant])
+    assert_same(drive.run(prompts(), NEW), expected)
+    stats = drive.scheduler.stats()
+    assert (stats.preemptions > 0) == (variant == "eight blocks")
+    assert_same(drive.run(prompts(), NEW), expected)
+    cached = list(drive.cached.values())[len(prompts()) :]
+    if variant == "no prefix cache":
+        assert not any(cached)
+    elif variant != "eight blocks":
+        assert cached == [0, 16, 48, 32, 48, 48]
+
+
+def test_the_own_decoder_equals_the_transformers_path(tmp_path: Path) -> None:
+    folder = save_tiny("qwen3", tmp_path)
+    config = {"dtype": "float32", "kv_tokens": 1024}
+    own = load_model(EngineConfig("a", str(folder), **config), threads=1)
+    foreign = load_model(EngineConfig("b", str(folder), architecture="transformers", **config), threads=1)
+    assert foreign.details["architecture"] == "transformers (qwen3)"
+    assert Drive(own).run(prompts(), NEW) == Drive(foreign).run(prompts(), NEW)
+
+
+@pytest.mark.parametrize("kind", ["linear", "llama3", "yarn"])
+def test_scaled_rope(tmp_path: Path, kind: str) -> None:
+    parameters: dict[str, Any] = {"rope_type": kind, "rope_theta": 10_000.0, "factor": 4.0}
+    if kind == "llama3":
+        parameters |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+    if kind == "yarn":
+        parameters["original_max_position_embeddings"] = 128
+    folder = save_tiny("llama", tmp_path, rope_parameters=parameters, attention_bias=True, mlp_bias=True)
+    loaded = load_model(EngineConfig("test", str(folder), dtype="float32", kv_tokens=1024), threads=1)
+    assert loaded.details["architecture"] == "own decoder (llama)"
+    model = reference_model(folder)
+    assert_same(Drive(loaded).run(prompts(), NEW), [Reference.of(model, prompt, NEW) for prompt in prompts()])
