@@ -37,16 +37,17 @@ def kept_for_holds(
     A hold counts for a grant if it was reserved before the grant's end (`until`, or its expiry), and only once over
     all grants: together they keep no more than these holds have.
     """
-    need = [[reserved_at, amount] for reserved_at, amount in sorted(holds, reverse=True)]
+    # The latest holds first: earlier ones are eligible for more grants.
+    latest_first = sorted(holds, reverse=True)
+    need = [amount for _, amount in latest_first]
     kept: dict[UUID, int] = {}
     for grant in sorted(ended, key=burn_order):
         end = until or grant.expires_at or _NEVER
         left = grant.remaining
-        # The latest holds first: earlier ones are eligible for more grants.
-        for hold in need:
-            if hold[0] < end:
-                part = min(left, hold[1])
-                hold[1] -= part
+        for position, (reserved_at, _) in enumerate(latest_first):
+            if reserved_at < end:
+                part = min(left, need[position])
+                need[position] -= part
                 left -= part
         kept[grant.pk] = grant.remaining - left
     return kept

@@ -133,7 +133,12 @@ def roll(wallet_id: UUID, now: datetime | None = None) -> int:
         part = one.remaining - kept[one.pk]
         if part:
             LedgerTransfer.objects.create(
-                debit=account, credit=breakage, amount=part, code=Code.EXPIRY, grant=one, effective_at=one.expires_at
+                debit=account,
+                credit=breakage,
+                amount=part,
+                code=Code.EXPIRY,
+                grant=one,
+                effective_at=one.expires_at or now,
             )
         CreditGrant.objects.filter(pk=one.pk).update(remaining=kept[one.pk], expired_at=None if kept[one.pk] else now)
         lost += part

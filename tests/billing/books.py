@@ -17,7 +17,7 @@ def overdraft_of(account):
 
 
 def assert_books_balance(wallet):
-    """Check that posted = Σ transfers = Σ grants' rest − overdraft, and that each grant's rest is what its transfers say."""
+    """Check that posted = Σ transfers = Σ grants' rest − overdraft, and that transfers explain each grant's rest."""
     wallet = Wallet.objects.get(pk=wallet.pk)
     account = LedgerAccount.objects.get(wallet=wallet)
     moved = total(LedgerTransfer.objects.filter(credit=account)) - total(LedgerTransfer.objects.filter(debit=account))

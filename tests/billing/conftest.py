@@ -8,12 +8,13 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from billing.ids import uuid7
-from billing.models import CreditGrant, Hold, Wallet
+from billing.ids import day_of, uuid7
+from billing.models import CreditGrant, Hold, UsageRecord, Wallet
 from billing.services import credits, wallets
 from gateway.models import Tenant
 
 _numbers = itertools.count()
+PROJECT = uuid7()
 
 
 @pytest.fixture
@@ -65,3 +66,25 @@ def hold(wallet):
         )
 
     return hold
+
+
+@pytest.fixture
+def record(wallet):
+    """Make a usage record as the writer leaves it: `record(model="m", charge=5, output_tokens=3, at=…)`."""
+
+    def record(*, at=None, tenant=None, request=None, **columns):
+        moment = at or timezone.now()
+        request = request or uuid7(int(moment.timestamp() * 1000))
+        columns = {"project": PROJECT, "model": "m", "charge": 1, "held": 1, "input_tokens": 1, **columns}
+        return UsageRecord.objects.create(
+            day=day_of(request),
+            request=request,
+            tenant=tenant or wallet.tenant_id,
+            wallet=wallet.pk,
+            deployment=PROJECT,
+            card_version=PROJECT,
+            reserved_at=moment,
+            **columns,
+        )
+
+    return record

@@ -1,0 +1,236 @@
+"""Reads of credit: prices, balances, ledgers and usage. They never write; queries are fixed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from uuid import UUID
+
+from django.db.models import Exists, OuterRef, Q, Subquery, Sum
+from django.db.models.functions import TruncDate
+from django.utils import timezone
+
+from billing.ids import day_of
+from billing.models import (
+    CreditGrant,
+    LedgerAccount,
+    LedgerTransfer,
+    Rate,
+    RateCardVersion,
+    UsageRecord,
+    UsageRollup,
+    Wallet,
+)
+from billing.rating import CardPrices
+
+
+def prices_at(moment: datetime) -> dict[str, CardPrices]:
+    """Return the prices of every card at `moment`, by the card's name; cards without a version by then are left out."""
+    newest = (
+        RateCardVersion.objects.filter(card=OuterRef("card"), published_at__isnull=False, effective_from__lte=moment)
+        .order_by("-effective_from")
+        .values("pk")[:1]
+    )
+    versions = list(RateCardVersion.objects.select_related("card").filter(pk=Subquery(newest)))
+    rates: dict[UUID, list[tuple[int, str, int]]] = defaultdict(list)
+    for rate in Rate.objects.filter(version__in=versions):
+        rates[rate.version_id].append((rate.tier_min_context, rate.usage_class, rate.rate))
+    return {
+        version.card.name: CardPrices.build(version.pk, version.request_fee, rates[version.pk]) for version in versions
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """A wallet in µcr: `available` is what a new request may hold; `expiring` ends at `expires_at`, if any."""
+
+    wallet: UUID
+    posted: int
+    held: int
+    overdraft_limit: int
+    available: int
+    expiring: int
+    expires_at: datetime | None
+
+
+def balance(tenant: UUID, *, name: str = "main") -> Balance | None:
+    """Return what the tenant's wallet holds now, without credit that has expired; None without a wallet."""
+    wallet = Wallet.objects.filter(tenant_id=tenant, name=name).first()
+    if wallet is None:
+        return None
+    now = timezone.now()
+    grants = CreditGrant.objects.filter(wallet=wallet, remaining__gt=0, expires_at__isnull=False).order_by("expires_at")
+    ends = list(grants.values_list("expires_at", "remaining"))
+    expired = sum(rest for end, rest in ends if end is not None and end <= now)
+    coming = [(end, rest) for end, rest in ends if end is not None and end > now]
+    first = coming[0][0] if coming else None
+    # Expired credit that isn't posted yet is what open holds stand on: no more of it than they have is theirs.
+    free = wallet.posted - wallet.held - max(expired - wallet.held, 0)
+    return Balance(
+        wallet=wallet.pk,
+        posted=wallet.posted,
+        held=wallet.held,
+        overdraft_limit=wallet.overdraft_limit,
+        available=free + wallet.overdraft_limit,
+        expiring=sum(rest for end, rest in coming if end == first),
+        expires_at=first,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSum:
+    """Usage of one UTC day in one group; what isn't grouped by is None. `charge` in µcr."""
+
+    day: date
+    model: str | None
+    api_key: UUID | None
+    project: UUID | None
+    requests: int
+    input_tokens: int
+    cache_read_tokens: int
+    output_tokens: int
+    charge: int
+
+
+_GROUPS = ("model", "api_key", "project")
+_SUMS = ("requests", "input_tokens", "cache_read_tokens", "output_tokens", "charge")
+
+
+def usage_by_day(
+    tenant: UUID | None,
+    first: date,
+    last: date,
+    *,
+    by: Collection[str] = (),
+    project: UUID | None = None,
+    api_key: UUID | None = None,
+    model: str = "",
+) -> list[UsageSum]:
+    """Return sums per UTC day from `first` to `last`, both included, split by any of model, api_key and project.
+
+    From the hourly rollups, so the last moments may be missing. Without a tenant: of all tenants.
+    """
+    unknown = set(by) - set(_GROUPS)
+    if unknown:
+        raise ValueError(f"by: {min(unknown)!r} is none of {', '.join(_GROUPS)}")
+    rows = UsageRollup.objects.filter(hour__gte=_midnight(first), hour__lt=_midnight(last + timedelta(days=1)))
+    if tenant is not None:
+        rows = rows.filter(tenant=tenant)
+    if project is not None:
+        rows = rows.filter(project=project)
+    if api_key is not None:
+        rows = rows.filter(api_key=api_key)
+    if model:
+        rows = rows.filter(model=model)
+    groups = [name for name in _GROUPS if name in by]
+    summed = (
+        rows.annotate(day=TruncDate("hour", tzinfo=UTC))
+        .values("day", *groups)
+        .annotate(**{f"sum_{name}": Sum(name) for name in _SUMS})
+        .order_by("day", *groups)
+    )
+    return [
+        UsageSum(
+            day=row["day"],
+            model=row.get("model"),
+            api_key=row.get("api_key"),
+            project=row.get("project"),
+            **{name: int(row[f"sum_{name}"]) for name in _SUMS},
+        )
+        for row in summed
+    ]
+
+
+def _midnight(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+def _latest_revisions() -> Q:
+    later = UsageRecord.objects.filter(
+        day=OuterRef("day"), request=OuterRef("request"), revision__gt=OuterRef("revision")
+    )
+    return ~Q(Exists(later))
+
+
+def recent_usage(
+    tenant: UUID,
+    *,
+    limit: int = 50,
+    before: UUID | None = None,
+    project: UUID | None = None,
+    api_key: UUID | None = None,
+    model: str = "",
+) -> Sequence[UsageRecord]:
+    """Return the tenant's latest requests, newest first, each with its last revision; `before` pages by request id."""
+    rows = UsageRecord.objects.filter(_latest_revisions(), tenant=tenant)
+    if before is not None:
+        rows = rows.filter(request__lt=before)
+    if project is not None:
+        rows = rows.filter(project=project)
+    if api_key is not None:
+        rows = rows.filter(api_key=api_key)
+    if model:
+        rows = rows.filter(model=model)
+    return list(rows.order_by("-day", "-request")[:limit])
+
+
+def record_of(request_id: UUID, tenant: UUID) -> UsageRecord | None:
+    """Return the last revision of the tenant's usage record of one request."""
+    found = UsageRecord.objects.filter(day=day_of(request_id), request=request_id, tenant=tenant)
+    return found.order_by("-revision").first()
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLine:
+    """One transfer as a wallet sees it: `amount` signed in µcr, `balance` right after it."""
+
+    transfer: LedgerTransfer
+    amount: int
+    balance: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCursor:
+    """Where a page of a ledger ended: its last transfer, and the balance before it."""
+
+    id: int
+    balance: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPage:
+    """Lines of a wallet's ledger, newest first; `next` begins the following page, None on the last one."""
+
+    lines: list[LedgerLine]
+    next: LedgerCursor | None
+
+
+def ledger_of(wallet: UUID, *, limit: int = 50, before: LedgerCursor | None = None) -> LedgerPage:
+    """Return a page of the wallet's transfers with the running balance, which ends at what the wallet has posted."""
+    account = LedgerAccount.objects.filter(wallet=wallet).values_list("pk", flat=True).first()
+    if account is None:
+        return LedgerPage([], None)
+    older = LedgerTransfer.objects.order_by("-booked_at", "-id")
+    if before is not None:
+        # Compared inside the database: SQLite keeps its own clock's times in another length than ours.
+        moment = Subquery(LedgerTransfer.objects.filter(pk=before.id).values("booked_at"))
+        older = older.filter(Q(booked_at__lt=moment) | Q(booked_at=moment, id__lt=before.id))
+    # Each side along its own index, and the wallet in the same statement: a balance that fits its newest transfer.
+    sides = [older.filter(**{side: account}).values("pk")[: limit + 1] for side in ("debit", "credit")]
+    found = list(
+        LedgerTransfer.objects.filter(Q(pk__in=sides[0]) | Q(pk__in=sides[1]))
+        .annotate(posted=Subquery(Wallet.objects.filter(pk=wallet).values("posted")))
+        .select_related("grant")
+        .order_by("-booked_at", "-id")[: limit + 1]
+    )
+    lines: list[LedgerLine] = []
+    running = before.balance if before is not None else (found[0].posted if found else 0)
+    for transfer in found[:limit]:
+        amount = transfer.amount if transfer.credit_id == account else -transfer.amount
+        lines.append(LedgerLine(transfer, amount, running))
+        running -= amount
+    if len(found) <= limit:
+        return LedgerPage(lines, None)
+    return LedgerPage(lines, LedgerCursor(lines[-1].transfer.pk, running))

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.utils import timezone
+
+from billing.models import CreditGrant, Plan, PlanVersion, Subscription, Wallet
+from billing.services import plans, sweeps
+from billing.services.errors import NotSubscribedError, PlanError
+from billing.services.periods import month_of
+from tests.billing.books import assert_books_balance
+
+pytestmark = [pytest.mark.money, pytest.mark.django_db]
+
+
+@pytest.fixture(autouse=True)
+def _default_plans(db):
+    plans.ensure_default_plans()
+
+
+def wallet_of(tenant):
+    return Wallet.objects.get(tenant=tenant)
+
+
+def monthly(slug):
+    return plans.latest_version(slug).monthly_credits
+
+
+def test_default_plans_differ_and_are_made_once():
+    plans.ensure_default_plans()
+    versions = {version.plan.slug: version for version in PlanVersion.objects.select_related("plan")}
+    assert set(versions) == {"free", "business", "max"}
+    assert PlanVersion.objects.count() == 3
+    for term in ("request_burst", "credit_burst", "concurrency", "weight", "monthly_credits"):
+        assert len({getattr(version, term) for version in versions.values()}) == 3, term
+    assert versions["business"].request_burst > versions["business"].request_limit
+    assert versions["max"].credit_burst == versions["max"].credit_limit
+    assert versions["free"].allowed_models
+    assert not versions["business"].allowed_models
+
+
+def test_ensure_leaves_a_changed_plan_alone():
+    plan = Plan.objects.get(slug="free")
+    plans.publish_version(plan, concurrency=99)
+    plans.ensure_default_plans()
+    assert plans.latest_version("free").concurrency == 99
+
+
+def test_publish_version_inherits_what_is_not_given():
+    plan = Plan.objects.get(slug="business")
+    before = plans.latest_version("business")
+    version = plans.publish_version(plan, concurrency=3)
+    assert (version.number, version.concurrency, version.request_burst) == (2, 3, before.request_burst)
+    with pytest.raises(PlanError, match="colour"):
+        plans.publish_version(plan, colour="red")
+    with pytest.raises(ValidationError):
+        plans.publish_version(plan, concurrency=0)
+
+
+def test_subscribe_grants_the_first_month_at_once(tenant):
+    made = plans.subscribe(tenant.pk, "free")
+    assert plans.subscribe(tenant.pk, "free") == made
+    grant = CreditGrant.objects.get()
+    period = month_of(made.anchor, "UTC", timezone.now())
+    assert (grant.amount, grant.kind, grant.expires_at) == (monthly("free"), "plan", period.end)
+    assert made.granted_until == period.end
+    assert wallet_of(tenant).posted == monthly("free")
+    assert sweeps.grant_monthly(timezone.now()) == 0
+
+
+def test_subscribe_to_a_second_or_unknown_plan_is_refused(tenant):
+    plans.subscribe(tenant.pk, "free")
+    with pytest.raises(PlanError, match="change the plan"):
+        plans.subscribe(tenant.pk, "max")
+    with pytest.raises(PlanError, match="gold"):
+        plans.subscribe(tenant.pk, "gold")
+    with pytest.raises(ValueError, match="time_zone"):
+        plans.subscribe(tenant.pk, "free", time_zone="nowhere")
+
+
+def test_months_are_granted_once_and_missed_ones_are_not_made_up_for(tenant):
+    made = plans.subscribe(tenant.pk, "free", at=datetime(2025, 1, 31, tzinfo=UTC))
+    later = made.granted_until + timedelta(days=70)
+    assert sweeps.grant_monthly(later) == 1
+    assert sweeps.grant_monthly(later) == 0
+    assert CreditGrant.objects.count() == 2
+    Subscription.objects.update(granted_until=None)  # as if an overlapping sweep had not seen it
+    assert sweeps.grant_monthly(later) == 1
+    assert CreditGrant.objects.count() == 2
+    assert_books_balance(wallet_of(tenant))
+
+
+def test_last_month_s_credit_expires_as_the_next_month_begins(tenant):
+    made = plans.subscribe(tenant.pk, "free")
+    sweeps.grant_monthly(made.granted_until)
+    assert sweeps.expire_grants(made.granted_until) == monthly("free")
+    assert sweeps.expire_grants(made.granted_until) == 0
+    assert wallet_of(tenant).posted == monthly("free")
+    assert_books_balance(wallet_of(tenant))
+
+
+def test_ended_subscriptions_are_granted_nothing(tenant):
+    made = plans.subscribe(tenant.pk, "free")
+    Subscription.objects.update(state="ended")
+    assert sweeps.grant_monthly(made.granted_until) == 0
+    assert plans.grant_month(made.pk, made.granted_until) is None
+
+
+def test_upgrade_takes_effect_now_and_grants_the_rest_of_the_difference(tenant):
+    first = plans.subscribe(tenant.pk, "free")
+    period = month_of(first.anchor, "UTC", timezone.now())
+    middle = period.start + (period.end - period.start) / 2
+    second = plans.change_plan(tenant.pk, "business", at=middle)
+    first.refresh_from_db()
+    assert (first.state, second.state, second.anchor) == ("ended", "active", first.anchor)
+    extra = CreditGrant.objects.exclude(amount=monthly("free")).get()
+    assert extra.amount == (monthly("business") // 2) - (monthly("free") // 2)
+    assert extra.expires_at == period.end
+    assert sweeps.grant_monthly(middle) == 0
+    assert plans.change_plan(tenant.pk, "business", at=middle) == second
+    assert CreditGrant.objects.count() == 2
+
+
+def test_downgrade_waits_for_the_end_of_the_month(tenant):
+    first = plans.subscribe(tenant.pk, "business")
+    assert plans.change_plan(tenant.pk, "free") == first
+    assert wallet_of(tenant).posted == monthly("business")
+    sweeps.grant_monthly(first.granted_until)
+    now = Subscription.objects.get(state="active")
+    assert now.version.plan.slug == "free"
+    assert CreditGrant.objects.order_by("-created_at", "-id").first().amount == monthly("free")
+    assert now.granted_until > first.granted_until
+    assert Subscription.objects.count() == 2
+
+
+def test_downgrade_at_once_changes_terms_and_claws_nothing_back(tenant):
+    plans.subscribe(tenant.pk, "business")
+    assert plans.change_plan(tenant.pk, "free", at_once=True).version.plan.slug == "free"
+    assert wallet_of(tenant).posted == monthly("business")
+
+
+def test_a_scheduled_downgrade_is_called_off_by_choosing_the_plan_again(tenant):
+    plans.subscribe(tenant.pk, "business")
+    assert plans.change_plan(tenant.pk, "free").next_version is not None
+    assert plans.change_plan(tenant.pk, "business").next_version is None
+
+
+def test_overdraft_follows_the_plan(tenant):
+    plans.publish_version(Plan.objects.get(slug="max"), overage="overdraft", overdraft_limit=500)
+    plans.subscribe(tenant.pk, "free")
+    assert wallet_of(tenant).overdraft_limit == 0
+    plans.change_plan(tenant.pk, "max")
+    assert wallet_of(tenant).overdraft_limit == 500
+
+
+def test_changing_the_plan_of_nobody_is_refused(tenant):
+    with pytest.raises(NotSubscribedError):
+        plans.change_plan(tenant.pk, "max")

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+
+import pytest
+from django.db import connection
+
+from billing.ids import uuid7
+from billing.models import OutboxEvent, UsageRollup
+from billing.services import rollups
+
+pytestmark = [pytest.mark.money, pytest.mark.django_db]
+
+NOON = datetime(2026, 5, 1, 12, 59, 59, 999_000, tzinfo=UTC)
+
+
+def publish(*records):
+    return OutboxEvent.objects.create(topic="usage", payload={"records": [str(one.request) for one in records]})
+
+
+def sums():
+    return list(
+        UsageRollup.objects.order_by("hour", "model", "requests").values_list(
+            "hour", "model", "api_key", "requests", "input_tokens", "cache_read_tokens", "output_tokens", "charge"
+        )
+    )
+
+
+def test_usage_is_summed_by_hour_key_and_model(record):
+    key = uuid7()
+    publish(
+        record(at=NOON, api_key=key, input_tokens=5, cache_read_tokens=2, output_tokens=3, charge=7),
+        record(at=NOON, api_key=key, input_tokens=1, cache_read_tokens=0, output_tokens=0, charge=1),
+        record(at=NOON, api_key=None, charge=2),
+    )
+    publish(record(at=NOON.replace(hour=13), api_key=key, charge=4), record(at=NOON, model="n", api_key=key, charge=8))
+    assert rollups.consume_usage() == 2
+    twelve, one = datetime(2026, 5, 1, 12, tzinfo=UTC), datetime(2026, 5, 1, 13, tzinfo=UTC)
+    assert sums() == [
+        (twelve, "m", None, 1, 1, 0, 0, 2),
+        (twelve, "m", key, 2, 6, 2, 3, 8),
+        (twelve, "n", key, 1, 1, 0, 0, 8),
+        (one, "m", key, 1, 1, 0, 0, 4),
+    ]
+
+
+def test_an_event_takes_effect_once_and_later_ones_add_up(record):
+    publish(record(at=NOON, charge=3))
+    assert (rollups.consume_usage(), rollups.consume_usage()) == (1, 0)
+    publish(record(at=NOON, charge=4))
+    assert rollups.consume_usage() == 1
+    rollup = UsageRollup.objects.get()
+    assert (rollup.requests, rollup.charge) == (2, 7)
+    assert not OutboxEvent.objects.exists()
+
+
+def test_a_chunk_takes_the_oldest_events_of_its_topic_only(record):
+    OutboxEvent.objects.create(topic="webhook", payload={})
+    first = publish(record())
+    second = publish(record())
+    assert rollups.consume_usage(limit=1) == 1
+    left = set(OutboxEvent.objects.values_list("id", flat=True))
+    assert first.pk not in left
+    assert second.pk in left
+    assert rollups.consume_usage() == 1
+    assert OutboxEvent.objects.get().topic == "webhook"
+
+
+def test_a_failure_leaves_the_events_for_the_next_time(record, monkeypatch):
+    publish(record(charge=3))
+    with monkeypatch.context() as broken:
+        broken.setattr(rollups, "_add", None)
+        with pytest.raises(TypeError):
+            rollups.consume_usage()
+    assert rollups.consume_usage() == 1
+    assert UsageRollup.objects.get().charge == 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_consumers_at_once_count_each_record_once(record):
+    for _ in range(20):
+        publish(record(at=NOON, charge=1), record(at=NOON, model="n", charge=1))
+    start = threading.Barrier(2)
+    failures = []
+
+    def consume():
+        try:
+            start.wait()
+            while rollups.consume_usage(limit=3):
+                pass
+        except Exception as error:  # noqa: BLE001 - handed to the test's thread
+            failures.append(error)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=consume) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert sum(UsageRollup.objects.values_list("requests", flat=True)) == 40
