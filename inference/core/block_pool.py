@@ -88,7 +88,7 @@ class BlockPool:
             if not self._refs[block]:
                 self._cached.discard(block, self._domains[block])
             self._refs[block] += 1
-        return [self._take(domain) for _ in range(fresh)]
+        return [self._take(domain, taken) for taken in range(fresh)]
 
     def release(self, blocks: Sequence[int]) -> None:
         """Let go of a sequence's block table.
@@ -143,11 +143,11 @@ class BlockPool:
         assert all(self._keys[block] is None for block in blank)
         assert sum(key is not None for key in self._keys) == len(self._by_key)
 
-    def _take(self, domain: str) -> int:
+    def _take(self, domain: str, taken: int) -> int:
         if self._blank:
             block = self._blank.pop()
         else:
-            block = self._cached.evict()
+            block = self._cached.evict(domain, taken)
             key = self._keys[block]
             assert key is not None  # only keyed blocks are in the cache
             del self._by_key[key]

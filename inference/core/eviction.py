@@ -40,9 +40,14 @@ class CachedBlocks:
         self._size -= 1
         self._move(domain, len(blocks) + 1, len(blocks))
 
-    def evict(self) -> int:
-        """Take out the block to be lost next and return it; there must be one."""
-        domain = next(iter(self._buckets[self._most]))
+    def evict(self, asking: str, taken: int) -> int:
+        """Take out the block to be lost next and return it; there must be one.
+
+        The domain `asking` has taken `taken` blocks in this go. It gives its own as soon as those would otherwise
+        bring it to where the largest is, so that nobody grows at the cost of an equal.
+        """
+        own = self.count(asking)
+        domain = asking if own and own + taken >= self._most else next(iter(self._buckets[self._most]))
         blocks = self._blocks[domain]
         block, _ = blocks.popitem(last=False)
         self._size -= 1

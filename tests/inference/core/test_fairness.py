@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inference.core.fairness import FairQueue, Prices
+
+
+@dataclass(eq=False)
+class Item:
+    tenant: str
+    weight: int = 1000
+
+
+def pop(queue: FairQueue[Item]) -> Item:
+    item = queue.peek()
+    assert item is not None
+    assert queue.remove(item)
+    return item
+
+
+def test_within_a_tenant_first_in_first_out():
+    queue: FairQueue[Item] = FairQueue()
+    items = [Item("a") for _ in range(5)]
+    for item in items:
+        queue.push(item)
+    assert [pop(queue) for _ in items] == items
+    assert queue.peek() is None
+    assert not queue.remove(items[0])
+
+
+def test_the_front_goes_before_the_back():
+    queue: FairQueue[Item] = FairQueue()
+    first, second, third = (Item("a") for _ in range(3))
+    queue.push(first)
+    queue.push(second, front=True)
+    queue.push(third, front=True)
+    assert [pop(queue) for _ in range(3)] == [third, second, first]
+
+
+def test_the_lowest_counter_goes_first_and_ties_go_to_the_oldest():
+    queue: FairQueue[Item] = FairQueue()
+    for tenant in "bac":
+        queue.push(Item(tenant))
+    assert [item.tenant for item in queue.heads()] == ["b", "a", "c"]
+    queue.charge("b", prompt=10)
+    queue.charge("a", prompt=20)
+    assert [item.tenant for item in queue.heads()] == ["c", "b", "a"]
+    assert queue.peek() is next(queue.heads())
+
+
+def test_charges_are_priced_and_divided_by_the_weight_exactly():
+    queue: FairQueue[Item] = FairQueue(Prices(prompt=1000, cached=100, output=2000))
+    queue.push(Item("light", weight=1000))
+    queue.push(Item("heavy", weight=3000))
+    for tenant in ("light", "heavy"):
+        queue.charge(tenant, prompt=6, cached=30, output=3)
+    assert queue.counter("light") == 15_000_000
+    assert queue.counter("heavy") == 5_000_000
+    queue.charge("heavy", prompt=-6)
+    assert queue.counter("heavy") == 3_000_000
+
+
+def test_a_tenant_that_comes_back_is_lifted_to_the_lowest_that_waits():
+    queue: FairQueue[Item] = FairQueue()
+    for tenant in ("busy", "busier"):
+        queue.push(Item(tenant))
+    queue.charge("busy", prompt=100)
+    queue.charge("busier", prompt=300)
+    queue.push(Item("idle"))
+    assert queue.counter("idle") == queue.counter("busy")
+
+
+def test_with_nobody_waiting_the_level_is_that_of_the_line_that_emptied_last():
+    queue: FairQueue[Item] = FairQueue()
+    queue.push(Item("a"))
+    pop(queue)
+    queue.charge("a", output=500)
+    queue.push(Item("b"))
+    assert queue.counter("b") == queue.counter("a")
+
+
+def test_lifting_never_lowers():
+    queue: FairQueue[Item] = FairQueue()
+    queue.push(Item("a"))
+    pop(queue)
+    queue.charge("a", output=500)
+    before = queue.counter("a")
+    queue.push(Item("b"))
+    queue.charge("b", prompt=-400)
+    queue.push(Item("a"))
+    assert queue.counter("a") == before
+
+
+def test_what_returns_to_the_front_is_not_lifted():
+    queue: FairQueue[Item] = FairQueue()
+    queue.push(Item("a"))
+    back = pop(queue)
+    queue.push(Item("b"))
+    queue.charge("b", prompt=50)
+    queue.push(back, front=True)
+    assert queue.counter("a") == 0
+
+
+def test_forgetting_keeps_active_tenants_and_those_above_the_floor():
+    queue: FairQueue[Item] = FairQueue()
+    for tenant in ("low", "active", "high", "waits"):
+        queue.push(Item(tenant))
+    queue.charge("waits", prompt=10)
+    queue.charge("high", prompt=20)
+    for item in list(queue.heads()):
+        if item.tenant != "waits":
+            queue.remove(item)
+    queue.push(gone := Item("emptied"))
+    queue.remove(gone)
+    queue.prune({"active"})
+    assert set(queue._shares) == {"active", "high", "waits", "emptied"}
