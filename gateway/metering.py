@@ -1,0 +1,112 @@
+"""The meter of one generation: what must be held, how much output that buys, and when to ask for more. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from billing import rating
+from billing.rating import CardPrices
+from inference.types import Usage
+
+LARGEST_SLICE = 4096
+ESTIMATE_MARGIN = (21, 20)  # an estimated prompt is held for with 5 % more
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A hold to ask for: `amount` µcr wanted, `least` acceptable; both absolute."""
+
+    amount: int
+    least: int
+
+
+class Meter:
+    """Prices one request with a pinned card version.
+
+    `allowance` is the output that the hold pays for after the prompt: at the dearest classes until `started` says what
+    the prompt really is, at the actual classes from then on. No token beyond it may be generated.
+    """
+
+    def __init__(
+        self,
+        card: CardPrices,
+        multiplier_bp: int,
+        *,
+        prompt_tokens: int,
+        exact: bool,
+        max_output: int,
+        slice_tokens: int,
+    ) -> None:
+        self.card = card
+        self.multiplier_bp = multiplier_bp
+        self.max_output = max_output
+        self.held = 0
+        self.is_exhausted = False
+        self.usage = Usage()
+        if not exact:
+            prompt_tokens = -(-prompt_tokens * ESTIMATE_MARGIN[0] // ESTIMATE_MARGIN[1])
+        self._prompt_tokens = prompt_tokens
+        self._classes = rating.dearest_input(prompt_tokens, card)
+        self._output_class = rating.dearest_output_class(prompt_tokens, card)
+        self._slice = min(slice_tokens, max_output)
+        self._largest_slice = max(slice_tokens, LARGEST_SLICE)
+
+    def first(self, most: int) -> Wish:
+        """Return the first hold: the prompt and a slice of output, but at most `most` µcr if one token fits in that."""
+        least = self._cost(min(1, self.max_output))
+        return Wish(amount=max(least, min(self._cost(self._slice), most)), least=least)
+
+    @property
+    def allowance(self) -> int:
+        """Output tokens permitted in all."""
+        more = rating.output_tokens_for(self.held, self._classes, self.card, self.multiplier_bp)
+        return min(self.max_output, self.usage.completion + more)
+
+    @property
+    def is_last(self) -> bool:
+        """True when the allowance will not rise any more."""
+        return self.is_exhausted or self.allowance >= self.max_output
+
+    def granted(self, total: int) -> None:
+        """Take note that `total` µcr are held."""
+        self.held = max(self.held, total)
+
+    def started(self, cached_tokens: int) -> None:
+        """Take note of what the prompt really is."""
+        cached = {"cache_read": cached_tokens} if cached_tokens else {}
+        uncached = self._prompt_tokens - cached_tokens
+        self._classes = ({"input": uncached} if uncached > 0 else {}) | cached
+
+    def used(self, usage: Usage) -> None:
+        """Take note of the usage so far."""
+        self.usage = usage
+        self._classes = usage.classes()
+
+    def wish(self) -> Wish | None:
+        """Return the next hold to ask for, twice the slice, when less than half a slice is left; else None."""
+        allowance = self.allowance
+        left = allowance - self.usage.completion
+        if self.is_exhausted or allowance >= self.max_output or left > self._slice // 2:
+            return None
+        wanted = min(self._slice * 2, self._largest_slice, self.max_output - allowance)
+        return Wish(amount=self._cost(left + wanted), least=self._cost(left + 1))
+
+    def extended(self, wish: Wish, total: int) -> None:
+        """Take note of an extension's answer; one that is short is the last."""
+        self.granted(total)
+        self.is_exhausted = total < wish.amount
+        self._slice = min(self._slice * 2, self._largest_slice)
+
+    def refused(self) -> None:
+        """Take note that there is no more credit to hold."""
+        self.is_exhausted = True
+
+    def charge(self, usage: Usage) -> int:
+        """Return the µcr that `usage` costs."""
+        return rating.charge(usage.classes(), self.card, self.multiplier_bp)
+
+    def _cost(self, more: int) -> int:
+        """Return the charge of what was used (or of the prompt) and `more` output tokens at the dearest class."""
+        classes = dict(self._classes)
+        classes[self._output_class] = classes.get(self._output_class, 0) + more
+        return rating.charge(classes, self.card, self.multiplier_bp)

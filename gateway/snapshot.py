@@ -1,0 +1,53 @@
+"""What a gateway keeps in memory of the catalogue, the prices and the plans: immutable, read anew with each epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Min
+from django.utils import timezone
+
+from billing import selectors
+from billing.models import PlanVersion, RateCardVersion
+from billing.rating import CardPrices
+from routing import catalogue
+from routing.catalogue import Catalogue
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The catalogue, the prices in force by card name, and the names of the offered plans with the models they allow.
+
+    `epoch` was read before all of it. `good_until` is when the next published card version comes into force.
+    """
+
+    epoch: int
+    catalogue: Catalogue
+    prices: Mapping[str, CardPrices]
+    plans: Mapping[str, frozenset[str]]  # an empty set allows all
+    good_until: datetime | None = None
+
+    def plans_of(self, model: str) -> tuple[str, ...]:
+        """Return the names of the plans that allow `model`."""
+        return tuple(name for name, allowed in sorted(self.plans.items()) if not allowed or model in allowed)
+
+
+def load_snapshot(epoch: int) -> Snapshot:
+    """Return what the database has now; `epoch` is the one that was read before."""
+    now = timezone.now()
+    coming = RateCardVersion.objects.filter(published_at__isnull=False, effective_from__gt=now)
+    return Snapshot(
+        epoch=epoch,
+        catalogue=catalogue.load(),
+        prices=selectors.prices_at(now),
+        plans=_plans(),
+        good_until=coming.aggregate(first=Min("effective_from"))["first"],
+    )
+
+
+def _plans() -> dict[str, frozenset[str]]:
+    """Return the allowed models of each offered plan's latest version, by the plan's name."""
+    rows = PlanVersion.objects.filter(plan__is_offered=True).order_by("number")
+    return {name: frozenset(allowed) for name, allowed in rows.values_list("plan__name", "allowed_models")}

@@ -1,0 +1,183 @@
+"""A runtime in memory: the writer's own `decide` over values in a dictionary, fake engines, an epoch that stands."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
+
+from billing.ids import uuid7
+from billing.limits.memory import MemoryRateStore
+from billing.limits.types import Bucket
+from billing.rating import CardPrices
+from billing.writer.decide import decide
+from billing.writer.operations import Release, Renew, Reserve, Settle
+from billing.writer.state import HoldRow, View, WalletRow
+from gateway.engines import Engines
+from gateway.epoch import Epoch
+from gateway.intent import Intent
+from gateway.metrics import Metrics
+from gateway.outcome import Outcome
+from gateway.principal import Principal
+from gateway.runtime import Parts, Runtime
+from gateway.snapshot import Snapshot
+from inference.types import Delta, Kind, Message, SamplingParams
+from routing.catalogue import Catalogue, DeploymentEntry, ModelEntry
+
+CARD = CardPrices.build(
+    uuid7(),
+    0,
+    [(0, "input", 10_000_000), (0, "cache_read", 1_000_000), (0, "output", 40_000_000)],
+)
+"""10 µcr per input token, 1 per cached, 40 per output token."""
+
+PROMPT = "x" * 384  # 100 tokens of the fake engine: four characters each, and four for the message
+
+
+class MemoryWriter:
+    """The writer's decisions without a database; `before` may be set to delay or fail an operation."""
+
+    def __init__(self, wallet: UUID, credit: int) -> None:
+        self.wallet = WalletRow(wallet, credit, 0, 0, True, None)
+        self.holds: dict[UUID, HoldRow] = {}
+        self.charges: dict[UUID, int] = {}
+        self.operations: list[object] = []
+        self.before = None
+        self.oldest_age = 0.0
+        self.closed = False
+
+    async def submit(self, operation):
+        await asyncio.sleep(0)
+        if self.before is not None:
+            await self.before(operation)
+        self.operations.append(operation)
+        view = View(datetime.now(UTC), {self.wallet.id: self.wallet}, self.holds, {}, self.charges)
+        [answer], _ = decide([operation], view)
+        return answer
+
+    async def close(self):
+        self.closed = True
+
+    def of(self, kind):
+        return [operation for operation in self.operations if isinstance(operation, kind)]
+
+    @property
+    def reserves(self):
+        return self.of(Reserve)
+
+    @property
+    def settles(self):
+        return self.of(Settle)
+
+    @property
+    def releases(self):
+        return self.of(Release)
+
+    @property
+    def renews(self):
+        return self.of(Renew)
+
+
+def make_principal(wallet=None, **terms):
+    tenant = terms.pop("tenant", None) or uuid7()
+    defaults = {
+        "tenant": tenant,
+        "tenant_slug": "acme",
+        "project": uuid7(),
+        "wallet": wallet or uuid7(),
+        "api_key": uuid7(),
+        "user": None,
+        "scopes": frozenset(),
+        "expires_at": None,
+        "plan": "business",
+        "plan_version": uuid7(),
+        "multiplier_bp": 10_000,
+        "weight": 1000,
+        "concurrency": 4,
+        "slice_tokens": 16,
+        "allowed_models": frozenset(),
+        "default_task": "chat",
+        "request_bucket": Bucket(f"{{{tenant}}}:requests", "requests", 60, 60_000_000, 60),
+        "credit_bucket": Bucket(f"{{{tenant}}}:credits", "credits", 10_000_000, 60_000_000, 10_000_000),
+    }
+    return Principal(**(defaults | terms))
+
+
+def make_catalogue(**options):
+    deployment = DeploymentEntry(uuid4(), "fake-1", "fake", "fake", "local", "", options, 1)
+    model = ModelEntry("fake", frozenset({"chat", "embedding"}), 8192, "fake-card", "", 0)
+    return Catalogue({"fake": model}, {"fake": (deployment,)}, ())
+
+
+class Stand:
+    """A runtime with one tenant and one fake engine, and what tests look at."""
+
+    def __init__(self, runtime, writer, principal, engine):
+        self.runtime = runtime
+        self.writer = writer
+        self.principal = principal
+        self.engine = engine
+
+    @property
+    def record(self):
+        return self.engine.record
+
+    def places(self):
+        """How many concurrency places are held."""
+        return sum(len(holders) for holders in self.runtime.rates._leases.values())
+
+    async def settled(self):
+        """Return when nothing runs any more."""
+        async with asyncio.timeout(5):
+            while self.runtime._tasks or self.runtime.live:
+                await asyncio.sleep(0.001)
+
+
+class StandingEpoch(Epoch):
+    """An epoch that is always fresh and moves only when told to."""
+
+    def __init__(self, value=1):
+        super().__init__()
+        self.publish(value, time.monotonic())
+
+    @property
+    def is_fresh(self):
+        return True
+
+
+async def make_stand(*, credit=1_000_000, terms=None, card=CARD, clock=None, **options):
+    principal = make_principal(**(terms or {}))
+    writer = MemoryWriter(principal.wallet, credit)
+    metrics = Metrics()
+    engines = Engines(metrics)
+    catalogue = make_catalogue(**options)
+    await engines.follow(catalogue.all_deployments())
+    snapshot = Snapshot(1, catalogue, {"fake-card": card}, {"Business": frozenset(), "Free": frozenset({"fake"})})
+    rates = MemoryRateStore(clock) if clock else MemoryRateStore(lambda: 1_000_000)
+    parts = Parts(
+        writer=writer,
+        rates=rates,
+        engines=engines,
+        epoch=StandingEpoch(),
+        principals=None,
+        threads=None,
+        metrics=metrics,
+    )
+    runtime = Runtime(parts, snapshot)
+    [deployment] = catalogue.all_deployments()
+    return Stand(runtime, writer, principal, engines.get(deployment.id))
+
+
+def make_intent(max_tokens=None, prompt=PROMPT, **fields):
+    sampling = fields.pop("sampling", SamplingParams(max_tokens=max_tokens))
+    defaults = {"endpoint": "chat.completions", "kind": Kind.CHAT, "model": "fake"}
+    return Intent(**(defaults | {"messages": (Message("user", prompt),), "sampling": sampling} | fields))
+
+
+async def collect(generation):
+    """Return (events before the end, outcome, text)."""
+    events = [event async for event in generation.events()]
+    *before, outcome = events
+    assert isinstance(outcome, Outcome)
+    return before, outcome, "".join(event.text for event in before if isinstance(event, Delta))
