@@ -72,6 +72,7 @@ class Memory:
 class Story:
     """What was said of one request."""
 
+    prompt: tuple[int, ...]
     tokens: list[int] = field(default_factory=list)
     started: list[int] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
@@ -126,7 +127,7 @@ class Bench:
         )
         self.scheduler.submit(seq)
         self.scheduler.check()
-        self.stories[request_id] = Story()
+        self.stories[request_id] = Story(prompt=ids)
         return seq
 
     def plan(self) -> StepPlan | None:

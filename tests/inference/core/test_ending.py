@@ -201,7 +201,8 @@ def test_a_second_step_can_be_planned_while_one_is_in_flight():
     bench.submit("short", [2] * 3, 3)
     first = bench.plan()
     second = bench.plan()
-    assert first and second
+    assert first
+    assert second
     assert [(row.request_id, row.start) for row in second.rows] == [("long", 4)]
     results = [bench.memory.run(first), bench.memory.run(second)]
     with pytest.raises(ValueError):
@@ -222,7 +223,8 @@ def test_nobody_is_preempted_for_a_step_while_another_is_in_flight():
     first = bench.plan()
     bench.scheduler.extend("a", 8, last=True)  # it has to grow, and only b could make room
     second = bench.plan()
-    assert first and second
+    assert first
+    assert second
     assert [row.request_id for row in second.rows] == ["b"]
     assert bench.scheduler.stats().preemptions == 0
     bench.finish(first)
@@ -344,7 +346,8 @@ def test_abandoning_two_steps_in_flight_goes_newest_first_and_blames_the_first()
     bench = Bench(prefill_chunk=4)
     bench.submit("r", [1] * 10, 3)
     first, second = bench.plan(), bench.plan()
-    assert first and second
+    assert first
+    assert second
     with pytest.raises(ValueError):
         bench.scheduler.abandon(first, RuntimeError())
     for plan in (second, first):

@@ -35,7 +35,9 @@ def test_rows_say_what_to_compute_where():
     bench = Bench()
     bench.submit("r", 10, 4, sampling=SamplingParams(temperature=0.5))
     first, second, third = (bench.step() for _ in range(3))
-    assert first and second and third
+    assert first
+    assert second
+    assert third
     assert [row.start for plan in (first, second, third) for row in plan.rows] == [0, 8, 10]
     assert [len(row.ids) for plan in (first, second, third) for row in plan.rows] == [8, 2, 1]
     assert [row.samples for plan in (first, second, third) for row in plan.rows] == [False, True, True]
