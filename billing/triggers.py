@@ -35,7 +35,7 @@ class TriggerSpec:
 
     @property
     def table(self) -> str:
-        return apps.get_model(self.model)._meta.db_table
+        return str(apps.get_model(self.model)._meta.db_table)
 
     def statements(self, vendor: str) -> Iterator[tuple[str, str]]:
         """Yield (name, statement) of each trigger; the name holds the statement's digest, so a change renames it."""
@@ -135,7 +135,7 @@ _FUNCTIONS = (
 
 
 def install(
-    connection: BaseDatabaseWrapper = default_connection,  # type: ignore[assignment]
+    connection: BaseDatabaseWrapper = default_connection,
     specs: Sequence[TriggerSpec] = GUARDED,
 ) -> None:
     """Make the installed guards of `specs` exactly the expected ones; tables not migrated yet are left out."""
@@ -161,7 +161,7 @@ def install(
 
 
 def missing(
-    connection: BaseDatabaseWrapper = default_connection,  # type: ignore[assignment]
+    connection: BaseDatabaseWrapper = default_connection,
     specs: Sequence[TriggerSpec] = GUARDED,
 ) -> list[str]:
     """Return the names of guards that should exist and don't: empty when every table is guarded."""

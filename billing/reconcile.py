@@ -1,0 +1,87 @@
+"""Reconciliation: what must be true of all rows together, checked as SQL; findings never stop traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from uuid import UUID
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils import timezone
+
+from billing import triggers
+from billing.models import Hold, RateCardVersion, UsageRecord
+from billing.rating import CLASSES, FORMULAS, CardPrices
+from billing.sql import load
+
+LONGEST_OPEN = timedelta(minutes=20)
+"""A lease of 30 s, 15 minutes to find evidence, and the time between sweeps: no hold stays open beyond it."""
+
+STATEMENTS = load(Path(__file__).with_name("sql") / "reconcile.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong: the check's name, the row it is about, and both figures."""
+
+    check: str
+    subject: str
+    detail: str
+
+
+def check(connection: BaseDatabaseWrapper, *, recompute: bool = True, since: datetime | None = None) -> list[Finding]:
+    """Return everything that is wrong; empty when the books are right.
+
+    `recompute` rates the usage records (settled at or after `since`, all without it) again from their own classes,
+    card version and multiplier.
+    """
+    findings = [Finding("trigger_missing", name, "the table can be changed") for name in triggers.missing(connection)]
+    with connection.cursor() as cursor:
+        for name, statement in STATEMENTS.items():
+            cursor.execute(statement)
+            findings += [Finding(name, str(subject), detail) for subject, detail in cursor.fetchall()]
+    findings += _holds_left_open(connection)
+    if recompute:
+        findings += _wrong_charges(connection, since)
+    return findings
+
+
+def _holds_left_open(connection: BaseDatabaseWrapper) -> Iterator[Finding]:
+    late = Hold.objects.using(connection.alias).filter(lease_until__lt=timezone.now() - LONGEST_OPEN)
+    for identifier, lease_until in late.values_list("id", "lease_until"):
+        yield Finding("hold_left_open", str(identifier), f"its lease was over at {lease_until:%Y-%m-%d %H:%M:%S}")
+
+
+def _wrong_charges(connection: BaseDatabaseWrapper, since: datetime | None) -> Iterator[Finding]:
+    """Yield the records whose charge is not what their own facts cost."""
+    cards = _cards(connection)
+    records = UsageRecord.objects.using(connection.alias)
+    if since is not None:
+        records = records.filter(settled_at__gte=since)
+    for record in records.iterator():
+        classes = {name: getattr(record, f"{name}_tokens") for name in CLASSES}
+        card = cards.get(record.card_version)
+        formula = FORMULAS.get(record.formula)
+        if not any(classes.values()):
+            if record.charge:
+                yield Finding("charge_recomputed", str(record.request), f"{record.charge} charged for nothing")
+        elif card is None or formula is None:
+            detail = f"card version {record.card_version} or formula {record.formula} is unknown"
+            yield Finding("charge_recomputed", str(record.request), detail)
+        elif record.charge != (expected := formula(classes, card, record.multiplier_bp)):
+            detail = f"{record.charge} charged, {expected} by its card version"
+            yield Finding("charge_recomputed", str(record.request), detail)
+
+
+def _cards(connection: BaseDatabaseWrapper) -> dict[UUID, CardPrices]:
+    versions = RateCardVersion.objects.using(connection.alias).filter(published_at__isnull=False)
+    return {
+        version.pk: CardPrices.build(
+            version.pk,
+            version.request_fee,
+            [(rate.tier_min_context, rate.usage_class, rate.rate) for rate in version.rates.all()],
+        )
+        for version in versions.prefetch_related("rates")
+    }

@@ -1,0 +1,110 @@
+"""Leases of holds: which are over, and whose they were. What ran under them is for the caller to find out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import connection, transaction
+from django.db.models import F, Q
+from django.db.models.functions import Now
+
+from billing.models import Hold, Wallet
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanedHold:
+    """A hold whose gateway let its lease run out: everything that settling or releasing it takes.
+
+    `checkpoint` is the usage (tokens by class) that its gateway kept last.
+    """
+
+    request: UUID
+    wallet: UUID
+    tenant: UUID
+    project: UUID
+    api_key: UUID | None
+    user: UUID | None
+    model: str
+    deployment: UUID
+    card_version: UUID
+    multiplier_bp: int
+    amount: int
+    checkpoint: Mapping[str, int]
+    owner: UUID
+    reserved_at: datetime
+    orphaned_at: datetime
+
+
+def take_expired(limit: int = 100) -> list[OrphanedHold]:
+    """Mark holds whose lease is over as orphaned, and return them and the ones marked before, oldest lease first.
+
+    An orphan's credit stays held, its lease can't be renewed, and it is returned again by each call until it is
+    settled or released. Several callers may work at once: closing is decided by the writer. At most `limit` are
+    returned.
+    """
+    expired = Q(state=Hold.State.HELD, lease_until__lt=Now())
+    due = list(
+        Hold.objects.filter(expired | Q(state=Hold.State.ORPHANED))
+        .order_by("lease_until", "id")
+        .values_list("id", "wallet_id", "state")[:limit]
+    )
+    by_wallet: dict[UUID, list[UUID]] = defaultdict(list)
+    for identifier, wallet, state in due:
+        if state == Hold.State.HELD:
+            by_wallet[wallet].append(identifier)
+    for wallet, identifiers in sorted(by_wallet.items()):
+        _orphan(wallet, identifiers)
+    found = Hold.objects.filter(pk__in=[identifier for identifier, _, _ in due], state=Hold.State.ORPHANED)
+    return [_as_orphan(hold) for hold in found.order_by("lease_until", "id")]
+
+
+def end_leases_of_earlier_owners(current_owner: UUID) -> int:
+    """Declare over every lease that isn't `current_owner`'s, and return how many there were.
+
+    Only for who has taken an embedded home's lock: it proves that the earlier owners are gone.
+    """
+    others = Hold.objects.filter(state=Hold.State.HELD, lease_until__gt=Now()).exclude(owner=current_owner)
+    return others.update(lease_until=F("reserved_at"))
+
+
+def _orphan(wallet: UUID, identifiers: list[UUID]) -> None:
+    """Under the wallet's lock read the leases again, and mark those that are over."""
+    with transaction.atomic():
+        Wallet.objects.filter(pk=wallet).update(version=F("version") + 1)
+        still = Hold.objects.filter(pk__in=identifiers, state=Hold.State.HELD, lease_until__lt=_clock())
+        still.update(state=Hold.State.ORPHANED, orphaned_at=_clock())
+
+
+def _clock() -> Any:
+    """The database's clock as it is now: on PostgreSQL NOW() stands still since before the lock was waited for."""
+    from django.db.models import DateTimeField, Func
+
+    if connection.vendor == "postgresql":
+        return Func(function="clock_timestamp", output_field=DateTimeField())
+    return Now()
+
+
+def _as_orphan(hold: Hold) -> OrphanedHold:
+    assert hold.orphaned_at is not None, "an orphan says since when"
+    return OrphanedHold(
+        request=hold.id,
+        wallet=hold.wallet_id,
+        tenant=hold.tenant,
+        project=hold.project,
+        api_key=hold.api_key,
+        user=hold.user,
+        model=hold.model,
+        deployment=hold.deployment,
+        card_version=hold.card_version,
+        multiplier_bp=hold.multiplier_bp,
+        amount=hold.amount,
+        checkpoint=hold.checkpoint,
+        owner=hold.owner,
+        reserved_at=hold.reserved_at,
+        orphaned_at=hold.orphaned_at,
+    )

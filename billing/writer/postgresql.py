@@ -1,0 +1,108 @@
+"""A flush as statements for PostgreSQL: array literals as text parameters, encoded before anything is sent."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from billing.rating import FORMULA
+from billing.sql import load
+from billing.writer.rows import hold_rows, outbox_payload, usage_rows
+from billing.writer.state import LEASE_SECONDS, Changes, Demand, GrantRow, HoldRow, View, WalletRow
+
+STATEMENTS = load(Path(__file__).with_name("sql") / "postgresql.sql")
+
+Query = tuple[str, tuple[str, ...]]  # name of the statement, parameters
+Rows = Sequence[Sequence[Any]]
+
+
+def array(values: Iterable[object]) -> str:
+    """Return an array literal of numbers, ids, dates or booleans; None is NULL."""
+    return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
+
+
+def text_array(values: Iterable[str]) -> str:
+    """Return an array literal of texts, quoted."""
+    return "{" + ",".join(['"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values]) + "}"
+
+
+def reads(demand: Demand) -> list[Query]:
+    """The first round trip after BEGIN: locks, then the clock, then what the locks protect."""
+    queries: list[Query] = []
+    if demand.wallets:
+        queries.append(("lock_wallets", (array(demand.wallets),)))
+    queries.append(("clock", ()))
+    if demand.holds:
+        queries.append(("lock_holds", (array(demand.holds),)))
+    if demand.burning:
+        queries.append(("read_grants", (array(demand.burning),)))
+    return queries
+
+
+def view(queries: Sequence[Query], results: Sequence[Rows]) -> View:
+    """What the answers to `reads` say."""
+    found = {name: rows for (name, _), rows in zip(queries, results, strict=True)}
+    grants: dict[UUID, list[GrantRow]] = defaultdict(list)
+    for row in found.get("read_grants", ()):
+        grants[row[1]].append(GrantRow(*row))
+    return View(
+        now=found["clock"][0][0],
+        wallets={row[0]: WalletRow(*row) for row in found.get("lock_wallets", ())},
+        holds={row[0]: HoldRow(*row) for row in found.get("lock_holds", ())},
+        grants=grants,
+    )
+
+
+def charges_of(closed: Sequence[tuple[UUID, date]]) -> Query:
+    """Ask how requests without a hold ended."""
+    return "read_charges", (array(request for request, _ in closed), array(day for _, day in closed))
+
+
+def writes(changes: Changes) -> list[Query]:
+    """The second round trip before COMMIT; statements without rows are left out."""
+    queries: list[Query] = []
+    now = changes.now.isoformat()
+    lease = (changes.now + timedelta(seconds=LEASE_SECONDS)).isoformat()
+    if changes.reserved:
+        columns = list(zip(*hold_rows(changes), strict=True))
+        columns_sent = [text_array(c) if i == 6 else array(c) for i, c in enumerate(columns)]  # 6: the model's name
+        queries.append(("insert_holds", (now, lease, *columns_sent)))
+    if changes.amounts:
+        queries.append(("extend_holds", (array(changes.amounts), array(changes.amounts.values()))))
+    if changes.renewed:
+        ids = sorted(changes.renewed, key=lambda request: request.int)
+        checkpoints = text_array(json.dumps(dict(changes.renewed[request])) for request in ids)
+        queries.append(("renew_holds", (lease, array(ids), checkpoints)))
+    if changes.wallets:
+        posted, held = zip(*changes.wallets.values(), strict=True)
+        queries.append(("move_wallets", (array(changes.wallets), array(posted), array(held))))
+    if changes.closed:
+        columns = list(zip(*usage_rows(changes), strict=True))
+        columns_sent = [text_array(c) if 10 <= i < 16 else array(c) for i, c in enumerate(columns)]  # the named facts
+        queries.append(("insert_usage", (str(FORMULA), now, *columns_sent)))
+    if changes.burns:
+        burns = changes.burns
+        queries.append(
+            (
+                "insert_transfers",
+                (
+                    now,
+                    array(burn.wallet for burn in burns),
+                    array(burn.request for burn in burns),
+                    array(burn.order for burn in burns),
+                    array(burn.amount for burn in burns),
+                    array(burn.grant for burn in burns),
+                ),
+            )
+        )
+    if changes.grants:
+        queries.append(("take_grants", (array(changes.grants), array(changes.grants.values()))))
+    if changes.closed:
+        queries.append(("delete_holds", (array(closing.operation.request for closing in changes.closed),)))
+        queries.append(("insert_outbox", (text_array([outbox_payload(changes.closed)]),)))
+    return queries

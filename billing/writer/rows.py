@@ -1,0 +1,51 @@
+"""What both databases' encodings share: the columns of the rows that a flush inserts, in the statements' order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from datetime import date
+from typing import Any
+from uuid import UUID
+
+from billing.ids import day_of
+from billing.rating import CLASSES
+from billing.writer.operations import Operation, Release, Settle
+from billing.writer.state import Changes, Closing, View
+
+
+def hold_rows(changes: Changes) -> Iterator[tuple[Any, ...]]:
+    """The new holds: id, wallet, tenant, project, key, user, model, deployment, card, multiplier, owner, amount."""
+    for op, amount in changes.reserved:
+        yield (
+            op.request, op.wallet, op.tenant, op.project, op.api_key, op.user, op.model, op.deployment,
+            op.card_version, op.multiplier_bp, op.owner, amount,
+        )  # fmt: skip
+
+
+def usage_rows(changes: Changes) -> Iterator[tuple[Any, ...]]:
+    """The new usage records: request, day, charge, exact, six classes, then the facts."""
+    for closing in changes.closed:
+        op, facts = closing.operation, closing.operation.facts
+        classes = op.classes if isinstance(op, Settle) else {}
+        yield (
+            op.request, day_of(op.request), closing.charge, closing.exact,
+            *(classes.get(name, 0) for name in CLASSES),
+            facts.get("endpoint") or "", facts.get("task") or "", json.dumps(facts.get("route") or {}),
+            facts.get("end_user") or "", facts.get("anomaly") or "", facts.get("finish") or "",
+            facts.get("ttft_ms"), facts.get("duration_ms"),
+        )  # fmt: skip
+
+
+def outbox_payload(closed: Iterable[Closing]) -> str:
+    """What a consumer of topic ``usage`` gets: the ids of the new records."""
+    return json.dumps({"records": [str(closing.operation.request) for closing in closed]})
+
+
+def closed_before(operations: Iterable[Operation], view: View) -> list[tuple[UUID, date]]:
+    """Return (request, day) of what is to be closed and isn't open: its usage record says how it ended."""
+    return [
+        (op.request, day_of(op.request))
+        for op in operations
+        if isinstance(op, Settle | Release) and op.request not in view.holds
+    ]

@@ -1,0 +1,97 @@
+-- The writer on PostgreSQL. Sets travel as array literals; locks are taken in this order: wallets by id, holds by id.
+-- Grants need no lock of their own: whoever changes them holds their wallet's.
+
+-- name: begin
+BEGIN;
+
+-- name: lock_wallets
+SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at
+FROM billing_wallet WHERE id = ANY(%s::uuid[]) ORDER BY id FOR NO KEY UPDATE;
+
+-- After the locks, so that it is later than any change that they waited for.
+-- name: clock
+SELECT clock_timestamp();
+
+-- name: lock_holds
+SELECT id, wallet_id, state, amount, owner, reserved_at
+FROM billing_hold WHERE id = ANY(%s::uuid[]) ORDER BY id FOR UPDATE;
+
+-- name: read_grants
+SELECT id, wallet_id, remaining, effective_at, expires_at
+FROM billing_creditgrant
+WHERE wallet_id = ANY(%s::uuid[]) AND remaining > 0 AND voided_at IS NULL
+ORDER BY wallet_id, priority, expires_at NULLS LAST, kind = 'paid', effective_at, id;
+
+-- Only asked for what was to be closed and has no hold (any more).
+-- name: read_charges
+SELECT r.request, r.charge
+FROM unnest(%s::uuid[], %s::date[]) AS asked(request, day)
+JOIN billing_usagerecord r ON r.day = asked.day AND r.request = asked.request
+ORDER BY r.revision;
+
+-- name: insert_holds
+INSERT INTO billing_hold (id, wallet_id, tenant, project, api_key, "user", model, deployment, card_version,
+    multiplier_bp, owner, amount, state, checkpoint, reserved_at, lease_until)
+SELECT r.*, 0, '{}'::jsonb, %s::timestamptz, %s::timestamptz
+FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::uuid[],
+    %s::uuid[], %s::int[], %s::uuid[], %s::bigint[]) AS r;
+
+-- name: extend_holds
+UPDATE billing_hold h SET amount = d.amount
+FROM unnest(%s::uuid[], %s::bigint[]) AS d(id, amount) WHERE h.id = d.id;
+
+-- A checkpoint never falls: of each class the greater count stays.
+-- name: renew_holds
+UPDATE billing_hold h SET lease_until = %s::timestamptz, checkpoint = (
+    SELECT coalesce(jsonb_object_agg(best.key, best.value), '{}'::jsonb) FROM (
+        SELECT each.key, max(each.value::bigint) AS value FROM (
+            SELECT * FROM jsonb_each_text(h.checkpoint) UNION ALL SELECT * FROM jsonb_each_text(d.checkpoint)
+        ) AS each GROUP BY each.key
+    ) AS best)
+FROM unnest(%s::uuid[], %s::jsonb[]) AS d(id, checkpoint) WHERE h.id = d.id;
+
+-- name: move_wallets
+UPDATE billing_wallet w SET posted = w.posted + d.posted, held = w.held + d.held, version = w.version + 1
+FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[]) AS d(id, posted, held) WHERE w.id = d.id;
+
+-- A hold that isn't there leaves NULLs, which the table refuses.
+-- name: insert_usage
+INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, "user", end_user, wallet, model,
+    deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
+    cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
+    anomaly, finish, ttft_ms, duration_ms, reserved_at, settled_at)
+SELECT c.request, c.day, c.request, 0, h.tenant, h.project, h.api_key, h."user", c.end_user, h.wallet_id, h.model,
+    h.deployment, c.endpoint, c.task, c.route, c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
+    c.cache_write_long_tokens, c.output_tokens, c.reasoning_tokens, h.card_version, h.multiplier_bp, %s::smallint,
+    c.charge, h.amount, c.exact, c.anomaly, c.finish, c.ttft_ms, c.duration_ms, h.reserved_at, %s::timestamptz
+FROM unnest(%s::uuid[], %s::date[], %s::bigint[], %s::bool[], %s::int[], %s::int[], %s::int[], %s::int[], %s::int[],
+    %s::int[], %s::text[], %s::text[], %s::jsonb[], %s::text[], %s::text[], %s::text[], %s::int[], %s::int[])
+    AS c(request, day, charge, exact, input_tokens, cache_read_tokens, cache_write_short_tokens,
+        cache_write_long_tokens, output_tokens, reasoning_tokens, endpoint, task, route, end_user, anomaly, finish,
+        ttft_ms, duration_ms)
+LEFT JOIN billing_hold h ON h.id = c.request;
+
+-- name: insert_transfers
+INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, request, "order", grant_id, effective_at, actor,
+    reason)
+SELECT a.id, (SELECT u.id FROM billing_ledgeraccount u WHERE u.kind = 'usage' AND u.wallet_id IS NULL), b.amount, 2,
+    b.request, b.position, b.source, %s::timestamptz, '', ''
+FROM unnest(%s::uuid[], %s::uuid[], %s::smallint[], %s::bigint[], %s::uuid[])
+    AS b(wallet, request, position, amount, source)
+LEFT JOIN billing_ledgeraccount a ON a.wallet_id = b.wallet AND a.kind = 'wallet';
+
+-- name: take_grants
+UPDATE billing_creditgrant g SET remaining = g.remaining - d.taken
+FROM unnest(%s::uuid[], %s::bigint[]) AS d(id, taken) WHERE g.id = d.id;
+
+-- name: delete_holds
+DELETE FROM billing_hold WHERE id = ANY(%s::uuid[]);
+
+-- name: insert_outbox
+INSERT INTO billing_outboxevent (topic, payload, attempts) SELECT 'usage', payload, 0 FROM unnest(%s::jsonb[]) AS payload;
+
+-- name: commit
+COMMIT;
+
+-- name: rollback
+ROLLBACK;

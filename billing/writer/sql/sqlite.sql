@@ -1,0 +1,74 @@
+-- The writer on SQLite. Reads take sets as JSON lists of ids; writes run once per row. BEGIN IMMEDIATE is the lock.
+
+-- name: begin
+BEGIN IMMEDIATE;
+
+-- name: lock_wallets
+SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at
+FROM billing_wallet WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: lock_holds
+SELECT id, wallet_id, state, amount, owner, reserved_at
+FROM billing_hold WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: read_grants
+SELECT id, wallet_id, remaining, effective_at, expires_at
+FROM billing_creditgrant
+WHERE wallet_id IN (SELECT value FROM json_each(?)) AND remaining > 0 AND voided_at IS NULL
+ORDER BY wallet_id, priority, expires_at IS NULL, expires_at, kind = 'paid', effective_at, id;
+
+-- name: read_charges
+SELECT request, charge FROM billing_usagerecord
+WHERE (day, request) IN (SELECT value ->> 1, value ->> 0 FROM json_each(?)) ORDER BY revision;
+
+-- name: insert_holds
+INSERT INTO billing_hold (id, wallet_id, tenant, project, api_key, "user", model, deployment, card_version,
+    multiplier_bp, owner, amount, state, checkpoint, reserved_at, lease_until)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '{}', ?, ?);
+
+-- name: extend_holds
+UPDATE billing_hold SET amount = ? WHERE id = ?;
+
+-- A checkpoint never falls: of each class the greater count stays.
+-- name: renew_holds
+UPDATE billing_hold SET lease_until = ?, checkpoint = (
+    SELECT json_group_object(key, value) FROM (
+        SELECT key, max(value) AS value FROM (
+            SELECT key, value FROM json_each(billing_hold.checkpoint) UNION ALL SELECT key, value FROM json_each(?)
+        ) GROUP BY key
+    ))
+WHERE id = ?;
+
+-- name: move_wallets
+UPDATE billing_wallet SET posted = posted + ?, held = held + ?, version = version + 1 WHERE id = ?;
+
+-- name: insert_usage
+INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, "user", end_user, wallet, model,
+    deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
+    cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
+    anomaly, finish, ttft_ms, duration_ms, reserved_at, settled_at)
+SELECT ?1, ?2, ?1, 0, h.tenant, h.project, h.api_key, h."user", ?14, h.wallet_id, h.model, h.deployment, ?11, ?12, ?13,
+    ?5, ?6, ?7, ?8, ?9, ?10, h.card_version, h.multiplier_bp, ?19, ?3, h.amount, ?4, ?15, ?16, ?17, ?18, h.reserved_at,
+    ?20
+FROM (SELECT 1) LEFT JOIN billing_hold h ON h.id = ?1;
+
+-- name: insert_transfers
+INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, request, "order", grant_id, effective_at, actor,
+    reason)
+VALUES ((SELECT id FROM billing_ledgeraccount WHERE wallet_id = ? AND kind = 'wallet'),
+    (SELECT id FROM billing_ledgeraccount WHERE wallet_id IS NULL AND kind = 'usage'), ?, 2, ?, ?, ?, ?, '', '');
+
+-- name: take_grants
+UPDATE billing_creditgrant SET remaining = remaining - ? WHERE id = ?;
+
+-- name: delete_holds
+DELETE FROM billing_hold WHERE id = ?;
+
+-- name: insert_outbox
+INSERT INTO billing_outboxevent (topic, payload, attempts) VALUES ('usage', ?, 0);
+
+-- name: commit
+COMMIT;
+
+-- name: rollback
+ROLLBACK;

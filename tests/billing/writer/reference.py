@@ -1,0 +1,95 @@
+"""What the writer must equal: one operation at a time over plain dictionaries, written without looking at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from billing.writer.operations import Extend, Held, Refused, Release, Renewed, Reserve, Settle, Settled, Stale
+
+FOREVER = 10**9
+
+
+@dataclass
+class Grant:
+    id: object
+    remaining: int
+    order: tuple
+    since: int = 0
+    until: int = FOREVER
+
+
+@dataclass
+class Purse:
+    posted: int = 0
+    held: int = 0
+    overdraft: int = 0
+    grants: list = field(default_factory=list)
+
+    @property
+    def available(self):
+        return self.posted - self.held + self.overdraft
+
+
+@dataclass
+class Reference:
+    purses: dict
+    now: int = 0
+    holds: dict = field(default_factory=dict)  # request → [wallet, amount, owner, moment, checkpoint]
+    records: dict = field(default_factory=dict)  # request → (charge, classes, held)
+    transfers: set = field(default_factory=set)  # (request, order, grant, amount)
+
+    def apply(self, op):  # noqa: PLR0911 - one rule per operation
+        self.now += 1
+        if isinstance(op, Reserve):
+            purse = self.purses[op.wallet]
+            if op.request in self.holds:
+                return Held(self.holds[op.request][1], purse.available)
+            take = min(op.amount, purse.available)
+            if purse.available < 0 or take < op.least:
+                return Refused("wallet", purse.available)
+            purse.held += take
+            self.holds[op.request] = [op.wallet, take, op.owner, self.now, {}]
+            return Held(take, purse.available)
+        if isinstance(op, Extend):
+            if op.request not in self.holds:
+                return Stale()
+            purse, hold = self.purses[op.wallet], self.holds[op.request]
+            reach = hold[1] + purse.available
+            target = min(op.amount, reach)
+            target = max(target, hold[1])
+            if target < op.least:
+                return Refused("wallet", purse.available)
+            purse.held += target - hold[1]
+            hold[1] = target
+            return Held(target, purse.available)
+        if isinstance(op, Settle | Release):
+            charge = op.charge if isinstance(op, Settle) else 0
+            purse = self.purses[op.wallet]
+            if op.request not in self.holds:
+                same = op.request in self.records and self.records[op.request][0] == charge
+                return Settled(charge, purse.posted, purse.held) if same else Stale()
+            _, amount, _, moment, _ = self.holds.pop(op.request)
+            purse.held -= amount
+            purse.posted -= charge
+            self.records[op.request] = (charge, dict(op.classes) if isinstance(op, Settle) else {}, amount)
+            first = [g for g in purse.grants if g.since <= moment < g.until]
+            second = [g for g in purse.grants if moment < g.since <= self.now < g.until]
+            number = 0
+            for one in sorted(first, key=lambda g: g.order) + sorted(second, key=lambda g: g.order):
+                part = min(charge, one.remaining)
+                if part:
+                    one.remaining -= part
+                    charge -= part
+                    self.transfers.add((op.request, number, one.id, part))
+                    number += 1
+            if charge:
+                self.transfers.add((op.request, number, None, charge))
+            return Settled(self.records[op.request][0], purse.posted, purse.held)
+        renewed = set()
+        for request, classes in op.checkpoints.items():
+            if request in self.holds and self.holds[request][2] == op.owner:
+                kept = self.holds[request][4]
+                for name, count in classes.items():
+                    kept[name] = max(kept.get(name, 0), count)
+                renewed.add(request)
+        return Renewed(frozenset(renewed))

@@ -1,0 +1,89 @@
+"""A small world for the writer: wallets with credit, operations with sensible defaults, and its invariants."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Iterator
+
+from django.db import connection
+
+from billing.ids import uuid7
+from billing.models import CreditGrant, Wallet
+from billing.services import credits, wallets
+from billing.writer import Writer, open_writer
+from billing.writer.operations import Extend, Release, Renew, Reserve, Settle
+from gateway.models import Tenant
+
+OWNER, DEPLOYMENT, CARD = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
+
+
+def make_wallet(credit: int = 0, overdraft: int = 0) -> Wallet:
+    tenant = Tenant.objects.create(name="t", slug=uuid.uuid4().hex)
+    wallet = wallets.open_wallet(tenant_id=tenant.pk)
+    if overdraft:
+        Wallet.objects.filter(pk=wallet.pk).update(overdraft_limit=overdraft)
+    if credit:
+        grant(wallet, credit)
+    return Wallet.objects.get(pk=wallet.pk)
+
+
+def grant(wallet: Wallet, amount: int, kind=CreditGrant.Kind.PAID, **options) -> CreditGrant:
+    return credits.grant(wallet_id=wallet.pk, amount=amount, kind=kind, key=uuid.uuid4().hex, **options)
+
+
+def reserve(wallet: Wallet, amount: int, least: int | None = None, request=None, owner=OWNER) -> Reserve:
+    return Reserve(
+        request=request or uuid7(), wallet=wallet.pk, amount=amount, least=amount if least is None else least,
+        owner=owner, deployment=DEPLOYMENT, card_version=CARD, tenant=wallet.tenant_id, project=DEPLOYMENT,
+        api_key=None, model='a "m\\odel", {really}',
+    )  # fmt: skip
+
+
+def extend(made: Reserve, amount: int, least: int = 0) -> Extend:
+    return Extend(made.request, made.wallet, amount, least)
+
+
+def settle(made: Reserve, charge: int, classes=None, **facts) -> Settle:
+    return Settle(made.request, made.wallet, charge, classes or {"input": charge}, facts)
+
+
+def release(made: Reserve) -> Release:
+    return Release(made.request, made.wallet, {"finish": "nothing_ran"})
+
+
+def renew(*made: Reserve, owner=OWNER, **classes: int) -> Renew:
+    return Renew(owner, {one.request: classes for one in made})
+
+
+class Desk:
+    """A writer with a loop of its own, asked from synchronous tests."""
+
+    def __init__(self, runner: asyncio.Runner, writer: Writer) -> None:
+        self.runner = runner
+        self.writer = writer
+
+    def ask(self, *operations):
+        """Submit all of them in one turn of the loop and return the answers; exceptions are answers too."""
+
+        async def together():
+            return await asyncio.gather(*map(self.writer.submit, operations), return_exceptions=True)
+
+        return self.runner.run(together())
+
+    def ask_one(self, operation):
+        answer = self.ask(operation)[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@contextlib.contextmanager
+def open_desk(**options) -> Iterator[Desk]:
+    with asyncio.Runner() as runner:
+        desk = Desk(runner, open_writer(connection.settings_dict, **options))
+        try:
+            yield desk
+        finally:
+            runner.run(desk.writer.close())
