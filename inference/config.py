@@ -46,7 +46,9 @@ class EngineConfig:
 class WorkerConfig:
     """A worker process: where it listens, its append-only record, the secret that roots its cache keys, its engines.
 
-    `threads` 0 takes every core. `endpoint` is a ZeroMQ address; an ipc path holds at most 107 characters.
+    `threads` 0 takes every core. `endpoint` is a ZeroMQ address; an ipc path holds at most 107 characters. A tcp
+    endpoint needs `curve_secret`, the worker's own CURVE key, and in `curve_clients` the public keys of the gateways
+    that may connect (all in Z85).
     """
 
     endpoint: str
@@ -59,6 +61,17 @@ class WorkerConfig:
     prepared_seconds: float = 30.0
     session_bytes: int = 64 * 1024 * 1024
     drain_seconds: float = 5.0
+    curve_secret: str = ""
+    curve_clients: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.endpoint.startswith("ipc://") and len(self.endpoint.removeprefix("ipc://").encode()) > 107:
+            raise ValueError(f"endpoint {self.endpoint}: an ipc path holds at most 107 characters")
+        if self.endpoint.startswith("tcp://") and not (self.curve_secret and self.curve_clients):
+            raise ValueError(f"endpoint {self.endpoint}: tcp needs curve_secret and curve_clients")
+        names = [engine.deployment for engine in self.engines]
+        if len(set(names)) != len(names):
+            raise ValueError("a deployment stands twice among the engines")
 
     @classmethod
     def load(cls, path: Path) -> WorkerConfig:
@@ -66,7 +79,8 @@ class WorkerConfig:
         try:
             data = json.loads(path.read_text())
             engines = tuple(EngineConfig(**engine) for engine in data.pop("engines"))
-            return cls(engines=engines, **data)
+            clients = tuple(data.pop("curve_clients", ()))
+            return cls(engines=engines, curve_clients=clients, **data)
         except (TypeError, KeyError, json.JSONDecodeError) as error:
             raise ValueError(f"worker spec {path}: {error}") from error
 

@@ -11,12 +11,13 @@ import math
 import struct
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from inference.config import EngineConfig
 from inference.core.step import EncodeRow, Row, RowFailure, StepPlan, StepResult
 from inference.errors import ModelRefusedError
+from inference.execution.backend import LoadedModel
 from inference.text.byte_tokenizer import END_OF_TURN, START_OF_TURN, VOCABULARY
 from inference.types import Kind
 
@@ -44,18 +45,20 @@ class FakeModelOptions:
     refuse: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class FakePending:
-    """A step that is over at `due` (monotonic seconds)."""
+    """A step that is over at `due` (monotonic seconds), with a result or an error."""
 
-    result: StepResult
+    outcome: StepResult | Exception
     due: float
 
     def wait(self) -> StepResult:
         delay = self.due - time.monotonic()
         if delay > 0:
             time.sleep(delay)
-        return self.result
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
 
 
 class FakeRunner:
@@ -69,12 +72,17 @@ class FakeRunner:
 
     def launch(self, plan: StepPlan) -> FakePending:
         options = self._options
+        due = time.monotonic() + options.step_seconds + options.token_seconds * plan.tokens
+        try:
+            return FakePending(self._compute(plan), due)
+        except Exception as error:  # noqa: BLE001  what a step raised belongs to whoever waits for it
+            return FakePending(error, due)
+
+    def _compute(self, plan: StepPlan) -> StepResult:
         for row in plan.rows:
             self._write(row)
         tokens = tuple(self._sample(row) if row.samples else None for row in plan.rows)
-        vectors = tuple(self._encode(row) for row in plan.encodes)
-        spent = options.step_seconds + options.token_seconds * plan.tokens
-        return FakePending(StepResult(tokens, vectors), time.monotonic() + spent)
+        return StepResult(tokens, tuple(self._encode(row) for row in plan.encodes))
 
     def reset(self) -> None:
         """Forget every cached token."""
@@ -127,25 +135,11 @@ class FakeRunner:
         return struct.pack(f"<{len(values)}f", *(value / norm for value in values))
 
 
-@dataclass(frozen=True, slots=True)
-class FakeModel:
-    """What `inference.execution.load.load_model` returns for a real model, here without one."""
+def load_fake_model(config: EngineConfig) -> LoadedModel:
+    """Return the fake model of `config`; raise `ModelRefusedError` for an unknown option.
 
-    kinds: frozenset[Kind]
-    max_context: int
-    max_input: int
-    vocab_size: int
-    eos_ids: frozenset[int]
-    kv_blocks: int
-    block_size: int
-    vector_width: int
-    runner: FakeRunner
-    tokenizer_folder: Path | None = None
-    details: dict[str, str] = field(default_factory=dict)
-
-
-def load_fake_model(config: EngineConfig) -> FakeModel:
-    """Return the fake model of `config`; raise `ModelRefusedError` for an unknown option."""
+    It has no tokenizer folder: its tokens are those of `inference.text.byte_tokenizer`.
+    """
     unknown = set(config.options) - {option.name for option in fields(FakeModelOptions)}
     if unknown:
         raise ModelRefusedError(f"engine {config.deployment}: unknown fake options {sorted(unknown)}")
@@ -154,7 +148,7 @@ def load_fake_model(config: EngineConfig) -> FakeModel:
         raise ModelRefusedError(options.refuse)
     blocks = math.ceil(config.kv_tokens / config.block_size) + 1
     context = min(config.max_context or options.max_context, options.max_context)
-    return FakeModel(
+    return LoadedModel(
         kinds=frozenset(Kind(kind) for kind in options.kinds),
         max_context=context,
         max_input=context,
@@ -163,6 +157,7 @@ def load_fake_model(config: EngineConfig) -> FakeModel:
         kv_blocks=blocks,
         block_size=config.block_size,
         vector_width=options.vector_width,
+        tokenizer_folder=Path(),
         runner=FakeRunner(options, blocks, config.block_size),
         details={"architecture": "fake"},
     )

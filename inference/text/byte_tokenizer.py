@@ -20,8 +20,9 @@ class ByteTokenizer:
             ids += [START_OF_TURN, *f"{message.role}\n{message.content}".encode(), END_OF_TURN]
         return [*ids, START_OF_TURN, *b"assistant\n"]
 
-    def encode(self, text: str) -> list[int]:
-        return list(text.encode()) or [END_OF_TURN]
+    def encode(self, text: str, limit: int = 0) -> list[int]:
+        ids = [*text.encode(), END_OF_TURN]
+        return [*ids[: limit - 1], END_OF_TURN] if 0 < limit < len(ids) else ids
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(token for token in ids if token < END_OF_TURN).decode("utf-8", "replace")

@@ -21,8 +21,8 @@ class Tokenizer(Protocol):
         """
         ...
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of one embedding input, with what the model puts around it."""
+    def encode(self, text: str, limit: int = 0) -> list[int]:
+        """The ids of one embedding input, with what the model puts around it, cut to `limit` ids in all if not 0."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -73,9 +73,10 @@ class FolderTokenizer:
             ids += self._ids(piece) if number % 2 == 0 else self._ids(found[int(piece)], plain=True)
         return ids
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, limit: int = 0) -> list[int]:
         plain = self._control is not None and self._control.search(text) is not None
-        return list(self._encoder(text, add_special_tokens=True, split_special_tokens=plain)["input_ids"])
+        cut = {"truncation": True, "max_length": limit} if limit else {}
+        return list(self._encoder(text, add_special_tokens=True, split_special_tokens=plain, **cut)["input_ids"])
 
     def decode(self, ids: Sequence[int]) -> str:
         if self._rust is not None:

@@ -1,7 +1,8 @@
 """What gateway and worker say to each other: numbered frames, each one tagged message in msgpack.
 
 A frame is two parts: the sender's running number (8 bytes, from 1, per session and direction) and the message. A gap
-in the numbers means that a frame was lost, and ends the session.
+in the numbers means that a frame was lost, and ends the session. Only `Fatal` comes without a number (0): it is said
+to those whose numbers nobody knows.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from inference.types import (
 )
 
 VERSION = 1
+UNNUMBERED = 0
 
 
 class ProtocolError(Exception):
@@ -243,13 +245,17 @@ class Inbound:
         if len(parts) != 2 or len(parts[0]) != _number.size:
             raise ProtocolError(f"a frame of {len(parts)} parts")
         (number,) = _number.unpack(parts[0])
-        if number != self._next:
+        if number not in {self._next, UNNUMBERED}:
             raise ProtocolError(f"frame {number} came where {self._next} was due")
-        self._next += 1
         try:
-            return self._decoder.decode(parts[1])
+            message = self._decoder.decode(parts[1])
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise ProtocolError(f"frame {number}: {error}") from error
+        if number != UNNUMBERED:
+            self._next += 1
+        elif not isinstance(message, Fatal):
+            raise ProtocolError("a frame without a number")
+        return message
 
 
 def worker_inbound() -> Inbound:
@@ -269,7 +275,6 @@ _KINDS: dict[str, type[EngineError]] = {
     "draining": DrainingError,
     "overloaded": OverloadedError,
     "unprepared": UnpreparedError,
-    "closed": UnpreparedError,
     "unreachable": UnreachableError,
 }
 

@@ -1,0 +1,33 @@
+"""One sequence's text as it is generated: tokens in, text that may be sent out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from inference.text.detokenizer import Detokenizer
+from inference.text.stops import StopMatcher
+
+
+class TextStream:
+    """Detokenizer and stop strings of one sequence. `matched` is the stop string that ended the text, or None."""
+
+    __slots__ = ("_detokenizer", "_stops")
+
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], prompt: Sequence[int] = (), stops: Sequence[str] = ()
+    ) -> None:
+        self._detokenizer = Detokenizer(decode, prompt)
+        self._stops = StopMatcher(stops)
+
+    @property
+    def matched(self) -> str | None:
+        return self._stops.matched
+
+    def push(self, tokens: Iterable[int]) -> str:
+        """Return the text that `tokens` add; after a match nothing more comes."""
+        return "".join(self._stops.push(self._detokenizer.push(token)) for token in tokens)
+
+    def finish(self) -> str:
+        """Return what was held back, at the end of the tokens; it may still complete a stop string."""
+        text = self._stops.push(self._detokenizer.finish())
+        return text if self.matched is not None else text + self._stops.finish()

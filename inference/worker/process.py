@@ -1,0 +1,249 @@
+"""The worker process: takes its record, binds, loads its models, serves, drains and leaves.
+
+Three threads: the main one loads models and waits for signals, the reader (`reader.py`) owns the socket, the step
+thread (`loop.py`) owns models and schedulers.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import secrets
+import signal
+import threading
+import time
+from pathlib import Path
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+
+from inference.config import EngineConfig, WorkerConfig
+from inference.errors import ModelRefusedError
+from inference.execution.backend import LoadedModel
+from inference.text.byte_tokenizer import ByteTokenizer
+from inference.text.tokenizer import FolderTokenizer, Tokenizer
+from inference.worker.active import Active, AddEngineCommand, Command, DrainCommand, StopCommand
+from inference.worker.loop import StepLoop
+from inference.worker.protocol import FromWorker
+from inference.worker.reader import Outgoing, Reader
+from inference.worker.record import Record
+from inference.worker.served import ServedEngine
+
+log = logging.getLogger(__name__)
+
+
+class Outbox:
+    """What is to be sent, in order; any thread may leave something, the reader is woken for each entry."""
+
+    def __init__(self, wake: Any) -> None:
+        self.queue: SimpleQueue[Outgoing] = SimpleQueue()
+        self._wake = wake
+        self._mutex = threading.Lock()
+
+    def send(self, session: bytes, message: FromWorker) -> None:
+        """Send `message` to `session`, if it is still there by then."""
+        self._put((session, message))
+
+    def announce(self) -> None:
+        """Tell every session what is served and how it is."""
+        self._put((b"", None))
+
+    def finish(self) -> None:
+        """End the reader when everything before this has been sent."""
+        self._put(None)
+
+    def _put(self, entry: Outgoing) -> None:
+        with self._mutex:
+            self.queue.put(entry)
+            self._wake.send(b"")
+
+
+class Worker:
+    """One worker process's parts. `run` returns its exit status."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        """Take the record, bind the endpoint; raise `RecordLockedError` or `zmq.ZMQError`."""
+        self.config = config
+        self.incarnation = secrets.token_hex(8)
+        self._ending = threading.Event()
+        self._broken = threading.Event()
+        self._record = Record(Path(config.record))
+        self._context = zmq.Context()
+        self._authenticator: ThreadAuthenticator | None = None
+        self._router = self._bind()
+        wake_in, wake_out = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)
+        for socket in (wake_in, wake_out):
+            socket.set_hwm(0)
+        wake_out.bind("inproc://wake")
+        wake_in.connect("inproc://wake")
+        self._sockets = (wake_in, wake_out)
+        self._outbox = Outbox(wake_in)
+        self._inbox: SimpleQueue[Command] = SimpleQueue()
+        registry: dict[str, Active] = {}
+        self._loop = StepLoop(record=self._record, registry=registry, inbox=self._inbox, outbox=self._outbox)
+        self._reader = Reader(
+            router=self._router,
+            wake=wake_out,
+            incarnation=self.incarnation,
+            record=self._record,
+            registry=registry,
+            inbox=self._inbox,
+            loop=self._loop,
+            tell=self._outbox.send,
+            session_seconds=config.session_seconds,
+            session_bytes=config.session_bytes,
+            prepared_seconds=config.prepared_seconds,
+        )
+        for engine in config.engines:
+            self._reader.unready[engine.deployment] = "loading"
+
+    def run(self) -> int:
+        """Serve until SIGTERM or SIGINT (then 0, after a drain) or until a thread breaks (then 1)."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        steps = threading.Thread(target=self._guard, args=(self._loop.run,), name="steps", daemon=True)
+        reader = threading.Thread(
+            target=self._guard, args=(self._reader.run, self._outbox.queue), name="reader", daemon=True
+        )
+        reader.start()
+        log.info("listening", extra={"endpoint": self.config.endpoint, "incarnation": self.incarnation})
+        steps.start()
+        engines = self._load_all()
+        gc.collect()
+        gc.freeze()
+        self._ending.wait()
+        if not self._broken.is_set():
+            self._drain(engines)
+        self._inbox.put(StopCommand())
+        self._outbox.finish()
+        reader.join(timeout=2)
+        broken = self._broken.is_set()
+        if not broken:
+            steps.join(timeout=2)
+            self._close()
+        log.info("stopped", extra={"broken": broken})
+        return int(broken)
+
+    # -- start --------------------------------------------------------------------------------------------------
+
+    def _bind(self) -> Any:
+        config = self.config
+        router = self._context.socket(zmq.ROUTER)
+        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        router.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        router.setsockopt(zmq.LINGER, 500)
+        router.setsockopt(zmq.MAXMSGSIZE, config.session_bytes)
+        router.set_hwm(0)
+        if config.curve_secret:
+            allowed = {key.encode() for key in config.curve_clients}
+            self._authenticator = ThreadAuthenticator(self._context)
+            self._authenticator.start()
+            self._authenticator.configure_curve_callback("*", _KeyList(allowed))
+            router.setsockopt(zmq.CURVE_SERVER, 1)
+            router.setsockopt(zmq.CURVE_SECRETKEY, config.curve_secret.encode())
+        if config.endpoint.startswith("ipc://"):
+            path = Path(config.endpoint.removeprefix("ipc://"))
+            path.parent.mkdir(parents=True, exist_ok=True)
+        router.bind(config.endpoint)
+        return router
+
+    def _load_all(self) -> list[ServedEngine]:
+        """Load one model after the other; a model that can't be served leaves the others alone."""
+        engines = []
+        for config in self.config.engines:
+            if self._ending.is_set():
+                break
+            began = time.monotonic()
+            try:
+                engine = self._load(config)
+            except ModelRefusedError as error:
+                log.error("model refused: %s", error, extra={"deployment": config.deployment})
+                self._reader.unready[config.deployment] = f"model refused: {error}"
+            except Exception as error:
+                log.exception("loading failed", extra={"deployment": config.deployment})
+                self._reader.unready[config.deployment] = f"loading failed: {error}"
+            else:
+                engines.append(engine)
+                self._inbox.put(AddEngineCommand(engine))
+                self._reader.engines[config.deployment] = engine
+                del self._reader.unready[config.deployment]
+                log.info(
+                    "model ready",
+                    extra={
+                        "deployment": config.deployment,
+                        "seconds": round(time.monotonic() - began, 3),
+                        **{f"model_{key}": value for key, value in engine.info.details.items()},
+                    },
+                )
+            self._outbox.announce()
+        return engines
+
+    def _load(self, config: EngineConfig) -> ServedEngine:
+        model: LoadedModel
+        tokenizer: Tokenizer
+        if config.architecture == "fake":
+            from inference.architectures.fake import load_fake_model
+
+            model, tokenizer = load_fake_model(config), ByteTokenizer()
+        else:
+            # Here and not above: it imports torch.
+            from inference.execution.load import load_model
+
+            model = load_model(config, threads=self.config.threads)
+            tokenizer = FolderTokenizer(model.tokenizer_folder)
+        return ServedEngine(
+            config,
+            model,
+            tokenizer,
+            secret=self.config.secret.encode(),
+            pause_seconds=self.config.pause_seconds,
+            clock=time.monotonic,
+        )
+
+    # -- end ----------------------------------------------------------------------------------------------------
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        # A second signal ends the process the hard way.
+        signal.signal(number, signal.SIG_DFL)
+        self._ending.set()
+
+    def _guard(self, target: Any, *args: Any) -> None:
+        try:
+            target(*args)
+        except BaseException:
+            log.critical("a thread of the worker broke; the process ends", exc_info=True)
+            self._broken.set()
+            self._ending.set()
+
+    def _drain(self, engines: list[ServedEngine]) -> None:
+        """Refuse new work, let what runs end within `drain_seconds`, cancel the rest; every end has been sent."""
+        self._reader.draining = True
+        self._outbox.announce()
+        drained = threading.Event()
+        deadline = time.monotonic() + self.config.drain_seconds
+        self._inbox.put(DrainCommand(tuple(engines), deadline, drained.set))
+        while not drained.wait(0.1) and not self._broken.is_set():
+            if time.monotonic() > deadline + 5:
+                log.error("a step didn't end within 5 s of the drain's deadline")
+                return
+
+    def _close(self) -> None:
+        for socket in (*self._sockets, self._router):
+            socket.close()
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._context.term()
+        self._record.close()
+
+
+class _KeyList:
+    """The gateways that may connect, by their CURVE public key."""
+
+    def __init__(self, allowed: set[bytes]) -> None:
+        self._allowed = allowed
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        return key in self._allowed
