@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import environ
+from csp.constants import NONCE, NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
+
+from gateway.unfold import UNFOLD  # noqa: F401 - a setting
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()
@@ -34,9 +38,11 @@ def _generated_secret() -> str:
 
 SECRET_KEY = env.str("SLUICE_SECRET_KEY", default="") or _generated_secret()
 SLUICE_SECRET_IS_GENERATED = not env.str("SLUICE_SECRET_KEY", default="")
-ALLOWED_HOSTS = env.list("SLUICE_ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
-CSRF_TRUSTED_ORIGINS = env.list("SLUICE_TRUSTED_ORIGINS", default=[])
-SLUICE_BASE_URL = env.str("SLUICE_BASE_URL", default="http://127.0.0.1:8000")
+SLUICE_BASE_URL = env.str("SLUICE_BASE_URL", default="http://127.0.0.1:8000").rstrip("/")
+_base = urlsplit(SLUICE_BASE_URL)
+_is_secure = _base.scheme == "https"
+ALLOWED_HOSTS = env.list("SLUICE_ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]", _base.hostname or ""])
+CSRF_TRUSTED_ORIGINS = env.list("SLUICE_TRUSTED_ORIGINS", default=[f"https://{_base.netloc}"] if _is_secure else [])
 
 INSTALLED_APPS = [
     "unfold",
@@ -51,6 +57,9 @@ INSTALLED_APPS = [
     "django_filters",
     "drf_spectacular",
     "django_htmx",
+    "allauth",
+    "allauth.account",
+    "allauth.mfa",
     "gateway",
     "billing",
     "routing",
@@ -58,6 +67,8 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    "gateway.middleware.PolicyMiddleware",
+    "gateway.middleware.RequestIdMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -66,6 +77,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
 ]
 
 ROOT_URLCONF = "gateway.urls"
@@ -110,7 +122,88 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_TZ = True
-STATIC_URL = "static/"
-STATIC_ROOT = SLUICE_HOME / "static"
+# WhiteNoise serves the apps' own folders: nothing has to be collected.
+STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
+STATIC_ROOT = SLUICE_HOME / "static"
+STATIC_ROOT.mkdir(exist_ok=True)
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = DEBUG
+
 CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+
+# Browsers
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _is_secure
+SESSION_COOKIE_NAME = "sluice_session"
+CSRF_COOKIE_NAME = "sluice_csrf"
+SECURE_HSTS_SECONDS = env.int("SLUICE_HSTS_SECONDS", default=0)
+SLUICE_TRUST_PROXY = env.bool("SLUICE_TRUST_PROXY", default=False)
+if SLUICE_TRUST_PROXY:
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    USE_X_FORWARDED_HOST = True
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [SELF],
+        "script-src": [SELF, NONCE],
+        "connect-src": [SELF],
+        "img-src": [SELF, "data:"],
+        "object-src": [NONE],
+        "base-uri": [SELF],
+        "form-action": [SELF],
+        "frame-ancestors": [NONE],
+    }
+}
+# Unfold's build of Alpine evaluates expressions and its pages style elements in place.
+SLUICE_RELAXED_POLICY = {
+    **CONTENT_SECURITY_POLICY["DIRECTIVES"],
+    "script-src": [SELF, UNSAFE_EVAL, UNSAFE_INLINE],
+    "style-src": [SELF, UNSAFE_INLINE],
+}
+
+# Signing in
+AUTHENTICATION_BACKENDS = [
+    "django.contrib.auth.backends.ModelBackend",
+    "allauth.account.auth_backends.AuthenticationBackend",
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+LOGIN_URL = "account_login"
+LOGIN_REDIRECT_URL = "/"
+# The plan that people who sign up by themselves get; empty keeps sign-up closed.
+SLUICE_SIGNUP_PLAN = env.str("SLUICE_SIGNUP_PLAN", default="")
+ACCOUNT_ADAPTER = "gateway.accounts.AccountAdapter"
+ACCOUNT_USER_MODEL_USERNAME_FIELD = None
+ACCOUNT_LOGIN_METHODS = {"email"}
+ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*", "password2*"]
+ACCOUNT_EMAIL_VERIFICATION = "mandatory" if SLUICE_SIGNUP_PLAN else "none"
+ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Sluice] "
+ACCOUNT_SESSION_REMEMBER = True
+MFA_TOTP_ISSUER = "Sluice"
+vars().update(env.email_url("SLUICE_EMAIL_URL", default="consolemail://"))
+DEFAULT_FROM_EMAIL = env.str("SLUICE_EMAIL_FROM", default=f"sluice@{_base.hostname}")
+
+# Management API
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "gateway.api.authentication.KeyAuthentication",
+        "gateway.api.authentication.TenantSessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["gateway.api.permissions.IsTenantMember"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "gateway.api.errors.handle_exception",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Sluice management API",
+    "DESCRIPTION": "Keys, projects, members, usage, wallet and routing of one tenant.",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
+    "SERVE_AUTHENTICATION": [],
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "PREPROCESSING_HOOKS": ["drf_spectacular.hooks.preprocess_exclude_path_format"],
+}

@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
+from allauth.account.decorators import secure_admin_login
 from django.contrib import admin
-from django.urls import URLPattern, URLResolver, path
+from django.urls import URLPattern, URLResolver, include, path, re_path
+from drf_spectacular.views import SpectacularAPIView
 
-urlpatterns: list[URLPattern | URLResolver] = [path("admin/", admin.site.urls)]
+from gateway import views
+from gateway.api.docs import api_docs
+from gateway.api.errors import unknown_endpoint
+
+# One sign-in for everybody: operators too go through allauth, with its second factor and its rate limits.
+admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("admin/", admin.site.urls),
+    path("accounts/", include("allauth.urls")),
+    path("links/<str:token>/", views.open_link, name="link-open"),
+    path("invitations/<str:token>/", views.open_invitation, name="invitation-open"),
+    path("api/v1/", include("gateway.api.urls")),
+    path("api/schema/", SpectacularAPIView.as_view(), name="api-schema"),
+    path("api/docs/", api_docs, name="api-docs"),
+    re_path(r"^api/(?P<path>.*)$", unknown_endpoint, name="api-unknown"),
+]
+handler404 = "gateway.views.not_found"
+handler500 = "gateway.views.server_error"

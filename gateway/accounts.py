@@ -1,0 +1,38 @@
+"""How people come to an account: by invitation, or by themselves where the operator names a plan for that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from allauth.account.adapter import DefaultAccountAdapter
+from django.conf import settings
+from django.db import transaction
+from django.http import HttpRequest
+from django.utils.text import slugify
+
+from billing.ids import uuid7
+from gateway.models import User
+from gateway.services import members, tenants
+
+
+class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth isn't followed
+    """Keeps sign-up closed unless SLUICE_SIGNUP_PLAN is set; then a new user owns a tenant on that plan."""
+
+    def is_open_for_signup(self, request: HttpRequest) -> bool:
+        """Return whether people may sign up by themselves."""
+        return bool(settings.SLUICE_SIGNUP_PLAN)
+
+    @transaction.atomic
+    def save_user(self, request: HttpRequest, user: User, form: Any, commit: bool = True) -> User:
+        """Save the new user together with the tenant that they own."""
+        user.email = form.cleaned_data["email"].lower()
+        saved: User = super().save_user(request, user, form, commit=commit)
+        local = saved.email.partition("@")[0]
+        made = tenants.create_tenant(
+            name=local,
+            slug=f"{slugify(local)[:40]}-{uuid7().hex[-8:]}",
+            owner_email=saved.email,
+            plan=settings.SLUICE_SIGNUP_PLAN,
+        )
+        members.accept_invitation(token=made.invitation_address.rstrip("/").rpartition("/")[2], user=saved)
+        return saved

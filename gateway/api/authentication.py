@@ -1,0 +1,50 @@
+"""Who calls the management API: an API key with the scope "management", or a signed-in member."""
+
+from __future__ import annotations
+
+from django.contrib.auth.models import AnonymousUser
+from django.utils import timezone
+from rest_framework.authentication import BaseAuthentication, SessionAuthentication
+from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
+from rest_framework.request import Request
+
+from gateway.models import APIKey, User
+from gateway.services.access import KEY, Access, access_of_user
+from gateway.services.keys import digest_of
+
+TENANT_HEADER = "x-sluice-tenant"
+
+
+class KeyAuthentication(BaseAuthentication):
+    """`Authorization: Bearer sk-sluice-…`, looked up anew at each call: a revoked key ends at once."""
+
+    def authenticate(self, request: Request) -> tuple[AnonymousUser, Access] | None:
+        """Return the key's tenant as Access, or None where there is no bearer token."""
+        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        found = APIKey.objects.unscoped().select_related("tenant", "project").filter(digest=digest_of(secret.strip()))
+        key = found.filter(revoked_at=None, tenant__is_active=True, project__is_active=True).first()
+        if key is None or (key.expires_at is not None and key.expires_at <= timezone.now()):
+            raise AuthenticationFailed("This API key is unknown, revoked or expired.", code="invalid_api_key")
+        if key.scopes and "management" not in key.scopes:
+            raise PermissionDenied("This API key lacks the scope 'management'.", code="missing_scope")
+        return AnonymousUser(), Access(tenant=key.tenant, role=KEY, key=key)
+
+    def authenticate_header(self, request: Request) -> str:
+        """Return the challenge that makes the refusal a 401."""
+        return "Bearer"
+
+
+class TenantSessionAuthentication(SessionAuthentication):
+    """A signed-in member; CSRF is checked. The header x-sluice-tenant picks one of several tenants by slug."""
+
+    def authenticate(self, request: Request) -> tuple[User, Access] | None:
+        """Return the user and their Access, or None where nobody is signed in."""
+        found = super().authenticate(request)
+        if found is None or not isinstance(found[0], User):
+            return None
+        access = access_of_user(user=found[0], slug=request.headers.get(TENANT_HEADER))
+        if access is None:
+            raise PermissionDenied("You are not a member of this tenant.", code="not_a_member")
+        return found[0], access

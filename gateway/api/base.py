@@ -1,0 +1,77 @@
+"""What every view of the management API shares: its tenant, in scope while the view runs, and pages of rows."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django_scopes import scope
+from rest_framework.generics import GenericAPIView
+from rest_framework.pagination import CursorPagination
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from gateway.models import Tenant
+from gateway.services.access import Access
+
+
+class TenantView(GenericAPIView[Any]):
+    """A view of one tenant. `reads` and `writes` name the capability that safe and other methods need."""
+
+    reads: str = "read"
+    writes: str | None = None
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """Answer with the tenant's scope closed again, whatever happens."""
+        with ExitStack() as self._scopes:
+            response: HttpResponseBase = super().dispatch(request, *args, **kwargs)
+            return response
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Authenticate and check permissions, then put the tenant in scope."""
+        super().initial(request, *args, **kwargs)
+        self._scopes.enter_context(scope(tenant=self.tenant))
+
+    @property
+    def access(self) -> Access:
+        """Who calls; only after `initial`."""
+        access = self.request.auth
+        assert isinstance(access, Access)
+        return access
+
+    @property
+    def tenant(self) -> Tenant:
+        """Whose rows these are."""
+        return self.access.tenant
+
+
+class Page(CursorPagination):
+    """Pages by cursor: ``{"data": […], "next": url, "previous": url}``; `limit` asks for 1 to 200 rows."""
+
+    page_size = 50
+    max_page_size = 200
+    page_size_query_param = "limit"
+
+    def get_paginated_response(self, data: Any) -> Response:
+        """Return one page."""
+        return Response({"data": data, "next": self.get_next_link(), "previous": self.get_previous_link()})
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Describe one page."""
+        link = {"type": "string", "format": "uri", "nullable": True}
+        properties = {"data": schema, "next": link, "previous": link}
+        return {"type": "object", "required": ["data", "next", "previous"], "properties": properties}
+
+
+class NewestFirst(Page):
+    """Pages in the order of making: ids are uuid7, whose order is the same on both databases to the last digit."""
+
+    ordering = ("-id",)
+
+
+class ByName(Page):
+    """Pages in alphabetical order."""
+
+    ordering = ("name", "id")

@@ -1,0 +1,75 @@
+"""The API's page for people, made from the schema on the server: no script, nothing from elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from drf_spectacular.generators import SchemaGenerator
+
+METHODS = ("get", "post", "patch", "put", "delete")
+
+
+def api_docs(request: HttpRequest) -> HttpResponse:
+    """Show every operation with its parameters, body and answer."""
+    generator = SchemaGenerator()  # type: ignore[no-untyped-call] # drf-spectacular has no types
+    schema = generator.get_schema(request=None, public=True)  # type: ignore[no-untyped-call] # same
+    return render(request, "gateway/api_docs.html", {"info": schema["info"], "operations": _operations(schema)})
+
+
+def _operations(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    found = []
+    for path, methods in schema["paths"].items():
+        for method in METHODS:
+            if method not in methods:
+                continue
+            operation = methods[method]
+            body = operation.get("requestBody", {}).get("content", {})
+            answers = [
+                (status, _fields(schema, answer.get("content", {})))
+                for status, answer in sorted(operation["responses"].items())
+            ]
+            found.append(
+                {
+                    "method": method.upper(),
+                    "path": path,
+                    "id": operation["operationId"],
+                    "summary": operation.get("summary", ""),
+                    "description": operation.get("description", ""),
+                    "parameters": operation.get("parameters", []),
+                    "body": _fields(schema, body),
+                    "answers": answers,
+                }
+            )
+    return found
+
+
+def _fields(schema: dict[str, Any], content: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Return (name, type, description) of each field of a JSON body, one level of list or page unwrapped."""
+    node = _resolve(schema, content.get("application/json", {}).get("schema", {}))
+    properties = node.get("properties", {})
+    if "data" in properties:
+        node = _resolve(schema, properties["data"].get("items", {}))
+        properties = {f"data[].{name}": field for name, field in node.get("properties", {}).items()}
+    return [(name, _type(schema, field), field.get("description", "")) for name, field in properties.items()]
+
+
+def _resolve(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+    if "allOf" in node and len(node["allOf"]) == 1:
+        node = node["allOf"][0]
+    if "$ref" not in node:
+        return node
+    found: dict[str, Any] = schema["components"]["schemas"][node["$ref"].rpartition("/")[2]]
+    return found
+
+
+def _type(schema: dict[str, Any], node: dict[str, Any]) -> str:
+    resolved = _resolve(schema, node)
+    if "enum" in resolved:
+        return " | ".join(str(value) for value in resolved["enum"])
+    if resolved.get("type") == "array":
+        return f"list of {_type(schema, resolved['items'])}"
+    if resolved.get("type") == "object" and "properties" in resolved:
+        return "{" + ", ".join(resolved["properties"]) + "}"
+    return str(resolved.get("format") or resolved.get("type") or "any")

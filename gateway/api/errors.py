@@ -1,0 +1,79 @@
+"""The management API's errors: OpenAI's shape, with the request's id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from rest_framework import exceptions
+from rest_framework.response import Response
+from rest_framework.views import set_rollback
+
+from gateway.errors import ServiceError
+from gateway.middleware import request_id_of
+from gateway.refusal import Refusal
+from routing.errors import RoutingError
+
+
+def handle_exception(error: Exception, context: dict[str, Any]) -> Response | None:
+    """Return the answer for `error`; None leaves an unexpected one to the server's own 500."""
+    refusal = refusal_of(error)
+    if refusal is None:
+        return None
+    set_rollback()
+    request: HttpRequest = context["request"]._request  # noqa: SLF001 - DRF's documented way to Django's request
+    body = refusal.body(str(request_id_of(request)))
+    return Response(body, status=refusal.status, headers=refusal.headers)
+
+
+def refusal_of(error: Exception) -> Refusal | None:
+    """Translate what views and services raise; None for what nobody expected."""
+    answer: Refusal | None = None
+    match error:
+        case Refusal():
+            answer = error
+        case ServiceError():
+            answer = Refusal(400, "invalid_value", error.message, param=error.field or None)
+        case RoutingError():
+            answer = Refusal(error.status, error.code, error.message, param="model")
+        case Http404():
+            answer = Refusal(404, "not_found", "There is no such thing here.")
+        case PermissionDenied():
+            answer = Refusal(403, "permission_denied", str(error) or "This is not allowed.")
+        case exceptions.ValidationError():
+            param, message = _first_of(error.detail)
+            answer = Refusal(400, "invalid_value", message, param=param)
+        case exceptions.APIException():
+            answer = _of_framework(error)
+    return answer
+
+
+def unknown_endpoint(request: HttpRequest, path: str = "") -> HttpResponse:
+    """Answer 404 for an address under /api/ that isn't any."""
+    refusal = Refusal(404, "unknown_endpoint", f"There is no {request.method} {request.path}.")
+    return JsonResponse(refusal.body(str(request_id_of(request))), status=404)
+
+
+def _of_framework(error: exceptions.APIException) -> Refusal:
+    detail = error.detail
+    code = str(detail.code if isinstance(detail, exceptions.ErrorDetail) else error.default_code)
+    headers: dict[str, str] = {}
+    if challenge := getattr(error, "auth_header", None):
+        headers["WWW-Authenticate"] = challenge
+    if (wait := getattr(error, "wait", None)) is not None:
+        headers["Retry-After"] = str(int(wait))
+    return Refusal(error.status_code, code, str(detail), headers=headers)
+
+
+def _first_of(detail: Any, path: str = "") -> tuple[str | None, str]:
+    """Return the first field that is wrong, as a dotted path, and what is wrong with it."""
+    if isinstance(detail, dict):
+        for name, inner in detail.items():
+            if inner:
+                return _first_of(inner, path if name == "non_field_errors" else f"{path}.{name}".lstrip("."))
+    if isinstance(detail, list):
+        for inner in detail:
+            if inner:
+                return _first_of(inner, path)
+    return path or None, str(detail)

@@ -1,0 +1,138 @@
+"""API keys: list, make (the secret is in that answer only), revoke."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+from django.shortcuts import get_object_or_404
+from drf_spectacular.utils import extend_schema, extend_schema_view
+from rest_framework import serializers, status
+from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from gateway.api.base import NewestFirst, TenantView
+from gateway.models import APIKey, Project
+from gateway.refusal import Refusal
+from gateway.services import keys
+
+
+class KeySerializer(serializers.ModelSerializer[APIKey]):
+    """A key as it is shown ever after."""
+
+    project = serializers.UUIDField(source="project_id")
+
+    class Meta:
+        model = APIKey
+        fields = [
+            "id",
+            "name",
+            "project",
+            "prefix",
+            "last_four",
+            "scopes",
+            "created_at",
+            "expires_at",
+            "revoked_at",
+            "last_used_at",
+        ]
+        read_only_fields = fields
+
+
+class NewKeySerializer(serializers.Serializer[Any]):
+    """What a new key needs. No `scopes` means all; no `project` the oldest."""
+
+    name = serializers.CharField(max_length=120)
+    project = serializers.UUIDField(required=False)
+    scopes = serializers.ListField(child=serializers.ChoiceField(choices=keys.SCOPES), required=False, default=list)
+    expires_at = serializers.DateTimeField(required=False, allow_null=True, default=None)
+
+
+class MadeKeySerializer(KeySerializer):
+    """A key with its secret: this answer is the only place where it ever stands."""
+
+    secret = serializers.CharField(read_only=True)
+
+    class Meta(KeySerializer.Meta):
+        fields = [*KeySerializer.Meta.fields, "secret"]
+        read_only_fields = fields
+
+
+@extend_schema_view(get=extend_schema(operation_id="keys_list", summary="List API keys"))
+class KeysView(ListModelMixin, TenantView):
+    """The tenant's keys."""
+
+    writes = "keys"
+    serializer_class = KeySerializer
+    pagination_class = NewestFirst
+
+    def get_queryset(self) -> QuerySet[APIKey]:
+        """Return the tenant's keys."""
+        return APIKey.objects.of(self.tenant)
+
+    def get(self, request: Request) -> Response:
+        """List the keys, newest first, revoked ones included."""
+        return self.list(request)
+
+    @extend_schema(
+        operation_id="keys_create",
+        summary="Make an API key",
+        request=NewKeySerializer,
+        responses={201: MadeKeySerializer},
+    )
+    def post(self, request: Request) -> Response:
+        """Make a key; its `secret` can't be had again."""
+        wanted = NewKeySerializer(data=request.data)
+        wanted.is_valid(raise_exception=True)
+        data = wanted.validated_data
+        if not self.access.may_give_scopes(data["scopes"]):
+            message = 'Only owners and admins make management keys: set scopes to ["inference"].'
+            raise Refusal(403, "role_not_allowed", message, param="scopes")
+        projects = Project.objects.of(self.tenant).filter(is_active=True).order_by("created_at", "id")
+        project = (projects.filter(id=data["project"]) if "project" in data else projects).first()
+        if project is None:
+            raise Refusal(400, "invalid_value", "No such project.", param="project")
+        key, secret = keys.create_key(
+            tenant=self.tenant,
+            project=project,
+            name=data["name"],
+            scopes=data["scopes"],
+            expires_at=data["expires_at"],
+            created_by=self.access.user,
+        )
+        answer = {**KeySerializer(key).data, "secret": secret}
+        return Response(answer, status=status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
+
+
+@extend_schema_view(get=extend_schema(operation_id="keys_retrieve", summary="Show an API key"))
+class KeyView(RetrieveModelMixin, TenantView):
+    """One key."""
+
+    serializer_class = KeySerializer
+
+    def get_queryset(self) -> QuerySet[APIKey]:
+        """Return the tenant's keys."""
+        return APIKey.objects.of(self.tenant)
+
+    def get(self, request: Request, pk: str) -> Response:
+        """Show the key."""
+        return self.retrieve(request)
+
+
+class KeyRevokeView(TenantView):
+    """The end of one key."""
+
+    writes = "keys"
+    serializer_class = KeySerializer
+
+    @extend_schema(
+        operation_id="keys_revoke", summary="Revoke an API key", request=None, responses={200: KeySerializer}
+    )
+    def post(self, request: Request, pk: str) -> Response:
+        """Revoke the key: within a second no process takes it any more. Revoking twice changes nothing."""
+        key = get_object_or_404(APIKey.objects.of(self.tenant), pk=pk)
+        if not self.access.may_revoke(key):
+            raise Refusal(403, "role_not_allowed", "Members revoke only the keys that they made.")
+        keys.revoke_key(tenant=self.tenant, key=key)
+        return Response(KeySerializer(key).data)

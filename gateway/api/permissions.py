@@ -1,0 +1,26 @@
+"""What a caller of the management API may do, by the capability that the view names for the method."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rest_framework.permissions import SAFE_METHODS, BasePermission
+from rest_framework.request import Request
+
+from gateway.services.access import Access
+
+if TYPE_CHECKING:
+    from rest_framework.views import APIView  # at run time it would import these permissions first
+
+
+class IsTenantMember(BasePermission):
+    """Lets pass who has the view's `reads` capability for safe methods, its `writes` for others."""
+
+    message = "Your role doesn't allow this."
+    code = "role_not_allowed"
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        """Return whether the caller's role suffices; views without capabilities let nobody pass."""
+        capability: str | None = getattr(view, "reads" if request.method in SAFE_METHODS else "writes", None)
+        access = request.auth
+        return isinstance(access, Access) and capability is not None and access.may(capability)

@@ -1,0 +1,30 @@
+"""How the OpenAPI schema describes authentication; imported by `gateway.api.urls` so that drf-spectacular knows it."""
+
+from __future__ import annotations
+
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.openapi import AutoSchema
+
+from gateway.api.authentication import KeyAuthentication, TenantSessionAuthentication
+
+
+class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call] # its registration is untyped
+    """How the schema describes a management key."""
+
+    target_class = KeyAuthentication
+    name = "managementKey"
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:
+        """Return the scheme's object."""
+        return {"type": "http", "scheme": "bearer", "description": "An API key with the scope `management`."}
+
+
+class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call] # its registration is untyped
+    """How the schema describes a session."""
+
+    target_class = TenantSessionAuthentication
+    name = "session"
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:
+        """Return the scheme's object."""
+        return {"type": "apiKey", "in": "cookie", "name": "sluice_session", "description": "A signed-in member."}

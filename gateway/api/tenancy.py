@@ -1,0 +1,153 @@
+"""Projects and members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+from django.shortcuts import get_object_or_404
+from drf_spectacular.utils import extend_schema, extend_schema_view
+from rest_framework import serializers, status
+from rest_framework.mixins import ListModelMixin
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from gateway.api.base import ByName, NewestFirst, TenantView
+from gateway.models import Membership, Project
+from gateway.refusal import Refusal
+from gateway.services import members, tenants
+
+
+class ProjectSerializer(serializers.ModelSerializer[Project]):
+    """A project."""
+
+    class Meta:
+        model = Project
+        fields = ["id", "name", "is_active", "created_at"]
+        read_only_fields = ["id", "is_active", "created_at"]
+
+
+@extend_schema_view(get=extend_schema(operation_id="projects_list", summary="List projects"))
+class ProjectsView(ListModelMixin, TenantView):
+    """The tenant's projects."""
+
+    writes = "projects"
+    serializer_class = ProjectSerializer
+    pagination_class = ByName
+
+    def get_queryset(self) -> QuerySet[Project]:
+        """Return the tenant's projects."""
+        return Project.objects.of(self.tenant)
+
+    def get(self, request: Request) -> Response:
+        """List the projects by name."""
+        return self.list(request)
+
+    @extend_schema(operation_id="projects_create", summary="Make a project", responses={201: ProjectSerializer})
+    def post(self, request: Request) -> Response:
+        """Make a project."""
+        wanted = self.get_serializer(data=request.data)
+        wanted.is_valid(raise_exception=True)
+        project = tenants.create_project(tenant=self.tenant, name=wanted.validated_data["name"])
+        return Response(ProjectSerializer(project).data, status=status.HTTP_201_CREATED)
+
+
+class MemberSerializer(serializers.ModelSerializer[Membership]):
+    """A member: a person and their role."""
+
+    email = serializers.EmailField(source="user.email", read_only=True)
+
+    class Meta:
+        model = Membership
+        fields = ["id", "email", "role", "created_at"]
+        read_only_fields = ["id", "created_at"]
+
+
+class InviteSerializer(serializers.Serializer[Any]):
+    """Whom to invite as what."""
+
+    email = serializers.EmailField()
+    role = serializers.ChoiceField(choices=Membership.Role.choices, default=Membership.Role.MEMBER)
+
+
+class InvitedSerializer(serializers.Serializer[Any]):
+    """An invitation that went out by mail; `address` is the link in it."""
+
+    email = serializers.EmailField(read_only=True)
+    role = serializers.CharField(read_only=True)
+    expires_at = serializers.DateTimeField(read_only=True)
+    address = serializers.URLField(read_only=True)
+
+
+@extend_schema_view(get=extend_schema(operation_id="members_list", summary="List members"))
+class MembersView(ListModelMixin, TenantView):
+    """Who belongs to the tenant."""
+
+    writes = "members"
+    serializer_class = MemberSerializer
+    pagination_class = NewestFirst
+
+    def get_queryset(self) -> QuerySet[Membership]:
+        """Return the tenant's active memberships."""
+        return Membership.objects.of(self.tenant).filter(is_active=True).select_related("user")
+
+    def get(self, request: Request) -> Response:
+        """List the members, newest first."""
+        return self.list(request)
+
+    @extend_schema(
+        operation_id="members_invite",
+        summary="Invite a member",
+        request=InviteSerializer,
+        responses={201: InvitedSerializer},
+    )
+    def post(self, request: Request) -> Response:
+        """Send an invitation by mail; an open one to the same address is replaced."""
+        wanted = InviteSerializer(data=request.data)
+        wanted.is_valid(raise_exception=True)
+        _refuse_role(self, wanted.validated_data["role"])
+        invitation, address = members.invite_member(tenant=self.tenant, **wanted.validated_data)
+        members.send_invitation(invitation=invitation, address=address)
+        answer = {
+            "email": invitation.email,
+            "role": invitation.role,
+            "expires_at": invitation.expires_at,
+            "address": address,
+        }
+        return Response(InvitedSerializer(answer).data, status=status.HTTP_201_CREATED)
+
+
+class MemberView(TenantView):
+    """One member."""
+
+    writes = "members"
+    serializer_class = MemberSerializer
+
+    def _membership(self, pk: str) -> Membership:
+        mine = Membership.objects.of(self.tenant).filter(is_active=True).select_related("user")
+        membership: Membership = get_object_or_404(mine, pk=pk)
+        _refuse_role(self, membership.role)
+        return membership
+
+    @extend_schema(operation_id="members_change", summary="Give a member another role")
+    def patch(self, request: Request, pk: str) -> Response:
+        """Change the member's role; a tenant keeps an owner."""
+        membership = self._membership(pk)
+        wanted = self.get_serializer(data=request.data)
+        wanted.is_valid(raise_exception=True)
+        role = wanted.validated_data.get("role", membership.role)
+        _refuse_role(self, role)
+        changed = members.change_role(tenant=self.tenant, membership=membership, role=role)
+        changed.user = membership.user
+        return Response(MemberSerializer(changed).data)
+
+    @extend_schema(operation_id="members_remove", summary="Remove a member", responses={204: None})
+    def delete(self, request: Request, pk: str) -> Response:
+        """Remove the member; a tenant keeps an owner."""
+        members.remove_member(tenant=self.tenant, membership=self._membership(pk))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+def _refuse_role(view: TenantView, role: str) -> None:
+    if not view.access.may_give_role(role):
+        raise Refusal(403, "role_not_allowed", "Only owners decide about owners.", param="role")

@@ -1,0 +1,53 @@
+"""Middleware of the control plane: the request's id, and one content security policy per part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from csp.middleware import CSPMiddleware, PolicyParts
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+
+from billing.ids import uuid7
+
+RELAXED_PREFIX = "/admin/"
+_HELD = "sluice.request_id"
+
+
+class RequestIdMiddleware:
+    """Gives each request the id that its errors show: the one of the ASGI wrapper, or one of its own."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        """Answer with the id in ``x-request-id``, which the ASGI wrapper adds by itself."""
+        request_id = request_id_of(request)
+        response = self.get_response(request)
+        if "request_id" not in getattr(request, "scope", {}):
+            response.headers["x-request-id"] = str(request_id)
+        return response
+
+
+def request_id_of(request: HttpRequest) -> UUID:
+    """Return the request's id, the same at each call."""
+    scope = getattr(request, "scope", {})
+    known = scope.get("request_id") or request.META.get(_HELD)
+    if not isinstance(known, UUID):
+        known = request.META[_HELD] = uuid7()
+    return known
+
+
+class PolicyMiddleware(CSPMiddleware):  # type: ignore[misc] # django-csp isn't followed
+    """Sends the strict policy everywhere but under the prefixes of pages that are not ours."""
+
+    def get_policy_parts(
+        self, request: HttpRequest, response: HttpResponseBase, report_only: bool = False
+    ) -> PolicyParts:
+        """Return django-csp's parts, with the relaxed policy for the admin."""
+        parts = super().get_policy_parts(request, response, report_only)
+        if not report_only and request.path_info.startswith(RELAXED_PREFIX):
+            parts.replace = settings.SLUICE_RELAXED_POLICY
+        return parts

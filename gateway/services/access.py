@@ -1,0 +1,56 @@
+"""Who acts for a tenant on the control plane, and what they may do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gateway.models import APIKey, Membership, Tenant, User
+
+Role = Membership.Role
+KEY = "key"
+_EVERYBODY = frozenset({Role.OWNER, Role.ADMIN, Role.MEMBER, Role.BILLING, KEY})
+CAPABILITIES = {
+    "read": _EVERYBODY,
+    "wallet": _EVERYBODY - {Role.MEMBER},
+    "keys": _EVERYBODY - {Role.BILLING},
+    "projects": frozenset({Role.OWNER, Role.ADMIN, KEY}),
+    "members": frozenset({Role.OWNER, Role.ADMIN}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A tenant together with the member or the management key that acts for it."""
+
+    tenant: Tenant
+    role: str  # a Membership.Role, or "key"
+    user: User | None = None
+    key: APIKey | None = None
+
+    def may(self, capability: str) -> bool:
+        """Return whether this role has `capability`, one of CAPABILITIES."""
+        return self.role in CAPABILITIES[capability]
+
+    def may_give_scopes(self, scopes: Iterable[str]) -> bool:
+        """Return whether a key with these scopes may be made: members can't make one that outranks them."""
+        wanted = set(scopes)
+        return self.role in CAPABILITIES["projects"] or wanted == {"inference"}
+
+    def may_give_role(self, role: str) -> bool:
+        """Return whether `role` may be given or taken away: only owners decide about owners."""
+        return self.may("members") and (role != Role.OWNER or self.role == Role.OWNER)
+
+    def may_revoke(self, key: APIKey) -> bool:
+        """Return whether `key` may be revoked: members revoke what they made."""
+        if not self.may("keys"):
+            return False
+        return self.role != Role.MEMBER or (self.user is not None and key.created_by_id == self.user.id)
+
+
+def access_of_user(*, user: User, slug: str | None = None) -> Access | None:
+    """Return the user's access to the tenant named `slug`, or to their first one; None where there is none."""
+    mine = Membership.objects.unscoped().select_related("tenant").filter(user=user, is_active=True)
+    mine = mine.filter(tenant__is_active=True).order_by("created_at", "id")
+    membership = (mine.filter(tenant__slug=slug) if slug else mine).first()
+    return None if membership is None else Access(tenant=membership.tenant, role=membership.role, user=user)

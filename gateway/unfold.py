@@ -1,0 +1,47 @@
+"""How the operator's admin looks: title, sidebar, dashboard (Unfold's own settings)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.urls import reverse_lazy
+
+
+def _item(title: str, icon: str, url: str) -> dict[str, Any]:
+    return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{url}")}
+
+
+def _group(title: str, *items: dict[str, Any]) -> dict[str, Any]:
+    return {"title": title, "separator": True, "items": list(items)}
+
+
+UNFOLD: dict[str, Any] = {
+    "SITE_TITLE": "Sluice",
+    "SITE_HEADER": "Sluice",
+    "SITE_SUBHEADER": "Inference gateway",
+    "SITE_SYMBOL": "water_lock",
+    "SITE_URL": "/",
+    "SHOW_BACK_BUTTON": True,
+    "DASHBOARD_CALLBACK": "gateway.admin.dashboard.dashboard",
+    "SIDEBAR": {
+        "show_search": True,
+        "navigation": [
+            {"title": "", "items": [_item("Dashboard", "monitoring", "index")]},
+            _group(
+                "Tenants",
+                _item("Tenants", "apartment", "gateway_tenant_changelist"),
+                _item("Projects", "folder", "gateway_project_changelist"),
+                _item("API keys", "key", "gateway_apikey_changelist"),
+                _item("Members", "badge", "gateway_membership_changelist"),
+                _item("Invitations", "mail", "gateway_invitation_changelist"),
+                _item("Users", "person", "gateway_user_changelist"),
+            ),
+            _group(
+                "Models",
+                _item("Public models", "smart_toy", "routing_publicmodel_changelist"),
+                _item("Deployments", "dns", "routing_deployment_changelist"),
+                _item("Rules", "alt_route", "routing_routerule_changelist"),
+            ),
+        ],
+    },
+}

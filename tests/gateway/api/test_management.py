@@ -1,0 +1,276 @@
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.core import mail
+from django.test import Client
+from django.utils import timezone
+
+from billing.models import CreditGrant, UsageRollup, Wallet
+from billing.services import credits as credit_services
+from gateway.models import APIKey, Membership, Project
+from gateway.services import keys, members
+from routing.models import Deployment, PublicModel, RouteRule, RouteTarget
+
+pytestmark = pytest.mark.django_db
+
+
+def send(party, method, path, body=None, **headers):
+    client = Client()
+    return getattr(client, method)(
+        f"/api/v1/{path}",
+        data=None if body is None else json.dumps(body),
+        content_type="application/json",
+        headers={**party.bearer, **headers},
+    )
+
+
+def get(party, path, data=None):
+    return Client().get(f"/api/v1/{path}", data, headers=party.bearer)
+
+
+def assert_error(response, status, code, param=None):
+    assert response.status_code == status, response.content
+    error = response.json()["error"]
+    assert (error["code"], error["param"]) == (code, param)
+    assert error["request_id"] == response.headers["x-request-id"]
+    assert error["message"]
+
+
+def test_without_credentials_is_401():
+    response = Client().get("/api/v1/keys/")
+    assert_error(response, 401, "not_authenticated")
+    assert response.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda _: {"authorization": "Bearer sk-sluice-nothing"},
+        lambda p: keys.revoke_key(tenant=p.tenant, key=p.key) and p.bearer,
+        lambda p: APIKey.objects.of(p.tenant).update(expires_at=timezone.now()) and p.bearer,
+        lambda p: Project.objects.of(p.tenant).update(is_active=False) and p.bearer,
+        lambda p: type(p.tenant).objects.filter(id=p.tenant.id).update(is_active=False) and p.bearer,
+    ],
+)
+def test_a_key_that_is_no_good_is_401(acme, spoil):
+    assert_error(Client().get("/api/v1/keys/", headers=spoil(acme)), 401, "invalid_api_key")
+
+
+def test_a_key_without_the_scope_is_403(acme):
+    _, secret = keys.create_key(tenant=acme.tenant, project=acme.project, name="i", scopes=["inference"])
+    response = Client().get("/api/v1/keys/", headers={"authorization": f"Bearer {secret}"})
+    assert_error(response, 403, "missing_scope")
+
+
+def test_unknown_address_is_404_json():
+    assert_error(Client().get("/api/v1/nothing/"), 404, "unknown_endpoint")
+
+
+def test_broken_body_is_400(acme):
+    client = Client()
+    response = client.post("/api/v1/keys/", "{", content_type="application/json", headers=acme.bearer)
+    assert_error(response, 400, "parse_error")
+
+
+# -- keys
+
+
+def test_a_key_is_shown_once(acme):
+    made = send(acme, "post", "keys/", {"name": "ci", "scopes": ["inference"]})
+    assert made.status_code == 201
+    body = made.json()
+    assert body["secret"].startswith("sk-sluice-")
+    assert made.headers["cache-control"] == "no-store"
+    stored = APIKey.objects.unscoped().get(digest=keys.digest_of(body["secret"]))
+    assert str(stored.id) == body["id"]
+    assert body["project"] == str(acme.project.id)
+    again = get(acme, f"keys/{body['id']}/").json()
+    assert "secret" not in again
+    assert again["last_four"] == body["secret"][-4:]
+    assert body["secret"] not in get(acme, "keys/").content.decode()
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "name"),
+        ({"name": "k", "scopes": ["everything"]}, "scopes.0"),
+        ({"name": "k", "expires_at": "2001-01-01T00:00:00Z"}, "expires_at"),
+        ({"name": "k", "project": "00000000-0000-7000-8000-000000000000"}, "project"),
+    ],
+)
+def test_create_key_names_the_wrong_field(acme, body, param):
+    response = send(acme, "post", "keys/", body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"].startswith(param.split(".")[0])
+
+
+def test_revoke_ends_the_key_itself(acme):
+    revoked = send(acme, "post", f"keys/{acme.key.id}/revoke/")
+    assert revoked.status_code == 200
+    assert revoked.json()["revoked_at"] is not None
+    assert get(acme, "keys/").status_code == 401
+
+
+def test_list_pages_by_cursor(acme):
+    for number in range(3):
+        keys.create_key(tenant=acme.tenant, project=acme.project, name=f"k{number}")
+    first = get(acme, "keys/", {"limit": 3}).json()
+    assert len(first["data"]) == 3
+    second = Client().get(first["next"], headers=acme.bearer).json()
+    assert len(second["data"]) == 1
+    assert second["next"] is None
+    names = [row["name"] for row in first["data"] + second["data"]]
+    assert sorted(names) == ["all", "k0", "k1", "k2"]
+
+
+def test_list_pages_take_a_fixed_number_of_queries(acme, django_assert_num_queries):
+    for number in range(5):
+        keys.create_key(tenant=acme.tenant, project=acme.project, name=f"k{number}")
+        credit_services.grant(
+            wallet_id=Wallet.objects.get(tenant=acme.tenant).id,
+            amount=5,
+            kind=CreditGrant.Kind.PROMOTIONAL,
+            key=f"g{number}",
+        )
+    expected = {"keys/": 2, "projects/": 2, "members/": 2, "wallet/": 3, "usage/": 2}
+    for path, count in expected.items():
+        with django_assert_num_queries(count):
+            assert get(acme, path).status_code == 200
+    with django_assert_num_queries(5):
+        assert get(acme, "wallet/transfers/").status_code == 200
+
+
+# -- sessions and roles
+
+
+def role_client(party, role):
+    _, address = members.invite_member(tenant=party.tenant, email=f"{role}@acme.example", role=role)
+    membership = members.accept_invitation(token=address.rstrip("/").rpartition("/")[2])
+    client = Client()
+    client.force_login(membership.user, backend="django.contrib.auth.backends.ModelBackend")
+    return client
+
+
+def post(client, path, body):
+    return client.post(f"/api/v1/{path}", json.dumps(body), content_type="application/json")
+
+
+def test_session_needs_csrf(acme):
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(acme.owner, backend="django.contrib.auth.backends.ModelBackend")
+    assert client.get("/api/v1/keys/").status_code == 200
+    assert_error(post(client, "projects/", {"name": "X"}), 403, "permission_denied")
+
+
+def test_session_without_membership_is_403(acme):
+    Membership.objects.of(acme.tenant).update(is_active=False)
+    assert_error(acme.client().get("/api/v1/keys/"), 403, "not_a_member")
+
+
+def test_header_picks_the_tenant(acme, other):
+    _, address = members.invite_member(tenant=other.tenant, email=acme.owner.email)
+    members.accept_invitation(token=address.rstrip("/").rpartition("/")[2], user=acme.owner)
+    listed = acme.client().get("/api/v1/keys/", headers={"x-sluice-tenant": "other"}).json()
+    assert [row["id"] for row in listed["data"]] == [str(other.key.id)]
+    assert acme.client().get("/api/v1/keys/", headers={"x-sluice-tenant": "none"}).status_code == 403
+
+
+def test_member_makes_inference_keys_only_and_revokes_only_own(acme):
+    client = role_client(acme, "member")
+    assert_error(post(client, "keys/", {"name": "k"}), 403, "role_not_allowed", "scopes")
+    made = post(client, "keys/", {"name": "k", "scopes": ["inference"]})
+    assert made.status_code == 201
+    assert_error(post(client, f"keys/{acme.key.id}/revoke/", {}), 403, "role_not_allowed")
+    assert post(client, f"keys/{made.json()['id']}/revoke/", {}).status_code == 200
+    assert client.get("/api/v1/wallet/").status_code == 403
+    assert post(client, "projects/", {"name": "X"}).status_code == 403
+
+
+def test_billing_reads_the_wallet_and_makes_no_key(acme):
+    client = role_client(acme, "billing")
+    assert client.get("/api/v1/wallet/").status_code == 200
+    assert post(client, "keys/", {"name": "k", "scopes": ["inference"]}).status_code == 403
+
+
+def test_admin_cannot_touch_owners(acme):
+    client = role_client(acme, "admin")
+    body = {"email": "x@acme.example", "role": "owner"}
+    assert_error(post(client, "members/", body), 403, "role_not_allowed", "role")
+    assert client.delete(f"/api/v1/members/{acme.membership.id}/").status_code == 403
+
+
+def test_owner_invites_changes_and_removes(acme):
+    client = acme.client()
+    invited = post(client, "members/", {"email": "New@acme.example", "role": "member"})
+    assert invited.status_code == 201
+    assert invited.json()["address"] in mail.outbox[0].body
+    membership = members.accept_invitation(token=invited.json()["address"].rstrip("/").rpartition("/")[2])
+    path = f"/api/v1/members/{membership.id}/"
+    changed = client.patch(path, json.dumps({"role": "billing"}), content_type="application/json")
+    assert (changed.status_code, changed.json()["role"]) == (200, "billing")
+    assert client.delete(path).status_code == 204
+    assert len(client.get("/api/v1/members/").json()["data"]) == 1
+    last = client.patch(
+        f"/api/v1/members/{acme.membership.id}/", json.dumps({"role": "admin"}), content_type="application/json"
+    )
+    assert_error(last, 400, "invalid_value", "role")
+
+
+def test_a_management_key_makes_projects_but_no_members(acme):
+    assert send(acme, "post", "projects/", {"name": "Second"}).status_code == 201
+    assert_error(send(acme, "post", "projects/", {"name": "Second"}), 400, "invalid_value", "name")
+    assert_error(send(acme, "post", "members/", {"email": "a@b.example"}), 403, "role_not_allowed")
+
+
+# -- wallet, usage, routing
+
+
+def test_wallet_shows_its_sums_and_ledger(acme):
+    wallet = Wallet.objects.get(tenant=acme.tenant)
+    for number in range(3):
+        credit_services.grant(
+            wallet_id=wallet.id, amount=1_500_000, kind=CreditGrant.Kind.PAID, key=f"g{number}", reason="test"
+        )
+    wallet.refresh_from_db()
+    body = get(acme, "wallet/").json()
+    assert body["posted"]["credits_micro"] == wallet.posted
+    assert body["available"]["credits_micro"] == wallet.posted - wallet.held + wallet.overdraft_limit
+    first = get(acme, "wallet/transfers/", {"limit": 2}).json()
+    assert [row["amount"] for row in first["data"]] == [{"credits": "1.5", "credits_micro": 1_500_000}] * 2
+    assert first["data"][0]["balance"]["credits_micro"] == wallet.posted
+    assert first["data"][0]["code"] == "grant"
+    rest = get(acme, "wallet/transfers/", {"cursor": first["next"]}).json()
+    assert rest["next"] is None
+    assert rest["data"][0]["balance"]["credits_micro"] == wallet.posted - 3_000_000
+    assert_error(get(acme, "wallet/transfers/", {"cursor": "x"}), 400, "invalid_value", "cursor")
+
+
+def test_usage_sums_by_day_and_splits(acme, other):
+    now = datetime.now(tz=UTC).replace(minute=0, second=0, microsecond=0)
+    common = {"hour": now, "project": acme.project.id, "requests": 1, "output_tokens": 5, "charge": 7}
+    UsageRollup.objects.create(tenant=acme.tenant.id, api_key=acme.key.id, model="a", **common)
+    UsageRollup.objects.create(tenant=acme.tenant.id, api_key=None, model="b", **common)
+    UsageRollup.objects.create(tenant=other.tenant.id, api_key=None, model="c", **common)
+    whole = get(acme, "usage/").json()
+    assert [(row["requests"], row["charge"]["credits_micro"]) for row in whole["data"]] == [(2, 14)]
+    split = get(acme, "usage/", {"by": ["model", "api_key"]}).json()
+    assert {(row["model"], row["api_key"]) for row in split["data"]} == {("a", str(acme.key.id)), ("b", None)}
+    assert get(acme, "usage/", {"last": (now - timedelta(days=2)).date().isoformat()}).json()["data"] == []
+    assert_error(get(acme, "usage/", {"first": "2026-02-02", "last": "2026-02-01"}), 400, "invalid_value", "first")
+    assert_error(get(acme, "usage/", {"first": "2020-02-02"}), 400, "invalid_value", "first")
+
+
+def test_route_explain_says_where_and_why(acme):
+    name = "smollm2-135m-instruct"
+    model = PublicModel.objects.create(name=name, kinds=["chat"], context_length=100, rate_card="x")
+    Deployment.objects.create(name="small-1", model=model, backend="fake")
+    rule = RouteRule.objects.create(name="everything")
+    RouteTarget.objects.create(rule=rule, model=model)
+    decided = send(acme, "post", "routes/explain/", {"model": "auto", "task": "chat"})
+    assert decided.status_code == 200, decided.content
+    body = decided.json()
+    assert (body["model"], body["deployment"], body["rule"]) == (name, "small-1", "everything")
+    assert body["reason"]
+    assert_error(send(acme, "post", "routes/explain/", {"model": "none"}), 404, "model_not_found", "model")

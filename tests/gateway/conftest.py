@@ -1,0 +1,58 @@
+"""Tenants to try things on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from django.test import Client
+
+from billing.services import cards, plans
+from gateway.models import APIKey, Membership, Project, Tenant, User
+from gateway.services import keys, members, tenants
+
+
+@dataclass(frozen=True)
+class Party:
+    """A tenant with its owner, and a key for everything."""
+
+    tenant: Tenant
+    project: Project
+    owner: User
+    membership: Membership
+    key: APIKey
+    secret: str
+
+    @property
+    def bearer(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.secret}"}
+
+    def client(self) -> Client:
+        """A browser in which the owner is signed in."""
+        client = Client()
+        client.force_login(self.owner, backend="django.contrib.auth.backends.ModelBackend")
+        return client
+
+
+@pytest.fixture
+def terms(db):
+    """The plans and rate cards that Sluice ships."""
+    cards.ensure_default_cards()
+    plans.ensure_default_plans()
+
+
+def make_party(slug: str) -> Party:
+    made = tenants.create_tenant(name=slug.title(), slug=slug, owner_email=f"owner@{slug}.example", plan="free")
+    membership = members.accept_invitation(token=made.invitation_address.rstrip("/").rpartition("/")[2])
+    key, secret = keys.create_key(tenant=made.tenant, project=made.project, name="all", created_by=membership.user)
+    return Party(made.tenant, made.project, membership.user, membership, key, secret)
+
+
+@pytest.fixture
+def acme(terms) -> Party:
+    return make_party("acme")
+
+
+@pytest.fixture
+def other(terms) -> Party:
+    return make_party("other")

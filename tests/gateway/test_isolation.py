@@ -1,0 +1,143 @@
+"""No page and no endpoint of the control plane shows or changes another tenant's rows.
+
+The views come from the URL map: one that is neither named here nor exempt fails `test_every_view_has_a_case`.
+The data plane's own cases are beside its tests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from django.forms.models import model_to_dict
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver, reverse
+
+from billing.models import CreditGrant, UsageRollup, Wallet
+from billing.services import credits as credit_services
+from gateway.models import APIKey, Membership, Project, Tenant
+
+pytestmark = pytest.mark.django_db
+
+# Views that belong to no tenant: the operator's admin, people's own accounts, secrets in links, public pages.
+EXEMPT_PREFIXES = ("admin:", "account_", "mfa_")
+EXEMPT = {"link-open", "invitation-open", "api-schema", "api-docs", "api-unknown"}
+
+# Views of a tenant: for each how it is called by `acme` with what is `other`'s. {key} and so on are other's ids.
+CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
+    "api-keys": [("get", {}, {}), ("post", {}, {"name": "x", "scopes": ["inference"], "project": "{project}"})],
+    "api-key": [("get", {"pk": "{key}"}, {})],
+    "api-key-revoke": [("post", {"pk": "{key}"}, {})],
+    "api-projects": [("get", {}, {})],
+    "api-members": [("get", {}, {})],
+    "api-member": [
+        ("patch", {"pk": "{membership}"}, {"role": "billing"}),
+        ("delete", {"pk": "{membership}"}, {}),
+    ],
+    "api-usage": [("get", {}, {}), ("get", {}, {"api_key": "{key}"}), ("get", {}, {"project": "{project}"})],
+    "api-wallet": [("get", {}, {})],
+    "api-wallet-transfers": [("get", {}, {})],
+    "api-route-explain": [("post", {}, {"model": "auto"})],
+}
+
+
+def named_views(resolver: URLResolver, namespace: str = "") -> Iterator[str]:
+    for pattern in resolver.url_patterns:
+        if isinstance(pattern, URLResolver):
+            inner = f"{namespace}{pattern.namespace}:" if pattern.namespace else namespace
+            yield from named_views(pattern, inner)
+        elif isinstance(pattern, URLPattern):
+            yield f"{namespace}{pattern.name}"
+
+
+def is_exempt(name: str) -> bool:
+    return name in EXEMPT or name.startswith(EXEMPT_PREFIXES)
+
+
+def test_every_view_has_a_case():
+    views = {name for name in named_views(get_resolver()) if not is_exempt(name)}
+    assert views == set(CASES)
+
+
+@pytest.fixture
+def ids(acme, other):
+    """What must not be seen or touched, by name."""
+    wallet = Wallet.objects.get(tenant=other.tenant)
+    credit_services.grant(wallet_id=wallet.id, amount=77_770_001, kind=CreditGrant.Kind.PAID, key="theirs")
+    UsageRollup.objects.create(
+        hour=other.tenant.created_at.replace(minute=0, second=0, microsecond=0),
+        tenant=other.tenant.id,
+        project=other.project.id,
+        api_key=other.key.id,
+        model="their-model",
+        charge=5,
+    )
+    return {
+        "tenant": str(other.tenant.id),
+        "slug": other.tenant.slug + '"',
+        "project": str(other.project.id),
+        "key": str(other.key.id),
+        "last_four": other.key.last_four + '"',
+        "membership": str(other.membership.id),
+        "owner": str(other.owner.id),
+        "email": other.owner.email,
+        "wallet": str(wallet.id),
+        "amount": "77770001",
+        "model": "their-model",
+    }
+
+
+def fill(values, ids):
+    def one(value):
+        return value.format(**ids) if isinstance(value, str) else value
+
+    return {name: one(value) for name, value in values.items()}
+
+
+def rows_of(party):
+    tables = (APIKey, Project, Membership)
+    rows = [model_to_dict(row) for model in tables for row in model.objects.of(party.tenant).order_by("id")]
+    return [*rows, model_to_dict(Tenant.objects.get(id=party.tenant.id))]
+
+
+@pytest.mark.parametrize("as_session", [False, True], ids=["key", "session"])
+@pytest.mark.parametrize("case", [(name, *case) for name, cases in CASES.items() for case in cases], ids=str)
+def test_other_tenants_rows_stay_out_of_reach(acme, other, ids, case, as_session):
+    name, method, kwargs, data = case
+    client = acme.client() if as_session else Client(headers=acme.bearer)
+    before = rows_of(other)
+    path = reverse(name, kwargs=fill(kwargs, ids))
+    sent = fill(data, ids)
+    if method == "get":
+        response = client.get(path, sent)
+    else:
+        response = getattr(client, method)(path, json.dumps(sent), content_type="application/json")
+    content = response.content.decode()
+    echoed = set(kwargs.values()) | set(map(str, data.values()))
+    for marker, value in ids.items():
+        if "{" + marker + "}" not in echoed:
+            assert value not in content, f"{name} shows {marker}"
+    if kwargs or ("project" in data and method != "get"):
+        assert response.status_code in (400, 403, 404)
+        assert not APIKey.objects.of(acme.tenant).filter(project=other.project).exists()
+    assert response.status_code < 500
+    assert rows_of(other) == before
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_tenant_of_ones_own_must_be_named(acme, other, ids, name):
+    """Naming another tenant in the header is refused, not ignored."""
+    method, kwargs, _ = CASES[name][0]
+    client = acme.client()
+    path = reverse(name, kwargs=fill(kwargs, ids))
+    headers = {"x-sluice-tenant": other.tenant.slug}
+    response = getattr(client, method)(path, headers=headers, content_type="application/json")
+    assert response.status_code == 403
+
+
+def test_the_test_would_see_a_leak(acme, other, ids):
+    """Called by `other` itself the same views do show what is looked for."""
+    shown = Client(headers=other.bearer).get(reverse("api-keys")).content.decode()
+    assert ids["key"] in shown
+    assert ids["amount"] in Client(headers=other.bearer).get(reverse("api-wallet-transfers")).content.decode()
