@@ -17,6 +17,7 @@ from routing.catalogue import DeploymentEntry
 
 HEALTH_INTERVAL = 0.5
 HEALTH_TIMEOUT = 2.0
+CONNECT_INTERVAL = 0.1
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +56,11 @@ class Engines:
         """Return the deployment's engine, or None when the catalogue doesn't have it."""
         entry = self._entries.get(deployment)
         return entry.engine if entry else None
+
+    def find(self, deployment: UUID) -> Engine | None:
+        """Return the deployment's engine also when it is about to be closed: it may still know of a request."""
+        entries = (entry for entry in self._all() if entry.deployment.id == deployment)
+        return next((entry.engine for entry in entries), None)
 
     def entries(self) -> tuple[EngineEntry, ...]:
         """Every open engine."""
@@ -113,6 +119,17 @@ class Engines:
         """Ask every engine for its health, all at once."""
         await self._close_retired()
         await self._look_at(self._entries.values())
+
+    async def connected(self, seconds: float) -> bool:
+        """Wait until every engine is ready; False when some aren't after `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not all(entry.health.ready for entry in self._entries.values()):
+                    await asyncio.sleep(CONNECT_INTERVAL)
+                    await self.look()
+        except TimeoutError:
+            return False
+        return True
 
     async def watch(self) -> None:
         """Look at every engine each `HEALTH_INTERVAL` seconds, until cancelled."""

@@ -1,0 +1,48 @@
+"""``manage.py sweep``: close the holds that dead gateways left, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from billing.writer.apply import apply_now
+from billing.writer.operations import Answer, Release, Settle
+from gateway.engines import Engines
+from gateway.metrics import Metrics
+from gateway.sweep import Sweep
+from gateway.threads import DatabaseThreads
+from routing import catalogue
+
+CONNECT_SECONDS = 5.0
+
+
+class Command(BaseCommand):
+    """Runs one turn of the sweep beside whatever else runs: the writer's compare-and-set decides who closes a hold."""
+
+    help = "Close holds whose lease is over by what their engines know."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        found = asyncio.run(_sweep())
+        for how in ("settled", "released", "estimated", "waiting", "closed_by_another"):
+            self.stdout.write(f"{how.replace('_', ' ')}: {found[how]}")
+
+
+async def _sweep() -> Counter[str]:
+    threads = DatabaseThreads(1)
+    engines = Engines(Metrics())
+
+    async def submit(operation: Settle | Release) -> Answer:
+        [answer] = await threads.run(lambda: apply_now([operation]))
+        return answer
+
+    try:
+        entries = (await threads.run(catalogue.load)).all_deployments()
+        await engines.follow(entries)
+        await engines.connected(CONNECT_SECONDS)
+        return await Sweep(engine_of=engines.find, submit=submit, threads=threads).turn()
+    finally:
+        await engines.close()
+        threads.close()

@@ -1,0 +1,102 @@
+"""How a gateway's runtime is put together from the settings, and taken apart again in the other order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.db import connection
+
+from billing.ids import uuid7
+from billing.limits.memory import MemoryRateStore
+from billing.writer import open_writer
+from billing.writer.leases import end_leases_of_earlier_owners
+from gateway import upkeep
+from gateway.engines import Engines
+from gateway.epoch import Epoch, EpochPoller
+from gateway.home import HomeLock
+from gateway.metrics import Metrics
+from gateway.principals import Principals
+from gateway.runtime import Parts, Runtime
+from gateway.snapshot import load_snapshot
+from gateway.sweep import SWEEP_INTERVAL, Sweep
+from gateway.threads import DatabaseThreads
+
+log = structlog.get_logger(__name__)
+
+
+async def open_runtime(home: Path | None = None) -> Runtime:
+    """Return a runtime with its loops running; whatever had been opened is closed again when a part fails.
+
+    On an embedded home (SQLite) its lock is taken first, and holds of earlier owners are given to the sweep at once.
+    """
+    async with AsyncExitStack() as stack:
+        incarnation = uuid7()
+        if settings.SLUICE_EMBEDDED:
+            lock = HomeLock.acquire(home or settings.SLUICE_HOME)
+            stack.callback(lock.release)
+        threads = DatabaseThreads()
+        stack.callback(threads.close)
+        if settings.SLUICE_EMBEDDED:
+            await threads.run(lambda: end_leases_of_earlier_owners(incarnation))
+        epoch = Epoch()
+        poller = EpochPoller(epoch)
+        stack.push_async_callback(poller.close)
+        await poller.start()
+        metrics = Metrics()
+        engines = Engines(metrics)
+        stack.push_async_callback(engines.close)
+        before = await epoch.current()
+        snapshot = await threads.run(lambda: load_snapshot(before))
+        await engines.follow(snapshot.catalogue.all_deployments())
+        writer = open_writer(connection.settings_dict)
+        stack.push_async_callback(writer.close)
+        parts = Parts(
+            writer=writer,
+            rates=MemoryRateStore(),
+            engines=engines,
+            epoch=epoch,
+            principals=Principals(epoch, threads),
+            threads=threads,
+            metrics=metrics,
+        )
+        runtime = Runtime(parts, snapshot, incarnation)
+        stack.push_async_callback(runtime.principals.write_last_used)
+        sweep = Sweep(engine_of=engines.find, submit=writer.submit, threads=threads)
+
+        async def swept() -> None:
+            for how, count in (await sweep.turn()).items():
+                metrics.swept.labels(how).inc(count)
+
+        for work in (
+            upkeep.keep_renewed(runtime),
+            upkeep.keep_fenced(runtime),
+            upkeep.follow_epoch(runtime),
+            engines.watch(),
+            upkeep.each(SWEEP_INTERVAL, swept, "sweep"),
+            upkeep.each(upkeep.LAST_USED_INTERVAL, runtime.principals.write_last_used, "last_used"),
+        ):
+            stack.push_async_callback(_cancelled, asyncio.create_task(_logged(work)))
+        runtime.on_close(stack.pop_all().aclose)
+    log.info("gateway_open", incarnation=str(incarnation), deployments=len(engines.entries()))
+    return runtime
+
+
+async def _logged(work: Coroutine[Any, Any, None]) -> None:
+    """Do `work`; a loop that ends by an error says so."""
+    try:
+        await work
+    except Exception:
+        log.exception("loop_ended")
+        raise
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    """Cancel `task` and wait for its end."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,110 @@
+"""A tenant with plan, credit and key, a priced fake model, and a real runtime over the test database."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from uuid import UUID
+
+from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, Plan, UsageRecord, Wallet
+from billing.services import cards, credits, plans, wallets
+from billing.services.plans import TERMS
+from gateway import principals
+from gateway.models import Project, Tenant
+from gateway.runtime import Runtime
+from gateway.services import keys
+from inference.fake import FakeEngine
+from routing.services.catalogue import add_model
+
+RATES = {0: {"input": 10_000_000, "cache_read": 1_000_000, "output": 40_000_000}}
+_numbers = itertools.count()
+
+
+@dataclass
+class World:
+    """What the database has, for tests that run against it."""
+
+    tenant: Tenant
+    project: Project
+    wallet: Wallet
+    secret: str
+    key_id: UUID
+    deployment: UUID
+
+
+def make_world(*, credit=10_000_000, terms=None, **options) -> World:
+    """Return a world whose plan allows everything unless `terms` say otherwise; `options` are the fake engine's."""
+    wallets.ensure_operator_accounts()
+    plans.ensure_default_plans()
+    if not Plan.objects.filter(slug="test").exists():
+        base = plans.latest_version("business")
+        plan = Plan.objects.create(slug="test", name="Test")
+        given = {name: getattr(base, name) for name in TERMS}
+        plans.publish_version(plan, **(given | {"monthly_credits": 0, "slice_tokens": 16} | (terms or {})))
+    number = next(_numbers)
+    tenant = Tenant.objects.create(name=f"Tenant {number}", slug=f"tenant-{number}")
+    project = Project.objects.create(tenant=tenant, name="Default")
+    wallet = wallets.open_wallet(tenant_id=tenant.id)
+    plans.subscribe(tenant.id, "test")
+    if credit:
+        credits.grant(wallet_id=wallet.id, amount=credit, kind=CreditGrant.Kind.PROMOTIONAL, key=f"world:{number}")
+    key, secret = keys.create_key(tenant=tenant, project=project, name="test")
+    from billing.models import RateCard
+
+    if not RateCard.objects.filter(name="fake-card").exists():
+        cards.publish("fake-card", RATES)
+    deployment = add_model(
+        name="fake",
+        kinds=["chat", "embedding"],
+        context_length=8192,
+        rate_card="fake-card",
+        source="",
+        backend="fake",
+        options=options,
+    )
+    return World(tenant, project, wallet, secret, key.id, deployment.id)
+
+
+@asynccontextmanager
+async def opened(home):
+    """Open a real runtime over the test database, and close it."""
+    runtime = await Runtime.open(home)
+    try:
+        yield runtime
+    finally:
+        await runtime.close()
+
+
+async def principal_of(runtime, world):
+    return await principals.by_key(runtime, world.secret)
+
+
+def engine_of(runtime, world) -> FakeEngine:
+    engine = runtime.engines.get(world.deployment)
+    assert isinstance(engine, FakeEngine)
+    return engine
+
+
+async def settled(runtime):
+    """Return when nothing runs any more."""
+    async with asyncio.timeout(10):
+        while runtime._tasks or runtime.live:
+            await asyncio.sleep(0.005)
+
+
+def assert_books(world, *, records):
+    """No hold is open; wallet, ledger and the latest usage records tell the same sum of charges."""
+    assert not Hold.objects.exists()
+    wallet = Wallet.objects.get(pk=world.wallet.pk)
+    assert wallet.held == 0
+    assert wallet.posted >= 0
+    account = LedgerAccount.objects.get(wallet=wallet)
+    charged = sum(LedgerTransfer.objects.filter(debit=account).values_list("amount", flat=True))
+    granted = sum(LedgerTransfer.objects.filter(credit=account).values_list("amount", flat=True))
+    assert wallet.posted == granted - charged
+    rows = list(UsageRecord.objects.filter(wallet=wallet.pk))
+    assert len(rows) == records
+    assert sum(row.charge for row in rows) == charged
+    return charged, rows
