@@ -196,5 +196,8 @@ def _write_tokenizer(path: Path, folder: Path) -> None:
     """Save the tokenizer and chat template that the file carries."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    except Exception as error:  # the tokenizers library raises bare exceptions for what it can't build
+        raise ModelRefusedError(f"{path}: its tokenizer can't be read: {error}") from error
     tokenizer.save_pretrained(folder)

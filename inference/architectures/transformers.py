@@ -127,10 +127,10 @@ class TransformersModel:
         except Exception as error:  # a foreign model's loading can raise anything, and none of it may end the worker
             raise ModelRefusedError(f"{name} can't be loaded by transformers: {_sentence(error)}") from error
         if report["missing_keys"]:
-            raise ModelRefusedError(f"{name}: the checkpoint lacks {sorted(report['missing_keys'])[0]} and others")
+            raise ModelRefusedError(f"{name}: the checkpoint lacks {min(report['missing_keys'])} and others")
         loaded = cls(model.eval(), dtype)
         try:
-            loaded._prove(block_size)  # noqa: SLF001 - its own classmethod
+            loaded._prove(block_size)
         except UnhookedError as error:
             raise ModelRefusedError(f"{name} can't be served through the attention interface: {error}") from error
         except Exception as error:  # the same
@@ -201,7 +201,7 @@ class TransformersModel:
             batch = replace(batch, sampled=torch.arange(batch.ids.shape[0]))
             # Packing puts single tokens first.
             packed = sorted(turn, key=lambda item: (len(item[1]) > 1, done[item[0]] if len(item[1]) == 1 else 0))
-            parts = self.forward(batch, cache).float().split([len(ids) for _, ids in packed])
+            parts = torch.split(self.forward(batch, cache).float(), [len(ids) for _, ids in packed])
             for (i, ids), part in zip(packed, parts, strict=True):
                 logits[i].append(part)
                 done[i] += len(ids)

@@ -23,8 +23,8 @@ class LayerCache:
     def store(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         """Write the K/V of T tokens (`key` [T, kv_heads, key_dim] or flat) to their slots [T]."""
         tokens = slots.shape[0]
-        self.keys.index_copy_(0, slots, key.reshape(tokens, -1))
-        self.values.index_copy_(0, slots, value.reshape(tokens, -1))
+        self.keys.index_copy_(0, slots, key.reshape(tokens, self.keys.shape[1]))
+        self.values.index_copy_(0, slots, value.reshape(tokens, self.values.shape[1]))
 
 
 class KVCache:
@@ -55,6 +55,7 @@ class KVCache:
     def nbytes(self) -> int:
         return self.slots * self.spec.bytes_per_token
 
+    @torch.inference_mode()
     def clear(self) -> None:
         """Make every slot read as zeros."""
         for layer in self.layers:

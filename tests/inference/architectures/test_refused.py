@@ -1,0 +1,83 @@
+"""What can't be served right is refused with the reason, never served wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from inference.architectures import transformers as path
+from inference.config import EngineConfig
+from inference.errors import ModelRefusedError
+from inference.execution.load import load_model
+from tests.inference.tiny import save_tiny
+
+
+def refusal(source: Path | str, **config: Any) -> str:
+    with pytest.raises(ModelRefusedError) as caught:
+        load_model(EngineConfig("test", str(source), dtype="float32", kv_tokens=256, **config), threads=1)
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("gptj", "GPTJForCausalLM"), ("bloom", "BloomForCausalLM"), ("mamba", "MambaForCausalLM")]
+)
+def test_a_model_that_never_calls_the_hook(tmp_path: Path, kind: str, name: str) -> None:
+    message = refusal(save_tiny(kind, tmp_path))
+    assert message == f"{name} can't be served through the attention interface: none of its layers calls it"
+
+
+def test_a_hybrid_whose_other_layers_keep_a_state(tmp_path: Path) -> None:
+    kinds = ["linear_attention", "full_attention", "linear_attention"]
+    message = refusal(save_tiny("qwen3_next", tmp_path, layer_types=kinds, num_experts=4, num_experts_per_tok=2))
+    assert message.endswith("only 1 of its 3 layers call it")
+
+
+def test_a_paged_run_that_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save_tiny("phi3", tmp_path)
+    real = path.attend
+    monkeypatch.setattr(path, "attend", lambda *args, **kwargs: real(*args, **{**kwargs, "window": 20}))
+    assert "its paged logits differ from its plain forward" in refusal(folder)
+
+
+def test_the_own_decoder_by_name_for_another_family(tmp_path: Path) -> None:
+    assert "model type phi3 is not one of" in refusal(save_tiny("phi3", tmp_path), architecture="decoder")
+
+
+@pytest.mark.parametrize("kind", ["llama", "phi3"])
+def test_a_checkpoint_without_one_of_its_tensors(tmp_path: Path, kind: str) -> None:
+    folder = save_tiny(kind, tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.1.mlp.down_proj.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    assert "lacks" in (message := refusal(folder))
+    assert "model.layers.1.mlp.down_proj.weight" in message
+
+
+def test_sources_that_lead_nowhere(tmp_path: Path) -> None:
+    assert "no config.json and no GGUF file" in refusal(tmp_path)
+    assert "no folder, no GGUF file and no hub id" in refusal("nonsense")
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"not a model" * 100)
+    assert "can't be read as GGUF" in refusal(broken, options={"cache": str(tmp_path / "cache")})
+
+
+def test_a_hub_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*args: Any, **kwargs: Any) -> str:
+        raise ConnectionError("no route to the hub")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    message = refusal("owner/name", options={"cache": str(tmp_path)})
+    assert message == "owner/name can't be had from the hub: no route to the hub"
+
+
+def test_an_encoder_without_its_weights(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 12, "num_attention_heads": 2})
+    )
+    save_file({"nothing": torch.zeros(1)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert "the checkpoint lacks" in refusal(tmp_path)

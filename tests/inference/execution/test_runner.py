@@ -1,0 +1,153 @@
+"""The runner: a bad row fails alone, a model's exception fails the step, nothing of one row reaches another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from inference.config import EngineConfig
+from inference.core.step import EncodeRow, Row, RowFailure, StepPlan
+from inference.execution.backend import LoadedModel
+from inference.execution.load import load_model
+from inference.execution.processor import compute_dtype
+from inference.types import Kind, SamplingParams
+from tests.inference.tiny import save_tiny
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny("llama", tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture
+def loaded(folder: Path) -> LoadedModel:
+    return load_model(EngineConfig("test", str(folder), kv_tokens=256, max_context=128), threads=1)
+
+
+def row(number: int, ids: tuple[int, ...], blocks: tuple[int, ...], start: int = 0, samples: bool = True) -> Row:
+    return Row(number, str(number), ids, start, blocks, samples, 0, GREEDY, 0)
+
+
+def step(loaded: LoadedModel, *rows: Row) -> tuple[int | RowFailure | None, ...]:
+    return loaded.runner.launch(StepPlan(0, rows)).wait().tokens
+
+
+def test_what_is_loaded(loaded: LoadedModel, folder: Path) -> None:
+    assert loaded.kinds == {Kind.CHAT}
+    assert (loaded.max_context, loaded.max_input, loaded.vocab_size) == (128, 127, 211)
+    assert (loaded.kv_blocks, loaded.block_size, loaded.vector_width) == (17, 16, 0)
+    assert loaded.tokenizer_folder == folder
+    assert loaded.eos_ids == frozenset()
+    assert loaded.details["dtype"] == "float32 (the checkpoint's)"
+
+
+def test_bad_rows_fail_alone(loaded: LoadedModel) -> None:
+    good = row(0, (5, 6, 7), (1,))
+    expected = step(loaded, good)
+    result = step(
+        loaded,
+        row(1, (5, 211), (2,)),
+        row(2, (5, -1), (2,)),
+        good,
+        row(3, (5, 6), (2,), start=15),
+        row(4, (5,), (17,)),
+        row(5, (5,), (0,)),
+        row(6, (5,), tuple(range(2, 17)), start=128),
+        row(7, (), (2,)),
+        row(8, (5, 6), (3,), samples=False),
+    )
+    codes = [entry.code if isinstance(entry, RowFailure) else entry for entry in result]
+    assert codes == [
+        "bad_token_id", "bad_token_id", expected[0], "bad_row", "bad_row", "bad_row", "too_long", "bad_row", None,
+    ]  # fmt: skip
+
+
+def test_only_bad_rows(loaded: LoadedModel) -> None:
+    assert [type(entry) for entry in step(loaded, row(0, (999,), (1,)))] == [RowFailure]
+
+
+def test_a_row_that_is_not_finite_harms_no_other(loaded: LoadedModel) -> None:
+    prompt, other = (5, 6, 7), (9, 8, 7, 6)
+    expected = step(loaded, row(0, prompt, (1,)))
+    model, _ = loaded.runner._causal
+    with torch.inference_mode():
+        model.embedding = model.embedding.clone()
+        model.head = model.embedding.clone()
+        model.embedding[8] = float("nan")
+    together = step(loaded, row(0, prompt, (2,)), row(1, other, (3,)))
+    assert together[0] == expected[0]
+    assert isinstance(together[1], RowFailure)
+    assert together[1].code == "non_finite_logits"
+    # What it left in its block is never read by the block's next owner.
+    assert step(loaded, row(2, prompt, (3,))) == expected
+    assert step(loaded, row(2, (expected[0],), (3,), start=3)) == step(loaded, row(0, (expected[0],), (1,), start=3))
+
+
+def test_what_the_model_raises_fails_the_step_and_no_later_one(loaded: LoadedModel) -> None:
+    expected = step(loaded, row(0, (5, 6), (1,)))
+    model, _ = loaded.runner._causal
+    head, model.head = model.head, torch.zeros(3, 3)
+    pending = loaded.runner.launch(StepPlan(0, (row(0, (5, 6), (1,)),)))
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            pending.wait()
+    model.head = head
+    assert step(loaded, row(0, (5, 6), (1,))) == expected
+
+
+def test_reset_forgets(loaded: LoadedModel) -> None:
+    step(loaded, row(0, (5, 6), (1,)))
+    _, cache = loaded.runner._causal
+    assert cache.layers[0].keys.any()
+    loaded.runner.reset()
+    assert not any(layer.keys.any() or layer.values.any() for layer in cache.layers)
+
+
+def test_the_null_block_stays_empty(loaded: LoadedModel) -> None:
+    step(loaded, row(0, (5, 6, 7), (1,)), row(1, (5,), (2,)))
+    step(loaded, row(0, (5,), (1,), start=3), row(1, (5,), (2,), start=1))
+    _, cache = loaded.runner._causal
+    assert not any(layer.keys[:16].any() or layer.values[:16].any() for layer in cache.layers)
+
+
+def test_embeddings_asked_of_a_chat_model_fail_the_step(loaded: LoadedModel) -> None:
+    with pytest.raises(TypeError, match="makes tokens"):
+        loaded.runner.launch(StepPlan(0, encodes=(EncodeRow("a", 0, (1, 2)),))).wait()
+
+
+def test_every_end_of_sequence_id_counts(tmp_path: Path) -> None:
+    folder = save_tiny("llama", tmp_path, eos_token_id=2)
+    (folder / "generation_config.json").write_text('{"eos_token_id": [2, 7]}')
+    assert load_model(EngineConfig("test", str(folder), kv_tokens=64)).eos_ids == {2, 7}
+
+
+def test_the_number_format_follows_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    for fast, stored, wanted, dtype in (
+        (False, torch.bfloat16, "auto", torch.float32),
+        (True, torch.bfloat16, "auto", torch.bfloat16),
+        (True, torch.float16, "auto", torch.float32),
+        (True, torch.float32, "auto", torch.float32),
+        (False, torch.float32, "bfloat16", torch.bfloat16),
+    ):
+        monkeypatch.setattr("inference.execution.processor.fast_bfloat16", lambda fast=fast: fast)
+        assert compute_dtype(wanted, stored)[0] is dtype
+
+
+@pytest.mark.parametrize("architecture", ["decoder", "transformers"])
+def test_bfloat16_runs(folder: Path, architecture: str) -> None:
+    config = EngineConfig("test", str(folder), dtype="bfloat16", kv_tokens=64, architecture=architecture)
+    loaded = load_model(config)
+    assert all(isinstance(token, int) for token in step(loaded, row(0, (5, 6, 7), (1,)), row(1, (9,), (2,))))
