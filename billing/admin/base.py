@@ -1,0 +1,126 @@
+"""What the admins of credit share: amounts shown and read in credits, read-only pages, forms that call services."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from unfold.admin import ModelAdmin
+from unfold.decorators import display
+from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
+
+from billing.services.errors import CreditError
+from billing.unit import format_credits, parse_credits
+
+if TYPE_CHECKING:
+    ServiceForm = forms.ModelForm[Any]
+else:
+    ServiceForm = forms.ModelForm  # can't be subscripted when it runs
+
+
+def credits_column(field: str, description: str, *, ordering: bool = True) -> Any:
+    """Return a list column that shows a µcr field in credits."""
+
+    @display(description=description, ordering=field if ordering else None)
+    def column(_: Any, row: Any) -> str:
+        amount = getattr(row, field)
+        return "–" if amount is None else format_credits(amount)
+
+    return column
+
+
+class CreditsField(forms.CharField):
+    """An amount typed in credits, cleaned to µcr."""
+
+    widget = UnfoldAdminTextInputWidget
+
+    def __init__(self, *, is_signed: bool = False, **options: Any) -> None:
+        """`is_signed` allows amounts below zero."""
+        super().__init__(**options)
+        self.is_signed = is_signed
+
+    def prepare_value(self, value: Any) -> Any:
+        return format_credits(value) if isinstance(value, int) else value
+
+    def clean(self, value: Any) -> int | None:
+        text = super().clean(value)
+        if not text:
+            return None
+        try:
+            amount = parse_credits(text)
+        except ValueError as error:
+            raise ValidationError(str(error)) from error
+        if amount < 0 and not self.is_signed:
+            raise ValidationError("must not be below zero")
+        return amount
+
+
+class LinesField(forms.CharField):
+    """A list of texts, one a line."""
+
+    widget = UnfoldAdminTextareaWidget
+
+    def prepare_value(self, value: Any) -> Any:
+        return "\n".join(value) if isinstance(value, list) else value
+
+    def clean(self, value: Any) -> list[str]:
+        return [line.strip() for line in super().clean(value).splitlines() if line.strip()]
+
+
+class ReadOnlyAdmin(ModelAdmin):
+    """Rows that can be looked at and nothing else."""
+
+    show_full_result_count = False
+
+    def has_add_permission(self, request: HttpRequest, *_: Any) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+class ServiceAdmin(ModelAdmin):
+    """Rows that are made by a service and never changed: the form of "add" calls it in `save_model`.
+
+    What the service refuses is shown above the form, and nothing is saved.
+    """
+
+    show_full_result_count = False
+    add_form: type[ServiceForm]
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
+        if obj is None:
+            options["form"] = self.add_form
+        return super().get_form(request, obj, change, **options)
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return super().get_fields(request, obj) if obj is not None else list(self.add_form.base_fields)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return super().get_readonly_fields(request, obj) if obj is not None else ()
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse:
+        try:
+            answer: HttpResponse = super().changeform_view(request, *args, **options)
+        except (CreditError, ValidationError, ValueError) as refused:
+            text = "; ".join(refused.messages) if isinstance(refused, ValidationError) else str(refused)
+            messages.error(request, text)
+            return HttpResponseRedirect(request.get_full_path())
+        return answer
+
+
+def take_over(row: Any, made: Any) -> None:
+    """Make the admin's unsaved instance stand for what the service made, for its messages and log."""
+    row.__dict__.update(made.__dict__)

@@ -1,0 +1,101 @@
+"""Grants: "add" gives credit; an action takes back what isn't held."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+
+from billing.admin.base import CreditsField, ServiceAdmin, ServiceForm, credits_column, take_over
+from billing.models import CreditGrant
+from billing.services import credits
+from billing.unit import format_credits
+
+
+def mint_key() -> str:
+    """Return a new idempotency key: sending the same form twice grants once."""
+    return f"admin:{secrets.token_urlsafe(16)}"
+
+
+class GrantForm(ServiceForm):
+    """How much, of which kind, until when, and why."""
+
+    amount = CreditsField(help_text="Credits.")
+    reason = forms.CharField(max_length=200, widget=CreditsField.widget, help_text="Kept in the ledger.")
+    key = forms.CharField(max_length=100, widget=forms.HiddenInput, initial=mint_key)
+
+    class Meta:
+        model = CreditGrant
+        fields = ["wallet", "amount", "kind", "expires_at", "priority"]
+
+    def clean_amount(self) -> int:
+        """Refuse a grant of nothing."""
+        amount: int = self.cleaned_data["amount"]
+        if amount <= 0:
+            raise ValidationError("must be above zero")
+        return amount
+
+    def clean_expires_at(self) -> Any:
+        """Refuse a grant that is over already."""
+        moment = self.cleaned_data["expires_at"]
+        if moment is not None and moment <= timezone.now():
+            raise ValidationError("must be in the future")
+        return moment
+
+
+@admin.register(CreditGrant)
+class CreditGrantAdmin(ServiceAdmin):
+    """What credit was given and what is left of it."""
+
+    add_form = GrantForm
+    list_display = ["wallet", "kind", "display_amount", "display_remaining", "priority", "expires_at", "created_at"]
+    list_filter = ["kind", ("expires_at", admin.EmptyFieldListFilter)]
+    list_select_related = ["wallet__tenant"]
+    search_fields = ["wallet__tenant__name", "wallet__tenant__slug", "source"]
+    autocomplete_fields = ["wallet"]
+    ordering = ["-created_at"]
+    actions = ["void_grants"]
+    fields = [
+        "wallet", "kind", "display_amount", "display_remaining", "priority", "effective_at", "expires_at", "expired_at",
+        "voided_at", "source", "paid_amount", "currency", "created_at",
+    ]  # fmt: skip
+    readonly_fields = fields
+    display_amount = credits_column("amount", "Amount")
+    display_remaining = credits_column("remaining", "Left")
+
+    def get_actions(self, request: HttpRequest) -> Any:
+        """Offer voiding to who may grant."""
+        found = super().get_actions(request)
+        return found if self.has_add_permission(request) else {}
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        given = form.cleaned_data
+        made = credits.grant(
+            wallet_id=given["wallet"].pk,
+            amount=given["amount"],
+            kind=CreditGrant.Kind(given["kind"]),
+            key=given["key"],
+            actor=str(request.user),
+            reason=given["reason"],
+            expires_at=given["expires_at"],
+            priority=given["priority"],
+            source="admin",
+        )
+        take_over(obj, made)
+
+    @admin.action(description="Void: take back what is left and not held")
+    def void_grants(self, request: HttpRequest, queryset: QuerySet[CreditGrant]) -> None:
+        """End the selected grants."""
+        taken = sum(
+            credits.void(
+                grant_id=grant.pk, key=f"void:{grant.pk}", actor=str(request.user), reason="voided in the admin"
+            )
+            for grant in queryset
+        )
+        messages.success(request, f"{format_credits(taken)} credits were taken back.")

@@ -1,0 +1,54 @@
+"""Usage records: what each request used and was charged."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import OuterRef, QuerySet, Subquery
+from django.http import HttpRequest
+from django.utils import timezone
+from unfold.decorators import display
+
+from billing.admin.base import ReadOnlyAdmin, credits_column
+from billing.models import UsageRecord, UsageRollup, Wallet
+
+
+class ModelFilter(admin.SimpleListFilter):
+    """Models used in the last 90 days, from the rollups: the records are too many to ask."""
+
+    title = "model"
+    parameter_name = "model"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[Any, str]]:
+        since = timezone.now() - timedelta(days=90)
+        names = UsageRollup.objects.filter(hour__gte=since).order_by("model").values_list("model", flat=True).distinct()
+        return [(name, name) for name in names]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(model=self.value()) if self.value() else queryset
+
+
+@admin.register(UsageRecord)
+class UsageRecordAdmin(ReadOnlyAdmin):
+    """Requests, newest first."""
+
+    list_display = [
+        "settled_at", "display_tenant", "model", "input_tokens", "cache_read_tokens", "output_tokens", "display_charge",
+        "exact", "finish", "request",
+    ]  # fmt: skip
+    list_filter = [ModelFilter, "exact", "day"]
+    search_fields = ["=request", "=tenant", "=api_key"]
+    search_help_text = "A whole id of a request, tenant or key."
+    ordering = ["-day", "-request"]
+    display_charge = credits_column("charge", "Credits")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[UsageRecord]:
+        name = Wallet.objects.filter(pk=OuterRef("wallet")).values("tenant__name")
+        found: QuerySet[UsageRecord] = super().get_queryset(request)
+        return found.annotate(tenant_name=Subquery(name))
+
+    @display(description="Tenant")
+    def display_tenant(self, record: Any) -> str:
+        return record.tenant_name or str(record.tenant)

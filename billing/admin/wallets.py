@@ -1,0 +1,140 @@
+"""Wallets with their ledger, and the ledger itself: looked at, and corrected with a new entry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from unfold.decorators import action, display
+from unfold.widgets import UnfoldAdminSelectWidget
+
+from billing import selectors
+from billing.admin.base import CreditsField, ReadOnlyAdmin, ServiceAdmin, ServiceForm, credits_column, take_over
+from billing.admin.grants import mint_key
+from billing.models import Hold, LedgerTransfer, Wallet
+from billing.services import credits
+from billing.unit import format_credits
+
+LEDGER_LINES = 50
+
+
+@admin.register(Wallet)
+class WalletAdmin(ReadOnlyAdmin):
+    """A tenant's credit, with the newest lines of its ledger."""
+
+    list_display = ["tenant", "name", "display_posted", "display_held", "state", "next_grant_change_at"]
+    list_filter = ["state"]
+    list_select_related = ["tenant"]
+    search_fields = ["tenant__name", "tenant__slug"]
+    ordering = ["tenant__name", "name"]
+    fields = [
+        "tenant", "name", "state", "display_posted", "display_held", "display_overdraft", "next_grant_change_at",
+        "created_at", "display_ledger",
+    ]  # fmt: skip
+    readonly_fields = fields
+    actions_detail = ["grant_credit", "adjust_credit"]
+    display_posted = credits_column("posted", "Posted")
+    display_held = credits_column("held", "Held")
+    display_overdraft = credits_column("overdraft_limit", "Overdraft limit")
+
+    @display(description=f"Ledger, the newest {LEDGER_LINES} lines")
+    def display_ledger(self, wallet: Wallet) -> SafeString:
+        lines = selectors.ledger_of(wallet.pk, limit=LEDGER_LINES).lines
+        if not lines:
+            return SafeString("Nothing yet.")
+        rows = format_html_join(
+            "",
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            (
+                (
+                    f"{line.transfer.booked_at:%Y-%m-%d %H:%M:%S}",
+                    line.transfer.get_code_display(),
+                    format_credits(line.amount),
+                    format_credits(line.balance),
+                    line.transfer.reason or line.transfer.request or "",
+                )
+                for line in lines
+            ),
+        )
+        return format_html(
+            '<table class="w-full"><thead><tr><th>Booked</th><th>What</th><th>Credits</th><th>Balance</th>'
+            "<th>Reason or request</th></tr></thead><tbody>{}</tbody></table>",
+            rows,
+        )
+
+    @action(description="Grant credit", url_path="grant")
+    def grant_credit(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Open the form of a new grant to this wallet."""
+        return HttpResponseRedirect(f"{reverse('admin:billing_creditgrant_add')}?wallet={object_id}")
+
+    @action(description="Adjust", url_path="adjust")
+    def adjust_credit(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Open the form of a correction."""
+        return HttpResponseRedirect(f"{reverse('admin:billing_ledgertransfer_add')}?wallet={object_id}")
+
+
+class AdjustForm(ServiceForm):
+    """A correction of a wallet, up or down."""
+
+    wallet = forms.ModelChoiceField(Wallet.objects.select_related("tenant"), widget=UnfoldAdminSelectWidget)
+    amount = CreditsField(is_signed=True, help_text="Credits; below zero takes away what isn't held.")
+    reason = forms.CharField(max_length=200, widget=CreditsField.widget, help_text="Kept in the ledger.")
+    key = forms.CharField(max_length=100, widget=forms.HiddenInput, initial=mint_key)
+
+    class Meta:
+        model = LedgerTransfer
+        fields: list[str] = []
+
+
+@admin.register(LedgerTransfer)
+class LedgerTransferAdmin(ServiceAdmin):
+    """Every movement of credit; "add" corrects with a new one."""
+
+    add_form = AdjustForm
+    list_display = ["booked_at", "display_debit", "display_credit", "display_amount", "code", "request", "reason"]
+    list_filter = ["code"]
+    list_select_related = ["debit__wallet__tenant", "credit__wallet__tenant"]
+    search_fields = ["=request", "=key"]
+    ordering = ["-id"]
+    fields = [
+        "booked_at", "effective_at", "display_debit", "display_credit", "display_amount", "code", "request", "order",
+        "grant", "key", "actor", "reason",
+    ]  # fmt: skip
+    readonly_fields = fields
+    display_amount = credits_column("amount", "Credits")
+
+    @display(description="From")
+    def display_debit(self, transfer: LedgerTransfer) -> str:
+        return str(transfer.debit)
+
+    @display(description="To")
+    def display_credit(self, transfer: LedgerTransfer) -> str:
+        return str(transfer.credit)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        given = form.cleaned_data
+        credits.adjust(
+            wallet_id=given["wallet"].pk,
+            amount=given["amount"],
+            key=given["key"],
+            actor=str(request.user),
+            reason=given["reason"],
+        )
+        take_over(obj, LedgerTransfer.objects.get(key=given["key"]))
+
+
+@admin.register(Hold)
+class HoldAdmin(ReadOnlyAdmin):
+    """Credit that running requests stand on."""
+
+    list_display = ["id", "wallet", "model", "display_amount", "state", "reserved_at", "lease_until"]
+    list_filter = ["state"]
+    list_select_related = ["wallet__tenant"]
+    search_fields = ["=id"]
+    ordering = ["-reserved_at"]
+    display_amount = credits_column("amount", "Held")
