@@ -15,7 +15,6 @@ from django.contrib.auth import get_user
 
 from gateway import principals
 from gateway.edge.access import bearer_of, missing_key, require_scope
-from gateway.edge.database import in_database
 from gateway.edge.http import Scope, header_of, runtime_of
 from gateway.principal import Principal
 from gateway.refusal import Refusal
@@ -90,7 +89,7 @@ class SessionCaller:
 
     async def user(self) -> UUID:
         """The session's user, as long as they are signed in."""
-        user = await in_database(lambda: _user_of(self._session))
+        user = await self._runtime.threads.run(lambda: _user_of(self._session))
         if user is None:
             raise Refusal(401, "not_signed_in", "Sign in again.")
         return user

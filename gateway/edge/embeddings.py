@@ -38,7 +38,7 @@ async def embeddings(scope: Scope, receive: Receive, send: Send) -> None:
     request = decode(EmbeddingRequest, await read_body(scope, receive))
     intent = request.intent(header_of(scope, b"x-sluice-task"))
     if request.dimensions is not None:
-        request.require_width(_width(runtime, request.model))
+        request.require_width(await _width(runtime, request.model))
     generation = await start_generation(runtime, principal, intent, request_id_of(scope))
     vectors: dict[int, bytes] = {}
     async with watching(receive, generation.client_left) as client, aclosing(generation.events()) as events:
@@ -61,9 +61,9 @@ async def embeddings(scope: Scope, receive: Receive, send: Send) -> None:
     await send_json(send, 200, answer, {**answer_headers(generation), **credit_headers(outcome)})
 
 
-def _width(runtime: Runtime, model: str) -> int | None:
+async def _width(runtime: Runtime, model: str) -> int | None:
     """The width of `model`'s vectors, as a worker announced it."""
-    snapshot = runtime.snapshot
+    snapshot = await runtime.current_snapshot()
     for deployment in snapshot.catalogue.deployments.get(model, ()):
         engine = runtime.engines.get(deployment.id)
         if engine is not None and engine.info is not None:

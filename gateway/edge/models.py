@@ -18,7 +18,7 @@ async def models(scope: Scope, receive: Receive, send: Send) -> None:
     """List the models."""
     require_method(scope, "GET")
     principal = await principal_of(scope)
-    await send_json(send, 200, ModelList(_cards(runtime_of(scope), principal)))
+    await send_json(send, 200, ModelList(await _cards(runtime_of(scope), principal)))
 
 
 async def model(scope: Scope, receive: Receive, send: Send) -> None:
@@ -26,15 +26,15 @@ async def model(scope: Scope, receive: Receive, send: Send) -> None:
     require_method(scope, "GET")
     principal = await principal_of(scope)
     name = unquote(scope["url_route"]["kwargs"]["name"])
-    for card in _cards(runtime_of(scope), principal):
+    for card in await _cards(runtime_of(scope), principal):
         if card.id == name:
             await send_json(send, 200, card)
             return
     raise Refusal(404, "model_not_found", f"The model '{name[:200]}' does not exist or is not yours.", param="model")
 
 
-def _cards(runtime: Runtime, principal: Principal) -> list[ModelCard]:
-    snapshot = runtime.snapshot
+async def _cards(runtime: Runtime, principal: Principal) -> list[ModelCard]:
+    snapshot = await runtime.current_snapshot()
     cards = [
         model_card(entry, snapshot.prices.get(entry.rate_card), principal.multiplier_bp)
         for name, entry in sorted(snapshot.catalogue.models.items())

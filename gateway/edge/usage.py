@@ -9,8 +9,7 @@ from uuid import UUID
 from billing.ids import day_of
 from billing.models import Hold, UsageRecord
 from gateway.edge.access import principal_of
-from gateway.edge.database import in_database
-from gateway.edge.http import Receive, Scope, Send, require_method, send_json
+from gateway.edge.http import Receive, Scope, Send, require_method, runtime_of, send_json
 from gateway.edge.wire.usage import credits_text
 from gateway.refusal import Refusal
 
@@ -26,7 +25,7 @@ async def usage(scope: Scope, receive: Receive, send: Send) -> None:
     found = None
     if match:
         request = UUID(match[1])
-        found = await in_database(lambda: usage_of_request(principal.tenant, request))
+        found = await runtime_of(scope).threads.run(lambda: usage_of_request(principal.tenant, request))
     if found is None:
         raise Refusal(404, "usage_not_found", f"No request '{given[:100]}' of yours is known.", param="request_id")
     await send_json(send, 200, found)

@@ -72,7 +72,7 @@ def _too_deep() -> Refusal:
 def _invalid(message: str, at: str) -> Refusal:
     match = _WHERE.match(message)
     what, path = (match["what"], match["path"] or "") if match else (message, "")
-    param = (at + path).lstrip(".")
+    param = (at + path).replace("[...]", "").lstrip(".")  # msgspec's name for any value of a mapping
     field = _FIELD.search(what)
     if field and "missing required" in what:
         param = f"{param}.{field[1]}".lstrip(".")

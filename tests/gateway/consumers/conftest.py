@@ -1,0 +1,26 @@
+"""Websockets over scripted generations."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.consumers import responses
+from tests.gateway.consumers.socket import Socket
+from tests.gateway.edge.conftest import app, world
+
+__all__ = ["app", "socket", "unhurried", "world"]
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch):
+    """No pause between deltas, so that each script's delta is an event of its own."""
+    monkeypatch.setattr(responses, "PAUSE_SECONDS", 0)
+
+
+@pytest.fixture
+async def socket(app):
+    """An open socket with a good key."""
+    opened = await Socket(app).opened()
+    yield opened
+    if not opened.task.done():
+        await opened.leave()

@@ -1,0 +1,311 @@
+"""Responses over a websocket."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from billing.ids import uuid7
+from gateway.consumers import responses
+from gateway.consumers.outlet import Outlet
+from gateway.edge.wire.limits import MAX_FRAME_BYTES
+from gateway.refusal import Refusal
+from inference.types import Delta, EngineFault, FinishReason, Message, Started
+from tests.gateway.consumers.socket import Socket
+from tests.gateway.edge.fakes import KEY, USAGE, done, principal
+from tests.gateway.edge.test_responses import COUNTED, SEQUENCE
+
+CREATE = {"type": "response.create", "model": "small", "input": "Hi"}
+ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
+
+
+async def ask(socket, **changes):
+    socket.send({**CREATE, **changes})
+    return await socket.until(*ENDS)
+
+
+async def test_response_is_told_as_over_sse(socket, world):
+    events = await ask(socket)
+    assert [event["type"] for event in events] == SEQUENCE
+    assert [event["sequence_number"] for event in events] == list(range(len(SEQUENCE)))
+    response = events[-1]["response"]
+    assert response["usage"] == COUNTED
+    assert response["output"][0]["content"][0]["text"] == "Hello"
+    assert "sluice" not in response
+    assert not any("stream_id" in event for event in events)
+    assert not world.generations[0].left.is_set()
+
+
+async def test_each_response_has_an_id_of_its_own(socket, world):
+    first, second = [(await ask(socket))[-1]["response"]["id"] for _ in range(2)]
+    assert first != second
+    assert first == f"resp_{world.generations[0].id.hex}"
+
+
+async def test_caller_that_asks_gets_counts_and_the_account(app, monkeypatch):
+    monkeypatch.setattr(responses, "USAGE_SECONDS", 0)
+    socket = await Socket(app, "/v1/responses?sluice=1").opened()
+    events = await ask(socket)
+    counts = [event for event in events if event["type"] == "sluice.usage"]
+    assert [count["usage"]["output_tokens"] for count in counts] == [1, 2]
+    assert counts[-1]["usage"]["credits_micro"] == 2000
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    account = events[-1]["response"]["sluice"]
+    assert account["route"]["reason"] == "You asked for small."
+    assert (account["ttft_ms"], account["prompt_tokens"]) == (12, 8)
+    assert (account["available"], account["available_micro"]) == ("98.5", 98_500_000)
+    await socket.leave()
+
+
+async def test_text_that_comes_quickly_travels_together(app, world, monkeypatch):
+    from gateway.mailbox import Mailbox
+
+    mailbox = Mailbox()
+    sent = asyncio.Event()
+
+    class Fast:
+        def __init__(self, *_):
+            self.events = self._events
+
+        async def _events(self):
+            while True:
+                event = await mailbox.get()
+                yield event
+                if not isinstance(event, Delta | Started):
+                    return
+
+    async def during_the_pause(_seconds):
+        if not sent.is_set():
+            sent.set()
+            for letter in "bcdef":
+                mailbox.put(Delta(letter, USAGE))
+            mailbox.put(done())
+
+    world.script = []
+    socket = await Socket(app).opened()
+    monkeypatch.setattr("tests.gateway.edge.fakes.FakeGeneration.events", lambda self: Fast().events())
+    monkeypatch.setattr(responses.asyncio, "sleep", during_the_pause)
+    mailbox.put(Delta("a", USAGE))
+    deltas = [event["delta"] for event in await ask(socket) if event["type"].endswith("text.delta")]
+    assert deltas == ["a", "bcdef"]
+    await socket.leave()
+
+
+async def test_cancel_stops_what_runs_and_says_so(socket, world):
+    world.script = [Started(0), Delta("Hi", USAGE), asyncio.Event(), done()]
+    socket.send(CREATE)
+    await socket.until("response.output_text.delta")
+    socket.send({"type": "response.cancel"})
+    last = (await socket.until(*ENDS))[-1]
+    assert last["type"] == "response.incomplete"
+    assert last["response"]["status"] == "cancelled"
+    assert last["response"]["usage"]["credits"] == "1.5"
+    assert world.generations[0].left.is_set()
+    world.script = None
+    assert (await ask(socket))[-1]["type"] == "response.completed"
+
+
+async def test_cancel_by_id_stops_only_that_response(socket, world):
+    gate = asyncio.Event()
+    world.script = [Started(0), Delta("Hi", USAGE), gate, done()]
+    socket.send({**CREATE, "stream_id": "a"})
+    first = (await socket.until("response.created"))[-1]["response"]["id"]
+    socket.send({**CREATE, "stream_id": "b"})
+    second = await world.generation(1)
+    socket.send({"type": "response.cancel", "response_id": first})
+    ended = (await socket.until("response.incomplete"))[-1]
+    assert (ended["stream_id"], ended["response"]["id"]) == ("a", first)
+    assert not second.left.is_set()
+    gate.set()
+    assert (await socket.until("response.completed"))[-1]["stream_id"] == "b"
+
+
+async def test_cancel_while_starting_stops_the_start(socket, world):
+    world.starting = asyncio.Event()
+    world.script = [Started(0), asyncio.Event(), done()]
+    socket.send(CREATE)
+    socket.send({"type": "response.cancel"})
+    socket.send({"type": "nothing"})
+    assert (await socket.receive())["type"] == "error"  # the cancel was heard before this
+    world.starting.set()
+    assert (await socket.until(*ENDS))[-1]["response"]["status"] == "cancelled"
+
+
+async def test_cancel_of_nothing_is_harmless(socket):
+    socket.send({"type": "response.cancel"})
+    socket.send({"type": "response.cancel", "response_id": "resp_x"})
+    assert (await ask(socket))[-1]["type"] == "response.completed"
+
+
+async def test_lanes_run_beside_each_other_and_a_lane_in_turn(socket, world):
+    gate = asyncio.Event()
+    world.scripts = [[Started(0), gate, done()]]
+    socket.send({**CREATE, "stream_id": "slow", "input": "one"})
+    await world.generation()
+    socket.send({**CREATE, "stream_id": "slow", "input": "two"})
+    socket.send({**CREATE, "stream_id": "quick"})
+    quick = (await socket.until("response.completed"))[-1]
+    assert quick["stream_id"] == "quick"
+    assert len(world.generations) == 2
+    gate.set()
+    ends = [(await socket.until("response.completed"))[-1] for _ in range(2)]
+    assert [end["stream_id"] for end in ends] == ["slow", "slow"]
+    assert world.intent.messages == (Message("user", "two"),)
+
+
+async def test_too_much_in_a_lane_is_refused(socket, world):
+    world.script = [Started(0), asyncio.Event(), done()]
+    socket.send(CREATE)
+    await socket.until("response.created")
+    for _ in range(9):
+        socket.send(CREATE)
+    refused = (await socket.until("error"))[-1]
+    assert (refused["status"], refused["error"]["code"]) == (429, "too_many_responses")
+
+
+async def test_too_many_lanes_are_refused(socket, world):
+    world.script = [Started(0), asyncio.Event(), done()]
+    for number in range(17):
+        socket.send({**CREATE, "stream_id": str(number)})
+    refused = (await socket.until("error"))[-1]
+    assert (refused["stream_id"], refused["error"]["code"]) == ("16", "too_many_responses")
+
+
+async def test_previous_response_is_continued(socket, world):
+    first = (await ask(socket, instructions="Be brief."))[-1]["response"]["id"]
+    second = (await ask(socket, input="And?", previous_response_id=first))[-1]["response"]
+    assert second["previous_response_id"] == first
+    said = (Message("user", "Hi"), Message("assistant", "Hello"), Message("user", "And?"))
+    assert world.intent.messages == said  # instructions count for one response
+    await ask(socket, input="So?", previous_response_id=second["id"])
+    assert world.intent.messages == (*said, Message("assistant", "Hello"), Message("user", "So?"))
+
+
+async def test_unknown_previous_response_is_named(socket, world):
+    error = (await ask(socket, previous_response_id="resp_x"))[-1]
+    assert error["status"] == 400
+    assert error["error"]["code"] == "previous_response_not_found"
+    assert error["error"]["param"] == "previous_response_id"
+    assert world.generations == []
+
+
+async def test_previous_response_of_another_project_is_unknown(socket, world):
+    first = (await ask(socket))[-1]["response"]["id"]
+    world.runtime.principals.keys[KEY] = principal(project=principal().tenant)
+    error = (await ask(socket, previous_response_id=first))[-1]
+    assert error["error"]["code"] == "previous_response_not_found"
+
+
+async def test_failed_response_is_not_continued(socket, world):
+    lost = EngineFault("worker_lost", "Gone.", retryable=True)
+    world.scripts = [[Started(0), Delta("Hi", USAGE), done(FinishReason.ERROR, error=lost)]]
+    failed = (await ask(socket))[-1]
+    assert failed["type"] == "response.failed"
+    assert failed["response"]["error"]["code"] == "worker_lost"
+    error = (await ask(socket, previous_response_id=failed["response"]["id"]))[-1]
+    assert error["error"]["code"] == "previous_response_not_found"
+
+
+@pytest.mark.parametrize(
+    ("event", "code", "param"),
+    [
+        ("{", "invalid_json", None),
+        ("[" * 1000, "json_too_deep", None),
+        ({}, "missing_required_parameter", "type"),
+        ({"type": "response.steer"}, "unsupported_parameter", "type"),
+        ({"type": "response.create"}, "missing_required_parameter", "model"),
+        ({**CREATE, "colour": 1}, "unknown_parameter", "colour"),
+        ({**CREATE, "tools": [{}]}, "unsupported_parameter", "tools"),
+        ({**CREATE, "background": True}, "unsupported_parameter", "background"),
+        ({**CREATE, "generate": False}, "unsupported_parameter", "generate"),
+        ({**CREATE, "stream": False}, "unsupported_parameter", "stream"),
+        ({**CREATE, "input": [{"role": "x"}]}, "invalid_value", "input[0].role"),
+        ({"type": "response.cancel", "x": 1}, "unknown_parameter", "x"),
+    ],
+)
+async def test_wrong_event_is_answered_and_the_socket_goes_on(socket, world, event, code, param):
+    socket.send(event)
+    told = await socket.receive()
+    assert (told["type"], told["status"]) == ("error", 400)
+    assert (told["error"]["code"], told["error"]["param"]) == (code, param)
+    assert told["error"]["request_id"]
+    assert world.generations == []
+    assert (await ask(socket))[-1]["type"] == "response.completed"
+
+
+async def test_error_names_its_lane_and_carries_headers(socket, world):
+    world.refusal = Refusal(429, "rate_limit_exceeded", "Slow down.", headers={"retry-after": "7"})
+    error = (await ask(socket, stream_id="a"))[-1]
+    assert (error["status"], error["stream_id"]) == (429, "a")
+    assert error["error"]["headers"] == {"retry-after": "7"}
+
+
+async def test_crash_is_an_error_event(socket, world):
+    world.error = RuntimeError("a secret")
+    error = (await ask(socket))[-1]
+    assert (error["status"], error["error"]["code"]) == (500, "internal_error")
+    assert "secret" not in str(error)
+
+
+async def test_oversized_message_closes_the_socket(socket, world):
+    socket.send({**CREATE, "input": "x" * MAX_FRAME_BYTES})
+    assert (await socket.receive())["error"]["code"] == "request_too_large"
+    assert await socket.closed() == 1009
+
+
+async def test_client_that_leaves_stops_everything(socket, world):
+    world.script = [Started(0), Delta("Hi", USAGE), asyncio.Event(), done()]
+    socket.send({**CREATE, "stream_id": "a"})
+    socket.send({**CREATE, "stream_id": "a"})
+    socket.send({**CREATE, "stream_id": "b"})
+    await world.generation(1)
+    await socket.until("response.output_text.delta")
+    await socket.until("response.output_text.delta")
+    await socket.leave()
+    await world.runtime.settled()
+    assert len(world.generations) == 2
+    assert all(generation.left.is_set() for generation in world.generations)
+    assert socket.is_quiet
+
+
+async def test_key_is_asked_anew_for_each_response(socket, world):
+    assert (await ask(socket))[-1]["type"] == "response.completed"
+    world.runtime.principals.keys[KEY] = Refusal(401, "api_key_revoked", "Revoked.")
+    error = (await ask(socket))[-1]
+    assert (error["status"], error["error"]["code"]) == (401, "api_key_revoked")
+    assert len(world.generations) == 1
+
+
+async def test_idle_socket_is_closed(app, monkeypatch):
+    monkeypatch.setattr(responses, "IDLE_SECONDS", 0.01)
+    socket = await Socket(app).opened()
+    assert await socket.closed() == 1001
+
+
+async def test_old_socket_is_closed_after_what_runs():
+    sent: asyncio.Queue[dict] = asyncio.Queue()
+    gate = asyncio.Event()
+
+    class Busy:
+        @property
+        def is_idle(self):
+            return gate.is_set()
+
+        async def idle(self):
+            await gate.wait()
+
+    consumer = responses.ResponsesConsumer()
+    consumer.scope = {"request_id": uuid7()}
+    consumer._outlet = Outlet(sent.put)
+    consumer._lanes = Busy()
+    now = asyncio.get_running_loop().time()
+    consumer._quiet_since, consumer._opened_at = now, now - responses.LIFETIME_SECONDS
+    clock = asyncio.ensure_future(consumer._watch_clock())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert sent.empty()
+    gate.set()
+    await clock
+    assert "websocket_connection_limit_reached" in sent.get_nowait()["text"]
+    assert sent.get_nowait() == {"type": "websocket.close", "code": 1001}

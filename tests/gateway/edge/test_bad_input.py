@@ -1,0 +1,230 @@
+"""What clients send wrong: one 400 that names the field, and nothing started."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from gateway.edge.wire import decode as decoding
+from gateway.edge.wire.limits import MAX_BODY_BYTES, MAX_JSON_DEPTH
+from gateway.refusal import Refusal
+from tests.gateway.edge.client import Exchange, ask, assert_error
+from tests.gateway.edge.fakes import KEY
+
+CHAT = "/v1/chat/completions"
+SAY = {"model": "small", "messages": [{"role": "user", "content": "Hi"}]}
+DEEP = b'{"model":"small","messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+
+@pytest.fixture(autouse=True)
+def nothing_started(world):
+    yield
+    assert world.generations == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"\xff", b'{"model": "\\ud800"}', json.dumps(SAY).encode() + b"}", b'{"model":"small","temperature":NaN}', b'{"model":"\xff"}'],
+)
+async def test_broken_json_is_refused(app, body):
+    assert_error(await ask(app, CHAT, body), 400, "invalid_json")
+
+
+async def test_deep_json_is_refused(app):
+    assert_error(await ask(app, CHAT, DEEP), 400, "json_too_deep")
+    assert_error(await ask(app, "/v1/responses", DEEP.replace(b"messages", b"input")), 400, "json_too_deep")
+
+
+async def test_json_as_deep_as_allowed_is_looked_at(app):
+    nested: object = 1
+    for _ in range(MAX_JSON_DEPTH - 2):
+        nested = [nested]
+    assert_error(await ask(app, CHAT, {**SAY, "tools": nested}), 400, "unsupported_parameter", param="tools")
+    assert_error(await ask(app, CHAT, {**SAY, "tools": [[nested]]}), 400, "json_too_deep")
+
+
+def test_depth_ignores_brackets_in_strings():
+    decoding.check_depth(json.dumps(['"[[[{' * 100, "\\", "["]).encode())
+    with pytest.raises(Refusal):
+        decoding.check_depth(b'["\\\\"' + b", [" * 70)
+
+
+def test_depth_takes_linear_time():
+    started = time.process_time()
+    decoding.check_depth(b"[" * 10 + b"{}" * 60 + b'"' + b'\\"' * 2_000_000)
+    assert time.process_time() - started < 10  # quadratic would take hours
+
+
+def test_recursion_is_a_refusal(monkeypatch):
+    monkeypatch.setattr(decoding, "check_depth", lambda body: None)
+    with pytest.raises(Refusal) as caught:
+        decoding.decode(dict, b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}")
+    assert caught.value.code == "json_too_deep"
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "param"),
+    [
+        ({"model": None}, "invalid_type", "model"),
+        ({"model": ""}, "invalid_value", "model"),
+        ({"model": 3}, "invalid_type", "model"),
+        ({"messages": "Hi"}, "invalid_type", "messages"),
+        ({"messages": []}, "invalid_value", "messages"),
+        ({"messages": [{"role": "user"}]}, "missing_required_parameter", "messages[0].content"),
+        ({"messages": [{"content": "Hi"}]}, "missing_required_parameter", "messages[0].role"),
+        ({"messages": [{"role": "king", "content": "Hi"}]}, "invalid_value", "messages[0].role"),
+        ({"messages": [{"role": "user", "content": 7}]}, "invalid_type", "messages[0].content"),
+        ({"messages": [{"role": "user", "content": "", "x": 1}]}, "unknown_parameter", "messages[0].x"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "unsupported_parameter", "messages[0].role"),
+        ({"messages": [{"role": "user", "content": "x", "name": "Al"}]}, "unsupported_parameter", "messages[0].name"),
+        (
+            {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]},
+            "unsupported_parameter",
+            "messages[0].tool_calls",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "unsupported_parameter",
+            "messages[0].content[0].type",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "smell"}]}]},
+            "invalid_value",
+            "messages[0].content[0].type",
+        ),
+        ({"messages": [{"role": "user", "content": "x"}] * 2049}, "invalid_value", "messages"),
+        ({"temperature": "hot"}, "invalid_type", "temperature"),
+        ({"temperature": 2.1}, "invalid_value", "temperature"),
+        ({"top_p": -0.1}, "invalid_value", "top_p"),
+        ({"max_tokens": 0}, "invalid_value", "max_tokens"),
+        ({"max_tokens": 10**30}, "invalid_value", "max_tokens"),
+        ({"max_tokens": True}, "invalid_type", "max_tokens"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "invalid_value", "max_tokens"),
+        ({"seed": 2**63}, "invalid_value", "seed"),
+        ({"stop": ["a", ""]}, "invalid_value", "stop[1]"),
+        ({"stop_token_ids": [-1]}, "invalid_value", "stop_token_ids[0]"),
+        ({"stream_options": {"include_usage": True}}, "invalid_value", "stream_options"),
+        ({"metadata": {"a": 1}}, "invalid_type", "metadata"),
+        ({"metadata": {"task": "x" * 41}}, "invalid_value", "metadata.task"),
+        ({"colour": "blue"}, "unknown_parameter", "colour"),
+        ({"n": 2}, "unsupported_parameter", "n"),
+        ({"n": True}, "unsupported_parameter", "n"),
+        ({"logprobs": True}, "unsupported_parameter", "logprobs"),
+        ({"top_logprobs": 3}, "unsupported_parameter", "top_logprobs"),
+        ({"logit_bias": {"7": 1}}, "unsupported_parameter", "logit_bias"),
+        ({"presence_penalty": 0.1}, "unsupported_parameter", "presence_penalty"),
+        ({"frequency_penalty": -1}, "unsupported_parameter", "frequency_penalty"),
+        ({"tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
+        ({"tool_choice": "required"}, "unsupported_parameter", "tool_choice"),
+        ({"functions": [{"name": "f"}]}, "unsupported_parameter", "functions"),
+        ({"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
+        ({"store": True}, "unsupported_parameter", "store"),
+        ({"audio": {"voice": "x"}}, "unsupported_parameter", "audio"),
+        ({"modalities": ["text", "audio"]}, "unsupported_parameter", "modalities"),
+        ({"reasoning_effort": "high"}, "unsupported_parameter", "reasoning_effort"),
+        ({"service_tier": "priority"}, "unsupported_parameter", "service_tier"),
+        ({"prediction": {"type": "content"}}, "unsupported_parameter", "prediction"),
+        ({"web_search_options": {}}, "unsupported_parameter", "web_search_options"),
+        (
+            {"stream": True, "stream_options": {"include_obfuscation": True}},
+            "unsupported_parameter",
+            "stream_options.include_obfuscation",
+        ),
+    ],
+)
+async def test_wrong_chat_field_is_named(app, change, code, param):
+    assert_error(await ask(app, CHAT, {**SAY, **change}), 400, code, param=param)
+
+
+@pytest.mark.parametrize("missing", ["model", "messages"])
+async def test_missing_field_is_named(app, missing):
+    body = {name: value for name, value in SAY.items() if name != missing}
+    assert_error(await ask(app, CHAT, body), 400, "missing_required_parameter", param=missing)
+
+
+@pytest.mark.parametrize("body", [[], "x", 1, None])
+async def test_body_that_is_no_object_is_refused(app, body):
+    assert_error(await ask(app, CHAT, json.dumps(body).encode()), 400, "invalid_type")
+
+
+async def test_announced_oversized_body_is_refused_unread(app):
+    headers = {"content-length": str(MAX_BODY_BYTES + 1)}
+    answer = await ask(app, CHAT, b"{", headers=headers)
+    assert_error(answer, 413, "request_too_large")
+    assert answer.headers["connection"] == "close"
+
+
+async def test_oversized_body_is_refused_when_it_gets_too_large(app):
+    exchange = Exchange(app, "POST", CHAT, body=None)
+    exchange.feed(b"x" * MAX_BODY_BYTES)
+    exchange.feed(b"x")
+    assert_error(await exchange.finished(), 413, "request_too_large")
+
+
+async def test_slow_body_is_refused(app, monkeypatch):
+    monkeypatch.setattr("gateway.edge.http.BODY_SECONDS", 0.01)
+    exchange = Exchange(app, "POST", CHAT, body=None)
+    exchange.feed(b"{")
+    assert_error(await exchange.finished(), 408, "request_timeout")
+
+
+async def test_compressed_body_is_refused(app):
+    answer = await ask(app, CHAT, b"x", headers={"content-encoding": "gzip"})
+    assert_error(answer, 415, "unsupported_content_encoding")
+
+
+async def test_client_that_leaves_in_mid_body_gets_nothing(app):
+    exchange = Exchange(app, "POST", CHAT, body=None)
+    exchange.feed(b"{")
+    exchange.leave()
+    assert (await exchange.finished()).status == 0
+
+
+@pytest.mark.parametrize("headers", [{}, {"authorization": "Basic eDp5"}, {"authorization": "Bearer "}])
+async def test_request_without_key_is_refused(app, headers):
+    answer = await ask(app, CHAT, SAY, key=None, headers=headers)
+    assert_error(answer, 401, "missing_api_key")
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("code", ["invalid_api_key", "api_key_revoked", "api_key_expired"])
+async def test_bad_key_is_refused(app, world, code):
+    world.runtime.principals.keys["sk-bad"] = Refusal(401, code, "Not any more.")
+    assert assert_error(await ask(app, CHAT, SAY, key="sk-bad"), 401, code)["type"] == "authentication_error"
+
+
+async def test_key_without_the_scope_is_refused(app, world):
+    from tests.gateway.edge.fakes import principal
+
+    world.runtime.principals.keys[KEY] = principal(scopes=frozenset({"management"}))
+    assert_error(await ask(app, CHAT, SAY), 403, "insufficient_scope")
+
+
+async def test_key_is_judged_before_the_body_is_read(app):
+    exchange = Exchange(app, "POST", CHAT, body=None, key="sk-bad")
+    assert_error(await exchange.finished(), 401, "invalid_api_key")
+
+
+@pytest.mark.parametrize("path", ["/v1/nothing", "/v1/", "/v1", "/v1/chat/completions/"])
+async def test_unknown_path_is_the_apis_own_404(app, path):
+    assert_error(await ask(app, path), 404, "unknown_url")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", CHAT),
+        ("DELETE", "/v1/responses"),
+        ("PUT", "/v1/embeddings"),
+        ("POST", "/v1/models"),
+        ("POST", "/v1/models/small"),
+        ("POST", "/v1/usage/x"),
+        ("POST", "/healthz"),
+    ],
+)
+async def test_wrong_method_is_405(app, method, path):
+    answer = await ask(app, path, method=method)
+    assert_error(answer, 405, "method_not_allowed")
+    assert answer.headers["allow"]

@@ -1,0 +1,216 @@
+"""Chat Completions, whole and streamed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.edge import sse
+from gateway.refusal import Refusal
+from inference.types import Delta, EngineFault, FinishReason, Message, Started, Usage
+from tests.gateway.edge.client import Exchange, ask, assert_error
+from tests.gateway.edge.fakes import USAGE, done, hello
+
+PATH = "/v1/chat/completions"
+SAY = {"model": "small", "messages": [{"role": "user", "content": "Hi"}]}
+STREAM = {**SAY, "stream": True}
+COUNTED = {
+    "prompt_tokens": 8,
+    "completion_tokens": 2,
+    "total_tokens": 10,
+    "prompt_tokens_details": {"cached_tokens": 3},
+    "completion_tokens_details": {"reasoning_tokens": 0},
+    "credits": "1.5",
+    "credits_micro": 1_500_000,
+}
+PENDING = EngineFault("settlement_pending", "Not settled yet.")
+
+
+async def test_answer_has_text_usage_and_cost(app, world):
+    answer = await ask(app, PATH, SAY)
+    assert answer.status == 200
+    body = answer.json()
+    assert body["choices"][0]["message"]["content"] == "Hello"
+    assert body["choices"][0]["finish_reason"] == "stop"
+    assert "sluice_reason" not in body["choices"][0]
+    assert body["usage"] == COUNTED
+    assert body["model"] == "small"
+    generation = world.generations[0]
+    assert body["id"] == f"chatcmpl-{generation.id.hex}"
+    assert answer.headers["x-request-id"] == str(generation.id)
+    assert answer.headers["x-sluice-credits"] == "1.5"
+    assert answer.headers["x-ratelimit-remaining-requests"] == "9"
+    assert not generation.left.is_set()
+
+
+async def test_stream_ends_with_usage_after_the_settle(app, world):
+    gate = asyncio.Event()
+    world.script = [Started(0), Delta("Hello", USAGE), gate, done()]
+    exchange = Exchange(app, "POST", PATH, body={**STREAM, "stream_options": {"include_usage": True}})
+    await exchange.body_has(b"Hello")
+    assert b"finish_reason\":\"stop" not in exchange.answer.body
+    gate.set()
+    answer = await exchange.finished()
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["x-accel-buffering"] == "no"
+    assert answer.headers["cache-control"].startswith("no-cache")
+    chunks = [data for _, data in answer.events()]
+    assert chunks.pop() == "[DONE]"
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert [chunk["choices"][0]["delta"].get("content") for chunk in chunks[1:-1]] == ["Hello", None]
+    assert chunks[-2]["choices"][0]["finish_reason"] == "stop"
+    assert all(chunk["usage"] is None for chunk in chunks[:-1])
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"] == COUNTED
+    assert not world.generations[0].left.is_set()
+
+
+async def test_stream_without_include_usage_has_none(app, world):
+    answer = await ask(app, PATH, STREAM)
+    assert b"usage" not in answer.body
+    assert answer.body.endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_exhausted_credit_is_length_with_a_reason(app, world, stream):
+    world.script = [Started(0), Delta("Hi", USAGE), done(FinishReason.LENGTH, sluice_reason="credit_exhausted")]
+    answer = await ask(app, PATH, {**SAY, "stream": stream})
+    choice = answer.events()[-2][1]["choices"][0] if stream else answer.json()["choices"][0]
+    assert (choice["finish_reason"], choice["sluice_reason"]) == ("length", "credit_exhausted")
+
+
+async def test_pending_settlement_is_an_error_that_is_not_retried(app, world):
+    world.script = [Started(0), Delta("Hi", USAGE), done(charge=None, error=PENDING)]
+    answer = await ask(app, PATH, SAY)
+    assert_error(answer, 503, "settlement_pending")
+    assert answer.headers["x-should-retry"] == "false"
+    assert "x-sluice-credits" not in answer.headers
+
+
+async def test_pending_settlement_ends_a_stream_with_an_error_and_no_end_mark(app, world):
+    world.script = [Started(0), Delta("Hi", USAGE), done(charge=None, error=PENDING)]
+    answer = await ask(app, PATH, STREAM)
+    last = answer.events()[-1][1]
+    assert last["error"]["code"] == "settlement_pending"
+    assert last["error"]["request_id"] == str(world.generations[0].id)
+    assert last["usage"]["credits"] is None
+    assert b"[DONE]" not in answer.body
+
+
+async def test_lost_engine_ends_a_stream_with_its_charge(app, world):
+    lost = done(FinishReason.ERROR, error=EngineFault("worker_lost", "The worker went away.", retryable=True))
+    world.script = [Started(0), Delta("Hi", USAGE), lost]
+    last = (await ask(app, PATH, STREAM)).events()[-1][1]
+    assert last["error"]["code"] == "worker_lost"
+    assert last["usage"]["credits_micro"] == 1_500_000
+
+
+async def test_stream_that_fails_before_its_start_has_the_status_of_its_failure(app, world):
+    world.script = [done(FinishReason.ERROR, error=EngineFault("engine_overloaded", "Full.", retryable=True))]
+    answer = await ask(app, PATH, STREAM)
+    assert_error(answer, 503, "engine_overloaded")
+    assert answer.headers["x-should-retry"] == "true"
+
+
+async def test_refusal_keeps_its_status_and_headers(app, world):
+    world.refusal = Refusal(429, "rate_limit_exceeded", "Slow down.", headers={"retry-after": "7"})
+    answer = await ask(app, PATH, SAY)
+    assert assert_error(answer, 429, "rate_limit_exceeded")["type"] == "rate_limit_error"
+    assert answer.headers["retry-after"] == "7"
+
+
+async def test_crash_is_the_apis_own_500(app, world):
+    world.error = RuntimeError("a secret")
+    answer = await ask(app, PATH, SAY)
+    assert_error(answer, 500, "internal_error")
+    assert b"a secret" not in answer.body
+
+
+@pytest.mark.parametrize("body", [SAY, STREAM])
+async def test_client_that_leaves_stops_the_generation(app, world, body):
+    world.script = [Started(0), Delta("Hi", USAGE), asyncio.Event(), done()]
+    exchange = Exchange(app, "POST", PATH, body=body)
+    generation = await world.generation()
+    exchange.leave()
+    await generation.left.wait()
+    await exchange.finished()
+    await generation.closed.wait()
+
+
+async def test_cancelled_request_stops_the_generation(app, world):
+    world.script = [Started(0), Delta("Hi", USAGE), asyncio.Event(), done()]
+    exchange = Exchange(app, "POST", PATH, body=STREAM)
+    await exchange.body_has(b"Hi")
+    exchange.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await exchange.task
+    assert world.generations[0].left.is_set()
+
+
+async def test_silence_is_filled_with_comments(app, world, monkeypatch):
+    monkeypatch.setattr(sse, "PING_SECONDS", 0.01)
+    gate = asyncio.Event()
+    world.script = [Started(0), gate, Delta("Hi", USAGE), done()]
+    exchange = Exchange(app, "POST", PATH, body=STREAM)
+    await exchange.body_has(b": ping\n\n: ping\n\n")
+    gate.set()
+    assert (await exchange.finished()).body.endswith(b"[DONE]\n\n")
+
+
+async def test_messages_reach_the_engine_as_text(app, world):
+    messages = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": " there"}]},
+        {"role": "assistant", "content": "Yes", "refusal": None, "annotations": [], "tool_calls": None},
+        {"role": "assistant", "content": None, "refusal": "No"},
+        {"role": "user", "content": "<|im_end|>"},
+    ]
+    assert (await ask(app, PATH, {"model": "small", "messages": messages})).status == 200
+    assert world.intent.messages == (
+        Message("system", "Be brief."),
+        Message("user", "Hi there"),
+        Message("assistant", "Yes"),
+        Message("assistant", "No"),
+        Message("user", "<|im_end|>"),
+    )
+
+
+async def test_sampling_reaches_the_engine(app, world):
+    extra = {
+        "temperature": 0.5, "top_p": 0, "seed": -1, "stop": "END", "top_k": -1, "min_p": 0.1,
+        "stop_token_ids": [7], "ignore_eos": True, "max_completion_tokens": 9, "max_tokens": 9,
+    }  # fmt: skip
+    assert (await ask(app, PATH, {**SAY, **extra})).status == 200
+    sampling = world.intent.sampling
+    assert (sampling.temperature, sampling.top_k, sampling.min_p, sampling.max_tokens) == (0.5, 0, 0.1, 9)
+    assert 0 < sampling.top_p < 1e-6
+    assert sampling.seed == 2**64 - 1
+    assert (sampling.stop, sampling.stop_token_ids, sampling.ignore_eos) == (("END",), (7,), True)
+
+
+async def test_unset_output_limit_stays_unset(app, world):
+    await ask(app, PATH, SAY)
+    assert world.intent.sampling.max_tokens is None
+    assert world.intent.sampling.temperature == 1.0
+
+
+async def test_neutral_fields_of_sdks_are_taken(app, world):
+    neutral = {
+        "n": 1, "store": False, "presence_penalty": 0, "frequency_penalty": 0.0, "tools": [], "tool_choice": "none",
+        "response_format": {"type": "text"}, "logprobs": False, "top_logprobs": None, "logit_bias": {},
+        "modalities": ["text"], "parallel_tool_calls": True, "service_tier": "auto", "user": "u1",
+        "metadata": {"task": "classify", "a": "b"}, "prompt_cache_key": "k", "stream_options": None, "stop": None,
+    }  # fmt: skip
+    assert (await ask(app, PATH, {**SAY, **neutral})).status == 200
+    assert (world.intent.task, world.intent.end_user) == ("classify", "u1")
+
+
+async def test_task_header_names_the_task(app, world):
+    await ask(app, PATH, SAY, headers={"x-sluice-task": "extract"})
+    assert world.intent.task == "extract"
+
+
+def test_script_of_the_fake_is_a_whole_generation():
+    assert [type(item).__name__ for item in hello()] == ["Started", "Delta", "Delta", "Outcome"]
+    assert Usage(5, 3, 2) == USAGE

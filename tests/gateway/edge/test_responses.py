@@ -1,0 +1,180 @@
+"""Responses over HTTP: whole and streamed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from inference.types import Delta, EngineFault, FinishReason, Message, Started
+from tests.gateway.edge.client import Exchange, ask, assert_error
+from tests.gateway.edge.fakes import USAGE, done
+
+PATH = "/v1/responses"
+SAY = {"model": "small", "input": "Hi"}
+COUNTED = {
+    "input_tokens": 8,
+    "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 0},
+    "output_tokens": 2,
+    "output_tokens_details": {"reasoning_tokens": 0},
+    "total_tokens": 10,
+    "credits": "1.5",
+    "credits_micro": 1_500_000,
+}
+SEQUENCE = [
+    "response.created",
+    "response.in_progress",
+    "response.output_item.added",
+    "response.content_part.added",
+    "response.output_text.delta",
+    "response.output_text.delta",
+    "response.output_text.done",
+    "response.content_part.done",
+    "response.output_item.done",
+    "response.completed",
+]
+
+
+async def test_answer_is_a_completed_response(app, world):
+    answer = await ask(app, PATH, {**SAY, "instructions": "Be brief.", "metadata": {"a": "b"}, "max_output_tokens": 9})
+    body = answer.json()
+    assert body["id"] == f"resp_{world.generations[0].id.hex}"
+    assert (body["status"], body["store"], body["error"]) == ("completed", False, None)
+    message = body["output"][0]
+    assert (message["type"], message["role"], message["status"]) == ("message", "assistant", "completed")
+    assert message["content"] == [{"type": "output_text", "text": "Hello", "annotations": [], "logprobs": []}]
+    assert body["usage"] == COUNTED
+    assert (body["metadata"], body["instructions"], body["max_output_tokens"]) == ({"a": "b"}, "Be brief.", 9)
+    assert "sluice" not in body
+    assert answer.headers["x-sluice-credits"] == "1.5"
+    assert world.intent.messages == (Message("system", "Be brief."), Message("user", "Hi"))
+    assert (world.intent.endpoint, world.intent.sampling.max_tokens) == ("responses", 9)
+
+
+async def test_stream_tells_every_event_in_order(app):
+    answer = await ask(app, PATH, {**SAY, "stream": True})
+    events = answer.events()
+    assert [name for name, _ in events] == SEQUENCE
+    assert [data["type"] for _, data in events] == SEQUENCE
+    assert [data["sequence_number"] for _, data in events] == list(range(len(SEQUENCE)))
+    datas = [data for _, data in events]
+    assert datas[0]["response"]["status"] == "in_progress"
+    assert datas[0]["response"]["output"] == []
+    assert [data["delta"] for data in datas[4:6]] == ["Hel", "lo"]
+    assert datas[6]["text"] == datas[7]["part"]["text"] == "Hello"
+    assert datas[8]["item"] == datas[9]["response"]["output"][0]
+    assert {data["item_id"] for data in datas[3:8]} == {datas[2]["item"]["id"]}
+    assert datas[9]["response"]["usage"] == COUNTED
+
+
+async def test_stream_of_exhausted_credit_is_incomplete(app, world):
+    world.script = [Started(0), Delta("Hi", USAGE), done(FinishReason.LENGTH, sluice_reason="credit_exhausted")]
+    name, data = (await ask(app, PATH, {**SAY, "stream": True})).events()[-1]
+    assert name == "response.incomplete"
+    assert data["response"]["status"] == "incomplete"
+    assert data["response"]["output"][0]["status"] == "incomplete"
+    details = {"reason": "max_output_tokens", "sluice_reason": "credit_exhausted"}
+    assert data["response"]["incomplete_details"] == details
+
+
+async def test_stream_of_a_lost_engine_fails_with_its_charge(app, world):
+    lost = EngineFault("worker_lost", "The worker went away.", retryable=True)
+    world.script = [Started(0), Delta("Hi", USAGE), done(FinishReason.ERROR, error=lost)]
+    name, data = (await ask(app, PATH, {**SAY, "stream": True})).events()[-1]
+    assert name == "response.failed"
+    assert data["response"]["error"] == {"code": "worker_lost", "message": "The worker went away."}
+    assert data["response"]["usage"]["credits"] == "1.5"
+    assert data["response"]["output"][0]["content"][0]["text"] == "Hi"
+
+
+async def test_failure_without_streaming_is_an_error(app, world):
+    lost = EngineFault("worker_lost", "The worker went away.", retryable=True)
+    world.script = [Started(0), done(FinishReason.ERROR, error=lost)]
+    assert_error(await ask(app, PATH, SAY), 503, "worker_lost")
+
+
+async def test_input_items_of_each_form_are_taken(app, world):
+    items = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}]},
+        {
+            "type": "message",
+            "id": "msg_1",
+            "role": "assistant",
+            "status": "completed",
+            "content": [
+                {"type": "output_text", "text": "b", "annotations": [], "logprobs": []},
+                {"type": "refusal", "refusal": "c"},
+            ],
+        },
+        {"role": "assistant", "content": "d"},
+    ]
+    assert (await ask(app, PATH, {"model": "small", "input": items})).status == 200
+    assert world.intent.messages == (
+        Message("system", "Be brief."),
+        Message("user", "Hi"),
+        Message("user", "a"),
+        Message("assistant", "bc"),
+        Message("assistant", "d"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "param"),
+    [
+        ({"input": []}, "invalid_value", "input"),
+        ({"input": 3}, "invalid_type", "input"),
+        ({"input": [3]}, "invalid_type", "input[0]"),
+        ({"input": [{"content": "x"}]}, "invalid_value", "input[0].role"),
+        ({"input": [{"role": "user"}]}, "missing_required_parameter", "input[0].content"),
+        ({"input": [{"role": "user", "content": 7}]}, "invalid_type", "input[0].content"),
+        ({"input": [{"role": "tool", "content": "x"}]}, "invalid_value", "input[0].role"),
+        ({"input": [{"role": "user", "content": "x", "a": 1}]}, "unknown_parameter", "input[0].a"),
+        ({"input": [{"type": "function_call_output"}]}, "unsupported_parameter", "input[0].type"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "unsupported_parameter", "input[0].type"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+            "unsupported_parameter",
+            "input[0].content[0].type",
+        ),
+        ({"input": [{"role": "user", "content": [{"type": "x"}]}]}, "invalid_value", "input[0].content[0].type"),
+        ({"store": True}, "unsupported_parameter", "store"),
+        ({"previous_response_id": "resp_1"}, "unsupported_parameter", "previous_response_id"),
+        ({"background": True}, "unsupported_parameter", "background"),
+        ({"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools"),
+        ({"text": {"format": {"type": "json_object"}}}, "unsupported_parameter", "text"),
+        ({"reasoning": {"effort": "low"}}, "unsupported_parameter", "reasoning"),
+        ({"include": ["message.output_text.logprobs"]}, "unsupported_parameter", "include"),
+        ({"truncation": "auto"}, "unsupported_parameter", "truncation"),
+        ({"conversation": "conv_1"}, "unsupported_parameter", "conversation"),
+        ({"prompt": {"id": "x"}}, "unsupported_parameter", "prompt"),
+        ({"stream_options": {}}, "unsupported_parameter", "stream_options"),
+        ({"stream_id": "a"}, "unknown_parameter", "stream_id"),
+        ({"messages": []}, "unknown_parameter", "messages"),
+        ({"max_output_tokens": 0}, "invalid_value", "max_output_tokens"),
+    ],
+)
+async def test_wrong_field_is_named(app, world, change, code, param):
+    assert_error(await ask(app, PATH, {**SAY, **change}), 400, code, param=param)
+    assert world.generations == []
+
+
+async def test_neutral_fields_of_sdks_are_taken(app):
+    neutral = {
+        "store": False, "tools": [], "tool_choice": "auto", "parallel_tool_calls": False, "background": False,
+        "text": {"format": {"type": "text"}}, "include": ["reasoning.encrypted_content"], "truncation": "disabled",
+        "reasoning": {"effort": None}, "service_tier": "default", "previous_response_id": None, "user": "u",
+        "stream": False, "prompt_cache_key": "k", "top_k": 5,
+    }  # fmt: skip
+    assert (await ask(app, PATH, {**SAY, **neutral})).status == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_client_that_leaves_stops_the_generation(app, world, stream):
+    world.script = [Started(0), Delta("Hi", USAGE), asyncio.Event(), done()]
+    exchange = Exchange(app, "POST", PATH, body={**SAY, "stream": stream})
+    generation = await world.generation()
+    exchange.leave()
+    await generation.left.wait()
+    await exchange.finished()
