@@ -248,6 +248,52 @@ def test_a_row_that_fails_alone_ends_alone():
     assert settled(bench)
 
 
+def test_what_builds_on_a_failed_row_counts_for_nothing():
+    bench = Bench(prefill_chunk=4)
+    bench.submit("r", [1] * 10, 3)
+    first, second = bench.plan(), bench.plan()
+    assert first
+    assert second
+    bench.memory.bad = {"r"}
+    bench.listen(bench.scheduler.commit(first, bench.memory.run(first)))
+    bench.scheduler.check()
+    bench.memory.bad = set()
+    bench.listen(bench.scheduler.commit(second, bench.memory.run(second)))
+    assert bench.end("r").usage == Usage()
+    assert bench.scheduler.stats().kv_cached == 0
+    assert settled(bench)
+
+
+def test_computing_again_after_a_preemption_never_changes_what_was_counted():
+    bench = Bench(prefix_cache=False, prefill_chunk=4)
+    seq = bench.submit("r", 12, 3)
+    bench.run(until=lambda: len(bench.stories["r"].tokens) == 1)
+    bench.scheduler._planner._preempt(seq)
+    bench.step()
+    assert seq.computed == 4
+    bench.scheduler.cancel("r")
+    bench.listen(bench.scheduler.take_outputs())
+    assert bench.end("r").usage == Usage(input=12, output=1)
+
+
+def test_cached_tokens_are_those_of_the_first_admission():
+    bench = Bench(blocks=9, max_context=32, prefill_chunk=4)
+    bench.submit("first", 12, 1)
+    bench.run()
+    seq = bench.submit("again", 12, 3)
+    plan = bench.plan()
+    assert plan
+    bench.listen(bench.scheduler.abandon(plan, RuntimeError()))
+    bench.scheduler._planner._preempt(seq)
+    assert bench.pool.acquire((), 8, "other") is not None  # evicts the prefix
+    bench.pool.release(range(1, 9))
+    bench.step()
+    assert (seq.computed, bench.stories["again"].started) == (4, [8])
+    assert seq.usage == Usage(cache_read=8)
+    bench.run()
+    assert bench.end("again").usage == Usage(input=4, cache_read=8, output=3)
+
+
 def test_a_token_outside_the_vocabulary_fails_its_row():
     bench = Bench()
     bench.submit("r", PROMPT, 4)
@@ -323,13 +369,15 @@ def test_newcomers_do_not_join_the_step_of_a_suspect():
     assert bench.stories["new"].tokens == continuation([1] * 6, 4)
 
 
-def test_a_suspect_that_lost_its_blocks_is_tried_alone_and_holds_nobody_up():
+@pytest.mark.parametrize("served", [0, 1000])
+def test_a_suspect_that_lost_its_blocks_is_tried_alone_and_holds_nobody_up(served):
     bench = Bench()
     bench.submit("suspect", PROMPT, 4, tenant="a")
     bench.submit("other", [1] * 6, 10, tenant="b")
     bench.memory.poison = {"suspect"}
     bench.step()
     bench.scheduler._planner._preempt(bench.scheduler._live["suspect"])
+    bench.scheduler.room.queue.charge("a", output=served)  # whether its turn comes before the newcomer's
     bench.scheduler.check()
     bench.submit("new", [2] * 6, 4, tenant="c")
     seen = []

@@ -33,7 +33,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_bypass=st.integers(0, 2),
         eos=st.booleans(),
     )
-    def open(self, blocks, rows, tokens, chunk, watermark, prefix_cache, max_bypass, eos):
+    def open(self, *, blocks, rows, tokens, chunk, watermark, prefix_cache, max_bypass, eos):
         self.bench = Bench(
             blocks=blocks,
             block_size=3,
@@ -58,7 +58,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         last=st.booleans(),
         weight=st.sampled_from([500, 1000, 3000]),
     )
-    def submit(self, tenant, shared, own, max_output, allowance, last, weight):
+    def submit(self, *, tenant, shared, own, max_output, allowance, last, weight):
         name = f"r{len(self.names)}"
         try:
             self.bench.submit(
