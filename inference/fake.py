@@ -61,6 +61,7 @@ class FakeOptions:
     """What a fake engine does. Token numbers count the output from 1.
 
     `text` is the answer (one token per word) or, when empty, `tokens` numbered words; with `ignore_eos` it repeats.
+    With `echo` the answer is the last message, and a message that begins with `bad` fails its row.
     `cached` is the fraction of a prompt that comes from the cache. `prompt_rule` is ``characters`` (one token per
     four) or ``words``. `prepare_error` and `generate_error` are keys of `REFUSALS`. `error_at`, `lose_at` and
     `hang_at` name the token before which a request fails, loses its worker, or waits for `FakeEngine.release`;
@@ -70,6 +71,8 @@ class FakeOptions:
     model: str = "fake"
     kinds: Sequence[str] = ("chat", "embedding")
     text: str = ""
+    echo: bool = False
+    bad: str = ""
     tokens: int = 16
     tokens_per_delta: int = 1
     delay: float = 0.0
@@ -275,7 +278,9 @@ class FakeEngine:
 
     async def _tokens(self, prepared: Prepared, run: _Run) -> AsyncGenerator[Event, None]:
         options, sampling = self.options, prepared.request.sampling
-        words = options.text.split(" ") if options.text else [f"w{number}" for number in range(1, options.tokens + 1)]
+        content = prepared.request.messages[-1].content
+        answer = content if options.echo else options.text
+        words = answer.split(" ") if answer else [f"w{number}" for number in range(1, options.tokens + 1)]
         endless = islice(cycle(words), prepared.max_output)
         stops = StopMatcher(sampling.stop)
         text, pending = "", 0
@@ -284,6 +289,8 @@ class FakeEngine:
                 yield Delta(text, run.usage())
                 text, pending = "", 0
             end = await self._before(run, run.produced + 1)
+            if end is None and options.bad and content.startswith(options.bad):
+                end = self._end(run, FinishReason.ERROR, EngineFault("row_failed", "the fake row failed"))
             if end is not None:
                 if text and end.exact:
                     yield Delta(text, run.usage())

@@ -189,7 +189,7 @@ class WorkerSession:
         for stream in streams.values():
             stream.put(Finished(FinishReason.ERROR, stream.usage, fault, exact=False))
 
-    def _receive(self, message: FromWorker) -> None:
+    def _receive(self, message: FromWorker) -> None:  # noqa: C901  one arm per message
         match message:
             case Batch(events):
                 for wire in events:

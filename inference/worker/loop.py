@@ -79,7 +79,7 @@ class StepLoop:
         self._stopped = False
 
     def run(self) -> None:
-        """Serve until a `StopCommand` comes. What it raises is the end of the worker: its record or itself is broken."""
+        """Serve until a `StopCommand` comes. What it raises ends the worker: its record or itself is broken."""
         busy = False
         while not self._stopped:
             self._read_inbox(block=not busy)
@@ -105,7 +105,7 @@ class StepLoop:
             deadlines += [due for scheduler in engine.schedulers if (due := scheduler.next_deadline()) is not None]
         return max(0.0, min(deadlines) - self._clock()) if deadlines else None
 
-    def _obey(self, command: Command) -> None:
+    def _obey(self, command: Command) -> None:  # noqa: C901  one arm per command
         match command:
             case SubmitCommand(active):
                 self._submit(active)

@@ -160,7 +160,7 @@ class Worker:
             try:
                 engine = self._load(config)
             except ModelRefusedError as error:
-                log.error("model refused: %s", error, extra={"deployment": config.deployment})
+                log.warning("model refused: %s", error, extra={"deployment": config.deployment})
                 self._reader.unready[config.deployment] = f"model refused: {error}"
             except Exception as error:
                 log.exception("loading failed", extra={"deployment": config.deployment})

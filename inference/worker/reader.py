@@ -102,7 +102,7 @@ class Reader:
         poller = zmq.Poller()
         poller.register(self._router, zmq.POLLIN)
         poller.register(self._wake, zmq.POLLIN)
-        tick = min(1.0, self._session_seconds / 10) * 1000
+        tick = int(min(1.0, self._session_seconds / 10) * 1000)
         while not self._stopped:
             ready = dict(poller.poll(tick))
             if self._wake in ready:
@@ -234,7 +234,7 @@ class Reader:
 
     # -- messages -----------------------------------------------------------------------------------------------
 
-    def _obey(self, session: Session, message: ToWorker, size: int) -> None:
+    def _obey(self, session: Session, message: ToWorker, size: int) -> None:  # noqa: C901  one arm per message
         match message:
             case Prepare():
                 self._prepare(session, message, size)
@@ -266,8 +266,7 @@ class Reader:
             engine = self._engine(message.deployment)
             prompt = engine.prepare(request)
             size += BYTES_PER_TOKEN * prompt.tokens
-            if session.kept_bytes + size > self._session_bytes:
-                raise OverloadedError("the gateway has too many prepared requests here")
+            self._check_room(session, size)
         except EngineError as error:
             self._send(session, refusal_of(error, call=message.call))
             return
@@ -279,6 +278,10 @@ class Reader:
             return
         session.keep(request.id, Kept(engine, prompt, self._clock() + self._prepared_seconds, size))
         self._send(session, PreparedReply(message.call, prompt.tokens, prompt.max_output, tuple(prompt.keys)))
+
+    def _check_room(self, session: Session, size: int) -> None:
+        if session.kept_bytes + size > self._session_bytes:
+            raise OverloadedError("the gateway has too many prepared requests here")
 
     def _engine(self, deployment: str) -> ServedEngine:
         engine = self.engines.get(deployment)
