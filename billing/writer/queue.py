@@ -107,6 +107,8 @@ class Writer:
 
     async def close(self) -> None:
         """Apply what waits, for at most 5 s, and close the connection; whatever is left gets a WriterError."""
+        if self._is_closing:
+            return
         self._is_closing = True
         self._give_up_at = time.monotonic() + CLOSE_SECONDS
         for task in self._rolling.values():

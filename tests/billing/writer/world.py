@@ -79,6 +79,12 @@ class Desk:
         return answer
 
 
+async def until(condition) -> None:
+    """Let the loop go on until the condition holds; the test's own time-out ends it otherwise."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
 @contextlib.contextmanager
 def open_desk(**options) -> Iterator[Desk]:
     with asyncio.Runner() as runner:

@@ -1,0 +1,165 @@
+"""What each operation answers, and that it is safe to repeat."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from billing.ids import uuid7
+from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
+from billing.writer import WriterError
+from billing.writer.operations import Held, Refused, Renewed, Settle, Settled, Stale
+from tests.billing.writer.world import OWNER, extend, grant, make_wallet, release, renew, reserve, settle
+
+pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
+
+
+def test_a_request_from_hold_to_record(desk):
+    wallet = make_wallet(credit=100)
+    made = reserve(wallet, 40)
+    assert desk.ask_one(made) == Held(40, 60)
+    assert desk.ask_one(extend(made, 70)) == Held(70, 30)
+    route = {"reason": 'says "yes"', "passed": ["a,b", "{c}", "d\\e", None]}
+    facts = {"endpoint": "responses", "task": "chat", "route": route, "end_user": "e'", "finish": "stop", "ttft_ms": 7}
+    closing = Settle(made.request, wallet.pk, 65, {"input": 3, "cache_read": 2, "reasoning": 1}, facts)
+    assert desk.ask_one(closing) == Settled(65, 35, 0)
+    record = UsageRecord.objects.get()
+    assert record.id == record.request == made.request
+    assert {name: getattr(record, name) for name in facts} == facts
+    assert (record.input_tokens, record.cache_read_tokens, record.output_tokens, record.reasoning_tokens) == (
+        3,
+        2,
+        0,
+        1,
+    )
+    assert (record.charge, record.held, record.exact, record.duration_ms, record.anomaly) == (65, 70, True, None, "")
+    assert (record.tenant, record.wallet, record.model) == (wallet.tenant_id, wallet.pk, made.model)
+    assert record.reserved_at <= record.settled_at <= timezone.now()
+    transfer = LedgerTransfer.objects.get(request=made.request)
+    assert (transfer.amount, transfer.debit.wallet_id, transfer.credit.kind) == (65, wallet.pk, "usage")
+    assert [event.payload for event in OutboxEvent.objects.filter(topic="usage")] == [{"records": [str(made.request)]}]
+    assert not Hold.objects.exists()
+
+
+def test_reserve_takes_what_fits_down_to_its_least(desk):
+    wallet = make_wallet(credit=100)
+    assert desk.ask_one(reserve(wallet, 80, 10)) == Held(80, 20)
+    assert desk.ask_one(reserve(wallet, 80, 21)) == Refused("wallet", 20)
+    assert desk.ask_one(reserve(wallet, 80, 20)) == Held(20, 0)
+    assert desk.ask_one(reserve(wallet, 80, 1)) == Refused("wallet", 0)
+    Wallet.objects.filter(pk=wallet.pk).update(state=Wallet.State.FROZEN)
+    assert desk.ask_one(reserve(wallet, 0, 0)) == Refused("wallet_frozen", 0)
+
+
+def test_an_overdrawn_wallet_holds_nothing_more(desk):
+    wallet = make_wallet(credit=10, overdraft=5)
+    made = reserve(wallet, 15)
+    assert desk.ask_one(made) == Held(15, 0)
+    assert desk.ask_one(settle(made, 30)) == Settled(30, -20, 0)
+    taken = LedgerTransfer.objects.filter(request=made.request).order_by("order")
+    assert [(t.amount, t.grant_id is None) for t in taken] == [(10, False), (20, True)]
+    assert desk.ask_one(reserve(wallet, 0, 0)) == Refused("wallet", -15)
+
+
+def test_extend_never_lowers_and_ends_with_its_hold(desk):
+    wallet = make_wallet(credit=100)
+    made = reserve(wallet, 50)
+    desk.ask_one(made)
+    assert desk.ask_one(extend(made, 20)) == Held(50, 50)
+    assert desk.ask_one(extend(made, 500, 101)) == Refused("wallet", 50)
+    assert desk.ask_one(extend(made, 500, 100)) == Held(100, 0)
+    assert desk.ask_one(extend(made, 500, 100)) == Held(100, 0)
+    desk.ask_one(release(made))
+    assert desk.ask_one(extend(made, 500)) == Stale()
+
+
+def test_everything_may_be_repeated(desk):
+    wallet = make_wallet(credit=100)
+    made = reserve(wallet, 50)
+    assert desk.ask(made, made) == [Held(50, 50), Held(50, 50)]
+    assert desk.ask(settle(made, 30), settle(made, 30), settle(made, 31), release(made)) == [
+        Settled(30, 70, 0), Settled(30, 70, 0), Stale(), Stale(),
+    ]  # fmt: skip
+    nothing = reserve(wallet, 50)
+    assert desk.ask(nothing, release(nothing), release(nothing)) == [Held(50, 20), Settled(0, 70, 0), Settled(0, 70, 0)]
+    assert desk.ask_one(settle(nothing, 5)) == Stale()
+    assert desk.ask_one(settle(reserve(wallet, 1), 1)) == Stale()
+    assert UsageRecord.objects.count() == 2
+    assert UsageRecord.objects.get(request=nothing.request).charge == 0
+
+
+def test_grants_are_burnt_in_order_and_only_those_that_the_hold_saw(desk):
+    wallet = make_wallet()
+    soon, later = timezone.now() + timedelta(days=1), timezone.now() + timedelta(days=2)
+    kinds = CreditGrant.Kind
+    paid = grant(wallet, 10, kinds.PAID)
+    promised = grant(wallet, 10, kinds.PROMOTIONAL)
+    late = grant(wallet, 10, kinds.PAID, expires_at=later)
+    early = grant(wallet, 10, kinds.PAID, expires_at=soon)
+    first = grant(wallet, 10, kinds.PAID, priority=1)
+    made = reserve(wallet, 45)
+    desk.ask_one(made)
+    since = grant(wallet, 10, kinds.PROMOTIONAL, priority=0)
+    assert desk.ask_one(settle(made, 55)) == Settled(55, 5, 0)
+    taken = LedgerTransfer.objects.filter(request=made.request).order_by("order")
+    assert [t.grant_id for t in taken] == [g.pk for g in (first, early, late, promised, paid, since)]
+    assert [t.amount for t in taken] == [10, 10, 10, 10, 10, 5]
+
+
+def test_renew_keeps_leases_and_checkpoints_of_its_owner_only(desk):
+    wallet = make_wallet(credit=100)
+    mine, his = reserve(wallet, 1), reserve(wallet, 1, owner=uuid.uuid4())
+    desk.ask(mine, his)
+    Hold.objects.update(lease_until=timezone.now())
+    assert desk.ask_one(renew(mine, his, reserve(wallet, 1), input=5, output=9)) == Renewed(frozenset({mine.request}))
+    assert desk.ask_one(renew(mine, input=7, output=8)) == Renewed(frozenset({mine.request}))
+    hold = Hold.objects.get(pk=mine.request)
+    assert hold.checkpoint == {"input": 7, "output": 9}
+    assert timezone.now() + timedelta(seconds=20) < hold.lease_until < timezone.now() + timedelta(seconds=31)
+    assert Hold.objects.get(pk=his.request).lease_until <= timezone.now()
+    assert desk.ask_one(renew(owner=OWNER)) == Renewed(frozenset())
+
+
+def test_expired_credit_is_rolled_before_it_is_held(desk):
+    wallet = make_wallet(credit=30)
+    gone = grant(wallet, 70, expires_at=timezone.now() + timedelta(days=1))
+    over = timezone.now() - timedelta(seconds=1)
+    CreditGrant.objects.filter(pk=gone.pk).update(expires_at=over)
+    Wallet.objects.filter(pk=wallet.pk).update(next_grant_change_at=over)
+    answers = desk.ask(reserve(wallet, 100, 10), reserve(wallet, 100, 10), reserve(make_wallet(credit=5), 5))
+    assert answers == [Held(30, 0), Refused("wallet", 0), Held(5, 0)]
+    assert Wallet.objects.get(pk=wallet.pk).posted == 30
+
+
+def test_a_bad_operation_fails_alone(desk):
+    wallet = make_wallet(credit=1000)
+    made = [reserve(wallet, 10) for _ in range(12)]
+    desk.ask(*made)
+    closing = [settle(one, 1) for one in made]
+    closing[2] = settle(made[2], 2**70, {"input": 1})  # too large for the database
+    closing[3] = settle(made[3], None, {"input": 1})
+    closing[5] = settle(made[5], 1, wrong="fact")
+    closing[6] = settle(reserve(make_wallet(), 1), 1, {"inputs": 1})
+    closing[8] = Settle(made[8].request, uuid7(), 1, {})
+    answers = desk.ask(*closing)
+    failed = {2, 3, 5, 6, 8}
+    assert {i for i, answer in enumerate(answers) if isinstance(answer, WriterError)} == failed
+    assert {i for i, answer in enumerate(answers) if isinstance(answer, Settled)} == set(range(12)) - failed
+    assert desk.ask(settle(made[2], 2), settle(made[8], 3))[1] == Settled(3, 1000 - 7 - 5, 30)
+
+
+def test_a_duplicate_that_only_the_database_sees_fails_alone(desk):
+    wallet = make_wallet(credit=1000)
+    made = [reserve(wallet, 10) for _ in range(5)]
+    desk.ask(*made)
+    account, usage = wallet.accounts.get(), LedgerAccount.objects.get(kind="usage")
+    code = LedgerTransfer.Code
+    common = {"amount": 1, "request": made[3].request}
+    LedgerTransfer.objects.create(debit=account, credit=usage, code=code.CHARGE, **common)
+    answers = desk.ask(*(settle(one, 1) for one in made))
+    assert [type(answer).__name__ for answer in answers] == [*["Settled"] * 3, "WriterError", "Settled"]
+    LedgerTransfer.objects.create(debit=usage, credit=account, code=code.TRUE_UP, **common)
+    assert desk.ask_one(release(made[3])) == Settled(0, 996, 0)

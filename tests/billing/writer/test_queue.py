@@ -1,0 +1,256 @@
+"""The queue's promises when flushes fail, answers get lost, callers leave and the end comes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from django.db import connection
+
+from billing.models import Hold, LedgerTransfer, UsageRecord, Wallet
+from billing.writer import WriterBusyError, WriterClosedError, queue
+from billing.writer.errors import ConflictError, LostError
+from billing.writer.operations import Held, Release, Settled
+from billing.writer.queue import Writer
+from tests.billing.writer.world import extend, make_wallet, open_desk, release, renew, reserve, settle, until
+
+pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
+
+
+class Faulty:
+    """A driver with faults around the real one: `before` and `after` are run with each flush's operations."""
+
+    def __init__(self, driver):
+        self.driver = driver
+        self.rest, self.patience, self.reserve_wait = driver.rest, driver.patience, driver.reserve_wait
+        self.flushed = []
+        self.before = self.after = None
+        self.gate = None
+
+    async def flush(self, operations, rolled):
+        self.flushed.append(list(operations))
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.before is not None:
+            self.before(operations)
+        answers = await self.driver.flush(operations, rolled)
+        if self.after is not None:
+            self.after(operations)
+        return answers
+
+    async def close(self):
+        await self.driver.close()
+
+
+@pytest.fixture
+def faulty(desk):
+    desk.writer._driver = Faulty(desk.writer._driver)
+    return desk.writer._driver
+
+
+def times(count, error):
+    """A fault that raises `error` the first `count` times."""
+    left = [count]
+
+    def fault(_):
+        if left[0]:
+            left[0] -= 1
+            raise error
+
+    return fault
+
+
+def test_a_lost_reply_is_asked_for_again_by_id(desk, faulty):
+    wallet = make_wallet(credit=100)
+    made, other = reserve(wallet, 60), reserve(wallet, 60, 40)
+    faulty.after = times(1, LostError("reply lost"))
+    assert desk.ask(made, other) == [Held(60, 0), Held(40, 0)]
+    faulty.after = times(1, LostError("reply lost"))
+    assert desk.ask(settle(made, 50), release(other), extend(other, 90)) == [
+        Settled(50, 50, 0), Settled(0, 50, 0), desk.ask_one(extend(other, 90)),
+    ]  # fmt: skip
+    assert UsageRecord.objects.count() == 2
+    assert LedgerTransfer.objects.filter(request=made.request).count() == 1
+
+
+def test_a_conflict_is_tried_again_and_then_in_halves(desk, faulty):
+    wallet = make_wallet(credit=100)
+    faulty.before = times(queue.CONFLICT_TRIES, ConflictError("in the way"))
+    assert desk.ask_one(reserve(wallet, 1)) == Held(1, 99)
+    blocked = make_wallet(credit=100)
+
+    def held_by_somebody(operations):
+        if any(op.wallet == blocked.pk for op in operations):
+            raise ConflictError("locked")
+
+    faulty.before = held_by_somebody
+    faulty.reserve_wait = 0.2
+    answers = desk.ask(*(reserve(wallet, 1) for _ in range(6)), reserve(blocked, 1), reserve(wallet, 1))
+    assert [type(answer) for answer in answers] == [*[Held] * 6, WriterBusyError, Held]
+
+
+def test_a_settle_waits_for_its_locked_wallet(desk, faulty):
+    wallet = make_wallet(credit=100)
+    made = reserve(wallet, 10)
+    desk.ask_one(made)
+    faulty.before = times(2 * queue.CONFLICT_TRIES + 3, ConflictError("locked"))
+    assert desk.ask_one(settle(made, 7)) == Settled(7, 93, 0)
+
+
+@pytest.mark.parametrize("leaves", ["cancelled", "impatient"])
+def test_an_abandoned_reserve_that_holds_is_released(desk, faulty, leaves):
+    wallet = make_wallet(credit=100)
+    made = reserve(wallet, 60)
+
+    async def leave():
+        faulty.gate = asyncio.Event()
+        caller = asyncio.ensure_future(desk.writer.submit(made))
+        await until(lambda: faulty.flushed)
+        if leaves == "cancelled":
+            caller.cancel()
+            await asyncio.wait({caller})
+            assert caller.cancelled()
+        else:
+            with pytest.raises(WriterBusyError):
+                await caller
+        faulty.gate.set()
+        await until(lambda: desk.writer._task.done() and len(faulty.flushed) > 1)
+
+    if leaves == "impatient":
+        faulty.reserve_wait = 0.01
+    desk.runner.run(leave())
+    assert [type(op) for op in faulty.flushed[-1]] == [Release]
+    assert Wallet.objects.get(pk=wallet.pk).held == 0
+    assert UsageRecord.objects.get(request=made.request).finish == "abandoned"
+
+
+def test_what_nobody_waits_for_is_not_started_but_closings_are(desk, faulty):
+    wallet = make_wallet(credit=100)
+    made = reserve(wallet, 10)
+    desk.ask_one(made)
+    faulty.flushed.clear()
+
+    async def leave():
+        faulty.gate = asyncio.Event()
+        first = asyncio.ensure_future(desk.writer.submit(renew(made)))
+        await until(lambda: faulty.flushed)
+        left = [desk.writer.submit(op) for op in (reserve(wallet, 1), extend(made, 20), settle(made, 5))]
+        tasks = [asyncio.ensure_future(one) for one in left]
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        faulty.gate.set()
+        await asyncio.wait({first, *tasks})
+        await desk.writer._task
+
+    desk.runner.run(leave())
+    assert [[type(op).__name__ for op in flush] for flush in faulty.flushed] == [["Renew"], ["Settle"]]
+    assert UsageRecord.objects.get().charge == 5
+
+
+def test_reserves_are_refused_while_the_writer_is_behind_and_settles_wait(desk, faulty, monkeypatch):
+    wallet = make_wallet(credit=100)
+    made = reserve(wallet, 10)
+    desk.ask_one(made)
+
+    async def pile_up():
+        faulty.gate = asyncio.Event()
+        faulty.patience = 0.005
+        busy = asyncio.ensure_future(desk.writer.submit(renew(made)))
+        await until(lambda: desk.writer.is_behind)
+        with pytest.raises(WriterBusyError):
+            await desk.writer.submit(reserve(wallet, 1))
+        closing = asyncio.ensure_future(desk.writer.submit(settle(made, 5)))
+        await asyncio.sleep(0)
+        faulty.patience = 30
+        monkeypatch.setattr(queue, "LONGEST_QUEUE", 1)
+        with pytest.raises(WriterBusyError):
+            await desk.writer.submit(reserve(wallet, 1))
+        faulty.gate.set()
+        await busy
+        assert await closing == Settled(5, 95, 0)
+        assert desk.writer.oldest_age == 0
+
+    desk.runner.run(pile_up())
+
+
+def test_everything_that_waited_goes_into_one_flush_once_per_request(desk, faulty):
+    wallet = make_wallet(credit=10_000)
+    made = [reserve(wallet, 1) for _ in range(300)]
+
+    async def pile_up():
+        faulty.gate = asyncio.Event()
+        first = asyncio.ensure_future(desk.writer.submit(reserve(wallet, 1)))
+        await until(lambda: faulty.flushed)
+        waiting = [asyncio.ensure_future(desk.writer.submit(op)) for one in made for op in (one, settle(one, 1))]
+        await asyncio.sleep(0)
+        faulty.gate.set()
+        answers = await asyncio.gather(first, *waiting)
+        assert all(isinstance(answer, Held | Settled) for answer in answers)
+
+    desk.runner.run(pile_up())
+    sizes = [len(flush) for flush in faulty.flushed]
+    assert sizes[0] == 1
+    assert max(sizes) == queue.LARGEST_FLUSH
+    assert all(len({op.request for op in flush}) == len(flush) for flush in faulty.flushed)
+    assert len(sizes) <= 5
+
+
+def test_close_applies_what_waits_and_refuses_the_rest():
+    wallet = make_wallet(credit=100)
+    made = reserve(wallet, 10)
+    with open_desk() as desk:
+        desk.ask_one(made)
+
+        async def leave():
+            closing = asyncio.ensure_future(desk.writer.submit(settle(made, 5)))
+            await asyncio.sleep(0)
+            await desk.writer.close()
+            assert closing.done()
+            assert await closing == Settled(5, 95, 0)
+            with pytest.raises(WriterClosedError):
+                await desk.writer.submit(reserve(wallet, 1))
+
+        desk.runner.run(leave())
+    assert not Hold.objects.exists()
+
+
+def test_close_gives_up_a_database_that_is_away(monkeypatch):
+    monkeypatch.setattr(queue, "CLOSE_SECONDS", 0.05)
+    wallet = make_wallet(credit=100)
+
+    class Away:
+        rest, patience, reserve_wait = 0.0, 30.0, 30.0
+
+        async def flush(self, operations, rolled):
+            raise LostError("nobody there")
+
+        async def close(self):
+            pass
+
+    async def leave():
+        writer = Writer(Away(), lambda _: None)
+        caller = asyncio.ensure_future(writer.submit(reserve(wallet, 1)))
+        await asyncio.sleep(0)
+        await writer.close()
+        with pytest.raises(WriterClosedError):
+            await caller
+
+    asyncio.run(leave())
+
+
+def test_a_failing_roll_is_busy_and_not_for_ever(desk):
+    wallet = make_wallet(credit=100)
+    Wallet.objects.filter(pk=wallet.pk).update(next_grant_change_at="2020-01-01T00:00:00Z")
+    rolls = []
+
+    def roll(identifier):
+        rolls.append(identifier)
+        raise RuntimeError("no")
+
+    desk.writer._roll = roll
+    assert isinstance(desk.ask(reserve(wallet, 1))[0], WriterBusyError)
+    desk.writer._roll = rolls.append  # changes nothing: the reserve must not go round for ever
+    assert desk.ask_one(reserve(wallet, 1)) == Held(1, 99)
+    assert rolls == [wallet.pk, wallet.pk]
+    connection.close()

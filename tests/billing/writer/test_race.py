@@ -1,0 +1,87 @@
+"""Two writers on one wallet: without the lock they overspend, so the test can see a race; with it they never do."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from django.db import connection
+
+from billing.models import Wallet
+from billing.writer import open_writer, postgresql, postgresql_driver
+from billing.writer.operations import Held, Refused
+from tests.billing.writer.world import make_wallet, reserve
+
+pytestmark = [
+    pytest.mark.money,
+    pytest.mark.django_db(transaction=True),
+]
+
+
+@pytest.fixture
+def _postgresql_only():
+    if connection.vendor != "postgresql":
+        pytest.skip("on SQLite BEGIN IMMEDIATE is the lock")
+
+
+def reserve_twice_at_once(wallet):
+    """Let two writers reserve 80 of 100; each decides after the other has read, if nothing forbids it."""
+    deciding = []
+
+    async def both():
+        together = asyncio.Event()
+
+        class Meeting(postgresql_driver.PostgreSQLDriver):
+            async def _read_charges(self, *arguments):
+                await super()._read_charges(*arguments)
+                deciding.append(self)
+                if len(deciding) == 2:
+                    together.set()
+                with_time = asyncio.wait_for(together.wait(), 0.05)  # below lock_timeout: the other may be locked out
+                await asyncio.gather(with_time, return_exceptions=True)
+
+        writers = [open_writer(connection.settings_dict) for _ in range(2)]
+        for writer in writers:
+            writer._driver = Meeting(connection.settings_dict)
+            writer._driver.patience = writer._driver.reserve_wait = 30
+        try:
+            return await asyncio.gather(*(writer.submit(reserve(wallet, 80)) for writer in writers))
+        finally:
+            for writer in writers:
+                await writer.close()
+
+    return sorted(type(answer).__name__ for answer in asyncio.run(both()))
+
+
+@pytest.mark.usefixtures("_postgresql_only")
+def test_two_writers_overspend_without_the_lock(monkeypatch):
+    wallet = make_wallet(credit=100)
+    without = postgresql.STATEMENTS["lock_wallets"].replace("FOR NO KEY UPDATE", "")
+    monkeypatch.setitem(postgresql.STATEMENTS, "lock_wallets", without)
+    assert reserve_twice_at_once(wallet) == [Held.__name__, Held.__name__]
+    assert Wallet.objects.get(pk=wallet.pk).held == 160
+
+
+@pytest.mark.usefixtures("_postgresql_only")
+def test_two_writers_never_overspend():
+    wallet = make_wallet(credit=100)
+    assert reserve_twice_at_once(wallet) == [Held.__name__, Refused.__name__]
+    assert Wallet.objects.get(pk=wallet.pk).held == 80
+
+
+def test_two_writers_share_a_wallet_exactly():
+    wallet = make_wallet(credit=1000)
+
+    async def both():
+        writers = [open_writer(connection.settings_dict) for _ in range(2)]
+        for writer in writers:
+            writer._driver.patience = writer._driver.reserve_wait = 30
+        try:
+            return await asyncio.gather(*(writers[i % 2].submit(reserve(wallet, 7)) for i in range(200)))
+        finally:
+            for writer in writers:
+                await writer.close()
+
+    answers = asyncio.run(both())
+    assert sum(isinstance(answer, Held) for answer in answers) == 142
+    assert Wallet.objects.get(pk=wallet.pk).held == 142 * 7
