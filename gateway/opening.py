@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -73,24 +73,24 @@ async def open_runtime(home: Path | None = None) -> Runtime:
             for how, count in (await sweep.turn()).items():
                 metrics.swept.labels(how).inc(count)
 
-        for work in (
-            upkeep.keep_renewed(runtime),
-            upkeep.keep_fenced(runtime),
-            upkeep.follow_epoch(runtime),
-            engines.watch(),
-            upkeep.each(SWEEP_INTERVAL, swept, "sweep"),
-            upkeep.each(upkeep.LAST_USED_INTERVAL, runtime.principals.write_last_used, "last_used"),
+        for loop in (
+            lambda: upkeep.keep_renewed(runtime),
+            lambda: upkeep.keep_fenced(runtime),
+            lambda: upkeep.follow_epoch(runtime),
+            engines.watch,
+            lambda: upkeep.each(SWEEP_INTERVAL, swept, "sweep"),
+            lambda: upkeep.each(upkeep.LAST_USED_INTERVAL, runtime.principals.write_last_used, "last_used"),
         ):
-            stack.push_async_callback(_cancelled, asyncio.create_task(_logged(work)))
+            stack.push_async_callback(_cancelled, asyncio.create_task(_logged(loop)))
         runtime.on_close(stack.pop_all().aclose)
     log.info("gateway_open", incarnation=str(incarnation), deployments=len(engines.entries()))
     return runtime
 
 
-async def _logged(work: Coroutine[Any, Any, None]) -> None:
-    """Do `work`; a loop that ends by an error says so."""
+async def _logged(loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a loop; one that ends by an error says so."""
     try:
-        await work
+        await loop()
     except Exception:
         log.exception("loop_ended")
         raise

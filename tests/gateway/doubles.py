@@ -130,7 +130,7 @@ class Stand:
     async def settled(self):
         """Return when nothing runs any more."""
         async with asyncio.timeout(5):
-            while self.runtime._tasks or self.runtime.live:
+            while self.runtime._tasks or self.runtime.live:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.001)
 
 

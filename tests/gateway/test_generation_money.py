@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 
 import pytest
-from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.db.models import F
 
 from billing.ids import uuid7
-from billing.models import Hold, UsageRecord, Wallet
+from billing.models import Hold, Wallet
 from billing.rating import charge
 from billing.writer.operations import Settle
 from gateway import settlement
 from gateway.generation import start_generation
+from gateway.home import HomeInUseError
+from gateway.outcome import Outcome
 from gateway.refusal import Refusal
+from gateway.runtime import Runtime
 from gateway.sweep import Sweep
 from inference.types import FinishReason, Kind
 from tests.gateway.doubles import CARD, collect, make_intent
-from tests.gateway.world import assert_books, engine_of, make_world, opened, principal_of, settled
+from tests.gateway.world import assert_books, engine_of, in_database, make_world, opened, principal_of, settled
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
-
-
-async def in_database(function, *args, **kwargs):
-    return await sync_to_async(function)(*args, **kwargs)
 
 
 async def test_charge_in_the_books_is_the_engines_record_recomputed(tmp_path):
@@ -102,11 +103,12 @@ async def test_many_at_once_share_scarce_credit_without_going_below_zero(tmp_pat
             try:
                 return (await collect(await start_generation(runtime, principal, make_intent(), uuid7())))[1]
             except Refusal as refusal:
-                assert refusal.status == 402
-                return None
+                return refusal
 
-        outcomes = [outcome for outcome in await asyncio.gather(*(one() for _ in range(16))) if outcome]
-        assert any(outcome.sluice_reason for outcome in outcomes)
+        answers = await asyncio.gather(*(one() for _ in range(16)))
+    outcomes = [answer for answer in answers if isinstance(answer, Outcome)]
+    assert any(outcome.sluice_reason for outcome in outcomes)
+    assert {answer.status for answer in answers if isinstance(answer, Refusal)} <= {402}
     await in_database(assert_books, world, records=len(outcomes))
 
 
@@ -114,14 +116,7 @@ async def test_pending_settlement_is_swept_exactly(tmp_path, monkeypatch):
     monkeypatch.setattr(settlement, "SETTLE_SECONDS", 0.01)
     world = await in_database(make_world, tokens=30)
     async with opened(tmp_path) as runtime:
-        submit = runtime.writer.submit
-
-        async def lossy(operation):
-            if isinstance(operation, Settle):
-                await asyncio.Event().wait()
-            return await submit(operation)
-
-        monkeypatch.setattr(runtime.writer, "submit", lossy)
+        submit = lose_settles(runtime, monkeypatch)
         principal = await principal_of(runtime, world)
         _, outcome, _ = await collect(await start_generation(runtime, principal, make_intent(), uuid7()))
         assert (outcome.charge, outcome.error.code) == (None, "settlement_pending")
@@ -136,45 +131,49 @@ async def test_pending_settlement_is_swept_exactly(tmp_path, monkeypatch):
     assert row.exact
 
 
-def end_leases():
-    from django.db.models import F
+def lose_settles(runtime, monkeypatch):
+    """Let no settle of `runtime` be applied from now on; return the way past that."""
+    submit = runtime.writer.submit
 
+    async def lossy(operation):
+        if isinstance(operation, Settle):
+            await asyncio.Event().wait()
+        return await submit(operation)
+
+    monkeypatch.setattr(runtime.writer, "submit", lossy)
+    return submit
+
+
+def end_leases():
+    """Make every hold's lease a thing of the past."""
     Hold.objects.update(lease_until=F("reserved_at"))
 
 
-async def test_reopened_home_closes_what_the_earlier_gateway_left(tmp_path):
+async def test_reopened_home_closes_what_the_earlier_gateway_left(tmp_path, monkeypatch):
     """Only an embedded home's lock proves that the earlier owner is gone; PostgreSQL waits for the lease."""
-    from django.conf import settings
-
+    monkeypatch.setattr(settlement, "SETTLE_SECONDS", 0.01)
     world = await in_database(make_world, tokens=30)
     async with opened(tmp_path) as runtime:
+        lose_settles(runtime, monkeypatch)
         principal = await principal_of(runtime, world)
-        engine = engine_of(runtime, world)
-        generation = await start_generation(runtime, principal, make_intent(), uuid7())
-        await collect(generation)
-        record = engine.record
-
-        async def nothing(*args):
-            await asyncio.Event().wait()
-
-        hanging = await start_generation(runtime, principal, make_intent(), uuid7())
-        assert await in_database(Hold.objects.filter(id=hanging.id).exists)
-        runtime.writer.submit, submit = nothing, runtime.writer.submit
-        hanging.client_left()
-        async with asyncio.timeout(5):
-            while hanging.id.hex not in record.entries or hanging._is_ended is False:
-                await asyncio.sleep(0.001)
-        runtime.live.clear()  # as if the process were gone
-        runtime.writer.submit = submit
-        for task in list(runtime._tasks):
-            task.cancel()
+        await collect(await start_generation(runtime, principal, make_intent(), uuid7()))
+        record = engine_of(runtime, world).record
     async with opened(tmp_path) as runtime:
         engine_of(runtime, world).record.entries.update(record.entries)
         if not settings.SLUICE_EMBEDDED:
             await in_database(end_leases)
         sweep = Sweep(engine_of=runtime.engines.find, submit=runtime.writer.submit, threads=runtime.threads)
-        assert sum((await sweep.turn()).values()) == 1
-    await in_database(assert_books, world, records=2)
-    usage = record.usage()
-    rows = await in_database(lambda: list(UsageRecord.objects.all()))
-    assert sum(row.output_tokens for row in rows) == usage.output
+        assert dict(await sweep.turn()) == {"settled": 1}
+    charged, _ = await in_database(assert_books, world, records=1)
+    assert charged == charge(record.usage().classes(), CARD, 10_000)
+
+
+async def test_second_gateway_on_an_embedded_home_is_refused(tmp_path):
+    if not settings.SLUICE_EMBEDDED:
+        pytest.skip("PostgreSQL takes any number of gateways")
+    await in_database(make_world)
+    async with opened(tmp_path):
+        with pytest.raises(HomeInUseError, match=str(os.getpid())):
+            await Runtime.open(tmp_path)
+    async with opened(tmp_path) as runtime:
+        assert runtime.engines.any_ready()

@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
-from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, Plan, UsageRecord, Wallet
+from django.db import connections
+
+from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, Plan, RateCard, UsageRecord, Wallet
 from billing.services import cards, credits, plans, wallets
 from billing.services.plans import TERMS
 from gateway import principals
@@ -51,8 +53,6 @@ def make_world(*, credit=10_000_000, terms=None, **options) -> World:
     if credit:
         credits.grant(wallet_id=wallet.id, amount=credit, kind=CreditGrant.Kind.PROMOTIONAL, key=f"world:{number}")
     key, secret = keys.create_key(tenant=tenant, project=project, name="test")
-    from billing.models import RateCard
-
     if not RateCard.objects.filter(name="fake-card").exists():
         cards.publish("fake-card", RATES)
     deployment = add_model(
@@ -90,8 +90,20 @@ def engine_of(runtime, world) -> FakeEngine:
 async def settled(runtime):
     """Return when nothing runs any more."""
     async with asyncio.timeout(10):
-        while runtime._tasks or runtime.live:
+        while runtime._tasks or runtime.live:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.005)
+
+
+async def in_database(function, *args, **kwargs):
+    """Return what `function` does on a thread that leaves no connection behind."""
+
+    def call():
+        try:
+            return function(*args, **kwargs)
+        finally:
+            connections.close_all()
+
+    return await asyncio.to_thread(call)
 
 
 def assert_books(world, *, records):
