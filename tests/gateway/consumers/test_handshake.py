@@ -6,6 +6,7 @@ import asyncio
 from uuid import UUID
 
 import pytest
+from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.sessions.backends.db import SessionStore
 
@@ -17,7 +18,7 @@ from tests.gateway.consumers.socket import Socket
 from tests.gateway.edge.fakes import KEY, done, principal
 
 USER, PROJECT = UUID(int=70), UUID(int=71)
-OURS = {"origin": "http://127.0.0.1:8000", "cookie": "sessionid=good; theme=dark"}
+OURS = {"origin": "http://127.0.0.1:8000", "cookie": f"{settings.SESSION_COOKIE_NAME}=good; theme=dark"}
 CREATE = {"type": "response.create", "model": "small", "input": "Hi"}
 
 
@@ -163,8 +164,7 @@ def session_of(user):
     return session.session_key
 
 
-def test_session_is_its_users_while_they_may_sign_in(db, settings):
-    settings.AUTHENTICATION_BACKENDS = ["django.contrib.auth.backends.ModelBackend"]
+def test_session_is_its_users_while_they_may_sign_in(db):
     user = User.objects.create_user("ada@example.org", "a long password")
     session = session_of(user)
     assert callers._user_of(session) == user.pk
