@@ -78,6 +78,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "allauth.account.middleware.AccountMiddleware",
+    "gateway.middleware.OperatorScopeMiddleware",
 ]
 
 ROOT_URLCONF = "gateway.urls"

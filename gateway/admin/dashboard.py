@@ -1,0 +1,53 @@
+"""The admin's first page: what was used, by day and model, and what runs now."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.http import HttpRequest
+
+from billing.admin.dashboard import headline, usage_chart
+from billing.unit import format_credits
+from gateway.live import live_of
+from gateway.models import Tenant
+from routing.models import Deployment
+
+DAYS = 30
+_OPTIONS = {
+    "scales": {"x": {"stacked": True}, "y": {"stacked": True, "beginAtZero": True}},
+    "plugins": {"legend": {"display": True, "position": "bottom"}},
+}
+
+
+def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
+    """Return the page's context with tiles, chart and its table."""
+    sums = headline(DAYS)
+    chart = usage_chart(DAYS)
+    states = live_of(request).deployment_states()
+    active = Deployment.objects.filter(is_active=True).count()
+    ready = "–" if states is None else str(sum(state.is_ready for state in states.values()))
+    tiles = [
+        ("Credits charged", format_credits(sums.charge)),
+        ("Requests", f"{sums.requests:,}"),
+        ("Tokens", f"{sums.tokens:,}"),
+        ("Active tenants", f"{Tenant.objects.filter(is_active=True).count():,}"),
+        ("Deployments ready", f"{ready} of {active}"),
+        ("Credits held now", f"{format_credits(sums.held)} by {sums.open_holds} requests"),
+    ]
+    context.update(
+        tiles=[{"name": name, "value": value} for name, value in tiles],
+        days=DAYS,
+        chart=json.dumps(chart),
+        chart_options=json.dumps(_OPTIONS),
+        table=_table(chart),
+    )
+    return context
+
+
+def _table(chart: dict[str, Any]) -> dict[str, Any]:
+    """Return the chart as a table, the days on which something was used, newest first."""
+    series = chart["datasets"]
+    days = list(zip(chart["labels"], *(row["data"] for row in series), strict=True))
+    rows = [[day, *(f"{value:,.2f}" for value in values)] for day, *values in reversed(days) if any(values)]
+    return {"headers": ["Day (UTC)", *(row["label"] for row in series)], "rows": rows}

@@ -1,0 +1,114 @@
+"""API keys: made by the service and shown once, on the page that answers the form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+from unfold.decorators import action, display
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
+
+from billing.admin.base import take_over
+from gateway.admin.base import KeptAdmin
+from gateway.models import APIKey, User
+from gateway.services import keys
+
+
+class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subscripted when it runs
+    """What a new key needs."""
+
+    scopes = forms.MultipleChoiceField(
+        choices=[(scope, scope) for scope in keys.SCOPES],
+        required=False,
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        help_text="None chosen means all.",
+    )
+
+    class Meta:
+        model = APIKey
+        fields = ["name", "expires_at"]  # the admin adds `project` at each request, when scopes are lifted
+
+
+@admin.register(APIKey)
+class APIKeyAdmin(KeptAdmin):
+    """Keys of all tenants; only names can be changed."""
+
+    list_display = ["name", "tenant", "project", "shown", "state", "last_used_at", "created_at"]
+    list_filter = [("revoked_at", admin.EmptyFieldListFilter)]
+    list_select_related = ["tenant", "project"]
+    search_fields = ["name", "tenant__name", "tenant__slug", "=last_four"]
+    autocomplete_fields = ["project"]
+    actions = ["revoke"]
+
+    def get_form(self, request: HttpRequest, obj: APIKey | None = None, change: bool = False, **options: Any) -> Any:
+        """Ask for project, scopes and expiry of a new key."""
+        if obj is None:
+            options["form"] = NewKeyForm
+        return super().get_form(request, obj, change, **options)
+
+    def get_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[str]:
+        """Return what can be seen."""
+        if obj is None:
+            return ["name", "project", "scopes", "expires_at"]
+        shown = ["name", "tenant", "project", "shown", "scopes", "created_by", "created_at"]
+        return [*shown, "expires_at", "revoked_at", "last_used_at"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[str]:
+        """A key stays what it is."""
+        return [] if obj is None else [name for name in self.get_fields(request, obj) if name != "name"]
+
+    def save_model(self, request: HttpRequest, obj: APIKey, form: Any, change: bool) -> None:
+        """Make a new key by the service; its secret waits for `response_add` on the request alone."""
+        if change:
+            super().save_model(request, obj, form, change)
+            return
+        asked = form.cleaned_data
+        key, secret = keys.create_key(
+            tenant=asked["project"].tenant,
+            project=asked["project"],
+            name=asked["name"],
+            scopes=asked["scopes"],
+            expires_at=asked["expires_at"],
+            created_by=request.user if isinstance(request.user, User) else None,
+        )
+        take_over(obj, key)
+        request.META["sluice.made_secret"] = secret
+
+    def response_add(self, request: HttpRequest, obj: APIKey, post_url_continue: str | None = None) -> HttpResponse:
+        """Show the secret: here and never again."""
+        context = {
+            **self.admin_site.each_context(request),
+            "title": f"API key {obj.name}",
+            "opts": self.model._meta,
+            "key": obj,
+            "secret": request.META.pop("sluice.made_secret"),
+        }
+        headers = {"Cache-Control": "no-store"}
+        return TemplateResponse(request, "admin/gateway/apikey/made.html", context, headers=headers)
+
+    @display(description="Key")
+    def shown(self, key: APIKey) -> str:
+        """What people recognise the key by."""
+        return f"{key.prefix}…{key.last_four}"
+
+    @display(description="State", label={"active": "success", "expired": "warning", "revoked": "danger"})
+    def state(self, key: APIKey) -> str:
+        """Whether the key is good now."""
+        if key.revoked_at is not None:
+            return "revoked"
+        return "expired" if key.expires_at is not None and key.expires_at <= timezone.now() else "active"
+
+    @action(description="Revoke")
+    def revoke(self, request: HttpRequest, queryset: QuerySet[APIKey]) -> None:
+        """Make these keys useless within a second."""
+        revoked = 0
+        for key in queryset.select_related("tenant"):
+            if keys.revoke_key(tenant=key.tenant, key=key):
+                self.log_change(request, key, "Revoked.")
+                revoked += 1
+        messages.success(request, f"Revoked {revoked} of {len(queryset)}.")

@@ -1,0 +1,142 @@
+"""Users, memberships, invitations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.contrib.auth.models import Group
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from unfold.decorators import action
+from unfold.forms import AdminPasswordChangeForm, UserChangeForm
+from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminTextInputWidget
+
+from billing.admin.base import take_over
+from gateway.admin.base import KeptAdmin
+from gateway.errors import ServiceError
+from gateway.models import Invitation, Membership, User
+from gateway.services import links, members
+
+admin.site.unregister(Group)  # roles are memberships; operators are staff
+
+
+class NewUserForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subscripted when it runs
+    """A user without a password: they sign in by link, or set one by reset."""
+
+    class Meta:
+        model = User
+        fields = ["email", "name", "is_staff", "is_superuser"]
+        widgets = {"email": UnfoldAdminEmailInputWidget, "name": UnfoldAdminTextInputWidget}
+
+
+class ChangedUserForm(UserChangeForm):  # type: ignore[misc] # Unfold isn't followed
+    """A user's fields; the password by its own form."""
+
+    class Meta:
+        model = User
+        fields = "__all__"  # noqa: DJ007 - the admin's fieldsets choose
+
+
+@admin.register(User)
+class UserAdmin(KeptAdmin, DjangoUserAdmin):  # type: ignore[type-arg] # can't be subscripted when it runs
+    """People."""
+
+    form = ChangedUserForm
+    add_form = NewUserForm
+    change_password_form = AdminPasswordChangeForm
+    list_display = ["email", "name", "is_active", "is_staff", "last_login"]
+    list_filter = ["is_active", "is_staff"]
+    search_fields = ["email", "name"]
+    ordering = ["email"]
+    filter_horizontal = ()
+    readonly_fields = ["last_login", "date_joined"]
+    fieldsets = [
+        (None, {"fields": ["email", "name", "password", "is_active"]}),
+        ("Operator", {"fields": ["is_staff", "is_superuser"]}),
+        ("Dates", {"fields": ["last_login", "date_joined"]}),
+    ]
+    add_fieldsets = [(None, {"fields": ["email", "name", "is_staff", "is_superuser"]})]
+    actions_detail = ["sign_in_link"]
+
+    def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
+        """Save with the address in small letters, as services look it up."""
+        obj.email = obj.email.lower()
+        if not change:
+            obj.set_unusable_password()
+        super().save_model(request, obj, form, change)
+
+    @action(description="Make a sign-in link", url_path="sign-in-link", permissions=["sign_in_link"])
+    def sign_in_link(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show a link that signs this user in once, within a quarter of an hour."""
+        user = get_object_or_404(User, pk=object_id)
+        try:
+            address = links.mint_link(user=user)
+        except ServiceError as refused:
+            messages.error(request, refused.message)
+        else:
+            self.log_change(request, user, "Made a sign-in link.")
+            messages.success(request, f"For {user.email}, once, within 15 minutes: {address}")
+        return redirect("admin:gateway_user_change", object_id)
+
+    def has_sign_in_link_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Who may act as anybody: superusers."""
+        return bool(getattr(request.user, "is_superuser", False))
+
+
+@admin.register(Membership)
+class MembershipAdmin(KeptAdmin):
+    """Who belongs to which tenant as what."""
+
+    list_display = ["user", "tenant", "role", "is_active", "created_at"]
+    list_filter = ["role", "is_active"]
+    list_select_related = ["user", "tenant"]
+    search_fields = ["user__email", "tenant__name", "tenant__slug"]
+    autocomplete_fields = ["user", "tenant"]
+    fields = ["tenant", "user", "role", "is_active"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Membership | None = None) -> list[str]:
+        """A membership stays whose it is."""
+        return ["tenant", "user"] if obj else []
+
+    def save_model(self, request: HttpRequest, obj: Membership, form: Any, change: bool) -> None:
+        """Change the role or end the membership through the service, which keeps an owner."""
+        if not change:
+            super().save_model(request, obj, form, change)
+            return
+        stored = Membership.objects.of(obj.tenant).get(pk=obj.pk)
+        if obj.role != stored.role:
+            members.change_role(tenant=obj.tenant, membership=stored, role=obj.role)
+        if stored.is_active and not obj.is_active:
+            members.remove_member(tenant=obj.tenant, membership=stored)
+        elif obj.is_active and not stored.is_active:
+            obj.save(update_fields=["is_active"])
+
+
+@admin.register(Invitation)
+class InvitationAdmin(KeptAdmin):
+    """Who was invited; "add" sends the mail and shows the address once."""
+
+    list_display = ["email", "tenant", "role", "expires_at", "accepted_at"]
+    list_filter = ["role"]
+    list_select_related = ["tenant"]
+    search_fields = ["email", "tenant__name"]
+    autocomplete_fields = ["tenant"]
+    fields = ["tenant", "email", "role"]
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """An invitation is replaced by another, never changed."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Invitation | None = None) -> bool:
+        """An invitation can be taken back while it is open."""
+        return obj is not None and obj.accepted_at is None
+
+    def save_model(self, request: HttpRequest, obj: Invitation, form: Any, change: bool) -> None:
+        """Invite through the service, and send the address."""
+        invitation, address = members.invite_member(tenant=obj.tenant, email=obj.email, role=obj.role)
+        members.send_invitation(invitation=invitation, address=address)
+        take_over(obj, invitation)
+        messages.info(request, f"The invitation's address, also sent by mail: {address}")

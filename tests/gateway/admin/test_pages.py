@@ -1,0 +1,149 @@
+"""The operator's admin: every page opens, within a fixed number of queries for lists, and writes go through services."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.contrib import admin
+from django.core import mail
+from django.test import Client
+from django.urls import reverse
+
+from billing.models import Subscription, Wallet
+from gateway.models import APIKey, Invitation, Membership, Project, Tenant, User
+from gateway.services import keys, links, tenants
+from routing.models import Deployment, PublicModel
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def operator(db):
+    client = Client()
+    user = User.objects.create_superuser("root@example.com")
+    client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+    return client
+
+
+MODELS = sorted(admin.site._registry, key=lambda model: model._meta.label)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model._meta.label)
+def test_every_list_and_form_opens(operator, acme, model):
+    name = f"admin:{model._meta.app_label}_{model._meta.model_name}"
+    assert operator.get(reverse(f"{name}_changelist"), {"q": "a"}).status_code == 200
+    assert operator.get(reverse(f"{name}_add")).status_code in (200, 403)
+    row = model._base_manager.first()
+    if row is not None:
+        assert operator.get(reverse(f"{name}_change", args=[row.pk])).status_code == 200
+
+
+def test_sidebar_leads_to_pages_that_exist(operator, acme):
+    page = operator.get(reverse("admin:index")).content.decode()
+    for model in (Tenant, APIKey, Wallet, Deployment):
+        options = model._meta
+        assert f'href="{reverse(f"admin:{options.app_label}_{options.model_name}_changelist")}"' in page
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("gateway_tenant", 4),
+        ("gateway_project", 4),
+        ("gateway_apikey", 4),
+        ("gateway_membership", 4),
+        ("routing_deployment", 5),
+        ("routing_publicmodel", 4),
+    ],
+)
+def test_list_pages_take_a_fixed_number_of_queries(operator, terms, name, count, django_assert_num_queries):
+    for number in range(4):
+        made = tenants.create_tenant(
+            name=f"T{number}", slug=f"t{number}", owner_email=f"{number}@x.example", plan="free"
+        )
+        keys.create_key(tenant=made.tenant, project=made.project, name="k")
+        user = User.objects.create_user(f"{number}@y.example")
+        Membership(tenant=made.tenant, user=user).save()
+        model = PublicModel.objects.create(name=f"m{number}", context_length=10, rate_card="x")
+        Deployment.objects.create(name=f"d{number}", model=model)
+    with django_assert_num_queries(count):
+        assert operator.get(reverse(f"admin:{name}_changelist")).status_code == 200
+
+
+def test_dashboard_shows_tiles_and_chart(operator, acme, django_assert_max_num_queries):
+    with django_assert_max_num_queries(12):
+        page = operator.get(reverse("admin:index"))
+    text = page.content.decode()
+    assert "Credits by day and model" in text
+    assert 'data-type="bar"' in text
+
+
+def test_strangers_and_members_stay_out(acme):
+    page = Client().get(reverse("admin:index"))
+    assert page.status_code == 302
+    assert page.headers["location"].startswith(reverse("admin:login"))
+    assert Client().get(page.headers["location"]).headers["location"].startswith(reverse("account_login"))
+    assert acme.client().get(reverse("admin:index")).status_code == 302
+    assert acme.client().get(reverse("admin:login")).status_code == 403
+
+
+def test_new_tenant_is_made_whole(operator, terms):
+    form = {"name": "New", "slug": "new", "owner_email": "boss@new.example", "plan": "business"}
+    response = operator.post(reverse("admin:gateway_tenant_add"), form, follow=True)
+    tenant = Tenant.objects.get(slug="new")
+    assert Project.objects.of(tenant).get().name == "Default"
+    assert Wallet.objects.get(tenant=tenant).posted > 0
+    assert Subscription.objects.get(tenant=tenant).version.plan.slug == "business"
+    assert Invitation.objects.of(tenant).get().role == "owner"
+    address = re.search(r"http\S+/invitations/\S+/", mail.outbox[0].body).group()
+    assert address in response.content.decode()
+    again = operator.post(reverse("admin:gateway_tenant_add"), form)
+    assert again.status_code == 200
+    assert "already exists" in again.content.decode()
+
+
+def test_key_is_shown_once(operator, acme):
+    form = {"name": "made", "project": str(acme.project.id), "scopes": ["inference"]}
+    page = operator.post(reverse("admin:gateway_apikey_add"), {**form, "expires_at_0": "", "expires_at_1": ""})
+    assert page.status_code == 200
+    assert "no-store" in page.headers["cache-control"]
+    secret = re.search(r"sk-sluice-[\w-]{43}", page.content.decode()).group()
+    assert 'data-copy="#made-secret"' in page.content.decode()
+    key = APIKey.objects.of(acme.tenant).get(digest=keys.digest_of(secret))
+    assert (key.scopes, key.tenant) == (["inference"], acme.tenant)
+    later = operator.get(reverse("admin:gateway_apikey_change", args=[key.pk])).content.decode()
+    assert secret not in later
+    assert key.last_four in later
+
+
+def test_revoke_action(operator, acme):
+    operator.post(
+        reverse("admin:gateway_apikey_changelist"), {"action": "revoke", "_selected_action": [str(acme.key.pk)]}
+    )
+    assert APIKey.objects.of(acme.tenant).get().revoked_at is not None
+
+
+def test_last_owner_is_kept(operator, acme):
+    path = reverse("admin:gateway_membership_change", args=[acme.membership.pk])
+    page = operator.post(path, {"role": "member", "is_active": "on"}, follow=True)
+    assert "needs an owner" in page.content.decode()
+    assert Membership.objects.of(acme.tenant).get().role == "owner"
+
+
+def test_sign_in_link_is_for_superusers(operator, acme):
+    path = f"/admin/gateway/user/{acme.owner.pk}/sign-in-link/"
+    page = operator.get(path, follow=True).content.decode()
+    token = re.search(r"/links/([\w-]+)/", page).group(1)
+    assert links.find_link(token=token).user == acme.owner
+    staff = User.objects.create_user("staff@example.com", is_staff=True)
+    client = Client()
+    client.force_login(staff, backend="django.contrib.auth.backends.ModelBackend")
+    assert client.get(path).status_code == 403
+
+
+def test_nothing_is_deleted(operator, acme):
+    for model in (Tenant, User, Project, APIKey, Membership):
+        row = model._base_manager.first()
+        path = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_delete", args=[row.pk])
+        assert operator.post(path, {"post": "yes"}).status_code == 403
