@@ -82,7 +82,7 @@ class AdjustForm(ServiceForm):
     """A correction of a wallet, up or down."""
 
     wallet = forms.ModelChoiceField(Wallet.objects.select_related("tenant"), widget=UnfoldAdminSelectWidget)
-    amount = CreditsField(is_signed=True, help_text="Credits; below zero takes away what isn't held.")
+    correction = CreditsField(is_signed=True, help_text="Credits; below zero takes away what isn't held.")
     reason = forms.CharField(max_length=200, widget=CreditsField.widget, help_text="Kept in the ledger.")
     key = forms.CharField(max_length=100, widget=forms.HiddenInput, initial=mint_key)
 
@@ -120,7 +120,7 @@ class LedgerTransferAdmin(ServiceAdmin):
         given = form.cleaned_data
         credits.adjust(
             wallet_id=given["wallet"].pk,
-            amount=given["amount"],
+            amount=given["correction"],
             key=given["key"],
             actor=str(request.user),
             reason=given["reason"],

@@ -1,0 +1,168 @@
+"""The admin's forms call the services: what they make, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+from django.urls import reverse
+from django.utils import timezone
+
+from billing import selectors
+from billing.models import CreditGrant, LedgerTransfer, Plan, PlanVersion, RateCard, RateCardVersion, Subscription
+from billing.services import cards, plans
+from billing.unit import MICRO
+from tests.billing.books import assert_books_balance
+
+pytestmark = [pytest.mark.money, pytest.mark.django_db]
+
+
+def filled(client, url, **values):
+    """Return what a browser would send: the form's own values, changed by `values`."""
+    form = client.get(url).context["adminform"].form
+    data = {}
+    for name in form.fields:
+        bound = form[name]
+        value = bound.field.prepare_value(bound.value()) if hasattr(bound.field, "prepare_value") else bound.value()
+        data[name] = "" if value is None or value is False else value
+    for name in ("expires_at", "effective_from"):
+        if name in data:
+            moment = values.pop(name, None)
+            data.pop(name)
+            data |= {f"{name}_0": f"{moment:%Y-%m-%d}", f"{name}_1": f"{moment:%H:%M:%S}"} if moment else {}
+    return {**data, **values}
+
+
+def send(client, url, data):
+    response = client.post(url, data, follow=True)
+    assert response.status_code == 200
+    context = response.context
+    errors = context["adminform"].form.errors if context and "adminform" in context else {}
+    return errors, [str(message) for message in context["messages"]]
+
+
+def test_grant_gives_credit_once_per_form(admin_client, wallet):
+    url = f"{reverse('admin:billing_creditgrant_add')}?wallet={wallet.pk}"
+    data = filled(admin_client, url, amount="12.5", kind="paid", reason="invoice 7")
+    assert data["key"].startswith("admin:")
+    for _ in range(2):
+        errors, messages = send(admin_client, url, data)
+        assert not errors, messages
+    grant = CreditGrant.objects.get()
+    assert (grant.amount, grant.kind, grant.wallet_id, grant.expires_at) == (12_500_000, "paid", wallet.pk, None)
+    transfer = LedgerTransfer.objects.get()
+    assert (transfer.reason, transfer.actor, transfer.key) == ("invoice 7", "admin@example.com", data["key"])
+    assert_books_balance(wallet)
+    assert filled(admin_client, url)["key"] != data["key"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("amount", "0"), ("amount", "-1"), ("amount", "1.2345678"), ("amount", "x"), ("reason", "")]
+)
+def test_grant_refuses_what_is_wrong(admin_client, wallet, field, value):
+    url = f"{reverse('admin:billing_creditgrant_add')}?wallet={wallet.pk}"
+    data = filled(admin_client, url, **{"amount": "1", "kind": "paid", "reason": "r", field: value})
+    errors, _ = send(admin_client, url, data)
+    assert set(errors) == {field}
+    assert not CreditGrant.objects.exists()
+
+
+def test_grant_refuses_an_expiry_in_the_past(admin_client, wallet):
+    url = f"{reverse('admin:billing_creditgrant_add')}?wallet={wallet.pk}"
+    past = timezone.now().replace(year=2020)
+    errors, _ = send(admin_client, url, filled(admin_client, url, amount="1", kind="paid", reason="r", expires_at=past))
+    assert set(errors) == {"expires_at"}
+
+
+def test_detail_buttons_lead_to_the_forms(admin_client, wallet):
+    for action, model in (("grant_credit", "creditgrant"), ("adjust_credit", "ledgertransfer")):
+        response = admin_client.get(reverse(f"admin:billing_wallet_{action}", args=[wallet.pk]))
+        assert response.url == f"{reverse(f'admin:billing_{model}_add')}?wallet={wallet.pk}"
+
+
+def test_void_takes_back_the_selected_grants(admin_client, wallet, give):
+    made = give(3 * MICRO)
+    kept = give(MICRO)
+    url = reverse("admin:billing_creditgrant_changelist")
+    data = {"action": "void_grants", "_selected_action": [str(made.pk)]}
+    _, messages = send(admin_client, url, data)
+    assert messages == ["3 credits were taken back."]
+    made.refresh_from_db()
+    kept.refresh_from_db()
+    assert (made.remaining, kept.remaining) == (0, MICRO)
+    assert_books_balance(wallet)
+
+
+def test_adjust_corrects_up_and_down_and_says_what_is_refused(admin_client, wallet):
+    url = f"{reverse('admin:billing_ledgertransfer_add')}?wallet={wallet.pk}"
+    for amount in ("5", "-2"):
+        errors, _ = send(admin_client, url, filled(admin_client, url, correction=amount, reason="typo"))
+        assert not errors
+    wallet.refresh_from_db()
+    assert wallet.posted == 3 * MICRO
+    _, messages = send(admin_client, url, filled(admin_client, url, correction="-4", reason="too much"))
+    assert messages == [f"{4 * MICRO} µcr wanted, {3 * MICRO} µcr free"]
+    assert_books_balance(wallet)
+
+
+def test_publish_version_starts_from_the_last_terms(admin_client, db):
+    plans.ensure_default_plans()
+    plan = Plan.objects.get(slug="free")
+    start = admin_client.get(reverse("admin:billing_plan_publish_new_version", args=[plan.pk]))
+    data = filled(admin_client, start.url, monthly_credits="250", allowed_models="one\n two \n")
+    errors, messages = send(admin_client, start.url, data)
+    assert not errors, messages
+    before, after = PlanVersion.objects.filter(plan=plan).order_by("number")
+    assert (after.monthly_credits, after.allowed_models) == (250 * MICRO, ["one", "two"])
+    same = set(plans.TERMS) - {"monthly_credits", "allowed_models"}
+    assert {name: getattr(before, name) for name in same} == {name: getattr(after, name) for name in same}
+
+
+def test_publish_prices_starts_from_the_last_ones(admin_client, db):
+    cards.publish("m", {0: {"input": 10 * MICRO, "cache_read": MICRO, "output": 40 * MICRO}})
+    card = RateCard.objects.get()
+    start = admin_client.get(reverse("admin:billing_ratecard_publish_new_version", args=[card.pk]))
+    data = filled(admin_client, start.url, output="50", reasoning="", tiers="32000: input 20, output 80.5", note="n")
+    errors, messages = send(admin_client, start.url, data)
+    assert not errors, messages
+    prices = selectors.prices_at(timezone.now())["m"]
+    assert [tier.min_context for tier in prices.tiers] == [0, 32_000]
+    assert prices.tiers[0].rates["cache_read"] == MICRO
+    assert prices.tiers[0].rates["reasoning"] == 50 * MICRO
+    assert prices.tiers[1].rates["output"] == 80_500_000
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "place"),
+    [("tiers", "many: input 2", "tiers"), ("tiers", "5: input x", "tiers"), ("input", "", "input")],
+)
+def test_publish_prices_refuses_what_does_not_read(admin_client, db, field, value, place):
+    card = RateCard.objects.create(name="m")
+    url = f"{reverse('admin:billing_ratecardversion_add')}?card={card.pk}"
+    data = filled(admin_client, url, **{"input": "1", "output": "2", field: value})
+    errors, _ = send(admin_client, url, data)
+    assert set(errors) == {place}
+
+
+def test_publish_prices_shows_what_the_service_refuses(admin_client, db):
+    card = RateCard.objects.create(name="m")
+    url = f"{reverse('admin:billing_ratecardversion_add')}?card={card.pk}"
+    _, messages = send(admin_client, url, filled(admin_client, url, input="1", output="2", cache_read="3"))
+    assert messages == ["rates: cache_read is dearer than input from context 0"]
+    assert not RateCardVersion.objects.exists()
+
+
+def test_subscribe_and_change_plan(admin_client, tenant):
+    plans.ensure_default_plans()
+    url = reverse("admin:billing_subscription_add")
+    free, business = (Plan.objects.get(slug=slug) for slug in ("free", "business"))
+    data = filled(admin_client, url, tenant=str(tenant.pk), plan=str(free.pk))
+    errors, _ = send(admin_client, url, data)
+    assert not errors
+    made = Subscription.objects.get()
+    url = reverse("admin:billing_subscription_change", args=[made.pk])
+    errors, _ = send(admin_client, url, filled(admin_client, url, plan=str(business.pk)))
+    assert not errors
+    now = Subscription.objects.get(state="active")
+    assert now.version.plan == business
+    made.refresh_from_db()
+    assert made.state == "ended"
+    assert admin_client.post(url, {"plan": str(free.pk)}).status_code == 403

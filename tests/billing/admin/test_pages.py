@@ -1,0 +1,132 @@
+"""Every page opens, in a number of queries that does not grow with its rows."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from billing.models import (
+    CreditGrant,
+    Hold,
+    LedgerTransfer,
+    Plan,
+    PlanVersion,
+    RateCard,
+    RateCardVersion,
+    Subscription,
+    UsageRecord,
+    Wallet,
+)
+from billing.services import cards, credits, plans, wallets
+from tests.billing.conftest import make_tenant
+
+pytestmark = [pytest.mark.django_db]
+
+MODELS = [
+    CreditGrant, Hold, LedgerTransfer, Plan, PlanVersion, RateCard, RateCardVersion, Subscription, UsageRecord, Wallet,
+]  # fmt: skip
+names = pytest.mark.parametrize("model", MODELS, ids=lambda model: model._meta.model_name)
+
+
+@pytest.fixture
+def populated(tenant, wallet, give, hold, record):
+    """Some of everything; call it for more."""
+
+    def populate():
+        other = make_tenant()
+        plans.ensure_default_plans()
+        plans.subscribe(other.pk, "free")
+        filled = wallets.open_wallet(tenant_id=other.pk)
+        credits.grant(wallet_id=filled.pk, amount=9, kind="paid", key=f"k{other.slug}")
+        plan = Plan.objects.create(slug=other.slug, name=other.slug)
+        free = plans.latest_version("free")
+        plans.publish_version(plan, **{term: getattr(free, term) for term in plans.TERMS})
+        cards.publish(other.slug, {0: {"input": 2, "output": 3}, 100: {"input": 4, "output": 5}})
+        give(100)
+        hold(1)
+        record(tenant=other.pk)
+
+    populate()
+    return populate
+
+
+def count_queries(client, url):
+    with CaptureQueriesContext(
+        connection,
+    ) as captured:
+        response = client.get(url)
+    assert response.status_code == 200, response
+    return len(captured), response.content.decode()
+
+
+@names
+def test_list_opens_in_a_fixed_number_of_queries(admin_client, populated, model):
+    url = reverse(f"admin:billing_{model._meta.model_name}_changelist")
+    admin_client.get(url)  # session and content types are warm from here on
+    before, _ = count_queries(admin_client, url)
+    for _ in range(3):
+        populated()
+    after, _ = count_queries(admin_client, url)
+    assert after == before
+    assert after <= 12
+
+
+@names
+def test_detail_opens_in_a_fixed_number_of_queries(admin_client, populated, model):
+    row = model.objects.order_by("pk").first()
+    url = reverse(f"admin:billing_{model._meta.model_name}_change", args=[row.pk])
+    admin_client.get(url)
+    before, _ = count_queries(admin_client, url)
+    for _ in range(3):
+        populated()
+    after, _ = count_queries(admin_client, url)
+    assert after == before
+    assert after <= 14
+
+
+@pytest.mark.parametrize("model", [Hold, UsageRecord, Wallet], ids=lambda model: model._meta.model_name)
+def test_read_only_rows_have_no_way_to_change_them(admin_client, populated, model):
+    name = model._meta.model_name
+    row = model.objects.first()
+    assert admin_client.get(reverse(f"admin:billing_{name}_add")).status_code == 403
+    assert admin_client.get(reverse(f"admin:billing_{name}_delete", args=[row.pk])).status_code == 403
+    assert admin_client.post(reverse(f"admin:billing_{name}_change", args=[row.pk]), {}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "model", [CreditGrant, LedgerTransfer, PlanVersion, RateCardVersion], ids=lambda model: model._meta.model_name
+)
+def test_made_rows_are_never_changed_or_deleted(admin_client, populated, model):
+    name = model._meta.model_name
+    row = model.objects.first()
+    assert admin_client.get(reverse(f"admin:billing_{name}_delete", args=[row.pk])).status_code == 403
+    assert admin_client.post(reverse(f"admin:billing_{name}_change", args=[row.pk]), {}).status_code == 403
+
+
+def test_wallet_shows_its_ledger_with_the_running_balance(admin_client, wallet, give):
+    give(1_500_000, reason="welcome")
+    give(250_000)
+    _, page = count_queries(admin_client, reverse("admin:billing_wallet_change", args=[wallet.pk]))
+    assert "<td>0.25</td><td>1.75</td>" in page
+    assert "<td>1.5</td><td>1.5</td><td>welcome</td>" in page
+
+
+def test_usage_can_be_filtered_by_model_and_found_by_request(admin_client, record):
+    from billing.models import UsageRollup
+
+    kept = record(model="kept")
+    other = record(model="other")
+    hour = timezone.now() - timedelta(hours=1)
+    UsageRollup.objects.create(hour=hour, tenant=kept.tenant, project=kept.project, model="kept")
+    url = reverse("admin:billing_usagerecord_changelist")
+    page = admin_client.get(url, {"model": "kept"}).content.decode()
+    assert str(kept.request) in page
+    assert str(other.request) not in page
+    page = admin_client.get(url, {"q": str(other.request)}).content.decode()
+    assert str(other.request) in page
+    assert str(kept.request) not in page
