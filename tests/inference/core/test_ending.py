@@ -377,9 +377,9 @@ def test_a_suspect_that_lost_its_blocks_is_tried_alone_and_holds_nobody_up(serve
     bench.memory.poison = {"suspect"}
     bench.step()
     bench.scheduler._planner._preempt(bench.scheduler._live["suspect"])
-    bench.scheduler.room.queue.charge("a", output=served)  # whether its turn comes before the newcomer's
     bench.scheduler.check()
     bench.submit("new", [2] * 6, 4, tenant="c")
+    bench.scheduler.room.queue.charge("a", output=served)  # whether its turn comes before the newcomer's
     seen = []
     while (plan := bench.step()) is not None:
         seen.append({row.request_id for row in plan.rows})
@@ -388,6 +388,21 @@ def test_a_suspect_that_lost_its_blocks_is_tried_alone_and_holds_nobody_up(serve
     assert bench.end("suspect").reason is FinishReason.ERROR
     assert bench.stories["other"].tokens == continuation([1] * 6, 10)
     assert bench.stories["new"].tokens == continuation([2] * 6, 4)
+
+
+def test_a_suspect_that_has_to_grow_is_not_its_own_victim():
+    bench = Bench(blocks=5, max_context=16, watermark_percent=0)
+    bench.submit("suspect", [1] * 4, 8, tenant="a")
+    bench.submit("other", [2] * 11, 4, tenant="b")
+    bench.run(until=lambda: len(bench.stories["suspect"].tokens) == 1)
+    bench.scheduler.room.queue.charge("a", output=1000)
+    bench.scheduler._live["suspect"].failures = 1
+    plan = bench.step()
+    assert plan
+    assert [row.request_id for row in plan.rows] == ["suspect"]
+    bench.run()
+    assert bench.stories["suspect"].tokens == continuation([1] * 4, 8)
+    assert bench.stories["other"].tokens == continuation([2] * 11, 4)
 
 
 def test_abandoning_two_steps_in_flight_goes_newest_first_and_blames_the_first():

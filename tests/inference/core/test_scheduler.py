@@ -206,6 +206,31 @@ def test_a_newcomer_turns_a_paused_sequence_out_of_the_last_slot():
     assert bench.stories["paused"].tokens == continuation(range(4), 8)
 
 
+def test_who_was_paused_and_lost_its_row_goes_before_its_tenants_others():
+    bench = Bench(max_rows=1)
+    bench.submit("paused", 4, 8, allowance=1)
+    bench.run()
+    bench.submit("new", [1] * 4, 3)
+    bench.submit("next", [2] * 4, 3)
+    bench.step()
+    bench.scheduler.extend("paused", 8, last=False)
+    bench.run(until=lambda: bool(bench.stories["paused"].finished))
+    assert bench.begun == ["paused", "new"]
+
+
+def test_nobody_is_admitted_in_a_step_that_preempts():
+    bench = Bench(blocks=6, max_context=20, watermark_percent=0)
+    bench.submit("grows", [1] * 8, 8, tenant="a")
+    bench.submit("victim", [2] * 12, 4, tenant="b")
+    bench.step()
+    bench.scheduler.room.queue.charge("b", output=1000)
+    bench.submit("small", [3] * 2, 2, tenant="c")
+    while not bench.scheduler.stats().preemptions:
+        plan = bench.step()
+        assert plan
+    assert [row.request_id for row in plan.rows] == ["grows"]
+
+
 def test_admission_takes_the_blocks_of_the_whole_prompt():
     bench = Bench(blocks=17, watermark_percent=0, prefill_chunk=4)
     bench.submit("a", 36, 4, tenant="a")
