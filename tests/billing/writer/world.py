@@ -81,7 +81,7 @@ class Desk:
 
 async def until(condition) -> None:
     """Let the loop go on until the condition holds; the test's own time-out ends it otherwise."""
-    while not condition():
+    while not condition():  # noqa: ASYNC110 - what is waited for is another task's state
         await asyncio.sleep(0.001)
 
 

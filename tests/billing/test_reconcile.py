@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.utils import timezone
+
+from billing import reconcile, triggers
+from billing.ids import uuid7
+from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, Rate, RateCard, RateCardVersion, Wallet
+from billing.rating import CardPrices, charge
+from billing.writer.apply import apply_now
+from billing.writer.operations import Reserve, Settle
+from tests.billing.writer.world import make_wallet
+
+pytestmark = [pytest.mark.money, pytest.mark.django_db]
+
+CLASSES = {"input": 1000, "cache_read": 10, "output": 77}
+
+
+@pytest.fixture
+def card():
+    version = RateCardVersion.objects.create(
+        card=RateCard.objects.create(name="card"), effective_from=timezone.now(), request_fee=3
+    )
+    rates = {"input": 1_000_000, "cache_read": 100_000, "output": 3_000_000}
+    for name, rate in rates.items():
+        Rate.objects.create(version=version, usage_class=name, rate=rate)
+    RateCardVersion.objects.filter(pk=version.pk).update(published_at=timezone.now())
+    return CardPrices.build(version.pk, 3, [(0, name, rate) for name, rate in rates.items()])
+
+
+@pytest.fixture
+def wallet():
+    return make_wallet(credit=100_000)
+
+
+def serve(wallet, card, *, settle_with=None):
+    some = uuid7()
+    made = Reserve(
+        request=uuid7(), wallet=wallet.pk, amount=5_000, least=1, owner=some, deployment=some, card_version=card.id,
+        tenant=wallet.tenant_id, project=some, api_key=None, model="m", multiplier_bp=9_000,
+    )  # fmt: skip
+    amount = charge(CLASSES, card, 9_000) if settle_with is None else settle_with
+    apply_now([made, Settle(made.request, wallet.pk, amount, CLASSES)])
+    return made
+
+
+def checks():
+    return sorted({finding.check for finding in reconcile.check(connection)})
+
+
+def test_right_books_have_no_findings(wallet, card, capsys):
+    serve(wallet, card)
+    assert checks() == []
+    call_command("reconcile", "--days=1")
+    assert "the books are right" in capsys.readouterr().out
+
+
+def test_a_wrong_charge_is_found_by_rating_again(wallet, card):
+    made = serve(wallet, card, settle_with=1)
+    assert [(f.check, f.subject) for f in reconcile.check(connection)] == [("charge_recomputed", str(made.request))]
+    assert reconcile.check(connection, since=timezone.now()) == []
+    with pytest.raises(CommandError, match="1 findings"):
+        call_command("reconcile")
+
+
+def test_each_sum_that_is_off_is_found(wallet, card):
+    made = serve(wallet, card)
+    Wallet.objects.filter(pk=wallet.pk).update(posted=1, held=2)
+    CreditGrant.objects.update(remaining=5)
+    usage, account = LedgerAccount.objects.get(kind="usage"), wallet.accounts.get()
+    for request in (made.request, uuid7()):
+        LedgerTransfer.objects.create(
+            debit=account, credit=usage, amount=1, code=LedgerTransfer.Code.CHARGE, request=request, order=7
+        )
+    assert checks() == ["charge_without_usage", "grant_remaining", "usage_charge", "wallet_held", "wallet_posted"]
+
+
+def test_stray_holds_and_missing_accounts_are_found(wallet, card):
+    made = serve(wallet, card)
+    some, long_ago = uuid7(), timezone.now() - timedelta(hours=1)
+    for request, target, lease in ((made.request, wallet.pk, timezone.now()), (some, some, long_ago)):
+        Hold.objects.create(
+            id=request, wallet_id=target, tenant=some, project=some, model="m", deployment=some, card_version=some,
+            amount=0, owner=some, reserved_at=lease, lease_until=lease,
+        )  # fmt: skip
+    Wallet.objects.create(tenant=wallet.tenant, name="bare")
+    assert checks() == ["hold_left_open", "hold_without_wallet", "usage_while_held", "wallet_without_account"]
+
+
+def test_a_missing_trigger_is_found(wallet):
+    spec = triggers.GUARDED[0]
+    name, _ = next(spec.statements(connection.vendor))
+    with connection.cursor() as cursor:
+        cursor.execute(f'DROP TRIGGER "{name}"' + (f" ON {spec.table}" if connection.vendor == "postgresql" else ""))
+    assert [(f.check, f.subject) for f in reconcile.check(connection)] == [("trigger_missing", name)]

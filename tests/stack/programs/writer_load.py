@@ -1,0 +1,39 @@
+"""Reserve and settle without end on one wallet, and say which settles were acknowledged: to be killed.
+
+Arguments: the database configuration and (tenant, wallet) as JSON. Prints one request id per line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import uuid
+
+from billing.ids import uuid7
+from billing.writer import open_writer
+from billing.writer.operations import Held, Reserve, Settle, Settled
+
+CALLERS = 16
+
+
+async def call(writer, tenant, wallet):
+    while True:
+        made = Reserve(
+            request=uuid7(), wallet=wallet, amount=5, least=1, owner=tenant, deployment=tenant, card_version=tenant,
+            tenant=tenant, project=tenant, api_key=None, model="m",
+        )  # fmt: skip
+        assert isinstance(await writer.submit(made), Held)
+        assert isinstance(await writer.submit(Settle(made.request, wallet, 3, {"input": 3})), Settled)
+        print(made.request, flush=True)
+
+
+async def main():
+    settings, (tenant, wallet) = map(json.loads, sys.argv[1:])
+    writer = open_writer(settings)
+    writer._driver.patience = writer._driver.reserve_wait = 30
+    await asyncio.gather(*(call(writer, uuid.UUID(tenant), uuid.UUID(wallet)) for _ in range(CALLERS)))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
