@@ -89,7 +89,12 @@ class Link:
         if self._closed:
             return
         self._frames += 1
-        self._socket.send_multipart([numbered(self._frames), encode(message)], zmq.NOBLOCK)
+        try:
+            self._socket.send_multipart([numbered(self._frames), encode(message)], zmq.NOBLOCK)
+        except zmq.Again:
+            # There is no limit to what may wait, so this means that the worker turned the connection down.
+            self._fail("the worker refuses the connection")
+            return
         # The descriptor tells of changes only once: sending may have eaten one that was about to be read.
         if self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
             self._loop.call_soon(self._drain)
@@ -97,7 +102,9 @@ class Link:
     def close(self) -> None:
         """End the session politely; `failed` is not called."""
         if not self._closed:
+            self._failed = _ignore
             self.send(Goodbye())
+        if not self._closed:
             self._shut()
 
     def _shut(self) -> None:
@@ -147,3 +154,7 @@ class Link:
                 self._fail(f"the worker has been silent for {silence:.1f} s")
                 return
             self.send(Renew(self._read_bytes))
+
+
+def _ignore(reason: str) -> None:
+    """Nobody waits for a closing link any more."""

@@ -1,0 +1,355 @@
+"""What becomes of requests, records and sessions when processes die, vanish or misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import zmq
+
+from inference.config import EngineConfig
+from inference.engine import Engine, EngineSpec, open_engine
+from inference.errors import DrainingError, OverloadedError, UnpreparedError, UnreachableError
+from inference.types import Delta, Event, Finished, FinishReason, Lost, NothingRan, Prepared, Running
+from inference.worker import client
+from inference.worker.client import WorkerEngine
+from tests.inference.engine_contract import chat, collect, embedding, end_of, evidence, run, same, text_of
+from tests.inference.worker.processes import ECHO, EMBEDDER, SLOW, WorkerProcess, ready
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., WorkerProcess]]:
+    started: list[WorkerProcess] = []
+
+    def start_worker(*engines: EngineConfig, **config: Any) -> WorkerProcess:
+        started.append(WorkerProcess(*engines, **config))
+        return started[-1].start()
+
+    yield start_worker
+    for process in started:
+        process.close()
+
+
+@pytest.fixture
+async def engine_of() -> AsyncIterator[Open]:
+    opened: list[Engine] = []
+
+    async def open_ready(worker: WorkerProcess, deployment: str, **options: Any) -> WorkerEngine:
+        engine = await worker.open(deployment, **options)
+        opened.append(engine)
+        return cast("WorkerEngine", engine)
+
+    yield open_ready
+    for engine in opened:
+        await engine.close()
+
+
+class Streaming:
+    """A request that is being generated: its events so far, and a wait for a number of tokens."""
+
+    def __init__(self, engine: Engine, prepared: Prepared) -> None:
+        self.id = prepared.request.id
+        self.events: list[Event] = []
+        self._changed = asyncio.Condition()
+        self.task = asyncio.create_task(self._run(engine, prepared))
+
+    @classmethod
+    async def start(cls, engine: Engine, tokens: int = 3) -> Streaming:
+        prepared = await engine.prepare(chat("endless ", ignore_eos=True))
+        stream = cls(engine, prepared)
+        await stream.until(tokens)
+        return stream
+
+    async def _run(self, engine: Engine, prepared: Prepared) -> None:
+        async for event in engine.generate(prepared, 100_000, True):
+            async with self._changed:
+                self.events.append(event)
+                self._changed.notify_all()
+
+    async def until(self, tokens: int) -> None:
+        async with asyncio.timeout(10), self._changed:
+            await self._changed.wait_for(lambda: self.usage >= tokens)
+
+    @property
+    def usage(self) -> int:
+        return max((event.usage.completion for event in self.events if isinstance(event, Delta)), default=0)
+
+    async def end(self) -> Finished:
+        async with asyncio.timeout(15):
+            await self.task
+        return end_of(self.events)
+
+
+async def test_a_killed_worker_ends_each_stream_with_its_last_usage(start: Open, engine_of: Open) -> None:
+    worker = start(SLOW)
+    engine = await engine_of(worker, "slow")
+    done = chat("all of it")
+    await run(engine, done)
+    first, second = await Streaming.start(engine), await Streaming.start(engine)
+    worker.stop(signal.SIGKILL)
+    worker.start()
+    for stream in (first, second):
+        finished = await stream.end()
+        assert finished.reason is FinishReason.ERROR
+        assert not finished.exact
+        assert finished.error is not None
+        assert (finished.error.code, finished.error.retryable) == ("worker_lost", True)
+        assert finished.usage.completion == stream.usage
+    await ready(engine)
+    assert await engine.usage_of(first.id) == Lost()
+    assert isinstance(await engine.usage_of(done.id), Finished)
+    assert text_of(await run(engine, chat("again"))) == "again"
+
+
+async def test_silence_alone_ends_the_requests(start: Open, engine_of: Open) -> None:
+    worker = start(SLOW)
+    engine = await engine_of(worker, "slow", renew_seconds=0.05, silence_seconds=0.4)
+    stream = await Streaming.start(engine)
+    assert worker.process is not None
+    worker.process.send_signal(signal.SIGSTOP)
+    finished = await stream.end()
+    assert finished.error is not None
+    assert "silent" in finished.error.message
+    with pytest.raises(UnreachableError):
+        await engine.prepare(chat("hi"))
+    worker.process.send_signal(signal.SIGCONT)
+    await ready(engine)
+    assert text_of(await run(engine, chat("back"))) == "back"
+
+
+async def test_a_second_worker_on_one_record_refuses(start: Open, engine_of: Open) -> None:
+    worker = start(ECHO)
+    await engine_of(worker, "echo")
+    second = WorkerProcess(ECHO)
+    second.config = worker.config
+    worker.config.save(second.folder / "spec.json")
+    try:
+        assert second.start().wait() == 3
+        assert "another worker holds the record" in second.lines()[-1]["message"]
+        assert text_of(await run(await engine_of(worker, "echo"), chat("still mine"))) == "still mine"
+    finally:
+        second.close()
+
+
+async def test_the_requests_of_a_gateway_that_vanished_are_cancelled(start: Open, engine_of: Open) -> None:
+    worker = start(SLOW, session_seconds=0.3)
+    engine = await engine_of(worker, "slow", renew_seconds=0.05)
+    stream = await Streaming.start(engine)
+    # The gateway's process stands still: nothing is sent, the socket stays open.
+    link = engine._session._link
+    link._renewals.cancel()
+    link._loop.remove_reader(link._descriptor)
+    client._sessions.clear()
+    other = await engine_of(worker, "slow", renew_seconds=0.05)
+    found = await evidence(other, stream.id)
+    assert isinstance(found, Finished)
+    assert found.reason is FinishReason.CANCELLED
+    assert found.usage.completion >= 3
+    # When it wakes up, it finds the exact end among what was sent to it.
+    link._loop.add_reader(link._descriptor, link._drain)
+    assert (await stream.end()).usage.completion <= found.usage.completion
+
+
+async def test_a_gap_in_the_frames_fails_the_session_loudly(
+    start: Open, engine_of: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = start(SLOW)
+    engine = await engine_of(worker, "slow")
+    stream = await Streaming.start(engine)
+    engine._session._link._frames += 1
+    await engine.extend(stream.id, 200_000, True)
+    finished = await stream.end()
+    assert finished.error is not None
+    assert finished.error.code == "worker_lost"
+    assert "frame" in finished.error.message
+    assert "failed" in caplog.text
+    await ready(engine)
+    found = await evidence(engine, stream.id)
+    assert isinstance(found, Finished)
+    assert found.reason is FinishReason.CANCELLED
+
+
+async def test_what_was_prepared_expires_and_is_prepared_once_more(start: Open, engine_of: Open) -> None:
+    worker = start(ECHO, prepared_seconds=0.0)
+    engine = await engine_of(worker, "echo")
+    prepared = await engine.prepare(chat("hello"))
+    with pytest.raises(UnpreparedError) as caught:
+        await collect(engine.generate(prepared, 100, True))
+    assert caught.value.code == "unprepared"
+    # Nothing ran, and nothing was declared: the record learns of it only now.
+    assert await engine.usage_of(prepared.request.id) == NothingRan()
+
+
+async def test_a_forgotten_prompt_is_prepared_again_by_itself(start: Open, engine_of: Open) -> None:
+    worker = start(ECHO)
+    engine = await engine_of(worker, "echo")
+    prepared = await engine.prepare(chat("hello"))
+    worker.stop(signal.SIGKILL)
+    await successor(engine, worker)
+    assert text_of(await collect(engine.generate(prepared, 100, True))) == "hello"
+    smaller = Prepared(chat("hello"), prepared.prompt_tokens - 1, prepared.max_output)
+    with pytest.raises(UnpreparedError):
+        await collect(engine.generate(smaller, 100, True))
+
+
+async def successor(engine: WorkerEngine, worker: WorkerProcess) -> None:
+    """Start the worker again, and return when the engine talks to the new process."""
+    before = engine._session._link.incarnation
+    worker.start()
+    async with asyncio.timeout(10):
+        while engine._session._link.incarnation in {"", before}:
+            await asyncio.sleep(0.01)
+    await ready(engine)
+
+
+async def test_prepared_prompts_are_bounded_in_bytes(start: Open, engine_of: Open) -> None:
+    worker = start(ECHO, session_bytes=100_000)
+    engine = await engine_of(worker, "echo")
+    with pytest.raises(OverloadedError):
+        for _ in range(100):
+            await engine.prepare(chat("x" * 500))
+    assert text_of(await run(await fresh(engine, engine_of, worker), chat("room"))) == "room"
+
+
+async def fresh(engine: WorkerEngine, engine_of: Open, worker: WorkerProcess) -> WorkerEngine:
+    """The same deployment over a new session."""
+    await engine.close()
+    return cast("WorkerEngine", await engine_of(worker, "echo"))
+
+
+async def test_a_gateway_that_reads_too_slowly_loses_its_session(start: Open, engine_of: Open) -> None:
+    worker = start(ECHO, session_bytes=20_000)
+    engine = await engine_of(worker, "echo", renew_seconds=3)
+    stream = await Streaming.start(engine)
+    finished = await stream.end()
+    assert finished.error is not None
+    assert "too slow" in finished.error.message
+    await ready(engine)
+    assert isinstance(await evidence(engine, stream.id), Finished)
+
+
+async def test_a_poisoned_step_fails_one_request_and_spares_its_mates(start: Open, engine_of: Open) -> None:
+    worker = start(ECHO, EMBEDDER)
+    engine = await engine_of(worker, "echo")
+    mates = [asyncio.create_task(run(engine, chat("good work " * 20))) for _ in range(4)]
+    poisoned = asyncio.create_task(run(engine, chat("POISON")))
+    finished = end_of(await poisoned)
+    assert finished.reason is FinishReason.ERROR
+    assert finished.error is not None
+    assert finished.error.code == "step_failed"
+    for mate in mates:
+        events = await mate
+        assert end_of(events).reason is FinishReason.STOP
+        assert text_of(events) == "good work " * 20
+    embedder = await engine_of(worker, "embedder")
+    assert end_of(await run(embedder, embedding("ok", "FAIL"), 0)).reason is FinishReason.ERROR
+    assert end_of(await run(embedder, embedding("ok"), 0)).reason is FinishReason.STOP
+
+
+async def test_a_bad_frame_costs_only_its_session(start: Open, engine_of: Open) -> None:
+    worker = start(ECHO)
+    engine = await engine_of(worker, "echo")
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.connect(worker.config.endpoint)
+        for parts in ([b""], [b"x" * 8, b"\xc1"], [(1).to_bytes(8, "big"), b"\x91" * 100_000], [b"a", b"b", b"c"]):
+            socket.send_multipart(parts)
+        assert await asyncio.to_thread(socket.poll, 5000)
+    assert text_of(await run(engine, chat("fine"))) == "fine"
+
+
+async def test_a_model_that_is_refused_leaves_the_others_alone(start: Open, engine_of: Open) -> None:
+    refused = EngineConfig("refused", "fake", architecture="fake", options={"refuse": "it would answer wrongly"})
+    worker = start(refused, ECHO)
+    engine = await engine_of(worker, "echo")
+    other = open_engine(EngineSpec("refused", "worker", worker.config.endpoint))
+    async with asyncio.timeout(5):
+        while "it would answer wrongly" not in (await other.health()).reason:
+            await asyncio.sleep(0.01)
+    with pytest.raises(OverloadedError):
+        await other.prepare(chat("hi"))
+    await other.close()
+    assert text_of(await run(engine, chat("hi"))) == "hi"
+
+
+async def test_sigterm_drains_and_leaves_with_status_0(start: Open, engine_of: Open) -> None:
+    worker = start(SLOW, drain_seconds=0.3)
+    engine = await engine_of(worker, "slow")
+    short = Streaming(engine, await engine.prepare(chat("short answer")))
+    long = await Streaming.start(engine)
+    assert worker.process is not None
+    os.kill(worker.process.pid, signal.SIGTERM)
+    async with asyncio.timeout(5):
+        while not (await engine.health()).draining:
+            await asyncio.sleep(0.005)
+    with pytest.raises(DrainingError):
+        await engine.prepare(chat("too late"))
+    assert (await short.end()).reason is FinishReason.STOP
+    finished = await long.end()
+    assert (finished.reason, finished.exact) == (FinishReason.CANCELLED, True)
+    assert await asyncio.to_thread(worker.wait) == 0
+
+
+async def test_a_drained_deployment_refuses_while_others_serve(start: Open, engine_of: Open) -> None:
+    worker = start(ECHO, SLOW)
+    engine, other = await engine_of(worker, "slow"), await engine_of(worker, "echo")
+    stream = await Streaming.start(engine)
+    await engine.drain(0.05)
+    assert (await stream.end()).reason is FinishReason.CANCELLED
+    with pytest.raises(DrainingError):
+        await engine.prepare(chat("late"))
+    assert text_of(await run(other, chat("here"))) == "here"
+
+
+async def test_evidence_survives_a_restart(start: Open, engine_of: Open) -> None:
+    worker = start(ECHO)
+    engine = await engine_of(worker, "echo")
+    request, never = chat("remember"), uuid.uuid4().hex
+    finished = end_of(await run(engine, request))
+    assert await engine.usage_of(never) == NothingRan()
+    assert worker.stop() == 0
+    await successor(engine, worker)
+    assert same(cast("Finished", await engine.usage_of(request.id))) == same(finished)
+    assert await engine.usage_of(never) == NothingRan()
+    with pytest.raises(UnpreparedError):
+        await run(engine, replace(chat("x"), id=never))
+
+
+async def test_running_requests_are_reported_with_their_usage(start: Open, engine_of: Open) -> None:
+    worker = start(SLOW)
+    engine = await engine_of(worker, "slow")
+    stream = await Streaming.start(engine, tokens=2)
+    found = await engine.usage_of(stream.id)
+    assert isinstance(found, Running)
+    assert found.usage.completion >= 2
+    await engine.cancel(stream.id)
+    assert (await stream.end()).reason is FinishReason.CANCELLED
+
+
+async def test_only_known_gateways_connect_over_tcp(start: Open, engine_of: Open) -> None:
+    server_public, server_secret = (key.decode() for key in zmq.curve_keypair())
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    stranger_public, stranger_secret = (key.decode() for key in zmq.curve_keypair())
+    with zmq.Context() as context, context.socket(zmq.REP) as probe:
+        port = probe.bind_to_random_port("tcp://127.0.0.1")
+    endpoint = f"tcp://127.0.0.1:{port}"
+    worker = start(ECHO, endpoint=endpoint, curve_secret=server_secret, curve_clients=(public,))
+    engine = await engine_of(worker, "echo", curve_server=server_public, curve_public=public, curve_secret=secret)
+    assert text_of(await run(engine, chat("hello"))) == "hello"
+    client._sessions.clear()
+    options = {"curve_server": server_public, "curve_public": stranger_public, "curve_secret": stranger_secret}
+    stranger = open_engine(EngineSpec("echo", "worker", endpoint, options))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await ready(stranger)
+    await stranger.close()
+    with pytest.raises(ValueError, match="tcp needs"):
+        open_engine(EngineSpec("echo", "worker", endpoint))
