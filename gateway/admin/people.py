@@ -32,12 +32,12 @@ class NewUserForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subscri
         widgets = {"email": UnfoldAdminEmailInputWidget, "name": UnfoldAdminTextInputWidget}
 
 
-class ChangedUserForm(UserChangeForm):  # type: ignore[misc] # Unfold isn't followed
+class ChangedUserForm(UserChangeForm):
     """A user's fields; the password by its own form."""
 
     class Meta:
         model = User
-        fields = "__all__"  # noqa: DJ007 - the admin's fieldsets choose
+        fields = "__all__"  # the admin's fieldsets choose
 
 
 @admin.register(User)

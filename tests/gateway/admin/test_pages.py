@@ -1,4 +1,4 @@
-"""The operator's admin: every page opens, within a fixed number of queries for lists, and writes go through services."""
+"""The operator's admin: every page opens, lists within a fixed number of queries, and writes go through services."""
 
 from __future__ import annotations
 

@@ -1,0 +1,79 @@
+import pytest
+
+from billing.models import LedgerTransfer, Subscription, Wallet
+from gateway.errors import ServiceError
+from gateway.models import Invitation, Membership, Project, Tenant
+from gateway.services import members, tenants
+
+pytestmark = pytest.mark.django_db
+
+
+def test_create_tenant_makes_everything(terms):
+    made = tenants.create_tenant(name="Acme", slug="acme", owner_email="Ann@acme.example", plan="business")
+    assert Project.objects.of(made.tenant).get().name == "Default"
+    assert Subscription.objects.get(tenant=made.tenant).state == "active"
+    wallet = Wallet.objects.get(tenant=made.tenant)
+    granted = LedgerTransfer.objects.get(code=LedgerTransfer.Code.GRANT)
+    assert wallet.posted == granted.amount == made.subscription.version.monthly_credits
+    invitation = Invitation.objects.of(made.tenant).get()
+    assert (invitation.email, invitation.role) == ("ann@acme.example", "owner")
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"name": " "}, "name"),
+        ({"slug": "Not a slug"}, "slug"),
+        ({"slug": "taken"}, "slug"),
+        ({"plan": "gold"}, "plan"),
+        ({"owner_email": "nobody"}, "email"),
+    ],
+)
+def test_create_tenant_refuses_and_leaves_nothing(terms, change, field):
+    Tenant.objects.create(name="Taken", slug="taken")
+    with pytest.raises(ServiceError) as caught:
+        tenants.create_tenant(**{"name": "A", "slug": "a", "owner_email": "a@a.example", "plan": "free", **change})
+    assert caught.value.field == field
+    assert Tenant.objects.count() == 1
+    assert not Wallet.objects.exists()
+
+
+def test_a_second_invitation_replaces_the_first(acme):
+    first, address = members.invite_member(tenant=acme.tenant, email="x@x.example")
+    members.invite_member(tenant=acme.tenant, email="X@x.example", role="admin")
+    assert Invitation.objects.of(acme.tenant).filter(accepted_at=None).get().role == "admin"
+    assert members.find_invitation(token=address.rstrip("/").rpartition("/")[2]) is None
+
+
+def test_a_member_is_not_invited_again(acme):
+    with pytest.raises(ServiceError):
+        members.invite_member(tenant=acme.tenant, email=acme.owner.email)
+
+
+def test_the_last_owner_stays(acme):
+    for refused in (
+        lambda: members.change_role(tenant=acme.tenant, membership=acme.membership, role="member"),
+        lambda: members.remove_member(tenant=acme.tenant, membership=acme.membership),
+    ):
+        with pytest.raises(ServiceError):
+            refused()
+    _, address = members.invite_member(tenant=acme.tenant, email="b@x.example", role="owner")
+    members.accept_invitation(token=address.rstrip("/").rpartition("/")[2])
+    members.remove_member(tenant=acme.tenant, membership=acme.membership)
+    assert not Membership.objects.of(acme.tenant).get(id=acme.membership.id).is_active
+
+
+def test_a_removed_member_can_come_back(acme):
+    _, address = members.invite_member(tenant=acme.tenant, email="b@x.example")
+    membership = members.accept_invitation(token=address.rstrip("/").rpartition("/")[2])
+    members.remove_member(tenant=acme.tenant, membership=membership)
+    _, address = members.invite_member(tenant=acme.tenant, email="b@x.example", role="billing")
+    again = members.accept_invitation(token=address.rstrip("/").rpartition("/")[2])
+    assert (again.id, again.role, again.is_active) == (membership.id, "billing", True)
+
+
+def test_another_tenants_member_is_out_of_reach(acme, other):
+    with pytest.raises(ServiceError):
+        members.remove_member(tenant=acme.tenant, membership=other.membership)
+    with pytest.raises(ServiceError):
+        members.change_role(tenant=acme.tenant, membership=other.membership, role="member")

@@ -1,0 +1,168 @@
+"""Signing in: by password, by link, by invitation; sign-up where the operator opens it."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+import pytest
+from allauth.account.models import EmailAddress
+from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret
+from django.core import mail
+from django.test import Client
+from django.utils import timezone
+
+from gateway.models import Membership, SignInLink, Tenant, User
+from gateway.services import links, members
+
+pytestmark = pytest.mark.django_db
+
+
+def path_of(address):
+    return urlsplit(address).path
+
+
+def signed_in(client):
+    return "_auth_user_id" in client.session
+
+
+@pytest.fixture
+def user(db):
+    return User.objects.create_user("ann@example.com", "a long password")
+
+
+def test_link_signs_in_once_and_only_by_post(user):
+    path = path_of(links.mint_link(user=user))
+    client = Client()
+    page = client.get(path)
+    assert page.status_code == 200
+    assert user.email in page.content.decode()
+    assert not signed_in(client)
+    assert client.post(path).status_code == 302
+    assert signed_in(client)
+    again = Client()
+    assert again.post(path).status_code == 410
+    assert again.get(path).status_code == 410
+    assert not signed_in(again)
+
+
+def test_link_needs_csrf(user):
+    client = Client(enforce_csrf_checks=True)
+    assert client.post(path_of(links.mint_link(user=user))).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda: SignInLink.objects.update(expires_at=timezone.now() - timedelta(seconds=1)),
+        lambda: User.objects.update(is_active=False),
+    ],
+)
+def test_old_link_and_deactivated_user_are_refused(user, spoil):
+    path = path_of(links.mint_link(user=user))
+    spoil()
+    client = Client()
+    assert client.get(path).status_code == 410
+    assert client.post(path).status_code == 410
+    assert not signed_in(client)
+
+
+def test_link_keeps_no_token(user):
+    token = links.mint_link(user=user).rstrip("/").rpartition("/")[2]
+    link = SignInLink.objects.get()
+    assert token not in str(vars(link))
+    assert link.expires_at - timezone.now() <= timedelta(minutes=15)
+
+
+def test_link_used_meanwhile_is_refused(user, monkeypatch):
+    """Two calls find the link; only the first to write signs in."""
+    token = links.mint_link(user=user).rstrip("/").rpartition("/")[2]
+    seen = links.find_link(token=token)
+    links.use_link(token=token)
+    monkeypatch.setattr(links, "find_link", lambda token: seen)
+    with pytest.raises(links.ServiceError):
+        links.use_link(token=token)
+
+
+def test_link_still_asks_for_the_second_factor(user):
+    TOTP.activate(user, generate_totp_secret())
+    client = Client()
+    response = client.post(path_of(links.mint_link(user=user)))
+    assert "2fa/authenticate" in response.headers["location"]
+    assert not signed_in(client)
+
+
+def test_password_signs_in_by_address_in_any_case(user):
+    client = Client()
+    form = {"login": "ANN@example.com", "password": "a long password"}
+    assert client.post("/accounts/login/", form).status_code == 302
+    assert signed_in(client)
+    assert client.post("/accounts/logout/").status_code == 302
+    assert not signed_in(client)
+
+
+def test_wrong_password_says_so(user):
+    page = Client().post("/accounts/login/", {"login": user.email, "password": "wrong"})
+    assert page.status_code == 200
+    assert "errorlist" in page.content.decode()
+
+
+def test_reset_goes_out_by_mail(user):
+    Client().post("/accounts/password/reset/", {"email": user.email})
+    assert mail.outbox[0].to == [user.email]
+    assert "/accounts/password/reset/key/" in mail.outbox[0].body
+
+
+def test_sign_up_is_closed(db):
+    page = Client().get("/accounts/signup/")
+    assert "closed" in page.content.decode().lower()
+    form = {"email": "x@example.com", "password1": "a long password", "password2": "a long password"}
+    Client().post("/accounts/signup/", form)
+    assert not User.objects.filter(email="x@example.com").exists()
+
+
+def test_open_sign_up_gives_a_tenant_on_the_plan(terms, settings):
+    settings.SLUICE_SIGNUP_PLAN = "free"
+    settings.ACCOUNT_EMAIL_VERIFICATION = "mandatory"
+    form = {"email": "New.Person@example.com", "password1": "kvb3!xq9-plum", "password2": "kvb3!xq9-plum"}
+    response = Client().post("/accounts/signup/", form)
+    assert response.status_code == 302, re.findall(r"errorlist.*", response.content.decode())
+    user = User.objects.get(email="new.person@example.com")
+    membership = Membership.objects.unscoped().get(user=user)
+    assert membership.role == "owner"
+    assert membership.tenant.subscriptions.get().version.plan.slug == "free"
+    assert not EmailAddress.objects.get(user=user).verified
+    assert mail.outbox
+
+
+# -- invitations
+
+
+def test_invitation_joins_once(acme):
+    _, address = members.invite_member(tenant=acme.tenant, email="new@x.example", role="member")
+    client = Client()
+    assert acme.tenant.name in client.get(path_of(address)).content.decode()
+    assert not User.objects.filter(email="new@x.example").exists()
+    assert client.post(path_of(address)).status_code == 302
+    assert signed_in(client)
+    assert Membership.objects.of(acme.tenant).get(user__email="new@x.example").role == "member"
+    assert Client().post(path_of(address)).status_code == 410
+
+
+def test_invitation_is_for_its_address(acme, other):
+    _, address = members.invite_member(tenant=acme.tenant, email="new@x.example")
+    assert other.client().post(path_of(address)).status_code == 410
+    assert Membership.objects.of(acme.tenant).count() == 1
+
+
+def test_invitation_of_a_deactivated_tenant_is_refused(acme):
+    _, address = members.invite_member(tenant=acme.tenant, email="new@x.example")
+    Tenant.objects.filter(id=acme.tenant.id).update(is_active=False)
+    assert Client().post(path_of(address)).status_code == 410
+
+
+def test_unknown_page_is_404_with_our_page(db):
+    page = Client().get("/nowhere/")
+    assert page.status_code == 404
+    assert "no page at this address" in page.content.decode()
