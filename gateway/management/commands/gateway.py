@@ -9,6 +9,7 @@ import uvicorn
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
+from gateway.edge.wire.limits import MAX_FRAME_BYTES
 from gateway.home import HomeInUseError, HomeLock
 from gateway.supervisor import FATAL
 
@@ -35,7 +36,7 @@ class Command(BaseCommand):
             port=options["port"],
             lifespan="on",
             ws_per_message_deflate=False,
-            ws_max_size=settings.SLUICE_MAX_SOCKET_MESSAGE,
+            ws_max_size=2 * MAX_FRAME_BYTES,
             timeout_graceful_shutdown=8,
             timeout_keep_alive=30,
             access_log=False,

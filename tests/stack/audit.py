@@ -1,0 +1,62 @@
+"""Run in the stack's home: what the database says and what the worker's record says, as one JSON object."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import django
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
+django.setup()
+
+from django.conf import settings  # noqa: E402
+from django.utils import timezone  # noqa: E402
+
+from billing.models import Hold, LedgerTransfer, UsageRecord, Wallet  # noqa: E402
+from billing.rating import charge  # noqa: E402
+from billing.selectors import prices_at  # noqa: E402
+
+
+def engine_record() -> dict[str, dict[str, int]]:
+    """Return the worker's own words: request → usage of its finish, empty for one that was only begun."""
+    entries: dict[str, dict[str, int]] = {}
+    path = Path(settings.SLUICE_HOME) / "worker-local.record"
+    for line in path.read_text().splitlines() if path.exists() else []:
+        entry = json.loads(line)
+        if entry["e"] == "begun":
+            entries.setdefault(entry["id"], {})
+        elif entry["e"] == "finished":
+            usage = {name: count for name, count in entry["finished"]["usage"].items() if count}
+            entries[entry["id"]] = usage
+    return entries
+
+
+def main() -> None:
+    cards = {card.id: card for card in prices_at(timezone.now()).values()}
+    records, recomputed = {}, 0
+    for row in UsageRecord.objects.order_by("revision"):
+        classes = {
+            name: getattr(row, f"{name}_tokens")
+            for name in ("input", "cache_read", "output", "reasoning")
+            if getattr(row, f"{name}_tokens")
+        }
+        records[row.request.hex] = {"classes": classes, "charge": row.charge, "exact": row.exact, "finish": row.finish}
+    for row in UsageRecord.objects.all():
+        usage = records[row.request.hex]["classes"]
+        recomputed += charge(usage, cards[row.card_version], row.multiplier_bp)
+    charges = LedgerTransfer.objects.filter(code__in=[2, 3])
+    answer = {
+        "holds": Hold.objects.count(),
+        "wallets": {str(w.tenant_id): {"posted": w.posted, "held": w.held} for w in Wallet.objects.all()},
+        "usage": records,
+        "usage_sum": sum(record["charge"] for record in records.values()),
+        "recomputed_sum": recomputed,
+        "ledger_sum": sum(charges.values_list("amount", flat=True)),
+        "engine": engine_record(),
+    }
+    print(json.dumps(answer))
+
+
+main()

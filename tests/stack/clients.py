@@ -1,0 +1,108 @@
+"""Clients of every kind, some of which leave in the middle: what the mixed load is made of."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from dataclasses import dataclass
+
+import aiohttp
+
+
+@dataclass
+class Job:
+    """One request: its kind, the tenant's key, and after how many bytes (if at all) its client leaves."""
+
+    kind: str
+    key: str
+    leave_after: int | None
+    seed: int
+
+
+@dataclass
+class Answered:
+    """What a client saw: the status (0 when it left) and the credits it was told, in µcr."""
+
+    kind: str
+    status: int
+    credits_micro: int | None
+    body: str
+
+
+def mixed_jobs(keys: list[str], count: int, seed: int = 1) -> list[Job]:
+    """Return `count` jobs of all kinds; about a third of the clients leave, some before the first byte."""
+    dice = random.Random(seed)
+    kinds = ["chat", "chat-stream", "chat-stream", "responses", "responses-stream", "embeddings", "responses-socket"]
+    return [
+        Job(dice.choice(kinds), dice.choice(keys), dice.choice([None, None, dice.randrange(0, 3000)]), number)
+        for number in range(count)
+    ]
+
+
+async def run_jobs(base_url: str, jobs: list[Job], concurrency: int = 16) -> list[Answered]:
+    """Do all jobs, at most `concurrency` at once."""
+    gate = asyncio.Semaphore(concurrency)
+    async with aiohttp.ClientSession(base_url, timeout=aiohttp.ClientTimeout(total=120)) as session:
+
+        async def one(job: Job) -> Answered:
+            async with gate:
+                return await (_socket(session, job) if job.kind == "responses-socket" else _http(session, job))
+
+        return list(await asyncio.gather(*(one(job) for job in jobs)))
+
+
+def _request(job: Job) -> tuple[str, dict[str, object]]:
+    dice = random.Random(job.seed)
+    words = " ".join(dice.choice(["alpha", "beta", "gamma", "delta"]) for _ in range(dice.randrange(1, 120)))
+    stream = job.kind.endswith("-stream")
+    match job.kind.partition("-")[0]:
+        case "chat":
+            body = {"model": "auto", "messages": [{"role": "user", "content": words}], "stream": stream}
+            more = {"max_tokens": dice.randrange(1, 400)} if dice.random() < 0.7 else {}
+            if stream:
+                more["stream_options"] = {"include_usage": True}
+            return "/v1/chat/completions", {**body, **more}
+        case "responses":
+            return "/v1/responses", {"model": "fake-chat", "input": words, "stream": stream, "store": False}
+        case _:
+            return "/v1/embeddings", {"model": "auto", "input": [words, "second input"], "encoding_format": "float"}
+
+
+async def _http(session: aiohttp.ClientSession, job: Job) -> Answered:
+    path, body = _request(job)
+    headers = {"Authorization": f"Bearer {job.key}"}
+    received = b""
+    leaving = asyncio.timeout(0.05 * (job.seed % 7)) if job.leave_after is not None and job.seed % 3 == 0 else None
+    try:
+        async with leaving or asyncio.timeout(120), session.post(path, json=body, headers=headers) as answer:
+            async for chunk in answer.content.iter_any():
+                received += chunk
+                if job.leave_after is not None and len(received) > job.leave_after:
+                    answer.close()
+                    return Answered(job.kind, 0, None, "")
+            return Answered(job.kind, answer.status, _credits(received.decode()), received.decode())
+    except TimeoutError:
+        return Answered(job.kind, 0, None, "")
+
+
+async def _socket(session: aiohttp.ClientSession, job: Job) -> Answered:
+    _, body = _request(job)
+    body.pop("stream")
+    seen = ""
+    async with session.ws_connect("/v1/responses", headers={"Authorization": f"Bearer {job.key}"}) as socket:
+        await socket.send_str(json.dumps({"type": "response.create", **body}))
+        async for message in socket:
+            seen = str(message.data)
+            if job.leave_after is not None and len(seen) > job.leave_after % 200:
+                return Answered(job.kind, 0, None, "")
+            if json.loads(seen)["type"] in {"response.completed", "response.incomplete", "response.failed", "error"}:
+                break
+    return Answered(job.kind, 200, _credits(seen), seen)
+
+
+def _credits(text: str) -> int | None:
+    """Return the last ``credits_micro`` in an answer or a stream."""
+    _, found, rest = text.rpartition('"credits_micro":')
+    digits = rest.strip().split(",")[0].split("}")[0].strip() if found else ""
+    return int(digits) if digits.isdigit() else None
