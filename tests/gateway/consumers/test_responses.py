@@ -84,7 +84,7 @@ async def test_text_that_comes_quickly_travels_together(app, world, monkeypatch)
 
     world.script = []
     socket = await Socket(app).opened()
-    monkeypatch.setattr("tests.gateway.edge.fakes.FakeGeneration.events", lambda self: Fast().events())
+    monkeypatch.setattr("tests.gateway.edge.fakes.FakeGeneration.events", lambda _: Fast().events())
     monkeypatch.setattr(responses.asyncio, "sleep", during_the_pause)
     mailbox.put(Delta("a", USAGE))
     deltas = [event["delta"] for event in await ask(socket) if event["type"].endswith("text.delta")]

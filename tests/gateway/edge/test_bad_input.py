@@ -26,7 +26,15 @@ def nothing_started(world):
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"\xff", b'{"model": "\\ud800"}', json.dumps(SAY).encode() + b"}", b'{"model":"small","temperature":NaN}', b'{"model":"\xff"}'],
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b'{"model": "\\ud800"}',
+        json.dumps(SAY).encode() + b"}",
+        b'{"model":"small","temperature":NaN}',
+        b'{"model":"\xff"}',
+    ],
 )
 async def test_broken_json_is_refused(app, body):
     assert_error(await ask(app, CHAT, body), 400, "invalid_json")
@@ -58,7 +66,7 @@ def test_depth_takes_linear_time():
 
 
 def test_recursion_is_a_refusal(monkeypatch):
-    monkeypatch.setattr(decoding, "check_depth", lambda body: None)
+    monkeypatch.setattr(decoding, "check_depth", lambda _: None)
     with pytest.raises(Refusal) as caught:
         decoding.decode(dict, b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}")
     assert caught.value.code == "json_too_deep"
@@ -199,7 +207,7 @@ async def test_key_without_the_scope_is_refused(app, world):
     from tests.gateway.edge.fakes import principal
 
     world.runtime.principals.keys[KEY] = principal(scopes=frozenset({"management"}))
-    assert_error(await ask(app, CHAT, SAY), 403, "insufficient_scope")
+    assert_error(await ask(app, CHAT, SAY), 403, "missing_scope")
 
 
 async def test_key_is_judged_before_the_body_is_read(app):
@@ -209,7 +217,7 @@ async def test_key_is_judged_before_the_body_is_read(app):
 
 @pytest.mark.parametrize("path", ["/v1/nothing", "/v1/", "/v1", "/v1/chat/completions/"])
 async def test_unknown_path_is_the_apis_own_404(app, path):
-    assert_error(await ask(app, path), 404, "unknown_url")
+    assert_error(await ask(app, path), 404, "unknown_endpoint")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gateway.edge.http import runtime_of
 from gateway.edge.wrapper import endpoint_name
 from gateway.refusal import Refusal
@@ -66,9 +68,6 @@ def test_paths_that_clients_make_up_have_no_name_of_their_own():
 
 
 def test_gateway_that_is_starting_refuses():
-    try:
+    with pytest.raises(Refusal) as starting:
         runtime_of({})
-    except Refusal as refusal:
-        assert (refusal.status, refusal.code) == (503, "starting")
-    else:
-        raise AssertionError
+    assert (starting.value.status, starting.value.code) == (503, "starting")

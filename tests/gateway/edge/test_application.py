@@ -1,0 +1,99 @@
+"""The whole application: guard, lifespan, and what is Django's."""
+
+from __future__ import annotations
+
+import asyncio
+
+import openai
+import pytest
+
+from gateway.edge import lifespan as lifespan_module
+from gateway.edge.wrapper import guarded
+from gateway.refusal import Refusal
+from tests.gateway.consumers.socket import Socket
+from tests.gateway.edge.client import ask, assert_error
+from tests.gateway.edge.server import serving
+
+
+async def test_everything_else_is_djangos(app):
+    answer = await ask(app, "/no-such-page", key=None)
+    assert answer.status == 404
+    assert answer.headers["content-type"].startswith("text/html")
+    assert answer.headers["x-request-id"]
+
+
+async def test_request_ids_are_ours(app):
+    answers = [await ask(app, "/healthz", headers={"x-request-id": "theirs"}) for _ in range(2)]
+    ids = {answer.headers["x-request-id"] for answer in answers}
+    assert len(ids) == 2
+    assert "theirs" not in ids
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [(Refusal(418, "teapot", "Short."), 418, "teapot"), (RuntimeError("boom"), 500, "internal_error")],
+)
+async def test_guard_answers_for_http_and_websocket_alike(error, status, code):
+    async def broken(scope, receive, send):
+        raise error
+
+    assert_error(await ask(guarded(broken), "/x"), status, code)
+    await Socket(guarded(broken)).refused(status, code)
+
+
+async def test_guard_lets_a_begun_answer_be_cut():
+    async def broken(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError):
+        await ask(guarded(broken), "/x")
+
+
+class Opened:
+    """Stands for the runtime."""
+
+    def __init__(self, fault=None) -> None:
+        self.fault = fault
+        self.closed = False
+
+    async def open(self):
+        if self.fault:
+            raise self.fault
+        return self
+
+    async def close(self):
+        self.closed = True
+
+    @property
+    def metrics(self):
+        return self
+
+    def answered(self, endpoint, status):
+        """Count nothing."""
+
+    async def readiness(self):
+        return {"database": ""}
+
+
+async def test_lifespan_opens_the_runtime_for_every_request(monkeypatch):
+    from gateway.asgi import application
+
+    runtime = Opened()
+    monkeypatch.setattr(lifespan_module, "Runtime", runtime)
+    async with serving(application, lifespan="on") as place:
+        async with openai.AsyncOpenAI(api_key="x", base_url=f"http://{place}", max_retries=0) as client:
+            assert (await client.get("/readyz", cast_to=dict))["status"] == "ready"
+        assert not runtime.closed
+    assert runtime.closed
+
+
+async def test_start_that_fails_is_told_to_the_server(monkeypatch):
+    from gateway.asgi import application
+
+    monkeypatch.setattr(lifespan_module, "Runtime", Opened(RuntimeError("the home is in use by process 7")))
+    incoming, outgoing = asyncio.Queue(), asyncio.Queue()
+    incoming.put_nowait({"type": "lifespan.startup"})
+    await application({"type": "lifespan", "state": {}}, incoming.get, outgoing.put)
+    told = outgoing.get_nowait()
+    assert told == {"type": "lifespan.startup.failed", "message": "the home is in use by process 7"}
