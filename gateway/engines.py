@@ -94,8 +94,11 @@ class Engines:
         """True when some deployment takes work."""
         return any(entry.health.ready for entry in self._entries.values())
 
-    async def follow(self, deployments: Iterable[DeploymentEntry]) -> None:
-        """Have exactly the engines of `deployments` open, leaving those that didn't change alone."""
+    def follow(self, deployments: Iterable[DeploymentEntry]) -> None:
+        """Have exactly the engines of `deployments` open, leaving those that didn't change alone.
+
+        Waits for none of them: a new one takes work once `look` has found it ready.
+        """
         wanted = {entry.id: entry for entry in deployments}
         for identifier, entry in list(self._entries.items()):
             new = wanted.get(identifier)
@@ -104,21 +107,15 @@ class Engines:
                 self._metrics.deployment_gone(entry.deployment.name)
             elif new != entry.deployment:
                 entry.deployment = new
-        fresh = []
         for identifier, deployment in wanted.items():
-            if identifier in self._entries:
-                continue
-            spec = spec_of(deployment)
-            opened = EngineEntry(deployment, spec, self._open(spec))
-            self._entries[identifier] = opened
-            fresh.append(opened)
-        await self._close_retired()
-        await self._look_at(fresh)
+            if identifier not in self._entries:
+                spec = spec_of(deployment)
+                self._entries[identifier] = EngineEntry(deployment, spec, self._open(spec))
 
     async def look(self) -> None:
-        """Ask every engine for its health, all at once."""
+        """Ask every engine for its health, all at once, and close those that nobody needs any more."""
+        await asyncio.gather(*(self._refresh(entry) for entry in self.entries()))
         await self._close_retired()
-        await self._look_at(self._entries.values())
 
     async def connected(self, seconds: float) -> bool:
         """Wait until every engine is ready; False when some aren't after `seconds`."""
@@ -153,9 +150,6 @@ class Engines:
         self._retired = [entry for entry in self._retired if entry.generations]
         for entry in done:
             await entry.engine.close()
-
-    async def _look_at(self, entries: Iterable[EngineEntry]) -> None:
-        await asyncio.gather(*(self._refresh(entry) for entry in list(entries)))
 
     async def _refresh(self, entry: EngineEntry) -> None:
         try:

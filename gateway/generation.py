@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
@@ -28,13 +29,14 @@ from gateway.privacy import end_user_digest
 from gateway.refusal import Refusal
 from gateway.settlement import close_hold, closing
 from inference.errors import EngineError, UnpreparedError, UnreachableError
-from inference.types import Delta, EngineFault, Event, Finished, FinishReason, Started, Usage, Vector
+from inference.types import Delta, EngineFault, Event, Finished, FinishReason, NothingRan, Started, Usage, Vector
 from routing.types import Route
 
 if TYPE_CHECKING:
     from gateway.runtime import Runtime
 
 REFUSAL_GRACE = 0.25  # an engine that refuses does so at once: wait that long to answer with a status
+EVIDENCE_SECONDS = 1.0
 CANCEL_SECONDS = 10.0  # an engine that was told to stop and says nothing is left to the sweep
 EXTEND_RETRY_SECONDS = 0.2
 
@@ -297,6 +299,8 @@ class Generation:
 
     async def _settle(self, finished: Finished) -> tuple[int, Outcome]:
         """Close the hold; return what to leave taken from the credit bucket, and the outcome."""
+        if not finished.exact:
+            finished = await self._better(finished)
         reason, error, sluice_reason = self._end_of(finished)
         operation = closing(
             self.id,
@@ -324,6 +328,20 @@ class Generation:
             duration_ms=self._duration_ms(),
         )
         return answer.charge, outcome
+
+    async def _better(self, lost: Finished) -> Finished:
+        """Return the end with the worker's own record of the usage, if it can be had at once; the error stays."""
+        try:
+            async with asyncio.timeout(EVIDENCE_SECONDS):
+                evidence = await self.engine.usage_of(self.id.hex)
+        except (EngineError, TimeoutError):
+            return lost
+        match evidence:
+            case Finished(exact=True, usage=usage):
+                return replace(lost, usage=usage, exact=True)
+            case NothingRan():
+                return replace(lost, usage=Usage(), exact=True)
+        return lost
 
     def _end_of(self, finished: Finished) -> tuple[FinishReason, EngineFault | None, str | None]:
         """Return reason, error and sluice_reason as the client is told them."""

@@ -53,7 +53,8 @@ async def open_runtime(home: Path | None = None) -> Runtime:
         stack.push_async_callback(engines.close)
         before = await epoch.current()
         snapshot = await threads.run(lambda: load_snapshot(before))
-        await engines.follow(snapshot.catalogue.all_deployments())
+        engines.follow(snapshot.catalogue.all_deployments())
+        await engines.look()
         writer = open_writer(connection.settings_dict)
         stack.push_async_callback(writer.close)
         parts = Parts(

@@ -136,7 +136,8 @@ class Runtime:
     async def refresh(self, epoch: int) -> None:
         """Read the snapshot anew and have exactly its engines open; `epoch` was read before."""
         snapshot = await self.threads.run(lambda: load_snapshot(epoch))
-        await self.engines.follow(snapshot.catalogue.all_deployments())
+        self.engines.follow(snapshot.catalogue.all_deployments())
+        self.supervise(self.engines.look())
         self.snapshot = snapshot
         self._refreshed.set()
         self._refreshed = asyncio.Event()

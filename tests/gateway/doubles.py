@@ -152,7 +152,8 @@ async def make_stand(*, credit=1_000_000, terms=None, card=CARD, clock=None, **o
     metrics = Metrics()
     engines = Engines(metrics)
     catalogue = make_catalogue(**options)
-    await engines.follow(catalogue.all_deployments())
+    engines.follow(catalogue.all_deployments())
+    await engines.look()
     snapshot = Snapshot(1, catalogue, {"fake-card": card}, {"Business": frozenset(), "Free": frozenset({"fake"})})
     rates = MemoryRateStore(clock) if clock else MemoryRateStore(lambda: 1_000_000)
     parts = Parts(

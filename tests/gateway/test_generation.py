@@ -15,7 +15,7 @@ from gateway import generation as generation_module
 from gateway import settlement
 from gateway.generation import start_generation
 from gateway.refusal import Refusal
-from inference.types import Delta, Finished, FinishReason, Kind, Started, Usage, Vector
+from inference.types import Delta, Finished, FinishReason, Kind, NothingRan, Started, Usage, Vector
 from tests.gateway.doubles import CARD, collect, make_intent, make_stand
 
 
@@ -311,6 +311,21 @@ async def test_lost_worker_is_one_error_and_an_estimate_of_what_it_reported():
     assert not settle.exact
     assert outcome.usage == Usage(input=100, output=7)
     assert outcome.charge == settle.charge == 1280
+
+
+@pytest.mark.parametrize("output", [12, 0])
+async def test_worker_that_comes_back_at_once_gives_the_exact_usage(output):
+    stand = await make_stand(tokens=20, lose_at=8)
+    evidence = Finished(FinishReason.CANCELLED, Usage(input=100, output=output)) if output else NothingRan()
+
+    async def usage_of(request_id):
+        return evidence
+
+    stand.engine.usage_of = usage_of
+    _, outcome, _ = await collect(await start(stand))
+    assert outcome.error.code == "worker_lost"
+    assert outcome.charge == (1000 + 12 * 40 if output else 0)
+    assert all(settle.exact for settle in stand.writer.settles)
 
 
 async def test_late_settle_ends_with_settlement_pending_and_is_no_longer_renewed(monkeypatch):

@@ -40,7 +40,7 @@ async def _sweep() -> Counter[str]:
 
     try:
         entries = (await threads.run(catalogue.load)).all_deployments()
-        await engines.follow(entries)
+        engines.follow(entries)
         await engines.connected(CONNECT_SECONDS)
         return await Sweep(engine_of=engines.find, submit=submit, threads=threads).turn()
     finally:
