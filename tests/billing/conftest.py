@@ -6,6 +6,7 @@ import itertools
 from datetime import timedelta
 
 import pytest
+from django.db.models import F
 from django.utils import timezone
 
 from billing.ids import day_of, uuid7
@@ -49,23 +50,27 @@ def hold(wallet):
     """Open a hold on the wallet by hand, as the writer leaves it: `hold(40, reserved_at=…)`."""
 
     def hold(amount, *, reserved_at=None):
-        Wallet.objects.filter(pk=wallet.pk).update(held=Wallet.objects.get(pk=wallet.pk).held + amount)
-        moment = reserved_at or timezone.now()
-        return Hold.objects.create(
-            id=uuid7(),
-            wallet=wallet,
-            tenant=wallet.tenant_id,
-            project=uuid7(),
-            model="m",
-            deployment=uuid7(),
-            card_version=uuid7(),
-            amount=amount,
-            owner=uuid7(),
-            reserved_at=moment,
-            lease_until=moment + timedelta(seconds=30),
-        )
+        return open_hold(wallet, amount, reserved_at=reserved_at)
 
     return hold
+
+
+def open_hold(wallet, amount, *, reserved_at=None):
+    Wallet.objects.filter(pk=wallet.pk).update(held=F("held") + amount)
+    moment = reserved_at or timezone.now()
+    return Hold.objects.create(
+        id=uuid7(),
+        wallet=wallet,
+        tenant=wallet.tenant_id,
+        project=uuid7(),
+        model="m",
+        deployment=uuid7(),
+        card_version=uuid7(),
+        amount=amount,
+        owner=uuid7(),
+        reserved_at=moment,
+        lease_until=moment + timedelta(seconds=30),
+    )
 
 
 @pytest.fixture

@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from django.test import Client
+
+from gateway.models import User
 
 
 @pytest.fixture(autouse=True)
 def _no_sidebar(settings):
     settings.UNFOLD = {**getattr(settings, "UNFOLD", {}), "SIDEBAR": {}}
+
+
+@pytest.fixture
+def admin_client(db):
+    """A signed-in operator; without a password, since hashing one for each test takes a second."""
+    client = Client()
+    client.force_login(
+        User.objects.create_superuser("admin@example.com"), backend="django.contrib.auth.backends.ModelBackend"
+    )
+    return client
