@@ -32,7 +32,10 @@ def build(folder: Path, template: str | None) -> None:
     rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     rust.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=CONTROL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=400,
+        special_tokens=CONTROL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     rust.train_from_iterator(["the quick brown fox, the end of the text <im"] * 4, trainer)
     rust.post_processor = processors.TemplateProcessing(
