@@ -8,14 +8,9 @@ pytestmark = pytest.mark.django_db
 
 @pytest.mark.parametrize("model", [APIKey, Invitation, Membership, Project])
 def test_a_query_outside_a_scope_raises(model, acme):
-    for query in (
-        lambda: model.objects.all(),
-        lambda: model.objects.filter(id=None),
-        lambda: model.objects.count(),
-        lambda: model.objects.first(),
-    ):
+    for name in ("all", "filter", "count", "first", "update"):
         with pytest.raises(ScopeError):
-            query()
+            getattr(model.objects, name)()
 
 
 def test_a_scope_shows_its_tenant_alone(acme, other):

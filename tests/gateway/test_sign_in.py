@@ -80,7 +80,7 @@ def test_link_used_meanwhile_is_refused(user, monkeypatch):
     token = links.mint_link(user=user).rstrip("/").rpartition("/")[2]
     seen = links.find_link(token=token)
     links.use_link(token=token)
-    monkeypatch.setattr(links, "find_link", lambda token: seen)
+    monkeypatch.setattr(links, "find_link", lambda **_: seen)
     with pytest.raises(links.ServiceError):
         links.use_link(token=token)
 

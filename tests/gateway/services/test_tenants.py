@@ -39,7 +39,7 @@ def test_create_tenant_refuses_and_leaves_nothing(terms, change, field):
 
 
 def test_a_second_invitation_replaces_the_first(acme):
-    first, address = members.invite_member(tenant=acme.tenant, email="x@x.example")
+    _, address = members.invite_member(tenant=acme.tenant, email="x@x.example")
     members.invite_member(tenant=acme.tenant, email="X@x.example", role="admin")
     assert Invitation.objects.of(acme.tenant).filter(accepted_at=None).get().role == "admin"
     assert members.find_invitation(token=address.rstrip("/").rpartition("/")[2]) is None
