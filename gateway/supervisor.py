@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 FATAL = 78  # EX_CONFIG: a child that exits so can't be helped by another start
 FIRST_DELAY = 0.5
@@ -45,6 +47,30 @@ class _Child:
     restarting: bool = False
 
 
+class _Signals:
+    """Signals as data, whichever thread the kernel hands them to (a database pool has threads of its own)."""
+
+    def __enter__(self) -> Self:
+        self._reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._writing = writing
+        self._fd_before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        self._before = {number: signal.signal(number, lambda *_: None) for number in _WATCHED}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._fd_before)
+        os.close(self._reading)
+        os.close(self._writing)
+
+    def wait(self, seconds: float) -> set[int]:
+        """Return the signals that have come, waiting at most `seconds` for one."""
+        if not select.select([self._reading], [], [], seconds)[0]:
+            return set()
+        return set(os.read(self._reading, 4096))
+
+
 class Supervisor:
     """Keeps children running until SIGINT, SIGTERM or SIGHUP, then ends them in the order in which they were given.
 
@@ -66,11 +92,8 @@ class Supervisor:
 
     def run(self) -> int:
         """Run until told to stop; return 0, or a child's FATAL after everything was stopped."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
-        try:
+        with _Signals() as self._signals:
             return self._run()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def is_enabled(self, name: str) -> bool:
         """Whether the child is meant to run."""
@@ -100,8 +123,7 @@ class Supervisor:
         try:
             while True:
                 self._start_due()
-                received = signal.sigtimedwait(_WATCHED, 0.25)
-                if received is not None and received.si_signo != signal.SIGCHLD:
+                if self._signals.wait(0.25) - {signal.SIGCHLD}:
                     return code
                 code = self._reap()
                 if code:
@@ -146,8 +168,7 @@ class Supervisor:
             process.terminate()
             until = self._clock() + child.spec.deadline
             while process.poll() is None and self._clock() < until and not hurried:
-                received = signal.sigtimedwait(_WATCHED, min(0.25, max(0.0, until - self._clock())))
-                hurried = received is not None and received.si_signo != signal.SIGCHLD
+                hurried = bool(self._signals.wait(min(0.25, max(0.0, until - self._clock()))) - {signal.SIGCHLD})
             if process.poll() is None:
                 self._say(f"{child.spec.name} did not end within {child.spec.deadline:g} s: killed")
             _kill_session(process)
@@ -160,7 +181,6 @@ def _spawn(spec: ChildSpec) -> subprocess.Popen[bytes]:
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
     def prepare() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if prctl is not None:
             prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != supervisor:  # it died before the signal was set
