@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, cast
@@ -92,12 +92,21 @@ def end_of(events: list[Event]) -> Finished:
     return finished
 
 
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
+    """Return when `condition` holds: for what another process does and announces to nobody."""
+    async with asyncio.timeout(seconds):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
 async def evidence(engine: Engine, request_id: str) -> Evidence:
     """What the record says as soon as the engine is done with the request."""
-    async with asyncio.timeout(10):
-        while isinstance(found := await engine.usage_of(request_id), Running):
-            await asyncio.sleep(0.002)
-    return found
+
+    async def is_over() -> bool:
+        return not isinstance(await engine.usage_of(request_id), Running)
+
+    await until(is_over)
+    return await engine.usage_of(request_id)
 
 
 def same(finished: Finished) -> Finished:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,7 +34,7 @@ alphabet = st.text("ab\n", max_size=8)
 @given(text=st.text("ab\n", max_size=14), stops=st.lists(alphabet, max_size=4), cuts=st.sets(st.integers(1, 13)))
 def test_every_split_gives_the_definition(text: str, stops: list[str], cuts: set[int]) -> None:
     places = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
-    pieces = [text[a:b] for a, b in zip(places, places[1:], strict=False)]
+    pieces = [text[a:b] for a, b in pairwise(places)]
     sent, matched, _ = feed(pieces, stops)
     assert (sent, matched) == expected(text, stops)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import signal
@@ -14,6 +13,7 @@ from typing import Any
 
 from inference.config import EngineConfig, WorkerConfig
 from inference.engine import Engine, EngineSpec, open_engine
+from tests.inference.engine_contract import until
 
 ECHO = EngineConfig("echo", "fake", architecture="fake", options={"bad": "FAIL", "poison": "POISON"})
 SLOW = EngineConfig("slow", "fake", architecture="fake", options={"step_seconds": 0.01})
@@ -79,6 +79,8 @@ class WorkerProcess:
 
 async def ready(engine: Engine) -> None:
     """Return when the worker takes requests for `engine`."""
-    async with asyncio.timeout(20):
-        while not (await engine.health()).ready:
-            await asyncio.sleep(0.01)
+
+    async def is_ready() -> bool:
+        return (await engine.health()).ready
+
+    await until(is_ready)

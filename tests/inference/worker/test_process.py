@@ -19,7 +19,7 @@ from inference.errors import DrainingError, OverloadedError, UnpreparedError, Un
 from inference.types import Delta, Event, Finished, FinishReason, Lost, NothingRan, Prepared, Running
 from inference.worker import client
 from inference.worker.client import WorkerEngine
-from tests.inference.engine_contract import chat, collect, embedding, end_of, evidence, run, same, text_of
+from tests.inference.engine_contract import chat, collect, embedding, end_of, evidence, run, same, text_of, until
 from tests.inference.worker.processes import ECHO, EMBEDDER, SLOW, WorkerProcess, ready
 
 Open = Callable[..., Any]
@@ -204,9 +204,11 @@ async def successor(engine: WorkerEngine, worker: WorkerProcess) -> None:
     """Start the worker again, and return when the engine talks to the new process."""
     before = engine._session._link.incarnation
     worker.start()
-    async with asyncio.timeout(10):
-        while engine._session._link.incarnation in {"", before}:
-            await asyncio.sleep(0.01)
+
+    async def is_another() -> bool:
+        return engine._session._link.incarnation not in {"", before}
+
+    await until(is_another)
     await ready(engine)
 
 
@@ -271,9 +273,11 @@ async def test_a_model_that_is_refused_leaves_the_others_alone(start: Open, engi
     worker = start(refused, ECHO)
     engine = await engine_of(worker, "echo")
     other = open_engine(EngineSpec("refused", "worker", worker.config.endpoint))
-    async with asyncio.timeout(5):
-        while "it would answer wrongly" not in (await other.health()).reason:
-            await asyncio.sleep(0.01)
+
+    async def says_why() -> bool:
+        return "it would answer wrongly" in (await other.health()).reason
+
+    await until(says_why)
     with pytest.raises(OverloadedError):
         await other.prepare(chat("hi"))
     await other.close()
@@ -287,9 +291,11 @@ async def test_sigterm_drains_and_leaves_with_status_0(start: Open, engine_of: O
     long = await Streaming.start(engine)
     assert worker.process is not None
     os.kill(worker.process.pid, signal.SIGTERM)
-    async with asyncio.timeout(5):
-        while not (await engine.health()).draining:
-            await asyncio.sleep(0.005)
+
+    async def is_draining() -> bool:
+        return (await engine.health()).draining
+
+    await until(is_draining)
     with pytest.raises(DrainingError):
         await engine.prepare(chat("too late"))
     assert (await short.end()).reason is FinishReason.STOP
