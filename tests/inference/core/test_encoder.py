@@ -129,6 +129,18 @@ def test_inputs_of_a_failed_step_run_alone_and_fail_alone():
     assert ends["good"].usage == Usage(input=5)
 
 
+def test_a_cancelled_request_is_not_tried_again():
+    scheduler = make()
+    scheduler.submit(task("r", 2, 3))
+    plan = scheduler.plan()
+    assert plan is not None
+    assert scheduler.abandon(plan, RuntimeError()) == []
+    scheduler.cancel("r")
+    (output,) = scheduler.take_outputs()
+    assert output.finished is not None
+    assert scheduler.plan() is None
+
+
 def test_refusals():
     scheduler = make(max_waiting=2, max_waiting_per_tenant=1)
     for broken in (task("r"), task("r", 0), EncodeTask("r", "a", ((1,),), weight=0)):

@@ -183,6 +183,17 @@ def test_cancelling_in_flight_ends_at_the_commit_and_drops_the_token():
     assert settled(bench)
 
 
+def test_what_is_cancelled_in_flight_is_not_planned_again():
+    bench = Bench(prefill_chunk=4)
+    bench.submit("r", [1] * 10, 3)
+    plan = bench.plan()
+    assert plan
+    bench.scheduler.cancel("r")
+    assert bench.plan() is None
+    bench.finish(plan)
+    assert bench.end("r").usage == Usage(input=4)
+
+
 def test_everything_can_be_cancelled_at_once():
     bench = Bench(max_rows=1)
     for number in range(3):

@@ -195,6 +195,20 @@ def test_a_newcomer_turns_paused_sequences_out_when_that_makes_room():
     assert not bench.scheduler._live["paused"].blocks
 
 
+@pytest.mark.parametrize("prompt", [16, 20])
+def test_a_paused_sequence_stays_where_it_is_when_its_blocks_would_not_be_enough(prompt):
+    bench = Bench(blocks=11, watermark_percent=10)
+    bench.submit("paused", 8, 8, allowance=1)
+    bench.submit("running", [1] * 20, 12, tenant="b")
+    bench.run(until=lambda: len(bench.stories["running"].tokens) == 2)
+    assert bench.pool.free == 2
+    # Four blocks could come free: enough for 16 tokens, but not with the watermark beside them.
+    bench.submit("new", [2] * prompt, 4, tenant="c")
+    bench.step()
+    assert bench.scheduler._live["paused"].blocks
+    assert "new" not in bench.begun
+
+
 def test_a_newcomer_turns_a_paused_sequence_out_of_the_last_slot():
     bench = Bench(max_rows=1)
     bench.submit("paused", 4, 8, allowance=1)
