@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TextIO
 from uuid import UUID
 
 import structlog
@@ -18,15 +19,15 @@ _SHARED: list[structlog.typing.Processor] = [
 ]
 
 
-def configure_logs(level: int = logging.INFO) -> None:
-    """Make structlog and the standard library's loggers write JSON lines to standard error."""
+def configure_logs(level: int = logging.INFO, stream: TextIO | None = None) -> None:
+    """Make structlog and the standard library's loggers write JSON lines to `stream`, or to standard error."""
     structlog.configure(
         processors=[*_SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=_SHARED,

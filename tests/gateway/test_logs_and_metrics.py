@@ -1,0 +1,81 @@
+"""What operators see: counters that add up, log lines that are JSON and carry no text of anybody's."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import pytest
+import structlog
+
+from billing.ids import uuid7
+from gateway.generation import start_generation
+from gateway.logs import configure_logs, request_bound
+from gateway.metrics import Metrics
+from tests.gateway.doubles import collect, make_intent, make_stand
+
+
+@pytest.fixture
+def lines():
+    """Configure logging for the test, and return its lines as objects."""
+    root, stream = logging.getLogger(), io.StringIO()
+    before, level = list(root.handlers), root.level
+    configure_logs(stream=stream)
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    root.handlers[:] = before
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def test_line_is_json_with_the_requests_id(lines):
+    request = uuid7()
+    with request_bound(request):
+        structlog.get_logger("gateway.test").info("hello", tokens=3)
+    logging.getLogger("uvicorn.error").warning("plain %s", "line")
+    ours, theirs = lines()
+    assert (ours["event"], ours["tokens"], ours["request_id"], ours["level"]) == ("hello", 3, str(request), "info")
+    assert (theirs["event"], theirs["level"]) == ("plain line", "warning")
+    assert "request_id" not in theirs
+
+
+async def test_generation_is_logged_without_prompt_and_answer(lines, monkeypatch):
+    from gateway import generation as module
+
+    monkeypatch.setattr(module, "log", structlog.get_logger("gateway.generation"))
+    stand = await make_stand(text="the secret answer")
+    prompt = "the secret question"
+    generation = await start_generation(stand.runtime, stand.principal, make_intent(prompt=prompt), uuid7())
+    await collect(generation)
+    await stand.settled()
+    found = lines()
+    [ended] = [line for line in found if line["event"] == "generation_ended"]
+    assert ended["request_id"] == str(generation.id)
+    assert ended["usage"] == {"input": 9, "output": 3}
+    assert "secret" not in json.dumps(found)
+
+
+async def test_counters_follow_the_charges():
+    stand = await make_stand(tokens=5, cached=0.2)
+    metrics = stand.runtime.metrics
+    generation = await start_generation(stand.runtime, stand.principal, make_intent(), uuid7())
+    assert metrics.registry.get_sample_value("sluice_open_holds") == 1
+    _, outcome, _ = await collect(generation)
+    await stand.settled()
+
+    def value(name, **labels):
+        return metrics.registry.get_sample_value(name, {"model": "fake"} | labels)
+
+    assert value("sluice_credits_micro_total") == outcome.charge
+    assert value("sluice_tokens_total", usage_class="cache_read") == 20
+    assert value("sluice_tokens_total", usage_class="output") == 5
+    assert value("sluice_generations_total", reason="stop") == 1
+    assert value("sluice_ttft_seconds_count") == 1
+    assert metrics.registry.get_sample_value("sluice_open_holds") == 0
+
+
+def test_two_runtimes_count_apart():
+    one, two = Metrics(), Metrics()
+    one.answered("chat", 200)
+    assert b'sluice_requests_total{endpoint="chat",status="200"} 1.0' in one.render()
+    assert b"sluice_requests_total{" not in two.render()
