@@ -14,6 +14,8 @@ from gateway.api.errors import unknown_endpoint
 # One sign-in for everybody: operators too go through allauth, with its second factor and its rate limits.
 admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]
 
+admin.site.index_title = "Dashboard"
+
 urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/", admin.site.urls),
     path("accounts/", include("allauth.urls")),

@@ -15,6 +15,7 @@ from routing.models import Deployment
 
 DAYS = 30
 _OPTIONS = {
+    "maintainAspectRatio": False,
     "scales": {"x": {"stacked": True}, "y": {"stacked": True, "beginAtZero": True}},
     "plugins": {"legend": {"display": True, "position": "bottom"}},
 }

@@ -120,6 +120,7 @@ class Migration(migrations.Migration):
                 ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='api_keys', to='gateway.tenant')),
             ],
             options={
+                'verbose_name': 'API key',
                 'ordering': ['-created_at'],
             },
         ),

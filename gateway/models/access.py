@@ -32,6 +32,7 @@ class APIKey(models.Model):
     objects: ClassVar[TenantManager[Self]] = TenantManager()
 
     class Meta:
+        verbose_name = "API key"
         ordering = ["-created_at"]
 
     def __str__(self) -> str:
