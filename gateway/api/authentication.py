@@ -10,7 +10,7 @@ from rest_framework.request import Request
 
 from gateway.models import APIKey, User
 from gateway.services.access import KEY, Access, access_of_user
-from gateway.services.keys import digest_of
+from gateway.services.keys import digest_of, note_use
 
 TENANT_HEADER = "x-sluice-tenant"
 
@@ -29,6 +29,7 @@ class KeyAuthentication(BaseAuthentication):
             raise AuthenticationFailed("This API key is unknown, revoked or expired.", code="invalid_api_key")
         if key.scopes and "management" not in key.scopes:
             raise PermissionDenied("This API key lacks the scope 'management'.", code="missing_scope")
+        note_use(key=key)
         return AnonymousUser(), Access(tenant=key.tenant, role=KEY, key=key)
 
     def authenticate_header(self, request: Request) -> str:

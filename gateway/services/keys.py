@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db.models.functions import Now
 from django.utils import timezone
@@ -16,6 +16,7 @@ from gateway.models import APIKey, Project, Tenant, User
 SECRET_PREFIX = "sk-sluice-"  # noqa: S105 - what secret scanners look for, not a secret
 SCOPES = ("inference", "management")
 _SHOWN = len(SECRET_PREFIX) + 4
+_USE_RESOLUTION = timedelta(minutes=1)
 
 
 def digest_of(secret: str) -> str:
@@ -61,6 +62,13 @@ def create_key(
     key.save(force_insert=True)
     key.refresh_from_db(fields=["created_at"], from_queryset=APIKey.objects.of(tenant))
     return key, secret
+
+
+def note_use(*, key: APIKey) -> None:
+    """Remember that `key` was used now, to the minute: most calls write nothing."""
+    now = timezone.now()
+    if key.last_used_at is None or now - key.last_used_at >= _USE_RESOLUTION:
+        APIKey.objects.of(key.tenant).filter(id=key.id).update(last_used_at=now)
 
 
 def revoke_key(*, tenant: Tenant, key: APIKey) -> bool:

@@ -39,7 +39,7 @@ def test_states_are_the_engines_last_health():
 def test_admin_shows_live_state(client, monkeypatch):
     client.force_login(User.objects.create_superuser("r@example.com"), "django.contrib.auth.backends.ModelBackend")
     model = PublicModel.objects.create(name="m", context_length=1, rate_card="x")
-    up, down, gone, off = (
+    up, down, *_ = (
         Deployment.objects.create(name=name, model=model, is_active=name != "off")
         for name in ("up", "down", "gone", "off")
     )

@@ -134,12 +134,24 @@ def test_list_pages_take_a_fixed_number_of_queries(acme, django_assert_num_queri
             kind=CreditGrant.Kind.PROMOTIONAL,
             key=f"g{number}",
         )
+    get(acme, "keys/")  # the first call of a minute also notes the key's use
     expected = {"keys/": 2, "projects/": 2, "members/": 2, "wallet/": 3, "usage/": 2}
     for path, count in expected.items():
         with django_assert_num_queries(count):
             assert get(acme, path).status_code == 200
     with django_assert_num_queries(5):
         assert get(acme, "wallet/transfers/").status_code == 200
+
+
+def test_use_is_noted_to_the_minute(acme):
+    get(acme, "keys/")
+    noted = APIKey.objects.of(acme.tenant).get().last_used_at
+    assert noted is not None
+    get(acme, "keys/")
+    assert APIKey.objects.of(acme.tenant).get().last_used_at == noted
+    APIKey.objects.of(acme.tenant).update(last_used_at=noted - timedelta(minutes=2))
+    get(acme, "keys/")
+    assert APIKey.objects.of(acme.tenant).get().last_used_at >= noted
 
 
 # -- sessions and roles
