@@ -97,6 +97,9 @@ class Exchange:
                 if self.answer.is_complete:
                     self._incoming.put_nowait({"type": "http.disconnect"})
             self.changed.notify_all()
+        if self.answer.is_complete:
+            for _ in range(5):  # time for whoever still listens to take the end for a client that left
+                await asyncio.sleep(0)
 
 
 async def ask(application: Application, path: str, body: object = None, *, method: str = "", **options) -> Answer:
