@@ -77,7 +77,7 @@ def _reserve(op: Reserve, view: View, changes: Changes, is_rolled: bool) -> Answ
     if not is_rolled and wallet.next_grant_change_at is not None and wallet.next_grant_change_at <= view.now:
         return PutAside(wallet.id)
     amount = min(op.amount, wallet.available)
-    if amount < op.least or wallet.available < 0:
+    if amount < op.least:  # so also when the wallet is overdrawn: `least` is never below zero
         return Refused("wallet", wallet.available)
     changes.move(wallet, held=amount)
     changes.reserved.append((op, amount))
