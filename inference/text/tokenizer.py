@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,7 +42,10 @@ class FolderTokenizer:
         from transformers import AutoTokenizer
 
         self._encoder: Any = AutoTokenizer.from_pretrained(str(folder))
-        self._decoder: Any = AutoTokenizer.from_pretrained(str(folder))
+        backend: Any = getattr(self._encoder, "backend_tokenizer", None)
+        # A copy in Rust costs a tenth of loading the folder again, which only tokenizers without Rust need.
+        self._rust = type(backend).from_str(backend.to_str()) if hasattr(backend, "to_str") else None
+        self._decoder: Any = AutoTokenizer.from_pretrained(str(folder)) if self._rust is None else None
         texts = sorted(
             {str(token) for token in self._encoder.added_tokens_decoder.values() if token.special}
             | set(self._encoder.all_special_tokens),
@@ -49,10 +53,15 @@ class FolderTokenizer:
             reverse=True,
         )
         self._control = re.compile("|".join(map(re.escape, texts))) if texts else None
-        backend = getattr(self._decoder, "backend_tokenizer", None)
-        self._rust = backend.decode if backend is not None else None
+        if self._encoder.chat_template:
+            # The first rendering compiles the template, for half a second: not on somebody's first request.
+            with suppress(InvalidRequestError):
+                self.prompt([Message("user", "hello")])
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
+        for message in messages:
+            if not message.role.isidentifier():  # it is rendered too, and must not bring control tokens in either
+                raise InvalidRequestError(f"the role {message.role!r} is unknown", param="messages")
         contents = [message.content for message in messages]
         if self._control is None or not any(self._control.search(content) for content in contents):
             return self._ids(self._render([message.role for message in messages], contents))
@@ -80,7 +89,7 @@ class FolderTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         if self._rust is not None:
-            return str(self._rust(list(ids), skip_special_tokens=True))
+            return str(self._rust.decode(list(ids), skip_special_tokens=True))
         return str(self._decoder.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def _ids(self, text: str, *, plain: bool = False) -> list[int]:

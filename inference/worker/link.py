@@ -15,7 +15,9 @@ from typing import Any
 
 import zmq
 
+from inference.errors import InvalidRequestError
 from inference.worker.protocol import (
+    FRAME_BYTES,
     Fatal,
     FromWorker,
     Goodbye,
@@ -85,12 +87,21 @@ class Link:
         self.send(Hello())
 
     def send(self, message: ToWorker) -> None:
-        """Queue the next frame; what a dead worker doesn't take is lost with the link."""
+        """Queue the next frame; what a dead worker doesn't take is lost with the link.
+
+        Raise `InvalidRequestError`, having sent nothing, for a message that is too large or no valid Unicode.
+        """
         if self._closed:
             return
+        try:
+            body = encode(message)
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError("the request holds half a character (a lone surrogate)") from error
+        if len(body) > FRAME_BYTES:
+            raise InvalidRequestError(f"the request is larger than {FRAME_BYTES} bytes", code="request_too_large")
         self._frames += 1
         try:
-            self._socket.send_multipart([numbered(self._frames), encode(message)], zmq.NOBLOCK)
+            self._socket.send_multipart([numbered(self._frames), body], zmq.NOBLOCK)
         except zmq.Again:
             # There is no limit to what may wait, so this means that the worker turned the connection down.
             self._fail("the worker refuses the connection")

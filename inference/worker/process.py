@@ -27,7 +27,7 @@ from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.tokenizer import FolderTokenizer, Tokenizer
 from inference.worker.active import Active, AddEngineCommand, Command, DrainCommand, StopCommand
 from inference.worker.loop import StepLoop
-from inference.worker.protocol import FromWorker
+from inference.worker.protocol import FRAME_BYTES, FromWorker
 from inference.worker.reader import Outgoing, Reader
 from inference.worker.record import Record
 from inference.worker.served import ServedEngine
@@ -135,7 +135,7 @@ class Worker:
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         router.setsockopt(zmq.ROUTER_HANDOVER, 1)
         router.setsockopt(zmq.LINGER, 500)
-        router.setsockopt(zmq.MAXMSGSIZE, config.session_bytes)
+        router.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES)
         router.set_hwm(0)
         if config.curve_secret:
             allowed = {key.encode() for key in config.curve_clients}

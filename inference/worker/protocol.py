@@ -39,6 +39,7 @@ from inference.types import (
 
 VERSION = 1
 UNNUMBERED = 0
+FRAME_BYTES = 32 * 1024 * 1024  # a larger one would cost the whole connection
 
 
 class ProtocolError(Exception):

@@ -184,7 +184,8 @@ class Reader:
         self._send(session, self._ready())
 
     def _ready(self) -> Ready:
-        infos: dict[str, EngineInfo] = {name: engine.info for name, engine in self.engines.items()}
+        # A copy: the main thread adds engines while they load.
+        infos: dict[str, EngineInfo] = {name: engine.info for name, engine in dict(self.engines).items()}
         return Ready(self._incarnation, infos)
 
     def _announce(self) -> None:
@@ -195,8 +196,8 @@ class Reader:
             self._send(session, self._stats())
 
     def _stats(self) -> Stats:
-        health = {name: Health(ready=False, reason=reason) for name, reason in self.unready.items()}
-        for name in self.engines:
+        health = {name: Health(ready=False, reason=reason) for name, reason in dict(self.unready).items()}
+        for name in list(self.engines):
             state = self._loop.health.get(name, Health(ready=True))
             if self.draining and not state.draining:
                 state = Health(ready=False, reason="draining", draining=True)

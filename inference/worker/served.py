@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from inference.core.step import StepPlan, StepResult
 from inference.errors import InvalidRequestError
 from inference.execution.backend import LoadedModel
 from inference.text.tokenizer import Tokenizer
-from inference.types import EngineFault, EngineInfo, FinishReason, GenerationRequest, Health, Kind
+from inference.types import EngineFault, EngineInfo, FinishReason, GenerationRequest, Health, Kind, SamplingParams
 
 
 class Scheduling(Protocol):
@@ -134,6 +135,8 @@ class ServedEngine:
         """Return the request in tokens; raise `InvalidRequestError` for what this deployment can't serve."""
         if request.kind not in self.model.kinds:
             raise InvalidRequestError(f"this model takes no {request.kind} requests", code="unsupported_task")
+        if request.weight < 1:
+            raise InvalidRequestError("a tenant's weight is at least 1 thousandth")
         return self._chat(request) if request.kind is Kind.CHAT else self._embedding(request)
 
     def submit(self, prompt: Prompt, allowance: int, last: bool) -> Scheduling:
@@ -178,6 +181,7 @@ class ServedEngine:
     def _chat(self, request: GenerationRequest) -> Prompt:
         if not request.messages:
             raise InvalidRequestError("there are no messages", param="messages")
+        _check_sampling(request.sampling)
         self._check_ids(request.sampling.stop_token_ids, "stop_token_ids")
         ids = tuple(self.tokenizer.prompt(request.messages))
         room = self.context - len(ids)
@@ -219,3 +223,16 @@ class ServedEngine:
         for token in ids:
             if not 0 <= token < self.model.vocab_size:
                 raise InvalidRequestError(f"token id {token} is not in the model's vocabulary", param=param)
+
+
+def _check_sampling(sampling: SamplingParams) -> None:
+    """Raise `InvalidRequestError` for what a sampler can't use; comparisons are written so that NaN fails them."""
+    for name, fits in (
+        ("max_tokens", sampling.max_tokens is None or sampling.max_tokens >= 1),
+        ("temperature", 0.0 <= sampling.temperature < math.inf),
+        ("top_p", 0.0 < sampling.top_p <= 1.0),
+        ("top_k", sampling.top_k >= 0),
+        ("min_p", 0.0 <= sampling.min_p <= 1.0),
+    ):
+        if not fits:
+            raise InvalidRequestError(f"{name} is out of range", param=name)

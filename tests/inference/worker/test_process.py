@@ -15,7 +15,7 @@ import zmq
 
 from inference.config import EngineConfig
 from inference.engine import Engine, EngineSpec, open_engine
-from inference.errors import DrainingError, OverloadedError, UnpreparedError, UnreachableError
+from inference.errors import DrainingError, InvalidRequestError, OverloadedError, UnpreparedError, UnreachableError
 from inference.types import Delta, Event, Finished, FinishReason, Lost, NothingRan, Prepared, Running
 from inference.worker import client
 from inference.worker.client import WorkerEngine
@@ -359,3 +359,13 @@ async def test_only_known_gateways_connect_over_tcp(start: Open, engine_of: Open
     await stranger.close()
     with pytest.raises(ValueError, match="tcp needs"):
         open_engine(EngineSpec("echo", "worker", endpoint))
+
+
+async def test_what_cannot_travel_is_refused_and_costs_nothing(start: Open, engine_of: Open) -> None:
+    worker = start(ECHO)
+    engine = await engine_of(worker, "echo")
+    with pytest.raises(InvalidRequestError, match="half a character"):
+        await engine.prepare(chat("\ud800"))
+    with pytest.raises(InvalidRequestError, match="larger"):
+        await engine.prepare(chat("x" * (33 * 1024 * 1024)))
+    assert text_of(await run(engine, chat("fine"))) == "fine"
