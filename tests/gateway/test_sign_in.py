@@ -28,7 +28,8 @@ def signed_in(client):
 
 
 @pytest.fixture
-def user(db):
+def user(db, settings):
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # a slow one proves nothing here
     return User.objects.create_user("ann@example.com", "a long password")
 
 
