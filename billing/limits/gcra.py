@@ -20,8 +20,8 @@ def burst_us(bucket: Bucket) -> int:
 
 
 def taken_at(tat: int, now: int, spent_us: int) -> int:
-    """Return the `tat` after `spent_us` were taken (given back when negative, never beyond full)."""
-    return max(max(tat, now) + spent_us, now)
+    """Return the `tat` after `spent_us` were taken (given back when negative; a `tat` in the past is a full bucket)."""
+    return max(tat, now) + spent_us
 
 
 def wait_us(bucket: Bucket, tat: int, now: int) -> int:

@@ -7,7 +7,7 @@ Each service takes the wallet's lock first, moves credit by transfers only, and 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import transaction
@@ -95,10 +95,13 @@ def void(*, grant_id: UUID, key: str, actor: str, reason: str) -> int:
     ended = CreditGrant.objects.get(pk=grant_id)
     if not is_live(ended, now):
         return 0
-    taken = ended.remaining - kept_for_holds([ended], _open_holds(wallet), until=now)[ended.pk]
+    holds = _open_holds(wallet)
+    # Every open hold was made before this, whatever the clocks say: the grant must have been live for each.
+    end = max([now, *(reserved_at + timedelta(microseconds=1) for reserved_at, _ in holds)])
+    taken = ended.remaining - kept_for_holds([ended], holds, until=end)[ended.pk]
     is_over = taken == ended.remaining
     CreditGrant.objects.filter(pk=grant_id).update(
-        remaining=F("remaining") - taken, expires_at=now, voided_at=now if is_over else None
+        remaining=F("remaining") - taken, expires_at=end, voided_at=now if is_over else None
     )
     if taken:
         LedgerTransfer.objects.create(

@@ -28,3 +28,8 @@ def test_state_of_a_debtor_is_nothing_left():
     one = bucket(limit=1, period_us=SECOND, burst=2)
     state = gcra.state_of(one, tat=10 * SECOND, now=0)
     assert (state.remaining, state.reset_us) == (0, 10 * SECOND)
+
+
+def test_a_bucket_that_is_long_full_starts_from_now():
+    assert gcra.taken_at(0, now=100, spent_us=5) == 105
+    assert gcra.taken_at(120, now=100, spent_us=5) == 125

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from billing.limits.memory import MemoryRateStore, monotonic_us
-from billing.limits.types import Take
+from billing.limits.types import Lease, Take, Taken
 from tests.billing.limits.contract import SECOND, RateStoreContract, bucket, lease
 from tests.billing.limits.contract import Clock as ContractClock
 
@@ -41,3 +42,13 @@ async def test_the_default_clock_moves():
     store = MemoryRateStore()
     await store.take([Take(bucket(), 1)])
     assert monotonic_us() >= before
+
+
+async def test_an_ended_lease_that_was_not_dropped_yet_is_no_place():
+    clock = ContractClock()
+    store = MemoryRateStore(clock=clock)
+    keys = [Lease(key=f"{n}:concurrency", limit=1, holder="a", ttl_us=SECOND) for n in range(20)]
+    for one in keys:
+        assert isinstance(await store.take([], one), Taken)
+    clock.advance(SECOND)
+    assert isinstance(await store.take([], replace(keys[-1], holder="b")), Taken)

@@ -6,7 +6,7 @@ import itertools
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from billing.models import CreditGrant, Hold, Wallet
@@ -104,7 +104,12 @@ class World:
         assert fresh.posted - fresh.held <= live, "a new hold could stand on expired credit"
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=20,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking takes minutes
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(steps=steps)
 def test_books_balance_and_holds_are_covered(steps, tenant, monkeypatch):
     with monkeypatch.context() as patched:
