@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.functional import embedding, linear, rms_norm, silu
+from torch.nn.functional import embedding, rms_norm, silu
 
 from inference.architectures.rope import frequencies, half_split_to_pairs, rotate
 from inference.architectures.weights import Weights
@@ -15,6 +16,7 @@ from inference.attention.paged import attend
 from inference.execution.backend import KVSpec, LayerShape
 from inference.execution.inputs import StepBatch
 from inference.execution.kv_cache import KVCache
+from inference.execution.linear import Linear
 
 FAMILIES = {
     "llama": "LlamaForCausalLM",
@@ -46,24 +48,21 @@ class Layer:
     """One block's weights: `qkv` and `gate_up` are several projections in one; q and k come out in rope pairs."""
 
     attention_norm: torch.Tensor
-    qkv: torch.Tensor
-    qkv_bias: torch.Tensor | None
+    qkv: Linear
     query_norm: torch.Tensor | None
     key_norm: torch.Tensor | None
-    out: torch.Tensor
-    out_bias: torch.Tensor | None
+    out: Linear
     mlp_norm: torch.Tensor
-    gate_up: torch.Tensor
-    gate_up_bias: torch.Tensor | None
-    down: torch.Tensor
-    down_bias: torch.Tensor | None
+    gate_up: Linear
+    down: Linear
     window: int
 
 
 class Decoder:
-    """The model behind `CausalBackend`. `unsupported(config)` must be None."""
+    """The model behind `CausalBackend`. `unsupported(config)` must be None; `packed` chooses the linears' form."""
 
-    def __init__(self, config: Any, folder: Path, dtype: torch.dtype) -> None:
+    def __init__(self, config: Any, folder: Path, dtype: torch.dtype, *, packed: bool) -> None:
+        self.packed = packed
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads or self.heads
         self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
@@ -74,7 +73,7 @@ class Decoder:
             self.embedding = weights.take("model.embed_tokens.weight", dtype)
             self.norm = weights.take("model.norm.weight", dtype)
             tied = config.tie_word_embeddings
-            self.head = self.embedding if tied else weights.take("lm_head.weight", dtype)
+            self.head = Linear(self.embedding if tied else weights.take("lm_head.weight", dtype), packed=packed)
             self.layers = [self._layer(weights, number, config, dtype) for number in range(config.num_hidden_layers)]
         shape = LayerShape(self.kv_heads, self.head_dim, self.head_dim)
         self.spec = KVSpec((shape,) * len(self.layers), dtype)
@@ -87,17 +86,19 @@ class Decoder:
             normed = rms_norm(hidden, hidden.shape[-1:], layer.attention_norm, self.eps)
             hidden = hidden + self._attention(normed, number, turns, batch, cache)
             normed = rms_norm(hidden, hidden.shape[-1:], layer.mlp_norm, self.eps)
-            gate, up = linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, -1)
-            hidden = hidden + linear(silu(gate) * up, layer.down, layer.down_bias)
+            gate, up = layer.gate_up(normed).chunk(2, -1)
+            hidden = hidden + layer.down(silu(gate) * up)
+        if not len(batch.order):  # a chunk in the middle of a prompt wants no logits
+            return hidden.new_empty(0, self.vocab_size)
         wanted = rms_norm(hidden[batch.sampled], hidden.shape[-1:], self.norm, self.eps)
-        return linear(wanted, self.head)
+        return self.head(wanted)
 
     def _attention(
         self, hidden: torch.Tensor, number: int, turns: torch.Tensor, batch: StepBatch, cache: KVCache
     ) -> torch.Tensor:
         layer = self.layers[number]
         tokens = hidden.shape[0]
-        joint = linear(hidden, layer.qkv, layer.qkv_bias).view(tokens, self.heads + 2 * self.kv_heads, self.head_dim)
+        joint = layer.qkv(hidden).view(tokens, self.heads + 2 * self.kv_heads, self.head_dim)
         turned = self.heads + self.kv_heads
         if layer.query_norm is not None and layer.key_norm is not None:
             query = rms_norm(joint[:, : self.heads], (self.head_dim,), layer.query_norm, self.eps)
@@ -109,52 +110,48 @@ class Decoder:
         held = cache.layers[number]
         held.store(batch.attention.slots, key, joint[:, turned:])
         mixed = attend(query, held, batch.attention, scale=self.head_dim**-0.5, window=layer.window)
-        return linear(mixed.reshape(tokens, -1), layer.out, layer.out_bias)
+        return layer.out(mixed.reshape(tokens, -1))
 
     def _layer(self, weights: Weights, number: int, config: Any, dtype: torch.dtype) -> Layer:
-        base = f"model.layers.{number}."
-
-        def take(name: str) -> torch.Tensor | None:
-            return weights.take(base + name, dtype) if base + name in weights else None
-
-        def must(name: str) -> torch.Tensor:
-            return weights.take(base + name, dtype)
-
-        def joined(names: tuple[str, ...], kind: str) -> torch.Tensor | None:
-            parts = [take(f"{name}.{kind}") for name in names]
-            found = [part for part in parts if part is not None]
-            if not found:
-                return None
-            if len(found) < len(parts):
-                parts = [must(f"{name}.{kind}") for name in names]  # raises, naming the one that lacks
-            return torch.cat(found)
-
-        def paired(name: str) -> torch.Tensor | None:
-            tensor = take(name)
-            return None if tensor is None else half_split_to_pairs(tensor, self.head_dim)
-
-        def qkv(kind: str) -> torch.Tensor | None:
-            parts = [paired(f"self_attn.{name}_proj.{kind}") for name in "qk"] + [take(f"self_attn.v_proj.{kind}")]
-            found = [part for part in parts if part is not None]
-            return torch.cat(found) if len(found) == len(parts) else None
-
-        weight = qkv("weight")
-        gate_up = joined(("mlp.gate_proj", "mlp.up_proj"), "weight")
+        part = _Part(weights, f"model.layers.{number}.", dtype, self.head_dim, packed=self.packed)
         return Layer(
-            attention_norm=must("input_layernorm.weight"),
-            qkv=weight if weight is not None else must("self_attn.q_proj.weight"),
-            qkv_bias=qkv("bias"),
-            query_norm=paired("self_attn.q_norm.weight"),
-            key_norm=paired("self_attn.k_norm.weight"),
-            out=must("self_attn.o_proj.weight"),
-            out_bias=take("self_attn.o_proj.bias"),
-            mlp_norm=must("post_attention_layernorm.weight"),
-            gate_up=gate_up if gate_up is not None else must("mlp.gate_proj.weight"),
-            gate_up_bias=joined(("mlp.gate_proj", "mlp.up_proj"), "bias"),
-            down=must("mlp.down_proj.weight"),
-            down_bias=take("mlp.down_proj.bias"),
+            attention_norm=part.must("input_layernorm.weight"),
+            qkv=part.linear("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+            query_norm=part.may("self_attn.q_norm.weight"),
+            key_norm=part.may("self_attn.k_norm.weight"),
+            out=part.linear("self_attn.o_proj"),
+            mlp_norm=part.must("post_attention_layernorm.weight"),
+            gate_up=part.linear("mlp.gate_proj", "mlp.up_proj"),
+            down=part.linear("mlp.down_proj"),
             window=_window(config, number),
         )
+
+
+class _Part:
+    """The tensors of one layer by their names in it; those of queries and keys come out in rope pairs."""
+
+    PAIRED = re.compile(r"self_attn\.[qk]_(proj|norm)\.")
+
+    def __init__(self, weights: Weights, base: str, dtype: torch.dtype, head_dim: int, *, packed: bool) -> None:
+        self._weights = weights
+        self._base = base
+        self._dtype = dtype
+        self._head_dim = head_dim
+        self._packed = packed
+
+    def must(self, name: str) -> torch.Tensor:
+        tensor = self._weights.take(self._base + name, self._dtype)
+        return half_split_to_pairs(tensor, self._head_dim) if self.PAIRED.match(name) else tensor
+
+    def may(self, name: str) -> torch.Tensor | None:
+        return self.must(name) if self._base + name in self._weights else None
+
+    def linear(self, *names: str) -> Linear:
+        """The projections `names` as one, their outputs side by side; either all of them have a bias or none has."""
+        weight = torch.cat([self.must(f"{name}.weight") for name in names])
+        biased = any(f"{self._base}{name}.bias" in self._weights for name in names)
+        bias = torch.cat([self.must(f"{name}.bias") for name in names]) if biased else None
+        return Linear(weight, bias, packed=self._packed)
 
 
 def _window(config: Any, number: int) -> int:

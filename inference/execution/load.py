@@ -22,7 +22,8 @@ def load_model(config: EngineConfig, *, threads: int = 0) -> LoadedModel:
     """Load what `config` names and return it ready to serve; raise ModelRefusedError with the reason when it can't be.
 
     `threads` > 0 sets torch's thread count for this process. Copies and downloads go under the folder in
-    `config.options["cache"]`, by default `$SLUICE_HOME/cache`.
+    `config.options["cache"]`, by default `$SLUICE_HOME/cache`; `config.options["packed_linears"]` False keeps the own
+    decoder's weights in torch's layout.
     """
     if config.architecture == "fake":
         from inference.architectures.fake import load_fake_model
@@ -76,6 +77,7 @@ def _read_config(folder: Path) -> Any:
 def _load_causal(config: EngineConfig, folder: Path) -> LoadedModel:
     from inference.architectures import decoder
     from inference.execution.kv_cache import KVCache
+    from inference.execution.linear import packs
     from inference.execution.processor import compute_dtype
     from inference.execution.runner import CPURunner
 
@@ -89,7 +91,9 @@ def _load_causal(config: EngineConfig, folder: Path) -> LoadedModel:
     if config.architecture == "decoder" and why_not is not None:
         raise ModelRefusedError(f"the own decoder can't run {folder.name}: {why_not}")
     if config.architecture != "transformers" and why_not is None:
-        model = decoder.Decoder(model_config, folder, dtype)
+        packed = bool(config.options.get("packed_linears", True)) and packs(dtype)
+        model = decoder.Decoder(model_config, folder, dtype, packed=packed)
+        details["linears"] = "packed by oneDNN" if packed else "plain torch"
         details["architecture"] = f"own decoder ({model_config.model_type})"
     else:
         from inference.architectures.transformers import TransformersModel

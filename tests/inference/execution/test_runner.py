@@ -11,6 +11,7 @@ import torch
 from inference.config import EngineConfig
 from inference.core.step import EncodeRow, Row, RowFailure, StepPlan
 from inference.execution.backend import LoadedModel
+from inference.execution.linear import Linear, packs
 from inference.execution.load import load_model
 from inference.execution.processor import compute_dtype
 from inference.types import Kind, SamplingParams
@@ -85,7 +86,6 @@ def test_a_row_that_is_not_finite_harms_no_other(loaded: LoadedModel) -> None:
     model, _ = loaded.runner._causal
     with torch.inference_mode():
         model.embedding = model.embedding.clone()
-        model.head = model.embedding.clone()
         model.embedding[8] = float("nan")
     together = step(loaded, row(0, prompt, (2,)), row(1, other, (3,)))
     assert together[0] == expected[0]
@@ -99,7 +99,7 @@ def test_a_row_that_is_not_finite_harms_no_other(loaded: LoadedModel) -> None:
 def test_what_the_model_raises_fails_the_step_and_no_later_one(loaded: LoadedModel) -> None:
     expected = step(loaded, row(0, (5, 6), (1,)))
     model, _ = loaded.runner._causal
-    head, model.head = model.head, torch.zeros(3, 3)
+    head, model.head = model.head, Linear(torch.zeros(3, 3), packed=False)
     pending = loaded.runner.launch(StepPlan(0, (row(0, (5, 6), (1,)),)))
     for _ in range(2):
         with pytest.raises(RuntimeError):
@@ -151,3 +151,25 @@ def test_bfloat16_runs(folder: Path, architecture: str) -> None:
     config = EngineConfig("test", str(folder), dtype="bfloat16", kv_tokens=64, architecture=architecture)
     loaded = load_model(config)
     assert all(isinstance(token, int) for token in step(loaded, row(0, (5, 6, 7), (1,)), row(1, (9,), (2,))))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_packed_linear_is_the_plain_one(dtype: torch.dtype, bias: bool) -> None:
+    if not packs(dtype):
+        pytest.skip(f"no packed linears in {dtype} here")
+    torch.manual_seed(1)
+    weight, offset = torch.randn(48, 33, dtype=dtype), torch.randn(48, dtype=dtype) if bias else None
+    for rows in (1, 2, 7, 40):
+        x = torch.randn(rows, 33, dtype=dtype)
+        expected = torch.nn.functional.linear(x.double(), weight.double(), None if offset is None else offset.double())
+        got = Linear(weight, offset, packed=True)(x)
+        torch.testing.assert_close(got.double(), expected, atol=1e-4 if dtype is torch.float32 else 0.3, rtol=0.02)
+
+
+def test_plain_linears_on_request(folder: Path) -> None:
+    plain = load_model(EngineConfig("test", str(folder), kv_tokens=64, options={"packed_linears": False}), threads=1)
+    assert plain.details["linears"] == "plain torch"
+    packed = load_model(EngineConfig("test", str(folder), kv_tokens=64), threads=1)
+    assert packed.details["linears"] == ("packed by oneDNN" if packs(torch.float32) else "plain torch")
+    assert step(plain, row(0, (5, 6, 7), (1,))) == step(packed, row(0, (5, 6, 7), (1,)))

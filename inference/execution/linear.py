@@ -1,0 +1,39 @@
+"""Linear layers in the fastest form that this torch and processor offer.
+
+oneDNN's own weight layout saves the copy that `torch.nn.functional.linear` makes of the weight on each call with more
+than one row: two to eight rows then cost little more than one.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+
+@cache
+def packs(dtype: torch.dtype) -> bool:
+    """Whether weights of `dtype` can be packed here: tried once, on a small one."""
+    weight, row = torch.ones(16, 16, dtype=dtype), torch.ones(1, 16, dtype=dtype)
+    try:
+        with torch.inference_mode():
+            return bool(torch.equal(Linear(weight, packed=True)(row), torch.full_like(row, 16)))
+    except (RuntimeError, AttributeError):  # this processor or this torch has no such operator
+        return False
+
+
+class Linear:
+    """x [T, in] → x · weightᵀ + bias [T, out]. The weight given may be dropped by the caller afterwards."""
+
+    __slots__ = ("_bias", "_packed", "_weight")
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, packed: bool) -> None:
+        self._bias = bias
+        self._packed = packed
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous()) if packed else weight  # noqa: SLF001 - torch's only name for it
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if not self._packed:
+            return torch.nn.functional.linear(x, self._weight, self._bias)
+        result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")  # noqa: SLF001 - the same
+        return result
