@@ -8,50 +8,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer as RustTokenizer
-from tokenizers import decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
 
 from inference.errors import InvalidRequestError
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.tokenizer import FolderTokenizer
 from inference.types import Message
-
-CONTROL = ["<|im_start|>", "<|im_end|>"]
-TEMPLATE = (
-    "{% for message in messages %}"
-    "{% if message['role'] == 'refused' %}{{ raise_exception('no such role') }}{% endif %}"
-    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] | trim + '<|im_end|>\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-
-
-def build(folder: Path, template: str | None) -> None:
-    rust = RustTokenizer(models.BPE())
-    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    rust.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=CONTROL,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    rust.train_from_iterator(["the quick brown fox, the end of the text <im"] * 4, trainer)
-    rust.post_processor = processors.TemplateProcessing(
-        single="<|im_start|> $A <|im_end|>", special_tokens=[("<|im_start|>", 0), ("<|im_end|>", 1)]
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=rust, eos_token="<|im_end|>", bos_token="<|im_start|>", pad_token="<|im_end|>"
-    )
-    tokenizer.chat_template = template
-    tokenizer.save_pretrained(str(folder))
+from tests.inference.text.folders import CONTROL, save_tokenizer
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> FolderTokenizer:
     folder = tmp_path_factory.mktemp("tokenizer")
-    build(folder, TEMPLATE)
+    save_tokenizer(folder)
     return FolderTokenizer(folder)
 
 
@@ -115,7 +83,7 @@ def test_a_template_may_refuse(tokenizer: FolderTokenizer) -> None:
 
 
 def test_a_model_without_template_takes_no_chat(tmp_path: Path) -> None:
-    build(tmp_path, None)
+    save_tokenizer(tmp_path, None)
     with pytest.raises(InvalidRequestError) as caught:
         FolderTokenizer(tmp_path).prompt(turns("hello"))
     assert caught.value.code == "no_chat_template"
