@@ -101,6 +101,8 @@ def test_one_locked_wallet_does_not_stop_the_others(desk, other):
 
 
 def test_statements_are_prepared_at_connect_and_never_scan_a_table(desk):
+    with connection.cursor() as cursor:  # known to be empty: the planner's best reason for a scan
+        cursor.execute("VACUUM ANALYZE billing_wallet, billing_hold, billing_creditgrant, billing_usagerecord")
     desk.ask_one(release(reserve(make_wallet(), 1)))
 
     async def plans():
@@ -108,9 +110,7 @@ def test_statements_are_prepared_at_connect_and_never_scan_a_table(desk):
         cursor = await own.execute("SELECT name, statement, parameter_types::text[] FROM pg_prepared_statements")
         found = {}
         for name, statement, kinds in await cursor.fetchall():
-            values = ", ".join(
-                {"{}": "'{}'", "timestamp": "'epoch'", "smallint": "'0'"}[sample(kind)] for kind in kinds
-            )
+            values = ", ".join(map(sample, kinds))
             explained = await own.execute(f"EXPLAIN EXECUTE {name}({values})" if values else "SELECT ''", prepare=False)
             found[statement] = "\n".join(line for (line,) in await explained.fetchall())
         return found
