@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
@@ -27,16 +26,15 @@ from gateway.outcome import Outcome
 from gateway.principal import Principal
 from gateway.privacy import end_user_digest
 from gateway.refusal import Refusal
-from gateway.settlement import close_hold, closing
+from gateway.settlement import close_hold, closing, end_of, exact_end
 from inference.errors import EngineError, UnpreparedError, UnreachableError
-from inference.types import Delta, EngineFault, Event, Finished, FinishReason, NothingRan, Started, Usage, Vector
+from inference.types import Delta, EngineFault, Event, Finished, FinishReason, Started, Usage, Vector
 from routing.types import Route
 
 if TYPE_CHECKING:
     from gateway.runtime import Runtime
 
 REFUSAL_GRACE = 0.25  # an engine that refuses does so at once: wait that long to answer with a status
-EVIDENCE_SECONDS = 1.0
 CANCEL_SECONDS = 10.0  # an engine that was told to stop and says nothing is left to the sweep
 EXTEND_RETRY_SECONDS = 0.2
 
@@ -300,8 +298,8 @@ class Generation:
     async def _settle(self, finished: Finished) -> tuple[int, Outcome]:
         """Close the hold; return what to leave taken from the credit bucket, and the outcome."""
         if not finished.exact:
-            finished = await self._better(finished)
-        reason, error, sluice_reason = self._end_of(finished)
+            finished = await exact_end(self.engine, self.id, finished)
+        reason, error, sluice_reason = end_of(finished, self._fault, is_exhausted=self._meter.is_exhausted)
         operation = closing(
             self.id,
             self.principal.wallet,
@@ -328,32 +326,6 @@ class Generation:
             duration_ms=self._duration_ms(),
         )
         return answer.charge, outcome
-
-    async def _better(self, lost: Finished) -> Finished:
-        """Return the end with the worker's own record of the usage, if it can be had at once; the error stays."""
-        try:
-            async with asyncio.timeout(EVIDENCE_SECONDS):
-                evidence = await self.engine.usage_of(self.id.hex)
-        except (EngineError, TimeoutError):
-            return lost
-        match evidence:
-            case Finished(exact=True, usage=usage):
-                return replace(lost, usage=usage, exact=True)
-            case NothingRan():
-                return replace(lost, usage=Usage(), exact=True)
-        return lost
-
-    def _end_of(self, finished: Finished) -> tuple[FinishReason, EngineFault | None, str | None]:
-        """Return reason, error and sluice_reason as the client is told them."""
-        if finished.error is not None:
-            return FinishReason.ERROR, finished.error, None
-        if finished.reason is FinishReason.CANCELLED and self._fault is not None:
-            return FinishReason.ERROR, self._fault, None
-        if finished.reason is FinishReason.ALLOWANCE:
-            if self._meter.is_exhausted:
-                return FinishReason.LENGTH, None, "credit_exhausted"
-            return FinishReason.ERROR, faults.LEDGER_SLOW, None
-        return finished.reason, None, None
 
     def _pending(self, reason: FinishReason, usage: Usage) -> Outcome:
         self._runtime.metrics.settlements_pending.inc()
@@ -392,13 +364,8 @@ class Generation:
         return round((asyncio.get_running_loop().time() - self._arrived_at) * 1000)
 
     def _report(self, outcome: Outcome) -> None:
-        metrics = self._runtime.metrics
         reason = outcome.error.code if outcome.error else outcome.sluice_reason or outcome.reason.value
-        metrics.generations.labels(self.route.model, reason).inc()
-        if outcome.ttft_ms is not None:
-            metrics.ttft.labels(self.route.model).observe(outcome.ttft_ms / 1000)
-        if outcome.duration_ms is not None:
-            metrics.duration.labels(self.route.model).observe(outcome.duration_ms / 1000)
+        self._runtime.metrics.generation_ended(self.route.model, reason, outcome)
         log.info(
             "generation_ended",
             model=self.route.model,

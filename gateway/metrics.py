@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from gateway.outcome import Outcome
 from inference.types import Health
 
 TTFT_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0)
@@ -61,6 +62,14 @@ class Metrics:
         for name, count in classes.items():
             self.tokens.labels(model, name).inc(count)
         self.credits.labels(model).inc(charge)
+
+    def generation_ended(self, model: str, reason: str, outcome: Outcome) -> None:
+        """Count an ended generation and its times."""
+        self.generations.labels(model, reason).inc()
+        if outcome.ttft_ms is not None:
+            self.ttft.labels(model).observe(outcome.ttft_ms / 1000)
+        if outcome.duration_ms is not None:
+            self.duration.labels(model).observe(outcome.duration_ms / 1000)
 
     def deployment_seen(self, name: str, health: Health) -> None:
         """Show a deployment's latest health."""

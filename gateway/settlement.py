@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -13,10 +14,14 @@ from billing import rating
 from billing.rating import CardPrices
 from billing.writer.errors import WriterError
 from billing.writer.operations import Release, Settle, Settled, Stale
+from gateway.faults import LEDGER_SLOW
 from gateway.ledger import Ledger
-from inference.types import Finished
+from inference.engine import Engine
+from inference.errors import EngineError
+from inference.types import EngineFault, Finished, FinishReason, NothingRan, Usage
 
 SETTLE_SECONDS = 5.0
+EVIDENCE_SECONDS = 1.0
 RETRY_SECONDS = 0.1
 
 log = structlog.get_logger(__name__)
@@ -47,6 +52,36 @@ def closing(
         facts=facts,
         exact=finished.exact,
     )
+
+
+def end_of(
+    finished: Finished, fault: EngineFault | None, *, is_exhausted: bool
+) -> tuple[FinishReason, EngineFault | None, str | None]:
+    """Return reason, error and sluice_reason as the client is told them; `fault` is why we stopped it, if we did."""
+    if finished.error is not None:
+        return FinishReason.ERROR, finished.error, None
+    if finished.reason is FinishReason.CANCELLED and fault is not None:
+        return FinishReason.ERROR, fault, None
+    if finished.reason is FinishReason.ALLOWANCE:
+        if is_exhausted:
+            return FinishReason.LENGTH, None, "credit_exhausted"
+        return FinishReason.ERROR, LEDGER_SLOW, None
+    return finished.reason, None, None
+
+
+async def exact_end(engine: Engine, request: UUID, lost: Finished) -> Finished:
+    """Return `lost` with the usage of the worker's own record, if that can be had at once; the error stays."""
+    try:
+        async with asyncio.timeout(EVIDENCE_SECONDS):
+            evidence = await engine.usage_of(request.hex)
+    except (EngineError, TimeoutError):
+        return lost
+    match evidence:
+        case Finished(exact=True, usage=usage):
+            return replace(lost, usage=usage, exact=True)
+        case NothingRan():
+            return replace(lost, usage=Usage(), exact=True)
+    return lost
 
 
 async def close_hold(ledger: Ledger, operation: Settle | Release) -> Settled | None:
