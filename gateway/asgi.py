@@ -10,7 +10,8 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
 django_application = get_asgi_application()
 
-from gateway.consumers.responses import ResponsesConsumer  # noqa: E402 - models need Django to be set up
+from gateway.consumers.doors import Doors  # noqa: E402 - models need Django to be set up
+from gateway.consumers.responses import ResponsesConsumer  # noqa: E402
 from gateway.edge.chat import chat_completions  # noqa: E402
 from gateway.edge.embeddings import embeddings  # noqa: E402
 from gateway.edge.lifespan import lifespan  # noqa: E402
@@ -41,7 +42,9 @@ application = guarded(
                     re_path(r"", django_application),
                 ]
             ),
-            "websocket": URLRouter([path("v1/responses", ResponsesConsumer.as_asgi()), re_path(r"", refuse_websocket)]),
+            "websocket": URLRouter(
+                [path("v1/responses", ResponsesConsumer.as_asgi(doors=Doors())), re_path(r"", refuse_websocket)]
+            ),
         }
     )
 )

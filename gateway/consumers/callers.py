@@ -32,6 +32,11 @@ class Caller(Protocol):
         """Whether our own events and fields are wanted."""
         ...
 
+    @property
+    def owner(self) -> UUID:
+        """Whose socket it is: the key's tenant, or the user."""
+        ...
+
     async def principal(self, metadata: Mapping[str, str]) -> Principal:
         """Who is charged for a message with this metadata; a Refusal when the right is gone."""
         ...
@@ -47,17 +52,13 @@ async def caller_of(scope: Scope) -> Caller:
     query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=32)
     token = bearer_of(scope)
     if token is not None:
-        key_caller = KeyCaller(runtime, token, wants_account=query.get("sluice") == ["1"])
-        await key_caller.principal({})
-        return key_caller
+        return await KeyCaller.enter(runtime, token, wants_account=query.get("sluice") == ["1"])
     session = _session_of(scope)
     if session is None:
         raise missing_key()
     if not _is_same_origin(scope):
         raise Refusal(403, "origin_not_allowed", "This page may not open a websocket with your session.")
-    session_caller = SessionCaller(runtime, session, project=query.get("project", [None])[-1])
-    await session_caller.user()
-    return session_caller
+    return await SessionCaller.enter(runtime, session, project=query.get("project", [None])[-1])
 
 
 class KeyCaller:
@@ -67,6 +68,14 @@ class KeyCaller:
         self._runtime = runtime
         self._token = token
         self.wants_account = wants_account
+        self.owner = UUID(int=0)
+
+    @classmethod
+    async def enter(cls, runtime: Runtime, token: str, *, wants_account: bool) -> KeyCaller:
+        """The holder of `token`, if the key is good."""
+        caller = cls(runtime, token, wants_account=wants_account)
+        caller.owner = (await caller.principal({})).tenant
+        return caller
 
     async def principal(self, metadata: Mapping[str, str]) -> Principal:
         """The key's principal, as long as the key is good."""
@@ -86,6 +95,14 @@ class SessionCaller:
         self._runtime = runtime
         self._session = session
         self._project = project
+        self.owner = UUID(int=0)
+
+    @classmethod
+    async def enter(cls, runtime: Runtime, session: str, *, project: str | None) -> SessionCaller:
+        """The user of `session`, if they are signed in."""
+        caller = cls(runtime, session, project=project)
+        caller.owner = await caller.user()
+        return caller
 
     async def user(self) -> UUID:
         """The session's user, as long as they are signed in."""

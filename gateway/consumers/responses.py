@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from typing import Any
 from uuid import UUID
 
@@ -14,10 +14,11 @@ from channels.exceptions import StopConsumer
 
 from billing.ids import uuid7
 from gateway.consumers.callers import Caller, caller_of
+from gateway.consumers.doors import Doors
 from gateway.consumers.lanes import Lane, Lanes
 from gateway.consumers.memory import Memory
 from gateway.consumers.outlet import Outlet
-from gateway.edge.http import runtime_of
+from gateway.edge.http import Receive, Scope, Send, runtime_of
 from gateway.edge.response_events import Event, ResponseEvents
 from gateway.edge.wire.decode import decode, unsupported
 from gateway.edge.wire.limits import MAX_FRAME_BYTES
@@ -44,16 +45,31 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
 
     channel_layer_alias = None  # tokens never travel through a channel layer
 
+    def __init__(self, doors: Doors) -> None:
+        super().__init__()
+        self._doors = doors
+        self._ending = ExitStack()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the socket; however it ends, what runs is stopped (and settled without us)."""
+        with self._ending:
+            await super().__call__(scope, receive, send)
+
     async def websocket_connect(self, message: dict[str, Any]) -> None:
         """Accept a caller with a right to ask; a Refusal answers the handshake with its status and body."""
         self._runtime = runtime_of(self.scope)
         self._caller: Caller = await caller_of(self.scope)
+        self._doors.enter(self._caller.owner)
+        self._ending.callback(self._doors.leave, self._caller.owner)
         self._outlet = Outlet(self.send)
-        self._memory = Memory()
+        self._ending.callback(self._outlet.shut)
         self._lanes = Lanes(self._runtime, self._respond)
+        self._ending.callback(self._lanes.close)
+        self._memory = Memory()
         self._quiet_since = self._opened_at = asyncio.get_running_loop().time()
         await self.send({"type": "websocket.accept"})
         self._clock = asyncio.create_task(self._watch_clock())
+        self._ending.callback(self._clock.cancel)
 
     async def websocket_receive(self, message: dict[str, Any]) -> None:
         """Take one client event; one that is wrong is answered with an error event."""
@@ -86,10 +102,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         await self._outlet.refuse(refusal, self.scope["request_id"], stream_id)
 
     async def websocket_disconnect(self, message: dict[str, Any]) -> None:
-        """Stop what runs; it is settled without us."""
-        self._outlet.shut()
-        self._lanes.close()
-        self._clock.cancel()
+        """End the consumer."""
         raise StopConsumer
 
     # -- one response -------------------------------------------------------------------------------------------------

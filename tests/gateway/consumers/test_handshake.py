@@ -10,7 +10,8 @@ from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.sessions.backends.db import SessionStore
 
-from gateway.consumers import callers
+from gateway.consumers import callers, responses
+from gateway.consumers.doors import Doors
 from gateway.models import User
 from gateway.refusal import Refusal
 from inference.types import Started
@@ -90,6 +91,30 @@ async def test_session_from_a_foreign_page_is_refused(app, signed_in, origin):
 async def test_default_ports_are_the_same_origin(app, signed_in, origin, host):
     socket = await Socket(app, key=None, headers={**OURS, "origin": origin, "host": host}).opened()
     await socket.leave()
+
+
+async def test_sockets_of_one_owner_are_counted(app, signed_in, monkeypatch):
+    doors = Doors(most=2)
+    monkeypatch.setattr(responses.ResponsesConsumer, "__init__", counted_by(doors))
+    sockets = [await Socket(app).opened() for _ in range(2)]
+    await Socket(app).refused(429, "too_many_connections")
+    sockets.append(await Socket(app, key=None, headers=OURS).opened())  # a user counts apart
+    await Socket(app, key="sk-bad").refused(401, "invalid_api_key")
+    assert len(doors) == 3
+    await sockets.pop(0).leave()
+    sockets.append(await Socket(app).opened())
+    for socket in sockets:
+        await socket.leave()
+    assert len(doors) == 0
+
+
+def counted_by(doors):
+    make = responses.ResponsesConsumer.__init__
+
+    def init(self, **_):
+        make(self, doors)
+
+    return init
 
 
 async def test_session_that_ended_is_refused(app, signed_in):

@@ -8,6 +8,7 @@ import pytest
 
 from billing.ids import uuid7
 from gateway.consumers import responses
+from gateway.consumers.doors import Doors
 from gateway.consumers.outlet import Outlet
 from gateway.edge.wire.limits import MAX_FRAME_BYTES
 from gateway.refusal import Refusal
@@ -277,6 +278,16 @@ async def test_key_is_asked_anew_for_each_response(socket, world):
     assert len(world.generations) == 1
 
 
+async def test_socket_that_the_server_cancels_stops_everything(socket, world):
+    world.script = [Started(0), asyncio.Event(), done()]
+    socket.send(CREATE)
+    generation = await world.generation()
+    socket.task.cancel()
+    await asyncio.gather(socket.task, return_exceptions=True)
+    assert generation.left.is_set()
+    await world.runtime.settled()
+
+
 async def test_idle_socket_is_closed(app, monkeypatch):
     monkeypatch.setattr(responses, "IDLE_SECONDS", 0.01)
     socket = await Socket(app).opened()
@@ -295,7 +306,7 @@ async def test_old_socket_is_closed_after_what_runs():
         async def idle(self):
             await gate.wait()
 
-    consumer = responses.ResponsesConsumer()
+    consumer = responses.ResponsesConsumer(Doors())
     consumer.scope = {"request_id": uuid7()}
     consumer._outlet = Outlet(sent.put)
     consumer._lanes = Busy()
