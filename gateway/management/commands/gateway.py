@@ -11,11 +11,12 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from gateway.edge.wire.limits import MAX_FRAME_BYTES
 from gateway.home import HomeInUseError, HomeLock
+from gateway.logs import configure_logs
 from gateway.supervisor import FATAL
 
 
 class Command(BaseCommand):
-    """Serve HTTP and websockets until SIGTERM; then let running generations end, for at most ten seconds."""
+    """Serve HTTP and websockets until SIGTERM; then let running generations end, for at most six seconds."""
 
     help = "Run one gateway process."
 
@@ -30,6 +31,7 @@ class Command(BaseCommand):
             except HomeInUseError as error:
                 self.stderr.write(str(error))
                 sys.exit(FATAL)
+        configure_logs()
         uvicorn.run(
             "gateway.asgi:application",
             host=options["host"],
@@ -37,7 +39,7 @@ class Command(BaseCommand):
             lifespan="on",
             ws_per_message_deflate=False,
             ws_max_size=2 * MAX_FRAME_BYTES,
-            timeout_graceful_shutdown=8,
+            timeout_graceful_shutdown=6,  # the runtime then closes its books; the supervisor waits for ten in all
             timeout_keep_alive=30,
             access_log=False,
             log_config=None,
