@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from types import SimpleNamespace
 from uuid import UUID
 
-from billing.ids import uuid7
 from billing.limits.types import Bucket, BucketState
 from billing.rating import CardPrices
 from gateway.intent import Intent
@@ -238,6 +236,3 @@ class World:
             await application({**scope, "state": state}, receive, send)
 
         return with_state
-
-
-__all__ = ["CHARGE", "KEY", "ROUTE", "USAGE", "World", "datetime", "done", "hello", "principal", "uuid7"]
