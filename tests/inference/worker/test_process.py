@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
@@ -19,6 +20,7 @@ from inference.errors import DrainingError, InvalidRequestError, OverloadedError
 from inference.types import Delta, Event, Finished, FinishReason, Lost, NothingRan, Prepared, Running
 from inference.worker import client
 from inference.worker.client import WorkerEngine
+from inference.worker.protocol import Renew
 from tests.inference.engine_contract import chat, collect, embedding, end_of, evidence, run, same, text_of, until
 from tests.inference.worker.processes import ECHO, EMBEDDER, SLOW, WorkerProcess, ready
 
@@ -369,3 +371,27 @@ async def test_what_cannot_travel_is_refused_and_costs_nothing(start: Open, engi
     with pytest.raises(InvalidRequestError, match="larger"):
         await engine.prepare(chat("x" * (33 * 1024 * 1024)))
     assert text_of(await run(engine, chat("fine"))) == "fine"
+
+
+async def test_a_busy_event_loop_does_not_take_its_worker_for_dead(start: Open, engine_of: Open) -> None:
+    worker = start(ECHO)
+    engine = await engine_of(worker, "echo", renew_seconds=0.05, silence_seconds=0.2)
+    link = engine._session._link
+    link.send(Renew(0))
+    time.sleep(0.4)  # noqa: ASYNC251  the loop itself stands still: the answer waits in the socket meanwhile
+    # Whatever order a loop serves descriptors and timers in, the judge looks into the socket by itself.
+    link._loop.remove_reader(link._descriptor)
+    await asyncio.sleep(0.3)
+    assert engine._session._link is link
+    link._loop.add_reader(link._descriptor, link._drain)
+    assert text_of(await run(engine, chat("here"))) == "here"
+
+
+async def test_deployments_of_one_worker_share_a_session(start: Open, engine_of: Open) -> None:
+    worker = start(ECHO, EMBEDDER)
+    engine, embedder = await engine_of(worker, "echo"), await engine_of(worker, "embedder")
+    assert engine._session is embedder._session
+    await embedder.close()
+    assert text_of(await run(engine, chat("still open"))) == "still open"
+    await engine.close()
+    assert worker.config.endpoint not in client._sessions.get(asyncio.get_running_loop(), {})
