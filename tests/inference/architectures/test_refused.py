@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from inference.architectures import transformers as path
+from inference.architectures.loader import resolve
 from inference.config import EngineConfig
 from inference.errors import ModelRefusedError
 from inference.execution.load import load_model
@@ -64,6 +65,22 @@ def test_sources_that_lead_nowhere(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"not a model" * 100)
     assert "can't be read as GGUF" in refusal(broken, options={"cache": str(tmp_path / "cache")})
+
+
+def test_a_hub_model_is_fetched_by_id_and_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    asked: list[tuple[str, str | None, Path]] = []
+
+    def download(repo: str, *, revision: str | None, cache_dir: Path, allow_patterns: list[str]) -> str:
+        assert "*.safetensors" in allow_patterns
+        asked.append((repo, revision, cache_dir))
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert resolve("owner/name", tmp_path / "c") == resolve("owner/na.me-2@v1.0", tmp_path / "c") == tmp_path
+    assert asked == [("owner/name", None, tmp_path / "c" / "hub"), ("owner/na.me-2", "v1.0", tmp_path / "c" / "hub")]
+    (tmp_path / "config.json").unlink()
+    assert "owner/name has no config.json" in refusal("owner/name")
 
 
 def test_a_hub_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

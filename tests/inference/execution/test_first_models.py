@@ -70,20 +70,21 @@ def test_what_is_there_is_kept_without_its_package(tmp_path: Path, monkeypatch: 
     assert first_models.install(tmp_path) == {first_models.CHAT: folder}
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The installed models: of the home that SLUICE_TEST_MODELS names, where it has them, else made here."""
-    if first_models.missing():
+def installed(name: str, unwanted: str, factory: pytest.TempPathFactory) -> Path:
+    """The folder of one first model: in the home that SLUICE_TEST_MODELS names, else made here; not the other's."""
+    if name in first_models.missing():
         pytest.skip("the first models' packages are not installed")
     named = os.environ.get("SLUICE_TEST_MODELS")
-    return first_models.install(Path(named) if named else tmp_path_factory.mktemp("home"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(first_models, unwanted, ("no-such-package", ""))
+        return first_models.install(Path(named) if named else factory.mktemp("home"))[name]
 
 
 @pytest.mark.model
-def test_embeddings_equal_the_reference(folders: dict[str, Path]) -> None:
+def test_embeddings_equal_the_reference(tmp_path_factory: pytest.TempPathFactory) -> None:
     from transformers import AutoTokenizer, BertModel
 
-    folder = folders[first_models.EMBEDDING]
+    folder = installed(first_models.EMBEDDING, "CHAT_FILE", tmp_path_factory)
     loaded = load_model(EngineConfig("test", str(folder)), threads=1)
     assert (loaded.max_input, loaded.vector_width) == (256, 384)
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -103,10 +104,10 @@ def prompt_ids(tokenizer: Any, text: str) -> list[int]:
 
 @pytest.mark.model
 @pytest.mark.slow
-def test_chat_equals_generate_on_twenty_prompts(folders: dict[str, Path]) -> None:
+def test_chat_equals_generate_on_twenty_prompts(tmp_path_factory: pytest.TempPathFactory) -> None:
     from transformers import AutoTokenizer
 
-    folder = folders[first_models.CHAT]
+    folder = installed(first_models.CHAT, "EMBEDDING_FILE", tmp_path_factory)
     loaded = load_model(EngineConfig("test", str(folder), dtype="float32", kv_tokens=4096))
     assert loaded.details["architecture"] == "own decoder (llama)"
     assert loaded.max_context == 8192
