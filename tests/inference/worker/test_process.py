@@ -377,10 +377,10 @@ async def test_a_busy_event_loop_does_not_take_its_worker_for_dead(start: Open, 
     worker = start(ECHO)
     engine = await engine_of(worker, "echo", renew_seconds=0.05, silence_seconds=0.2)
     link = engine._session._link
-    link.send(Renew(0))
-    time.sleep(0.4)  # noqa: ASYNC251  the loop itself stands still: the answer waits in the socket meanwhile
     # Whatever order a loop serves descriptors and timers in, the judge looks into the socket by itself.
     link._loop.remove_reader(link._descriptor)
+    link.send(Renew(0))
+    time.sleep(0.4)  # noqa: ASYNC251  the loop itself stands still: the answer waits in the socket meanwhile
     await asyncio.sleep(0.3)
     assert engine._session._link is link
     link._loop.add_reader(link._descriptor, link._drain)
