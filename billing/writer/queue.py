@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -26,6 +26,9 @@ RECONNECT_FIRST, RECONNECT_LAST = 0.020, 0.500
 CLOSE_SECONDS = 5.0
 SETTLE_SECONDS = 5.0
 """How long an operation whose wallet somebody else holds is tried again before its caller is told."""
+FORGET_SECONDS = 20.0
+"""A reserve of unknown outcome is not sent again after this long: its hold's lease may be over, its hold swept and
+closed, and a second hold under a closed id could never be closed. If there is a hold, the sweep finds it."""
 
 logger = logging.getLogger("billing.writer")
 
@@ -51,6 +54,12 @@ class Entry:
     def is_pointless(self) -> bool:
         """True when nobody waits any more for what has not been started and need not be."""
         return self.future.cancelled() and isinstance(self.operation, Reserve | Extend | Renew)
+
+    @property
+    def is_forgotten(self) -> bool:
+        """True for a reserve that nobody waits for and that must not be asked again."""
+        is_old = time.monotonic() - self.queued_at > FORGET_SECONDS
+        return is_old and self.future.done() and isinstance(self.operation, Reserve)
 
 
 class Writer:
@@ -157,8 +166,10 @@ class Writer:
         self._queue.extendleft(reversed(stays))
         return batch
 
-    async def _apply(self, batch: Sequence[Entry], tries: int) -> None:
+    async def _apply(self, batch: list[Entry], tries: int) -> None:
         """Answer every entry of the batch; what can't be applied fails alone, found by halving."""
+        if not batch:
+            return
         try:
             answers = await self._flush(batch, tries)
         except ConflictError as error:
@@ -184,12 +195,15 @@ class Writer:
         await self._apply(batch[:middle], tries=0)
         await self._apply(batch[middle:], tries=0)
 
-    async def _flush(self, batch: Sequence[Entry], tries: int) -> list[Answer | PutAside]:
-        """Apply the batch as one flush: again after conflicts, and by the same ids after an unknown outcome."""
-        operations = [entry.operation for entry in batch]
+    async def _flush(self, batch: list[Entry], tries: int) -> list[Answer | PutAside]:
+        """Apply the batch as one flush: again after conflicts, and by the same ids after an unknown outcome.
+
+        The answers are those to the batch as it is afterwards: forgotten reserves have been taken out.
+        """
         rolled = {request for entry in batch if entry.is_rolled for request in requests_of(entry.operation)}
         pause = RECONNECT_FIRST
         while True:
+            operations = [entry.operation for entry in batch]
             try:
                 return await self._driver.flush(operations, rolled)
             except ConflictError:
@@ -203,6 +217,7 @@ class Writer:
                 logger.warning("flush of %d operations: %s", len(batch), error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, RECONNECT_LAST)
+                batch[:] = [entry for entry in batch if not entry.is_forgotten]
 
     def _deliver(self, entry: Entry, answer: Answer | PutAside) -> None:
         if isinstance(answer, PutAside):

@@ -73,6 +73,26 @@ def test_a_lost_reply_is_asked_for_again_by_id(desk, faulty):
     assert LedgerTransfer.objects.filter(request=made.request).count() == 1
 
 
+def test_a_reserve_of_long_unknown_outcome_is_left_to_the_sweep(desk, faulty, monkeypatch):
+    monkeypatch.setattr(queue, "FORGET_SECONDS", 0)
+    wallet = make_wallet(credit=100)
+    lost, made = reserve(wallet, 10), reserve(wallet, 20)
+    desk.ask_one(made)
+    faulty.flushed.clear()
+    faulty.after = times(1, LostError("reply lost"))
+
+    async def leave():
+        caller = asyncio.ensure_future(desk.writer.submit(lost))
+        closing = asyncio.ensure_future(desk.writer.submit(settle(made, 5)))
+        await until(lambda: faulty.flushed)
+        caller.cancel()
+        return await closing
+
+    assert desk.runner.run(leave()) == Settled(5, 95, 10)
+    assert [type(op).__name__ for op in faulty.flushed[-1]] == ["Settle"]
+    assert Hold.objects.get().id == lost.request
+
+
 def test_a_conflict_is_tried_again_and_then_in_halves(desk, faulty):
     wallet = make_wallet(credit=100)
     faulty.before = times(queue.CONFLICT_TRIES, ConflictError("in the way"))
