@@ -113,7 +113,7 @@ async def test_a_killed_worker_ends_each_stream_with_its_last_usage(start: Open,
 
 async def test_silence_alone_ends_the_requests(start: Open, engine_of: Open) -> None:
     worker = start(SLOW)
-    engine = await engine_of(worker, "slow", renew_seconds=0.05, silence_seconds=0.4)
+    engine = await engine_of(worker, "slow", renew_seconds=0.05, silence_seconds=1.0)
     stream = await Streaming.start(engine)
     assert worker.process is not None
     worker.process.send_signal(signal.SIGSTOP)
@@ -142,7 +142,7 @@ async def test_a_second_worker_on_one_record_refuses(start: Open, engine_of: Ope
 
 
 async def test_the_requests_of_a_gateway_that_vanished_are_cancelled(start: Open, engine_of: Open) -> None:
-    worker = start(SLOW, session_seconds=0.3)
+    worker = start(SLOW, session_seconds=1.0)
     engine = await engine_of(worker, "slow", renew_seconds=0.05)
     stream = await Streaming.start(engine)
     # The gateway's process stands still: nothing is sent, the socket stays open.
@@ -375,12 +375,13 @@ async def test_what_cannot_travel_is_refused_and_costs_nothing(start: Open, engi
 
 async def test_a_busy_event_loop_does_not_take_its_worker_for_dead(start: Open, engine_of: Open) -> None:
     worker = start(ECHO)
-    engine = await engine_of(worker, "echo", renew_seconds=0.05, silence_seconds=0.2)
+    engine = await engine_of(worker, "echo", renew_seconds=0.05, silence_seconds=1.0)
     link = engine._session._link
     # Whatever order a loop serves descriptors and timers in, the judge looks into the socket by itself.
     link._loop.remove_reader(link._descriptor)
     link.send(Renew(0))
-    time.sleep(0.4)  # noqa: ASYNC251  the loop itself stands still: the answer waits in the socket meanwhile
+    await asyncio.sleep(0)  # what the sending found in the socket has been read
+    time.sleep(1.2)  # noqa: ASYNC251  the loop itself stands still: the answer waits in the socket meanwhile
     await asyncio.sleep(0.3)
     assert engine._session._link is link
     link._loop.add_reader(link._descriptor, link._drain)

@@ -1,0 +1,27 @@
+"""What a client leaves open is the model's own recommendation, before that the operator's; what it says counts."""
+
+import json
+
+import pytest
+
+from inference.config import EngineConfig
+from inference.types import SamplingParams
+from inference.worker.served import recommended_sampling
+
+
+def test_open_fields_take_the_recommendation():
+    sampling = SamplingParams(top_p=0.5, unset=("temperature", "min_p"))
+    completed = sampling.completed({"temperature": 0.2, "top_p": 0.9})
+    assert completed == SamplingParams(temperature=0.2, top_p=0.5)
+
+
+def test_generation_config_is_read_as_far_as_it_speaks_of_sampling(tmp_path):
+    assert recommended_sampling(tmp_path) == {}
+    stated = {"temperature": 0.6, "top_k": 20, "eos_token_id": 2, "top_p": None}
+    (tmp_path / "generation_config.json").write_text(json.dumps(stated))
+    assert recommended_sampling(tmp_path) == {"temperature": 0.6, "top_k": 20}
+
+
+def test_an_operator_can_recommend_only_sampling():
+    with pytest.raises(ValueError, match="sampling.seed"):
+        EngineConfig("d", "x", sampling={"seed": 1})
