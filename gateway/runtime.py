@@ -155,6 +155,13 @@ class Runtime:
             "deployments": "" if self.engines.any_ready() else "no deployment is ready",
         }
 
+    def deployments(self) -> dict[str, str]:
+        """Return each deployment's state by name: "ready", or why it isn't."""
+        return {
+            entry.deployment.name: "ready" if entry.health.ready else entry.health.reason
+            for entry in self.engines.entries()
+        }
+
     async def _missing_triggers(self) -> str:
         from gateway.readiness import missing_triggers
 

@@ -30,7 +30,8 @@ def worker_spec(node: str) -> WorkerConfig:
         endpoint=worker_endpoint(node),
         record=str(settings.SLUICE_HOME / f"worker-{node}.record"),
         secret=secret,
-        engines=tuple(engine_config(row) for row in rows),
+        # Chat first: it is what a newcomer's first request waits for.
+        engines=tuple(engine_config(row) for row in sorted(rows, key=lambda row: "chat" not in row.model.kinds)),
     )
 
 

@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any
 
 
+SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p")
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """One deployment as its worker runs it.
 
     `source` is a hub id, a folder or a GGUF file. `dtype` is "auto" (the checkpoint's), "float32", "bfloat16" or
     "float16". `kv_tokens` is the KV cache's size in tokens. `max_rows` and `max_step_tokens` bound one step;
-    `prefill_chunk` bounds one sequence's part of it. The switches exist for operators and for the equality tests.
+    `prefill_chunk` bounds one sequence's part of it. `sampling` holds values of temperature, top_p, top_k and min_p for clients that
+    leave them open, before the model's own. The switches exist for operators and for the equality tests.
     """
 
     deployment: str
@@ -32,6 +36,7 @@ class EngineConfig:
     max_waiting_per_tenant: int = 64
     prefix_cache: bool = True
     architecture: str = "auto"  # "auto", "decoder", "transformers", "encoder", "fake"
+    sampling: Mapping[str, float] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -40,6 +45,8 @@ class EngineConfig:
                 raise ValueError(f"engine {self.deployment}: {name} must be at least 1")
         if self.dtype not in {"auto", "float32", "bfloat16", "float16"}:
             raise ValueError(f"engine {self.deployment}: dtype {self.dtype!r} is unknown")
+        if unknown := set(self.sampling) - set(SAMPLING_FIELDS):
+            raise ValueError(f"engine {self.deployment}: sampling.{min(unknown)} can't be recommended")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 
 class FinishReason(StrEnum):
@@ -70,6 +71,7 @@ class SamplingParams:
 
     `max_tokens` None means: up to the model's context. `seed` None draws 64 random bits at submission. The noise is a
     pure function of (seed, output position, token id), so batching, preemption and caching never change the result.
+    `unset` names the fields that the client left open: there the model's own recommendation counts, if it has one.
     """
 
     max_tokens: int | None = None
@@ -81,6 +83,12 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    unset: tuple[str, ...] = ()
+
+    def completed(self, recommended: Mapping[str, float]) -> SamplingParams:
+        """Return these with the recommended values where the client left them open."""
+        chosen: dict[str, Any] = {name: recommended[name] for name in self.unset if name in recommended}
+        return replace(self, **chosen, unset=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,13 @@ async def liveness(scope: Scope, receive: Receive, send: Send) -> None:
 async def readiness(scope: Scope, receive: Receive, send: Send) -> None:
     """``/readyz``: 200 when database, triggers, epoch and a deployment are all right, else 503 saying what isn't."""
     require_method(scope, "GET", "HEAD")
-    checks = await runtime_of(scope).readiness()
+    runtime = runtime_of(scope)
+    checks = await runtime.readiness()
     is_ready = not any(checks.values())
     body = {
         "status": "ready" if is_ready else "not ready",
         "checks": {name: problem or "ok" for name, problem in checks.items()},
+        "deployments": runtime.deployments(),
     }
     await send_json(send, 200 if is_ready else 503, body)
 

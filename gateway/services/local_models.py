@@ -24,9 +24,13 @@ DEFAULT_RATES = {
     "chat": {"input": 10_000_000, "cache_read": 1_000_000, "output": 40_000_000},
     "embedding": {"input": 2_000_000, "cache_read": 200_000, "output": 0},
 }
-FIRST_MODELS = {
-    "SmolLM2-135M-Instruct": "General chat, small and quick (Apache-2.0).",
-    "all-MiniLM-L6-v2": "Sentence embeddings, 384 wide (Apache-2.0).",
+FIRST_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    # The GGUF file carries no recommendation; at the API's temperature of 1 so small a model rambles.
+    "SmolLM2-135M-Instruct": (
+        "General chat, small and quick (Apache-2.0).",
+        {"sampling": {"temperature": 0.2, "top_p": 0.9}},
+    ),
+    "all-MiniLM-L6-v2": ("Sentence embeddings, 384 wide (Apache-2.0).", {}),
 }
 
 
@@ -62,7 +66,8 @@ def add_first_models() -> FirstModels:
     for model in answer["models"]:
         name = str(model["name"]).lower()
         if not Deployment.objects.filter(model__name=name).exists():
-            _publish(model, name=name, rate_card=name, options={}, description=FIRST_MODELS[model["name"]])
+            description, options = FIRST_MODELS[model["name"]]
+            _publish(model, name=name, rate_card=name, options=options, description=description)
     ensure_default_routes()
     return FirstModels(tuple(str(model["name"]).lower() for model in answer["models"]), answer["missing"])
 

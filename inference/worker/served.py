@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
-from inference.config import EngineConfig
+from inference.config import SAMPLING_FIELDS, EngineConfig
 from inference.core.config import SchedulerConfig
 from inference.core.encoder import EncodeScheduler, EncodeTask
 from inference.core.output import Output, Stats
@@ -119,6 +121,7 @@ class ServedEngine:
             scheduler for scheduler in (self._generating, self._encoding) if scheduler is not None
         )
         self._caches_prefixes = config.prefix_cache
+        self._recommended = {**recommended_sampling(model.tokenizer_folder), **config.sampling}
         self.info = EngineInfo(
             deployment=config.deployment,
             model=config.model or config.source,
@@ -181,6 +184,7 @@ class ServedEngine:
     def _chat(self, request: GenerationRequest) -> Prompt:
         if not request.messages:
             raise InvalidRequestError("there are no messages", param="messages")
+        request = replace(request, sampling=request.sampling.completed(self._recommended))
         _check_sampling(request.sampling)
         self._check_ids(request.sampling.stop_token_ids, "stop_token_ids")
         ids = tuple(self.tokenizer.prompt(request.messages))
@@ -223,6 +227,13 @@ class ServedEngine:
         for token in ids:
             if not 0 <= token < self.model.vocab_size:
                 raise InvalidRequestError(f"token id {token} is not in the model's vocabulary", param=param)
+
+
+def recommended_sampling(folder: Path) -> dict[str, float]:
+    """Return what the model's own generation_config.json says of sampling; empty without one."""
+    path = folder / "generation_config.json"
+    stated = json.loads(path.read_text()) if path.is_file() else {}
+    return {name: stated[name] for name in SAMPLING_FIELDS if isinstance(stated.get(name), int | float)}
 
 
 def _check_sampling(sampling: SamplingParams) -> None:

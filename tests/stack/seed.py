@@ -20,7 +20,10 @@ from gateway.services.keys import create_key  # noqa: E402
 from routing.services.catalogue import add_model  # noqa: E402
 from routing.services.defaults import ensure_default_routes  # noqa: E402
 
-RATES = {"chat": {"input": 3_000_000, "cache_read": 700_000, "output": 11_000_000}, "embedding": {"input": 1_300_000, "output": 0}}
+RATES = {
+    "chat": {"input": 3_000_000, "cache_read": 700_000, "output": 11_000_000},
+    "embedding": {"input": 1_300_000, "output": 0},
+}
 
 
 def main() -> None:

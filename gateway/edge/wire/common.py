@@ -27,6 +27,7 @@ StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 StopTexts = Annotated[list[StopText], Meta(max_length=16)]
 StopIds = Annotated[list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]], Meta(max_length=64)]
 
+_OPEN = ("temperature", "top_p", "top_k", "min_p")  # what a model may recommend
 _SMALLEST_TOP_P = 1e-9  # top_p 0 means: the likeliest token alone
 
 
@@ -43,7 +44,7 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ignore_eos: bool | None = None
 
     def sampling(self, max_tokens: int | None) -> SamplingParams:
-        """These fields as the engine takes them; what wasn't given gets the API's default."""
+        """These fields as the engine takes them; what wasn't given gets the model's own default, else the API's."""
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         return SamplingParams(
             max_tokens=max_tokens,
@@ -55,6 +56,7 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             stop=stop,
             stop_token_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
+            unset=tuple(name for name in _OPEN if getattr(self, name) is None),
         )
 
 

@@ -84,12 +84,17 @@ class _Watch:
         path = "/readyz" if self.has_engines else "/healthz"
         try:
             with urllib.request.urlopen(f"{self._base_url}{path}", timeout=0.5) as answer:  # noqa: S310 - our own
-                json.load(answer)
+                states: dict[str, str] = json.load(answer).get("deployments", {})
         except (urllib.error.URLError, TimeoutError, ConnectionError, ValueError):
+            return False
+        if "loading" in states.values():
             return False
         seconds = time.monotonic() - self._started
         note = "" if self.has_engines else " (no model yet: `manage.py models add`)"
         self._tell(f"ready in {seconds:.1f} s on {self._base_url}{note}")
+        for name, state in states.items():
+            if state != "ready":
+                self._tell(f"not served: {name}: {state}")
         return True
 
     def _look(self, supervisor: Supervisor | None) -> None:

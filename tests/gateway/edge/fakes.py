@@ -107,6 +107,9 @@ class FakeRuntime:
     async def readiness(self) -> dict[str, str]:
         return self.checks
 
+    def deployments(self) -> dict[str, str]:
+        return {"small": "ready"}
+
     async def current_snapshot(self) -> object:
         return self.snapshot
 

@@ -75,6 +75,9 @@ class Opened:
     async def readiness(self):
         return {"database": ""}
 
+    def deployments(self):
+        return {}
+
 
 async def test_lifespan_opens_the_runtime_for_every_request(monkeypatch):
     from gateway.asgi import application

@@ -51,6 +51,7 @@ async def test_probes_need_no_key(app, world):
     answer = await ask(app, "/readyz", key=None)
     assert answer.status == 503
     assert answer.json()["checks"] == {"database": "ok", "deployments": "no deployment is ready"}
+    assert answer.json()["deployments"] == {"small": "ready"}
 
 
 async def test_answers_are_counted_by_route_and_status(app, world):

@@ -1,12 +1,15 @@
 """What a client leaves open is the model's own recommendation, before that the operator's; what it says counts."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from inference.architectures.fake import load_fake_model
 from inference.config import EngineConfig
-from inference.types import SamplingParams
-from inference.worker.served import recommended_sampling
+from inference.text.byte_tokenizer import ByteTokenizer
+from inference.types import GenerationRequest, Message, SamplingParams
+from inference.worker.served import ServedEngine, recommended_sampling
 
 
 def test_open_fields_take_the_recommendation():
@@ -25,3 +28,13 @@ def test_generation_config_is_read_as_far_as_it_speaks_of_sampling(tmp_path):
 def test_an_operator_can_recommend_only_sampling():
     with pytest.raises(ValueError, match="sampling.seed"):
         EngineConfig("d", "x", sampling={"seed": 1})
+
+
+def test_prepared_chats_carry_the_operators_recommendation():
+    config = EngineConfig("d", "fake", architecture="fake", sampling={"temperature": 0.25})
+    tokenizer = ByteTokenizer()
+    served = ServedEngine(config, load_fake_model(config), tokenizer, secret=b"s", pause_seconds=2, clock=lambda: 0.0)
+    request = GenerationRequest("r", "t", "t", messages=(Message("user", "hi"),))
+    for sampling, expected in ((SamplingParams(unset=("temperature",)), 0.25), (SamplingParams(temperature=0.9), 0.9)):
+        prompt = served.prepare(replace(request, sampling=sampling))
+        assert prompt.request.sampling.temperature == expected
