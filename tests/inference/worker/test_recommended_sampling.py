@@ -26,7 +26,7 @@ def test_generation_config_is_read_as_far_as_it_speaks_of_sampling(tmp_path):
 
 
 def test_an_operator_can_recommend_only_sampling():
-    with pytest.raises(ValueError, match="sampling.seed"):
+    with pytest.raises(ValueError, match=r"sampling\.seed"):
         EngineConfig("d", "x", sampling={"seed": 1})
 
 
