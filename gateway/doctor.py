@@ -68,12 +68,12 @@ def _database() -> Iterator[Symptom]:
         yield Symptom("database", f"{name}: {error}".strip(), "start it, or correct DATABASE_URL")
         return
     if unapplied:
-        yield Symptom("database", f"{name}: {len(unapplied)} migrations not applied", "run `manage.py migrate`")
+        yield Symptom("database", f"{name}: {len(unapplied)} migrations not applied", "run `manage.py setup`")
         return
     yield Symptom("database", f"{name}: migrated")
     lacking = [*triggers.missing(connection), *epoch_triggers.missing()]
     if lacking:
-        yield Symptom("triggers", f"missing: {', '.join(lacking)}", "run `manage.py migrate`: it installs them anew")
+        yield Symptom("triggers", f"missing: {', '.join(lacking)}", "run `manage.py setup`: it installs them anew")
     else:
         yield Symptom("triggers", "all in place")
 
@@ -81,7 +81,7 @@ def _database() -> Iterator[Symptom]:
 def _catalogue() -> Iterator[Symptom]:
     plans = PlanVersion.objects.values("plan").distinct().count()
     prices = RateCardVersion.objects.exclude(published_at=None).values("card").distinct().count()
-    fix = "" if plans and prices else "run `manage.py quickstart`, or make them in the admin"
+    fix = "" if plans and prices else "run `manage.py setup`, or make them in the admin"
     yield Symptom("plans and prices", f"{plans} plans, {prices} rate cards", fix)
     with scopes_disabled():
         keys = APIKey.objects.filter(revoked_at=None).count()

@@ -10,14 +10,13 @@ from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from billing.services import cards, plans
 from gateway.errors import ServiceError
 from gateway.services import demo, links, local_models
 from routing.models import PublicModel
 
 
 class Command(BaseCommand):
-    """Migrate, ship plans and prices, install the first models, make the demo tenant; print how to begin."""
+    """Do what `setup` does, install the first models, make the demo tenant; print how to begin."""
 
     help = "Set everything up for a first run (idempotent)."
     requires_system_checks: list[str] = []
@@ -29,13 +28,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if settings.SLUICE_ENV == "production":
             raise CommandError(
-                "quickstart makes demo credentials: in production use migrate, createsuperuser, models add"
+                "quickstart makes demo credentials: in production use setup, createsuperuser, models add"
             )
         quiet = options["json"]
-        call_command("migrate", verbosity=0, interactive=False)
-        call_command("collectstatic", verbosity=0, interactive=False)
-        plans.ensure_default_plans()
-        cards.ensure_default_cards()
+        call_command("setup", verbosity=0)
         self._models(sys.stderr if quiet else self.stdout)
         made = demo.ensure_demo()
         base_url = f"http://127.0.0.1:{options['port']}" if options["port"] else settings.SLUICE_BASE_URL
