@@ -67,7 +67,7 @@ class Link:
         self._inbound = client_inbound()
         self._frames = 0
         self._read_bytes = 0
-        self._heard = clock()
+        self._asked: float | None = None  # when the oldest question was sent that nobody has answered
         self._closed = False
         socket: Any = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.IDENTITY, b"s" + secrets.token_bytes(15))
@@ -99,6 +99,8 @@ class Link:
             raise InvalidRequestError("the request holds half a character (a lone surrogate)") from error
         if len(body) > FRAME_BYTES:
             raise InvalidRequestError(f"the request is larger than {FRAME_BYTES} bytes", code="request_too_large")
+        if self._asked is None and isinstance(message, Hello | Renew):
+            self._asked = self._clock()
         self._frames += 1
         try:
             self._socket.send_multipart([numbered(self._frames), body], zmq.NOBLOCK)
@@ -150,17 +152,18 @@ class Link:
                     self._fail("another worker answers at this endpoint")
                     return
                 self.incarnation = message.incarnation
-                self._heard = self._clock()
+                self._asked = None
             self._receive(message)
 
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(self._renew_seconds)
-            # A loop that was busy for long finds its answers waiting: they count before silence is judged.
+            # A loop that was busy for long finds its answers waiting: they count before silence is judged, and
+            # silence is only what follows a question, not what a loop that asked nothing has missed.
             self._drain()
             if self._closed:
                 return
-            silence = self._clock() - self._heard
+            silence = self._clock() - self._asked if self._asked is not None else 0.0
             if silence > self._silence_seconds:
                 self._fail(f"the worker has been silent for {silence:.1f} s")
                 return

@@ -183,7 +183,7 @@ class EngineContract:
                 await harness.engine.cancel(request.id)
                 await harness.engine.cancel(request.id)
         finished = end_of(events)
-        assert finished.reason is FinishReason.CANCELLED
+        assert finished.reason is FinishReason.CANCELLED, finished
         assert finished.usage.completion >= tokens
         assert same(cast("Finished", await evidence(harness.engine, request.id))) == same(finished)
 
