@@ -15,7 +15,9 @@ from inference.config import EngineConfig, WorkerConfig
 from inference.engine import Engine, EngineSpec, open_engine
 from tests.inference.engine_contract import until
 
-ECHO = EngineConfig("echo", "fake", architecture="fake", options={"bad": "FAIL", "poison": "POISON"})
+# A step takes a millisecond: without that a busy machine generates a whole context before a cancel is even sent.
+ECHO_OPTIONS = {"bad": "FAIL", "poison": "POISON", "step_seconds": 0.001}
+ECHO = EngineConfig("echo", "fake", architecture="fake", options=ECHO_OPTIONS)
 SLOW = EngineConfig("slow", "fake", architecture="fake", options={"step_seconds": 0.01})
 EMBEDDER = EngineConfig("embedder", "fake", architecture="fake", options={"kinds": ["embedding"], "bad": "FAIL"})
 
