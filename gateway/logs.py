@@ -6,9 +6,10 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 from uuid import UUID
 
+import msgspec
 import structlog
 
 _SHARED: list[structlog.typing.Processor] = [
@@ -18,23 +19,30 @@ _SHARED: list[structlog.typing.Processor] = [
     structlog.processors.format_exc_info,
 ]
 
+_encode = msgspec.json.Encoder(enc_hook=repr).encode
+
+
+def _json(event: object, **_: Any) -> str:
+    return _encode(event).decode()
+
 
 def configure_logs(level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Make structlog and the standard library's loggers write JSON lines to `stream`, or to standard error."""
+    """Make structlog and the standard library's loggers write JSON lines to `stream`, or to standard error.
+
+    Our own lines don't pass through the standard library: every request writes two, and that way costs five times more.
+    """
+    render = structlog.processors.JSONRenderer(serializer=_json)
     structlog.configure(
-        processors=[*_SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[*_SHARED, render],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.stdlib.LoggerFactory(),
+        logger_factory=structlog.WriteLoggerFactory(stream or sys.stderr),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=_SHARED,
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.JSONRenderer(),
-            ],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
         )
     )
     root = logging.getLogger()
@@ -45,5 +53,8 @@ def configure_logs(level: int = logging.INFO, stream: TextIO | None = None) -> N
 @contextmanager
 def request_bound(request_id: UUID) -> Iterator[None]:
     """Everything that this task (and what it starts) logs meanwhile carries the request's id."""
-    with structlog.contextvars.bound_contextvars(request_id=str(request_id)):
+    before = structlog.contextvars.bind_contextvars(request_id=str(request_id))
+    try:
         yield
+    finally:
+        structlog.contextvars.reset_contextvars(**before)
