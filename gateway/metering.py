@@ -43,6 +43,7 @@ class Meter:
         self.held = 0
         self.is_exhausted = False
         self.usage = Usage()
+        self._floor = -1  # an allowance that holds until `held` or the prompt's classes change; -1: not known
         if not exact:
             prompt_tokens = -(-prompt_tokens * ESTIMATE_MARGIN[0] // ESTIMATE_MARGIN[1])
         self._prompt_tokens = prompt_tokens
@@ -70,22 +71,33 @@ class Meter:
     def granted(self, total: int) -> None:
         """Take note that `total` µcr are held."""
         self.held = max(self.held, total)
+        self._floor = -1
 
     def started(self, cached_tokens: int) -> None:
         """Take note of what the prompt really is."""
         cached = {"cache_read": cached_tokens} if cached_tokens else {}
         uncached = self._prompt_tokens - cached_tokens
+        self._floor = -1
         self._classes = ({"input": uncached} if uncached > 0 else {}) | cached
 
     def used(self, usage: Usage) -> None:
         """Take note of the usage so far."""
-        self.usage = usage
+        before, self.usage = self.usage, usage
+        if usage.input != before.input or usage.cache_read != before.cache_read:
+            self._floor = -1
         self._classes = usage.classes()
 
     def wish(self) -> Wish | None:
-        """Return the next hold to ask for, twice the slice, when less than half a slice is left; else None."""
-        allowance = self.allowance
-        left = allowance - self.usage.completion
+        """Return the next hold to ask for, twice the slice, when less than half a slice is left; else None.
+
+        Asked at every token, so it works the allowance out only when the last one known isn't enough: output that
+        costs at most the dearest rate never makes it smaller.
+        """
+        completion = self.usage.completion
+        if self._floor - completion > self._slice // 2:
+            return None
+        self._floor = allowance = self.allowance
+        left = allowance - completion
         if self.is_exhausted or allowance >= self.max_output or left > self._slice // 2:
             return None
         wanted = min(self._slice * 2, self._largest_slice, self.max_output - allowance)
