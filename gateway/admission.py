@@ -147,7 +147,8 @@ async def prepare(engine: Engine, principal: Principal, intent: Intent, request_
         sampling=intent.sampling,
     )
     try:
-        return await asyncio.wait_for(engine.prepare(request), PREPARE_SECONDS)
+        async with asyncio.timeout(PREPARE_SECONDS):
+            return await engine.prepare(request)
     except EngineError as error:
         raise refusal_of_engine(error) from error
     except TimeoutError as error:
