@@ -38,7 +38,9 @@ class watching:  # noqa: N801 - reads as a verb: `async with watching(receive, â
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await asyncio.wait((task,))
+            if not task.cancelled():
+                task.exception()  # it was seen: an answer whose client can't be watched is still an answer
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
