@@ -94,7 +94,7 @@ async def _stream(generation: Generation, client: watching, send: Send, *, with_
         async for item in events:
             match item:
                 case Delta(text=text) if text:
-                    await stream.write(chunks.choice(ChunkDelta(content=text)))
+                    await stream.write(chunks.text(text))
                 case Outcome():
                     await client.stop()
                     await stream.finish(chunks.end(item))
@@ -107,6 +107,13 @@ class _Chunks:
         self._generation = generation
         self._with_usage = with_usage
         self._id = completion_id(generation)
+        # Chunks of text differ in nothing but the text, so they are encoded once. An unescaped quote can't be part of
+        # any other value.
+        self._before, _, self._after = self.choice(ChunkDelta(content="")).partition(b'"content":""')
+
+    def text(self, text: str) -> bytes:
+        """One chunk of the message's text."""
+        return b'%b"content":%b%b' % (self._before, encode(text), self._after)
 
     def choice(self, delta: ChunkDelta, finish: str | None = None, sluice_reason: str | None = None) -> bytes:
         choice = ChunkChoice(0, delta, finish, sluice_reason=sluice_reason or UNSET)

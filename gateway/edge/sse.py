@@ -27,15 +27,17 @@ class EventStream:
         self._send = send
         self._headers = headers
         self._ping_seconds = PING_SECONDS if ping_seconds is None else ping_seconds
+        self._loop = asyncio.get_running_loop()
         self._quiet_since = 0.0
-        self._pinger: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._pinging: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         await self._send(
             {"type": "http.response.start", "status": 200, "headers": [*_HEAD, *raw_headers(self._headers)]}
         )
-        self._quiet_since = asyncio.get_running_loop().time()
-        self._pinger = asyncio.create_task(self._ping())
+        self._quiet_since = self._loop.time()
+        self._look_again(self._ping_seconds)
         return self
 
     async def __aexit__(
@@ -46,27 +48,36 @@ class EventStream:
     async def write(self, data: bytes) -> None:
         """Send whole events."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
-        self._quiet_since = asyncio.get_running_loop().time()
+        self._quiet_since = self._loop.time()
 
     async def finish(self, data: bytes = b"") -> None:
         """Send the last events and end the answer; nothing may follow."""
         await self._stop_pinging()
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
+    def _look_again(self, seconds: float) -> None:
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        """Ping after a silence; a timer and not a task, since hardly any stream is ever silent so long."""
+        wait = self._quiet_since + self._ping_seconds - self._loop.time()
+        if wait > 0:
+            self._look_again(wait)
+        else:
+            self._pinging = self._loop.create_task(self._ping())
+
     async def _ping(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            wait = self._quiet_since + self._ping_seconds - loop.time()
-            if wait > 0:
-                await asyncio.sleep(wait)
-            else:
-                await self.write(_PING)
+        await self.write(_PING)
+        if self._pinging is not None:
+            self._look_again(self._ping_seconds)
 
     async def _stop_pinging(self) -> None:
-        pinger, self._pinger = self._pinger, None
-        if pinger is not None:
-            pinger.cancel()
-            await asyncio.gather(pinger, return_exceptions=True)
+        pinging, self._pinging = self._pinging, None
+        if self._timer is not None:
+            self._timer.cancel()
+        if pinging is not None:
+            pinging.cancel()
+            await asyncio.gather(pinging, return_exceptions=True)
 
 
 def event(data: bytes, name: str = "") -> bytes:
