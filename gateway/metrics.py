@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -14,12 +15,15 @@ TTFT_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0,
 SECONDS_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
+M = TypeVar("M", Counter, Histogram)
+
 
 class Metrics:
     """The gateway's counters. No label ever holds a tenant, a key or anything else that a client chooses freely."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._labelled: dict[tuple[object, ...], object] = {}
         self.requests = Counter("sluice_requests", "Answered requests.", ["endpoint", "status"], registry=self.registry)
         self.tokens = Counter(
             "sluice_tokens", "Charged tokens by class.", ["model", "usage_class"], registry=self.registry
@@ -53,23 +57,34 @@ class Metrics:
             "sluice_deployment_kv_used", "Used share of KV blocks.", ["deployment"], registry=self.registry
         )
 
+    def follow_holds(self, count: Callable[[], int]) -> None:
+        """Show what `count` returns whenever somebody asks for the open holds."""
+        self.open_holds.set_function(count)
+
     def answered(self, endpoint: str, status: int) -> None:
         """Count one answer."""
-        self.requests.labels(endpoint, str(status)).inc()
+        self._of(self.requests, endpoint, str(status)).inc()
 
     def settled(self, model: str, classes: Mapping[str, int], charge: int) -> None:
         """Count what one request was charged for."""
         for name, count in classes.items():
-            self.tokens.labels(model, name).inc(count)
-        self.credits.labels(model).inc(charge)
+            self._of(self.tokens, model, name).inc(count)
+        self._of(self.credits, model).inc(charge)
 
     def generation_ended(self, model: str, reason: str, outcome: Outcome) -> None:
         """Count an ended generation and its times."""
-        self.generations.labels(model, reason).inc()
+        self._of(self.generations, model, reason).inc()
         if outcome.ttft_ms is not None:
-            self.ttft.labels(model).observe(outcome.ttft_ms / 1000)
+            self._of(self.ttft, model).observe(outcome.ttft_ms / 1000)
         if outcome.duration_ms is not None:
-            self.duration.labels(model).observe(outcome.duration_ms / 1000)
+            self._of(self.duration, model).observe(outcome.duration_ms / 1000)
+
+    def _of(self, metric: M, *labels: str) -> M:
+        """Return `metric.labels(*labels)`, which checks its names anew and takes a lock at each call, kept."""
+        child = self._labelled.get((metric, *labels))
+        if child is None:
+            child = self._labelled[metric, *labels] = metric.labels(*labels)
+        return cast("M", child)
 
     def deployment_seen(self, name: str, health: Health) -> None:
         """Show a deployment's latest health."""

@@ -64,6 +64,7 @@ class Runtime:
         self.gate = Gate()
         self.is_draining = False
         self.live: dict[UUID, Generation] = {}
+        self.metrics.follow_holds(lambda: len(self.live))
         self._tasks: set[asyncio.Task[Any]] = set()
         self._refreshed = asyncio.Event()
         self._closers: list[Any] = []
@@ -94,14 +95,12 @@ class Runtime:
         """Keep `generation`'s hold from now on."""
         self.live[generation.id] = generation
         self.engines.entered(generation.engine)
-        self.metrics.open_holds.set(len(self.live))
 
     def left(self, generation: Generation) -> None:
         """Keep `generation`'s hold no longer: it is closed, or the sweep's."""
         if self.live.pop(generation.id, None) is not None:
             self.gate.leave(generation.principal)
             self.engines.left(generation.engine)
-            self.metrics.open_holds.set(len(self.live))
 
     def supervise(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run `work` to its end whatever becomes of its caller, and log what it raises."""
