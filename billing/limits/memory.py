@@ -56,7 +56,7 @@ class MemoryRateStore:
             return Limited(name=name, retry_us=retry_us, states=states)
         self._tats.update(after)
         if lease is not None:
-            self._leases.setdefault(lease.key, {})[lease.holder] = now + lease.ttl_us
+            self._lease_until(lease, now + lease.ttl_us)
         return Taken(states=states)
 
     async def adjust(self, bucket: Bucket, delta: int) -> None:
@@ -70,7 +70,7 @@ class MemoryRateStore:
         now = self._clock()
         holders = self._leases.get(lease.key, {})
         if holders.get(lease.holder, 0) > now:
-            holders[lease.holder] = now + lease.ttl_us
+            self._lease_until(lease, now + lease.ttl_us)
 
     async def give_back(self, lease: Lease) -> None:
         """Free the place; harmless when it isn't held."""
@@ -84,11 +84,18 @@ class MemoryRateStore:
         self._tats.clear()
         self._leases.clear()
 
+    def _lease_until(self, lease: Lease, end: int) -> None:
+        """Write the lease behind the others of its key: they then stand in the order in which they end."""
+        holders = self._leases.setdefault(lease.key, {})
+        holders.pop(lease.holder, None)
+        holders[lease.holder] = end
+
     def _lease_wait(self, lease: Lease, now: int) -> int:
         """Return 0 when there is a place for `lease`, else microseconds until the first other one ends by itself."""
-        ends = sorted(
-            end for holder, end in self._leases.get(lease.key, {}).items() if end > now and holder != lease.holder
-        )
+        holders = self._leases.get(lease.key, {})
+        if len(holders) < lease.limit:
+            return 0
+        ends = sorted(end for holder, end in holders.items() if end > now and holder != lease.holder)
         if len(ends) < lease.limit:
             return 0
         return ends[len(ends) - lease.limit] - now
@@ -101,6 +108,7 @@ class MemoryRateStore:
                 self._tats[key] = tat
         for _ in range(min(_EXAMINED_PER_CALL, len(self._leases))):
             key, holders = self._leases.popitem(last=False)
-            held = {holder: end for holder, end in holders.items() if end > now}
-            if held:
-                self._leases[key] = held
+            while holders and next(iter(holders.values())) <= now:
+                del holders[next(iter(holders))]
+            if holders:
+                self._leases[key] = holders
