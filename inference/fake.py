@@ -288,7 +288,7 @@ class FakeEngine:
             if run.produced >= run.allowance and pending:
                 yield Delta(text, run.usage())
                 text, pending = "", 0
-            end = await self._before(run, run.produced + 1)
+            end = await self._before(run, run.produced + 1, is_step=not pending)
             if end is None and options.bad and content.startswith(options.bad):
                 end = self._end(run, FinishReason.ERROR, EngineFault("row_failed", "the fake row failed"))
             if end is not None:
@@ -316,13 +316,16 @@ class FakeEngine:
         reached = run.produced >= prepared.max_output
         yield self._end(run, FinishReason.LENGTH if reached else FinishReason.STOP)
 
-    async def _before(self, run: _Run, number: int) -> Finished | None:
-        """Wait until token `number` may be generated; the end of the request if it may not."""
+    async def _before(self, run: _Run, number: int, *, is_step: bool = True) -> Finished | None:
+        """Wait until token `number` may be generated; the end of the request if it may not.
+
+        `is_step` when the token begins a Delta: only then others get a turn.
+        """
         options = self.options
         if options.delay:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._until_cancelled(run), options.delay)
-        else:
+        elif is_step:
             await asyncio.sleep(0)
         if number == options.hang_at and not self._released.is_set():
             self._hanging.set()
