@@ -21,6 +21,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("accounts/", include("allauth.urls")),
     path("links/<str:token>/", views.open_link, name="link-open"),
     path("invitations/<str:token>/", views.open_invitation, name="invitation-open"),
+    path("", include("gateway.console.urls")),
     path("api/v1/", include("gateway.api.urls")),
     path("api/schema/", SpectacularAPIView.as_view(), name="api-schema"),
     path("api/docs/", api_docs, name="api-docs"),

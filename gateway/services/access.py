@@ -12,6 +12,7 @@ KEY = "key"
 _EVERYBODY = frozenset({Role.OWNER, Role.ADMIN, Role.MEMBER, Role.BILLING, KEY})
 CAPABILITIES = {
     "read": _EVERYBODY,
+    "chat": _EVERYBODY - {Role.BILLING},
     "wallet": _EVERYBODY - {Role.MEMBER},
     "keys": _EVERYBODY - {Role.BILLING},
     "projects": frozenset({Role.OWNER, Role.ADMIN, KEY}),
@@ -54,3 +55,10 @@ def access_of_user(*, user: User, slug: str | None = None) -> Access | None:
     mine = mine.filter(tenant__is_active=True).order_by("created_at", "id")
     membership = (mine.filter(tenant__slug=slug) if slug else mine).first()
     return None if membership is None else Access(tenant=membership.tenant, role=membership.role, user=user)
+
+
+def accesses_of_user(*, user: User) -> list[Access]:
+    """Return the user's access to each of their tenants, in the order in which they joined; one query."""
+    mine = Membership.objects.unscoped().select_related("tenant").filter(user=user, is_active=True)
+    joined = mine.filter(tenant__is_active=True).order_by("created_at", "id")
+    return [Access(tenant=row.tenant, role=row.role, user=user) for row in joined]

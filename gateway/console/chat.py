@@ -1,0 +1,106 @@
+"""The chat page. Answers come over the websocket of the data plane; this only says what may be picked."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from billing import selectors
+from billing.models import Subscription
+from billing.selectors import Balance
+from billing.unit import format_credits
+from gateway.console.tenancy import Place, tenant_data, tenant_page
+from gateway.edge.wire.models import auto_card, model_card
+from gateway.live import Live, live_of
+from gateway.models import Membership, Project, Tenant
+
+CHAT = "chat"
+
+
+@require_safe
+@tenant_page
+def chat(request: HttpRequest, place: Place) -> HttpResponse:
+    """Show the chat page; who may not chat sees the usage instead."""
+    if not place.access.may("chat"):
+        return redirect(reverse("console-usage") + place.query)
+    projects = Project.objects.of(place.tenant).filter(is_active=True).order_by("created_at", "id")
+    subscription = active_subscription(place.tenant)
+    context = place.context()
+    data = {
+        "tenant": place.tenant.slug,
+        "user": str(request.user.pk),
+        "projects": [{"id": str(project.id), "name": project.name} for project in projects],
+        "models": chat_models(live_of(request), subscription),
+        "is_operator": getattr(request.user, "is_staff", False),
+        "account": account_data(context["balance"], subscription),
+        "urls": {
+            "account": reverse("console-account") + place.query,
+            "usage": reverse("console-usage") + place.query,
+            "request": reverse("console-request", args=["00000000-0000-0000-0000-000000000000"]) + place.query,
+            "sign_in": reverse("account_login"),
+            "base": request.build_absolute_uri("/v1"),
+        },
+    }
+    return render(request, "console/chat.html", {**context, "data": data, "page": "chat"})
+
+
+@require_safe
+@tenant_data
+def account(request: HttpRequest, place: Place) -> HttpResponse:
+    """Answer what is left and whom to ask for more, as JSON."""
+    owners = Membership.objects.of(place.tenant).filter(role=Membership.Role.OWNER, is_active=True)
+    others = owners.filter(user__is_active=True).exclude(user=place.access.user).order_by("created_at", "id")
+    data = account_data(selectors.balance(place.tenant.id), active_subscription(place.tenant))
+    return JsonResponse({**data, "owners": list(others.values_list("user__email", flat=True)[:3])})
+
+
+def active_subscription(tenant: Tenant) -> Subscription | None:
+    """Return the tenant's subscription with its terms, and those that follow."""
+    active = Subscription.objects.filter(tenant=tenant, state=Subscription.State.ACTIVE)
+    return active.select_related("version__plan", "next_version").first()
+
+
+def account_data(balance: Balance | None, subscription: Subscription | None) -> dict[str, Any]:
+    """Return the balance and the next month's credit, JSON-ready; amounts are decimal strings and µcr."""
+    available = 0 if balance is None else balance.available
+    grant, at = next_grant(subscription)
+    return {
+        "available": format_credits(available),
+        "available_micro": available,
+        "next_grant": format_credits(grant) if grant else None,
+        "next_grant_at": at.isoformat() if at and grant else None,
+    }
+
+
+def next_grant(subscription: Subscription | None) -> tuple[int, datetime | None]:
+    """Return the credit in µcr that the next month brings, and when it begins."""
+    if subscription is None:
+        return 0, None
+    return (subscription.next_version or subscription.version).monthly_credits, subscription.granted_until
+
+
+def chat_models(live: Live, subscription: Subscription | None) -> list[dict[str, Any]]:
+    """Return the models that the plan may chat with, `auto` first, with prices and whether they answer now."""
+    if subscription is None:
+        return []
+    version = subscription.version
+    catalogue = live.catalogue()
+    prices = live.runtime.snapshot.prices if live.runtime else selectors.prices_at(timezone.now())
+    found = []
+    for name, entry in sorted(catalogue.models.items()):
+        if CHAT not in entry.kinds or (version.allowed_models and name not in version.allowed_models):
+            continue
+        card = model_card(entry, prices.get(entry.rate_card), version.multiplier_bp)
+        is_ready = any(not live.usable(deployment.id) for deployment in catalogue.deployments.get(name, ()))
+        found.append({**msgspec.to_builtins(card), "is_ready": is_ready})
+    if not found:
+        return []
+    longest = max(card["context_length"] for card in found)
+    return [{**msgspec.to_builtins(auto_card(longest)), "is_ready": any(card["is_ready"] for card in found)}, *found]

@@ -1,0 +1,75 @@
+"""One request: what it used, what it cost and why it went where it went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_safe
+
+from billing import selectors
+from billing.models import RateCardVersion, UsageRecord
+from gateway.console.tenancy import Place, tenant_page
+from gateway.models import APIKey, Project, User
+
+_CLASSES = {
+    "input": "Input",
+    "cache_read": "Cached input",
+    "cache_write_short": "Cache write, short",
+    "cache_write_long": "Cache write, long",
+    "output": "Output",
+    "reasoning": "Reasoning",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClassLine:
+    """Tokens of one usage class."""
+
+    name: str
+    tokens: int
+
+
+@require_safe
+@tenant_page
+def detail(request: HttpRequest, place: Place, request_id: UUID) -> HttpResponse:
+    """Show the last revision of the request's usage record."""
+    record = selectors.record_of(request_id, place.tenant.id)
+    if record is None:
+        raise Http404
+    context = place.context(
+        page="usage",
+        record=record,
+        classes=classes_of(record),
+        key=APIKey.objects.of(place.tenant).filter(id=record.api_key).first() if record.api_key else None,
+        asked_by=User.objects.filter(id=record.user).first() if record.user else None,
+        project=Project.objects.of(place.tenant).filter(id=record.project).first(),
+        card=RateCardVersion.objects.select_related("card").filter(pk=record.card_version).first(),
+        multiplier=f"{record.multiplier_bp / 100:g} %" if record.multiplier_bp != 10_000 else "",
+        candidates=candidates_of(record),
+        tokens_per_second=speed_of(record),
+    )
+    return render(request, "console/request.html", context)
+
+
+def classes_of(record: UsageRecord) -> list[ClassLine]:
+    """Return the classes that have tokens, disjoint, in the order of a bill; input and output always."""
+    lines = [ClassLine(text, getattr(record, f"{name}_tokens")) for name, text in _CLASSES.items()]
+    return [line for line in lines if line.tokens or line.name in ("Input", "Output")]
+
+
+def candidates_of(record: UsageRecord) -> list[dict[str, Any]]:
+    """Return the candidates of the routing decision."""
+    found = record.route.get("candidates", [])
+    return found if isinstance(found, list) else []
+
+
+def speed_of(record: UsageRecord) -> str:
+    """Return output tokens per second after the first, empty where that means nothing."""
+    if record.duration_ms is None or record.ttft_ms is None or record.output_tokens < 2:
+        return ""
+    seconds = (record.duration_ms - record.ttft_ms) / 1000
+    return f"{(record.output_tokens - 1) / seconds:.0f}" if seconds > 0 else ""

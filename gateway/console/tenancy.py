@@ -1,0 +1,110 @@
+"""Which tenant a page is about: the one that `?tenant=` names, else the first that the user joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
+from urllib.parse import urlencode
+
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django_scopes import scope
+
+from billing import selectors
+from billing.unit import format_credits
+from gateway.console.amounts import show_credits
+from gateway.models import Tenant, User
+from gateway.services.access import Access, accesses_of_user
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a page is: the tenant with the user's rights in it, and the user's other tenants."""
+
+    access: Access
+    others: tuple[Access, ...]
+
+    @property
+    def tenant(self) -> Tenant:
+        """Whose page it is."""
+        return self.access.tenant
+
+    @property
+    def name(self) -> dict[str, str]:
+        """The query that names the tenant; nothing where there is only one."""
+        return {"tenant": self.tenant.slug} if self.others else {}
+
+    @property
+    def query(self) -> str:
+        """`name` as the end of an address, with its question mark."""
+        return f"?{urlencode(self.name)}" if self.name else ""
+
+    def context(self, **more: Any) -> dict[str, Any]:
+        """Return what every page's template needs, and `more`. The balance takes two queries."""
+        balance = selectors.balance(self.tenant.id)
+        available = None if balance is None else balance.available
+        return {
+            "place": self,
+            "tenant": self.tenant,
+            "may_chat": self.access.may("chat"),
+            "may_keys": self.access.may("keys"),
+            "balance": balance,
+            "available": "" if available is None else show_credits(available),
+            "available_exactly": "" if available is None else format_credits(available),
+            **more,
+        }
+
+
+View = Callable[Concatenate[HttpRequest, Place, P], HttpResponse]
+
+
+def tenant_page(view: View[P]) -> Callable[..., HttpResponse]:
+    """Give `view` its Place, with the tenant in scope until the answer is rendered; others are asked to sign in."""
+
+    @never_cache
+    @login_required
+    @wraps(view)
+    def inner(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+        place = place_of(request)
+        if place is None:
+            return render(request, "console/no_tenant.html", status=403)
+        with scope(tenant=place.tenant):
+            return view(request, place, *args, **kwargs)
+
+    return inner
+
+
+def tenant_data(view: View[P]) -> Callable[..., HttpResponse]:
+    """`tenant_page` for scripts: who isn't signed in gets 401 instead of a page."""
+
+    @never_cache
+    @wraps(view)
+    def inner(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+        if not request.user.is_authenticated:
+            return JsonResponse({"error": {"code": "not_signed_in", "message": "Sign in again."}}, status=401)
+        place = place_of(request)
+        if place is None:
+            return JsonResponse({"error": {"code": "not_a_member", "message": "You belong to no tenant."}}, status=403)
+        with scope(tenant=place.tenant):
+            return view(request, place, *args, **kwargs)
+
+    return inner
+
+
+def place_of(request: HttpRequest) -> Place | None:
+    """Return the Place that the address names; None for a user without tenants, 404 for a tenant of others."""
+    assert isinstance(request.user, User)
+    mine = accesses_of_user(user=request.user)
+    slug = request.GET.get("tenant")
+    found = next((access for access in mine if slug in (None, access.tenant.slug)), None)
+    if found is None:
+        if slug is not None:
+            raise Http404
+        return None
+    return Place(found, tuple(access for access in mine if access is not found))

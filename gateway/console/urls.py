@@ -1,0 +1,17 @@
+"""Pages of tenants: chat, usage, keys."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from gateway.console import chat, keys, requests, usage
+
+urlpatterns = [
+    path("", chat.chat, name="console-chat"),
+    path("chat/account/", chat.account, name="console-account"),
+    path("usage/", usage.usage, name="console-usage"),
+    path("usage/export.csv", usage.export, name="console-usage-export"),
+    path("usage/requests/<uuid:request_id>/", requests.detail, name="console-request"),
+    path("keys/new/", keys.create, name="console-key-new"),
+    path("keys/<uuid:pk>/revoke/", keys.revoke, name="console-key-revoke"),
+]

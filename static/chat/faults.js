@@ -1,0 +1,42 @@
+// What went wrong, in words that say what to do.
+
+const SAYINGS = {
+  rate_limit_exceeded: ["Too many requests", "The plan’s limit for now is used up."],
+  concurrency_limit_exceeded: ["Too many at once", "As many requests as the plan allows are running. Wait for one to end."],
+  too_many_responses: ["Too many at once", "Wait for the running answer to end."],
+  context_length_exceeded: [
+    "The conversation is too long",
+    "It no longer fits the model’s context. Start a new chat, shorten a message, or pick a model with a longer context.",
+  ],
+  request_exceeds_burst: ["Too much for one request", "Lower “Max output tokens”, or shorten the conversation."],
+  model_not_allowed: ["Not in your plan", null],
+  model_not_found: ["The model is gone", "Pick another one."],
+  no_route: ["No model for “auto”", "No rule says which model answers. Pick one by name, or ask your operator for a rule."],
+  not_signed_in: ["Your session has ended", "Sign in again; the conversation stays in this tab."],
+  not_a_member: ["No access", "You may no longer spend this project’s credit. Pick another project, or ask an owner."],
+  settlement_pending: ["The charge is pending", "The answer is complete; what it cost will stand under its request id."],
+  no_ready_deployment: ["The model is not ready", "Nobody serves it right now. Wait a moment, or pick another model."],
+};
+const RETRIED = "Nothing more is charged for it. Try again.";
+
+/** Return {title, text, retry} for a fault {status, code, message, headers}; `retry` says whether to offer it. */
+export function explain(fault) {
+  const wait = Number(fault.headers?.["retry-after"]);
+  const [title, text] = SAYINGS[fault.code] ?? [fault.status >= 500 || !fault.status ? "The answer failed" : "That was refused", null];
+  const own = /[.!?]$/.test(fault.message ?? "") ? fault.message : `${fault.message ?? "Something went wrong"}.`;
+  const parts = [text ?? own];
+  if (wait) parts.push(`Try again in ${Math.ceil(wait)} s.`);
+  else if (!text && title === "The answer failed") parts.push(RETRIED);
+  return { title, text: parts.join(" "), retry: !["not_signed_in", "settlement_pending"].includes(fault.code) };
+}
+
+/** Whether the fault is that credit is out. */
+export function isOutOfCredit(fault) {
+  return fault?.status === 402 || fault?.code === "credit_balance_exhausted";
+}
+
+/** Return the request's id, as error messages and pages know it, from a response's. */
+export function requestOf(responseId) {
+  const hex = responseId?.replace(/^resp_/, "") ?? "";
+  return hex.length === 32 ? hex.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, "$1-$2-$3-$4-$5") : "";
+}

@@ -1,0 +1,56 @@
+// What an answer used and cost, while it streams and afterwards.
+
+import { el } from "./dom.js";
+import { count, credits, time } from "./numbers.js";
+
+/** Return the parts of the meter of an answer as [name, text]; what isn't known yet is left out. */
+export function readings(turn) {
+  const parts = [];
+  const { usage, account } = turn;
+  if (usage) {
+    const cached = usage.input_tokens_details?.cached_tokens ?? 0;
+    parts.push(["input", `${count(usage.input_tokens)} in`]);
+    if (cached) parts.push(["cached", `${count(cached)} cached`]);
+    parts.push(["output", `${count(usage.output_tokens)} out`]);
+    if (usage.credits_micro !== null) parts.push(["credits", `${credits(usage.credits_micro)} credits`]);
+  }
+  const first = account?.ttft_ms ?? turn.first;
+  if (first !== undefined && first !== null) parts.push(["ttft", `${time(first)} to first token`]);
+  const seconds = account ? (account.duration_ms - account.ttft_ms) / 1000 : 0;
+  if (seconds > 0.001 && usage?.output_tokens > 1) {
+    const rate = (usage.output_tokens - 1) / seconds;
+    parts.push(["rate", `${rate < 10 ? rate.toFixed(1) : Math.round(rate)} tokens/s`]);
+  }
+  return parts;
+}
+
+/** Show the readings of `turn` in `container`. */
+export function showMeter(container, turn) {
+  const parts = readings(turn).map(([name, text]) => el("span", { "data-reading": name }, text));
+  if (turn.model) parts.unshift(el("span", { class: "model" }, turn.model));
+  container.replaceChildren(...parts);
+}
+
+/** Return "Why this model?": the route's explanation with the candidates that were passed over. */
+export function routeDetails(route) {
+  const chosen = (candidate) => !candidate.rejected;
+  const rows = (route.candidates ?? []).map((candidate) =>
+    el(
+      "li",
+      { class: chosen(candidate) ? "chosen" : "passed" },
+      el("strong", {}, candidate.model),
+      candidate.deployment && candidate.deployment !== candidate.model ? ` on ${candidate.deployment}` : "",
+      chosen(candidate) ? " · chosen" : ` · passed over: ${candidate.rejected}`,
+    ),
+  );
+  const facts = [`task ${route.task} (from the ${route.task_source})`, route.rule ? `rule “${route.rule}”` : ""];
+  return el(
+    "details",
+    { class: "route" },
+    el("summary", {}, "Why this model?"),
+    el("div", { class: "route-body" },
+      el("p", {}, route.reason),
+      el("p", { class: "muted" }, facts.filter(Boolean).join(" · ")),
+      rows.length ? el("ul", {}, ...rows) : null),
+  );
+}

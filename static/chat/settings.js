@@ -1,0 +1,117 @@
+// The parameters panel and what is picked: project, model. Kept in the tab, like the conversation.
+
+import { el } from "./dom.js";
+import { count, size } from "./numbers.js";
+
+const KEY = "sluice.chat.settings.";
+const TEMPERATURE = 0.7;
+const $ = (id) => document.getElementById(id);
+
+/** What the next request is made with. Tells "change". */
+export class Settings extends EventTarget {
+  #key;
+  #models;
+
+  constructor(data) {
+    super();
+    this.#key = `${KEY}${data.user}.${data.tenant}`;
+    this.#models = data.models;
+    const kept = JSON.parse(sessionStorage.getItem(this.#key) ?? "{}");
+    $("project").replaceChildren(...data.projects.map(({ id, name }) => el("option", { value: id }, name)));
+    if (data.projects.some(({ id }) => id === kept.project)) $("project").value = kept.project;
+    document.querySelector(".project").hidden = data.projects.length < 2;
+    $("models").replaceChildren(...data.models.map(choice));
+    this.model = data.models.some(({ id }) => id === kept.model) ? kept.model : (data.models[0]?.id ?? "");
+    $("system").value = kept.system ?? "";
+    $("temperature").value = kept.temperature ?? TEMPERATURE;
+    $("max-output").value = kept.maxOutput ?? "";
+    this.#listen();
+    this.#show();
+  }
+
+  get project() {
+    return $("project").value;
+  }
+
+  get system() {
+    return $("system").value.trim();
+  }
+
+  get temperature() {
+    return Number($("temperature").value);
+  }
+
+  /** A whole number, or null for as much as there is room and credit for. */
+  get maxOutput() {
+    const wanted = Math.floor(Number($("max-output").value));
+    return wanted >= 1 ? Math.min(wanted, 1_000_000) : null;
+  }
+
+  #listen() {
+    $("models").addEventListener("change", (event) => {
+      this.model = event.target.value;
+      this.#changed();
+    });
+    $("model-menu").addEventListener("toggle", (event) => {
+      if (event.newState !== "open") return;
+      const { left, bottom } = $("model-button").getBoundingClientRect();
+      const menu = $("model-menu");
+      menu.style.top = `${bottom + 4}px`;
+      menu.style.left = `${Math.max(Math.min(left, innerWidth - menu.offsetWidth - 12), 12)}px`;
+      $("models").querySelector(":checked")?.focus();
+    });
+    $("models").addEventListener("click", (event) => {
+      if (event.detail > 0 && event.target.closest("label")) $("model-menu").hidePopover(); // a pointer, not the arrow keys
+    });
+    $("models").addEventListener("keydown", (event) => {
+      if (event.key === "Enter") $("model-menu").hidePopover();
+    });
+    for (const id of ["project", "system", "temperature", "max-output"]) {
+      $(id).addEventListener("input", () => this.#changed());
+    }
+    $("reset-settings").addEventListener("click", () => {
+      $("system").value = $("max-output").value = "";
+      $("temperature").value = TEMPERATURE;
+      this.#changed();
+    });
+  }
+
+  #changed() {
+    this.#show();
+    const { project, model, system, temperature, maxOutput } = this;
+    sessionStorage.setItem(this.#key, JSON.stringify({ project, model, system, temperature, maxOutput }));
+    this.dispatchEvent(new Event("change"));
+  }
+
+  #show() {
+    $("model-name").textContent = this.model || "no model";
+    $("temperature-shown").textContent = this.temperature.toFixed(1);
+    const radio = $("models").querySelector(`[value="${CSS.escape(this.model)}"]`);
+    if (radio) radio.checked = true;
+    $("model-button").disabled = !this.#models.length;
+  }
+}
+
+/** A row of the model picker. */
+function choice(model) {
+  const rates = model.pricing?.tiers[0]?.credits_per_million;
+  const price = rates && ["input", "cache_read", "output"].filter((name) => rates[name] !== undefined).map((name) =>
+    el("span", {}, `${{ input: "in", cache_read: "cached", output: "out" }[name]} `, el("b", {}, trimmed(rates[name]))));
+  return el(
+    "label",
+    { class: "model-choice" },
+    el("input", { type: "radio", name: "model", value: model.id }),
+    el("span", { class: "model-text" },
+      el("strong", {}, model.id),
+      el("span", { class: "muted" }, model.description || ""),
+      el("span", { class: "model-facts" },
+        el("span", {}, el("b", {}, size(model.context_length)), " context"),
+        ...(price ?? [el("span", {}, "priced as the model it picks")]),
+        model.is_ready ? "" : el("span", { class: "warn" }, "not ready"))),
+  );
+}
+
+function trimmed(amount) {
+  const value = Number(amount);
+  return Number.isInteger(value) ? count(value) : String(value);
+}

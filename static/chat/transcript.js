@@ -1,0 +1,227 @@
+// The conversation as it is seen: one article per turn, its tools, its meter, what went wrong.
+
+import { copy, el, tool } from "./dom.js";
+import { explain, isOutOfCredit } from "./faults.js";
+import { Growing, render } from "./markdown.js";
+import { routeDetails, showMeter } from "./meter.js";
+import { count, credits, moment } from "./numbers.js";
+
+const NEAR = 96; // pixels from the end within which the view follows the answer
+
+/** Shows turns; `actions` are called with a turn: regenerate, edit(turn, text), proceed. `account()` resolves to what is left. */
+export class Transcript {
+  #container;
+  #scroller;
+  #actions;
+  #context;
+  #shown = new Map(); // turn id → {article, body, meter, notes, growing}
+
+  constructor(container, scroller, actions, context) {
+    this.#container = container;
+    this.#scroller = scroller;
+    this.#actions = actions;
+    this.#context = context;
+  }
+
+  /** Show exactly `turns`, leaving alone what is shown already. */
+  show(turns) {
+    const ids = new Set(turns.map(({ id }) => id));
+    for (const [id, { article }] of this.#shown) {
+      if (ids.has(id)) continue;
+      article.remove();
+      this.#shown.delete(id);
+    }
+    this.#container.querySelector(".empty")?.remove();
+    if (!turns.length) this.#container.append(this.#empty());
+    for (const turn of turns) {
+      if (!this.#shown.has(turn.id)) this.#add(turn);
+    }
+    this.toEnd();
+  }
+
+  /** More of `turn`'s text, or other counts, came. */
+  grow(turn) {
+    const parts = this.#shown.get(turn.id);
+    if (turn.content) {
+      parts.growing ??= new Growing(parts.body, () => this.#follow());
+      parts.growing.grow(turn.content);
+    }
+    showMeter(parts.meter, turn);
+  }
+
+  /** `turn` has ended. */
+  end(turn) {
+    const isNear = this.#isNear();
+    const parts = this.#shown.get(turn.id);
+    if (parts.growing && turn.content) parts.growing.end(turn.content);
+    else parts.body.replaceChildren(render(turn.content));
+    parts.growing = null;
+    this.#dress(turn, parts);
+    if (isNear) this.toEnd();
+  }
+
+  /** Scroll to the last line. */
+  toEnd() {
+    this.#scroller.scrollTop = this.#scroller.scrollHeight;
+  }
+
+  /** The text of the last code block, if there is any. */
+  lastCode() {
+    return [...this.#container.querySelectorAll("pre code")].at(-1)?.textContent ?? "";
+  }
+
+  #isNear() {
+    const { scrollTop, scrollHeight, clientHeight } = this.#scroller;
+    return scrollHeight - scrollTop - clientHeight < NEAR;
+  }
+
+  #follow() {
+    if (this.#isNear()) this.toEnd();
+  }
+
+  #empty() {
+    const { models, urls, isOperator } = this.#context;
+    if (!models.length) {
+      const say = isOperator
+        ? [el("p", {}, "Add one on the server, then reload:"), el("pre", {}, "python manage.py models add <hub id | folder | GGUF file>")]
+        : [el("p", {}, "Your plan has no model to chat with. Ask your operator.")];
+      return el("div", { class: "empty" }, el("h2", {}, "No model yet"), ...say);
+    }
+    const ideas = ["What is the capital of France?", "Write a haiku about rivers.", "Explain a token bucket in three sentences."];
+    const buttons = ideas.map((text) => {
+      const button = el("button", { type: "button", class: "quiet idea" }, text);
+      button.addEventListener("click", () => this.#actions.ask(text));
+      return button;
+    });
+    return el("div", { class: "empty" }, el("h2", {}, "What would you like to know?"),
+      el("p", { class: "muted" }, "Each answer shows its tokens, its cost and why its model was chosen."),
+      el("div", { class: "ideas" }, ...buttons));
+  }
+
+  #add(turn) {
+    const isUser = turn.role === "user";
+    const body = el("div", { class: isUser ? "bubble" : "prose" });
+    const meter = el("p", { class: "meter" });
+    const notes = el("div", { class: "notes" });
+    const name = el("h2", { class: "visually-hidden" }, isUser ? "You" : "Answer");
+    const article = el("article", { class: `turn ${turn.role}`, "data-turn": turn.id }, name, body);
+    const parts = { article, body, meter, notes, growing: null };
+    this.#shown.set(turn.id, parts);
+    this.#container.append(article);
+    if (isUser) {
+      body.textContent = turn.content;
+      article.append(el("div", { class: "tools" },
+        tool("copy", "Copy", (event) => copy(turn.content, event.currentTarget)),
+        tool("edit", "Edit", () => this.#edit(turn, parts))));
+      return;
+    }
+    article.append(notes, meter);
+    if (turn.state === "waiting") body.append(el("span", { class: "thinking", role: "img", "aria-label": "Waiting for the answer" }));
+    else {
+      body.append(render(turn.content));
+      this.#dress(turn, parts);
+    }
+  }
+
+  /** What stands below an answer once it has ended. */
+  #dress(turn, { article, notes, meter }) {
+    article.querySelector(".foot")?.remove();
+    notes.replaceChildren(...this.#notes(turn));
+    showMeter(meter, turn);
+    const foot = el("div", { class: "foot" }, el("div", { class: "tools" },
+      turn.content ? tool("copy", "Copy", (event) => copy(turn.content, event.currentTarget)) : null,
+      tool("again", "Regenerate", () => this.#actions.regenerate(turn))));
+    if (turn.account?.route) foot.append(routeDetails(turn.account.route));
+    article.append(foot);
+  }
+
+  #notes(turn) {
+    const { urls } = this.#context;
+    if (turn.state === "credit" || isOutOfCredit(turn.fault)) return [this.#offer(turn)];
+    if (turn.state === "stopped") return [note("You stopped this answer. Only what was generated is charged.")];
+    if (turn.state === "length") {
+      return [note(`The answer reached its limit of ${count(turn.usage?.output_tokens ?? 0)} tokens.`, this.#button("Continue", "proceed", turn))];
+    }
+    if (turn.state === "lost") {
+      const seen = turn.request ? el("a", { href: urls.request.replace(/0{8}-.*0{12}/, turn.request) }, "What it cost") : null;
+      return [note("The connection was lost, which ended this answer. Only what was generated is charged.", seen, this.#button("Try again", "regenerate", turn))];
+    }
+    if (turn.state !== "failed") return [];
+    const { title, text, retry } = explain(turn.fault);
+    const card = el("div", { class: "card bad" }, el("strong", {}, title), el("p", {}, text));
+    const row = el("p", { class: "card-actions" });
+    if (turn.fault.code === "not_signed_in") row.append(el("a", { class: "button", href: urls.sign_in }, "Sign in"));
+    if (retry) row.append(this.#button("Try again", "regenerate", turn));
+    if (row.childNodes.length) card.append(row);
+    if (turn.fault.request_id) card.append(el("p", { class: "fine" }, "Request ", el("code", {}, turn.fault.request_id)));
+    return [card];
+  }
+
+  /** Credit is out: what happened, what is left, whom to ask, and the way on. */
+  #offer(turn) {
+    const { urls, account } = this.#context;
+    const isCut = turn.state === "credit";
+    const happened = isCut
+      ? `The answer ended after ${count(turn.usage?.output_tokens ?? 0)} tokens, at the last one that the credit paid for.`
+      : "There is not enough credit for this message and one token of an answer. Nothing was charged.";
+    const left = el("p", { class: "left" }, "Looking up what is left …");
+    const say = (data) => {
+      const lines = [`${credits(data.available_micro)} credits are left.`];
+      if (data.next_grant_at) lines.push(`${data.next_grant} credits come with the next month, ${moment(data.next_grant_at)}.`);
+      lines.push(data.owners.length ? `For more now, ask ${data.owners.join(" or ")}.` : "For more now, ask your operator for a grant.");
+      left.textContent = lines.join(" ");
+      return data;
+    };
+    const show = () => account().then(say, () => { left.textContent = "What is left can't be looked up right now."; return null; });
+    show();
+    const proceed = el("button", { type: "button" }, isCut ? "Continue the answer" : "Try again");
+    proceed.addEventListener("click", async () => {
+      proceed.disabled = true;
+      await show();
+      proceed.disabled = false;
+      this.#actions[isCut ? "proceed" : "regenerate"](turn);
+    });
+    return el("div", { class: "card warn", "data-offer": "credit" },
+      el("strong", {}, "Credit is used up"),
+      el("p", {}, happened), left,
+      el("p", { class: "card-actions" }, proceed, el("a", { class: "button quiet", href: urls.usage }, "See usage")),
+      turn.fault?.request_id ? el("p", { class: "fine" }, "Request ", el("code", {}, turn.fault.request_id)) : null);
+  }
+
+  #button(text, action, turn) {
+    const button = el("button", { type: "button", class: "quiet small" }, text);
+    button.addEventListener("click", () => this.#actions[action](turn));
+    return button;
+  }
+
+  #edit(turn, { article, body }) {
+    if (article.querySelector("form")) return;
+    const area = el("textarea", { value: turn.content, rows: Math.min(turn.content.split("\n").length + 1, 12), "aria-label": "Your message" });
+    const cancel = el("button", { type: "button", class: "quiet small" }, "Cancel");
+    const form = el("form", { class: "edit" }, area,
+      el("div", { class: "edit-actions" }, cancel, el("button", { class: "small" }, "Send again")));
+    const close = () => {
+      form.replaceWith(body);
+      article.querySelector(".tools").hidden = false;
+    };
+    cancel.addEventListener("click", close);
+    form.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") close();
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+        event.preventDefault();
+        form.requestSubmit();
+      }
+    });
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (area.value.trim()) this.#actions.edit(turn, area.value.trim());
+    });
+    body.replaceWith(form);
+    article.querySelector(".tools").hidden = true;
+    area.focus();
+  }
+}
+
+function note(text, ...more) {
+  return el("p", { class: "note" }, el("span", {}, text), ...more);
+}

@@ -1,0 +1,100 @@
+"""Run in the browser stack's home: fake models, tenants with people in every role. Prints one JSON object."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import django
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
+django.setup()
+
+from billing.models import CreditGrant, Plan  # noqa: E402
+from billing.services import cards, credits, plans, wallets  # noqa: E402
+from billing.unit import MICRO  # noqa: E402
+from gateway.models import Membership, Project, Tenant, User  # noqa: E402
+from gateway.services.links import mint_link  # noqa: E402
+from routing.services.catalogue import add_model  # noqa: E402
+from routing.services.defaults import ensure_default_routes  # noqa: E402
+
+MARKDOWN = """## Rivers
+
+A river **carries** water to the sea, see [the source](https://example.com/river).
+
+| river | km |
+|:------|---:|
+| Rhine | 1230 |
+
+1. rain
+
+2. spring
+
+```python
+def flow():
+    return "down"
+```
+
+The end."""
+EVIL = """<img src=x onerror="window.broken=1"> <script>window.broken=1</script>
+
+[click](javascript:window.broken=1) ![pixel](https://tracker.example/p.png) <b onclick="window.broken=1">bold</b>
+
+<https://safe.example/>"""
+MODELS = {
+    "river": {"text": MARKDOWN, "delay": 0.002, "cached": 0.5},
+    "evil": {"text": EVIL},
+    "endless": {"tokens": 2000, "hang_at": 6},
+    "failing": {"tokens": 8, "error_at": 4},
+    "steady": {"tokens": 400},
+    "echo": {"echo": True},
+}
+RATES = {0: {"input": 2 * MICRO, "cache_read": MICRO // 2, "output": 8 * MICRO}}
+PEOPLE = {"owner": "owner", "member": "member", "billing": "billing"}
+LINKS = 3
+
+
+def make_tenant(slug: str, plan: str, credit: int) -> Tenant:
+    tenant = Tenant.objects.create(slug=slug, name=slug.title())
+    Project(tenant=tenant, name="Default").save(force_insert=True)
+    wallet = wallets.open_wallet(tenant_id=tenant.id)
+    plans.subscribe(tenant.id, plan)
+    if credit:
+        credits.grant(wallet_id=wallet.id, amount=credit, kind=CreditGrant.Kind.PAID, key=f"seed:{slug}")
+    return tenant
+
+
+def join(tenant: Tenant, email: str, role: str) -> User:
+    user = User.objects.filter(email=email).first() or User.objects.create_user(email)
+    Membership(tenant=tenant, user=user, role=role).save(force_insert=True)
+    return user
+
+
+def main() -> None:
+    plans.ensure_default_plans()
+    broke = Plan.objects.create(slug="broke", name="Broke")
+    base = plans.latest_version("business")
+    terms = {name: getattr(base, name) for name in plans.TERMS}
+    plans.publish_version(broke, **{**terms, "monthly_credits": 0, "slice_tokens": 16})
+    cards.publish("fake", RATES)
+    for name, options in MODELS.items():
+        add_model(
+            name=name, kinds=["chat"], context_length=8192, rate_card="fake", source="", backend="fake", options=options,
+            description=f"A fake model: {name}",
+        )
+    ensure_default_routes()
+    acme = make_tenant("acme", "business", 0)
+    poor = make_tenant("poor", "broke", 900)
+    empty = make_tenant("empty", "broke", 0)
+    users = {name: join(acme, f"{name}@acme.example", role) for name, role in PEOPLE.items()}
+    join(poor, "poor@acme.example", "owner")
+    users["poor"] = User.objects.get(email="poor@acme.example")
+    users["both"] = join(acme, "both@acme.example", "member")
+    join(poor, "both@acme.example", "member")
+    users["broke"] = join(empty, "broke@empty.example", "member")
+    join(empty, "boss@empty.example", "owner")
+    users["operator"] = User.objects.create_superuser("operator@sluice.example")
+    print(json.dumps({name: [mint_link(user=user) for _ in range(LINKS)] for name, user in users.items()}))
+
+
+main()
