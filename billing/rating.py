@@ -122,7 +122,8 @@ def shares(classes: Mapping[str, int], card: CardPrices, multiplier_bp: int) -> 
 
 def context_of(classes: Mapping[str, int]) -> int:
     """The tokens of the whole prompt, however it was read."""
-    return sum(classes.get(name, 0) for name in INPUT_CLASSES)
+    count = classes.get  # a loop over INPUT_CLASSES costs thrice as much, several times a request
+    return count("input", 0) + count("cache_read", 0) + count("cache_write_short", 0) + count("cache_write_long", 0)
 
 
 def dearest_input(prompt_tokens: int, card: CardPrices) -> dict[str, int]:
@@ -160,7 +161,7 @@ def output_tokens_for(amount: int, classes: Mapping[str, int], card: CardPrices,
     room = budget * _SCALE // multiplier_bp - sum(count * rates[name] for name, count in classes.items())
     if room < 0:
         return 0
-    rate = max(rates[name] for name in OUTPUT_CLASSES)
+    rate = max(rates["output"], rates["reasoning"])
     return min(room // rate, MOST_TOKENS) if rate else MOST_TOKENS
 
 

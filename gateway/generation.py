@@ -70,7 +70,7 @@ class Generation:
         self._prepared = admitted.prepared
         self._meter = admitted.meter
         self._limits = admitted.limits
-        self._allowed = self._allowance()
+        self._allowed = self._meter.allowed
         self._mailbox = Mailbox()
         self._opened = asyncio.Event()
         self._refusal: Refusal | None = None
@@ -213,7 +213,7 @@ class Generation:
 
         None when nobody answered, so that it isn't known whether anything ran.
         """
-        stream = self.engine.generate(self._prepared, self._meter.allowance, self._meter.is_last)
+        stream = self.engine.generate(self._prepared, *self._allowed)
         try:
             async with aclosing(cast("AsyncGenerator[Event, None]", stream)) as events:
                 async for event in events:
@@ -240,7 +240,7 @@ class Generation:
         match event:
             case Started():
                 self._meter.started(event.cached_tokens)
-                if self._meter.max_output and self._allowance() != self._allowed:
+                if self._meter.max_output and self._meter.allowed != self._allowed:
                     self._runtime.supervise(self._allow())
             case Delta():
                 self._meter.used(event.usage)
@@ -263,12 +263,9 @@ class Generation:
         if self._first_at is None:
             self._first_at = asyncio.get_running_loop().time()
 
-    def _allowance(self) -> tuple[int, bool]:
-        return self._meter.allowance, self._meter.is_last
-
     async def _allow(self) -> None:
         """Tell the engine what it may generate, where that changed."""
-        allowed = self._allowance()
+        allowed = self._meter.allowed
         if allowed != self._allowed:
             self._allowed = allowed
             await self.engine.extend(self.id.hex, *allowed)

@@ -68,6 +68,12 @@ class Meter:
         """True when the allowance will not rise any more."""
         return self.is_exhausted or self.allowance >= self.max_output
 
+    @property
+    def allowed(self) -> tuple[int, bool]:
+        """The allowance and whether it is the last, as the engine takes them."""
+        allowance = self.allowance
+        return allowance, self.is_exhausted or allowance >= self.max_output
+
     def granted(self, total: int) -> None:
         """Take note that `total` µcr are held."""
         self.held = max(self.held, total)

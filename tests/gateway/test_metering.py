@@ -102,3 +102,29 @@ def test_allowance_is_always_paid_for_and_one_more_token_is_not(prompt, cached, 
 
     assert more == 0 or cost(more) <= held
     assert cost(more + 1) > held
+
+
+@given(
+    cached=st.integers(0, 100),
+    steps=st.lists(st.tuples(st.integers(0, 40), st.booleans(), st.sampled_from(["output", "reasoning"])), max_size=30),
+)
+def test_what_is_remembered_of_the_allowance_changes_no_wish(cached, steps):
+    meter, fresh = make_meter(), make_meter()
+    for each in (meter, fresh):
+        each.granted(each.first(10**9).amount)
+        each.started(cached)
+    counts = {"output": 0, "reasoning": 0}
+    for tokens, is_granted, name in steps:
+        counts[name] += min(tokens, meter.allowance - sum(counts.values()))
+        usage = Usage(input=100 - cached, cache_read=cached, **counts)
+        meter.used(usage)
+        fresh = make_meter()
+        fresh.granted(meter.held)
+        fresh._slice, fresh.is_exhausted = meter._slice, meter.is_exhausted
+        fresh.started(cached)
+        fresh.used(usage)
+        wish = meter.wish()
+        assert wish == fresh.wish()
+        assert meter.allowed == (meter.allowance, meter.is_last)
+        if wish is not None and is_granted:
+            meter.extended(wish, wish.amount)
