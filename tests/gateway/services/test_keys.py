@@ -2,6 +2,7 @@ from datetime import timedelta
 
 import pytest
 from django.utils import timezone
+from django.utils.crypto import salted_hmac
 
 from gateway.errors import ServiceError
 from gateway.models import APIKey, Project, Tenant
@@ -42,6 +43,8 @@ def test_digest_depends_on_secret_key(settings):
     before = keys.digest_of("sk-sluice-x")
     settings.SECRET_KEY = "another"
     assert keys.digest_of("sk-sluice-x") != before
+    djangos = salted_hmac("gateway.services.keys", "sk-sluice-x", algorithm="sha256").hexdigest()
+    assert keys.digest_of("sk-sluice-x") == djangos
 
 
 @pytest.mark.parametrize(
