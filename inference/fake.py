@@ -9,6 +9,7 @@ test while the engine lives.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import struct
 import time
@@ -119,6 +120,11 @@ class _Run:
 
     def usage(self) -> Usage:
         return Usage(input=self.prompt - self.cached, cache_read=self.cached, output=self.produced)
+
+
+@functools.cache
+def _numbered(count: int) -> tuple[str, ...]:
+    return tuple(f"w{number}" for number in range(1, count + 1))
 
 
 class FakeEngine:
@@ -280,7 +286,7 @@ class FakeEngine:
         options, sampling = self.options, prepared.request.sampling
         content = prepared.request.messages[-1].content
         answer = content if options.echo else options.text
-        words = answer.split(" ") if answer else [f"w{number}" for number in range(1, options.tokens + 1)]
+        words = answer.split(" ") if answer else _numbered(options.tokens)
         endless = islice(cycle(words), prepared.max_output)
         stops = StopMatcher(sampling.stop)
         text, pending = "", 0
