@@ -244,7 +244,7 @@ class Generation:
                     self._runtime.supervise(self._allow())
             case Delta():
                 self._meter.used(event.usage)
-                if event.text:
+                if event.text and self._first_at is None:
                     self._note_first()
             case Vector():
                 self._note_first()

@@ -18,7 +18,7 @@ class Mailbox:
 
     def __init__(self, most_unread: int = MOST_UNREAD) -> None:
         self._events: deque[GenerationEvent] = deque()
-        self._filled = asyncio.Event()
+        self._reader: asyncio.Future[None] | None = None  # set where an Event would cost a token three times as much
         self._most_unread = most_unread
         self._parts: list[str] = []  # texts of the unread Delta at the end of `_events`
         self._unread = 0
@@ -41,13 +41,17 @@ class Mailbox:
         else:
             self._close_delta()
             self._events.append(event)
-        self._filled.set()
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
     async def get(self) -> GenerationEvent:
         """Wait for the next event and take it out."""
         while not self._events:
-            self._filled.clear()
-            await self._filled.wait()
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
         if len(self._events) == 1:
             self._close_delta()
         event = self._events.popleft()

@@ -47,7 +47,7 @@ class Meter:
         if not exact:
             prompt_tokens = -(-prompt_tokens * ESTIMATE_MARGIN[0] // ESTIMATE_MARGIN[1])
         self._prompt_tokens = prompt_tokens
-        self._classes = rating.dearest_input(prompt_tokens, card)
+        self._classes: dict[str, int] | None = rating.dearest_input(prompt_tokens, card)  # None: those of `usage`
         self._output_class = rating.dearest_output_class(prompt_tokens, card)
         self._slice = min(slice_tokens, max_output)
         self._largest_slice = max(slice_tokens, LARGEST_SLICE)
@@ -60,7 +60,7 @@ class Meter:
     @property
     def allowance(self) -> int:
         """Output tokens permitted in all."""
-        more = rating.output_tokens_for(self.held, self._classes, self.card, self.multiplier_bp)
+        more = rating.output_tokens_for(self.held, self._paid(), self.card, self.multiplier_bp)
         return min(self.max_output, self.usage.completion + more)
 
     @property
@@ -91,7 +91,7 @@ class Meter:
         before, self.usage = self.usage, usage
         if usage.input != before.input or usage.cache_read != before.cache_read:
             self._floor = -1
-        self._classes = usage.classes()
+        self._classes = None
 
     def wish(self) -> Wish | None:
         """Return the next hold to ask for, twice the slice, when less than half a slice is left; else None.
@@ -123,8 +123,12 @@ class Meter:
         """Return the µcr that `usage` costs."""
         return rating.charge(usage.classes(), self.card, self.multiplier_bp)
 
+    def _paid(self) -> dict[str, int]:
+        """Return the classes that are paid for before any more output."""
+        return self.usage.classes() if self._classes is None else self._classes
+
     def _cost(self, more: int) -> int:
         """Return the charge of what was used (or of the prompt) and `more` output tokens at the dearest class."""
-        classes = dict(self._classes)
+        classes = dict(self._paid())
         classes[self._output_class] = classes.get(self._output_class, 0) + more
         return rating.charge(classes, self.card, self.multiplier_bp)
