@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from allauth.account.utils import perform_login
 from django.contrib import messages
+from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
@@ -42,16 +43,18 @@ def open_link(request: HttpRequest, token: str) -> HttpResponse:
 @sensitive_variables("token")
 @require_http_methods(["GET", "HEAD", "POST"])
 def open_invitation(request: HttpRequest, token: str) -> HttpResponse:
-    """Join the invitation's tenant and sign in; whoever is signed in must be the invited person."""
+    """Join the invitation's tenant: as a new user, who is then signed in, or signed in as the invited person."""
+    present = request.user if isinstance(request.user, User) else None
+    invitation = members.find_invitation(token=token)
+    if invitation is not None and present is None and members.has_user(invitation=invitation):
+        return redirect_to_login(request.path)
     if request.method == "POST":
-        present = request.user if isinstance(request.user, User) else None
         try:
             membership = members.accept_invitation(token=token, user=present)
         except ServiceError as error:
             return _refused(request, error)
         messages.success(request, f"You are a member of {membership.tenant.name} now.")
         return redirect("/") if present else _signed_in(request, membership.user)
-    invitation = members.find_invitation(token=token)
     if invitation is None:
         message = "This invitation was used already or is too old. Ask for a new one."
         return _refused(request, ServiceError("token", message))

@@ -60,12 +60,19 @@ def find_invitation(*, token: str) -> Invitation | None:
     return open_ones.filter(accepted_at=None, expires_at__gt=timezone.now(), tenant__is_active=True).first()
 
 
+def has_user(*, invitation: Invitation) -> bool:
+    """Return whether the invited person is a user already, who has to sign in to take the invitation up."""
+    return User.objects.filter(email=invitation.email).exists()
+
+
 @transaction.atomic
 def accept_invitation(*, token: str, user: User | None = None) -> Membership:
-    """Take the invitation up for `user`, or for whoever has its address (made here if new); once only.
+    """Take the invitation up for `user`, or for a new user with its address, made here; once only.
 
-    Holding the link proves the address, so a new user needs no other verification. Raises ServiceError if the link is
-    used or too old, or if `user` has another address.
+    Holding the link, which only its mail shows, proves the address, so a new user needs no other verification. It
+    doesn't stand for a user who exists already: that would sign whoever has the link in to all that this user has.
+    Raises ServiceError if the link is used or too old, if `user` has another address, or if a user exists and isn't
+    `user`.
     """
     invitation = find_invitation(token=token)
     if invitation is None:
@@ -76,11 +83,9 @@ def accept_invitation(*, token: str, user: User | None = None) -> Membership:
     open_one = Invitation.objects.of(tenant).filter(id=invitation.id, accepted_at=None)
     if not open_one.update(accepted_at=timezone.now()):
         raise ServiceError("token", "This invitation was used already.")
-    invitee = user or User.objects.filter(email=invitation.email).first()
-    if invitee is None:
-        invitee = User.objects.create_user(invitation.email)
-    elif not invitee.is_active:
-        raise ServiceError("user", "This user is deactivated.")
+    if user is None and has_user(invitation=invitation):
+        raise ServiceError("user", f"Sign in as {invitation.email} first.")
+    invitee = user or User.objects.create_user(invitation.email)
     role = {"role": invitation.role, "is_active": True}
     mine = Membership.objects.of(tenant)
     membership, _ = mine.update_or_create(user=invitee, defaults=role, create_defaults={**role, "tenant": tenant})

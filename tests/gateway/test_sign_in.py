@@ -157,6 +157,20 @@ def test_invitation_is_for_its_address(acme, other):
     assert Membership.objects.of(acme.tenant).count() == 1
 
 
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_invitation_signs_nobody_in_who_exists_already(acme, user, method):
+    """Whoever invites could have the link: it must not open what the invited person has elsewhere."""
+    _, address = members.invite_member(tenant=acme.tenant, email=user.email)
+    client = Client()
+    answer = getattr(client, method)(path_of(address))
+    assert answer.headers["location"] == f"/accounts/login/?next={path_of(address)}"
+    assert not signed_in(client)
+    assert not Membership.objects.of(acme.tenant).filter(user=user).exists()
+    client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+    assert client.post(path_of(address)).status_code == 302
+    assert Membership.objects.of(acme.tenant).filter(user=user, is_active=True).exists()
+
+
 def test_invitation_of_a_deactivated_tenant_is_refused(acme):
     _, address = members.invite_member(tenant=acme.tenant, email="new@x.example")
     Tenant.objects.filter(id=acme.tenant.id).update(is_active=False)
