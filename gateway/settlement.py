@@ -13,7 +13,7 @@ import structlog
 from billing import rating
 from billing.rating import CardPrices
 from billing.writer.errors import WriterError
-from billing.writer.operations import Release, Settle, Settled, Stale
+from billing.writer.operations import Release, Settle, Settled, Stale, TrueUp
 from gateway.faults import LEDGER_SLOW
 from gateway.ledger import Ledger
 from inference.engine import Engine
@@ -38,11 +38,11 @@ def closing(
 ) -> Settle | Release:
     """Return what closes the hold of a request that ended with `finished`.
 
-    Nothing is charged when nothing ran, and when the engine failed before it gave any output.
+    Nothing is charged when nothing ran, and when the engine failed before it gave any output; while that isn't known
+    for sure it is an estimate like any other, so that exact evidence can correct it.
     """
-    classes = finished.usage.classes()
-    failed = finished.error is not None and finished.usage.completion == 0
-    if failed or not classes:
+    classes = _charged(finished)
+    if not classes and finished.exact:
         return Release(request=request, wallet=wallet, facts=facts)
     return Settle(
         request=request,
@@ -52,6 +52,24 @@ def closing(
         facts=facts,
         exact=finished.exact,
     )
+
+
+def correction(request: UUID, wallet: UUID, finished: Finished, *, card: CardPrices, multiplier_bp: int) -> TrueUp:
+    """Return what corrects the estimate of a request of which it is known now that it ended with `finished`."""
+    classes = _charged(finished)
+    return TrueUp(
+        request=request,
+        wallet=wallet,
+        charge=rating.charge(classes, card, multiplier_bp),
+        classes=classes,
+        finish=finished.error.code[:40] if finished.error else finished.reason.value,
+    )
+
+
+def _charged(finished: Finished) -> dict[str, int]:
+    """Return the tokens by class that are paid for: none when the engine failed before it gave any output."""
+    failed = finished.error is not None and finished.usage.completion == 0
+    return {} if failed else finished.usage.classes()
 
 
 def end_of(

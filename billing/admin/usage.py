@@ -36,7 +36,7 @@ class UsageRecordAdmin(ReadOnlyAdmin):
 
     list_display = [
         "settled_at", "display_tenant", "model", "input_tokens", "cache_read_tokens", "output_tokens", "display_charge",
-        "exact", "finish", "request",
+        "exact", "finish", "request", "revision",
     ]  # fmt: skip
     list_filter = [ModelFilter, "exact", "day"]
     search_fields = ["=request", "=tenant", "=api_key"]

@@ -98,6 +98,7 @@ class UsageRecord(models.Model):
         indexes = [
             models.Index(fields=["tenant", "day"], name="usage_record_tenant_day"),
             models.Index(fields=["api_key", "day"], name="usage_record_key_day"),
+            models.Index(fields=["day", "request"], condition=Q(exact=False), name="usage_record_estimated"),
         ]
 
     def __str__(self) -> str:
@@ -107,7 +108,8 @@ class UsageRecord(models.Model):
 class OutboxEvent(models.Model):
     """Something that happened in a transaction and still has to take effect elsewhere; deleted by its consumer.
 
-    Topic ``usage`` (one row per flush of the writer): ``{"records": [ids of the usage records it wrote]}``.
+    Topic ``usage`` (one row per flush of the writer): ``{"records": [requests with a first usage record],
+    "revisions": [[request, revision] of each correction]}``, the latter only where there are any.
     """
 
     id = models.BigAutoField(primary_key=True)

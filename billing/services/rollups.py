@@ -47,7 +47,13 @@ def consume_usage(limit: int = 8) -> int:
     payloads = _take_events(limit)
     if payloads:
         requests = [UUID(request) for payload in payloads for request in payload["records"]]
-        _add(_sums_of(requests))
+        corrected = [
+            (UUID(request), revision) for payload in payloads for request, revision in payload.get("revisions", ())
+        ]
+        sums = _sums_of(requests)
+        for cell, more in _differences_of(corrected).items():
+            sums[cell].update(more)
+        _add(sums)
     return len(payloads)
 
 
@@ -75,6 +81,23 @@ def _sums_of(requests: list[UUID]) -> dict[Cell, Counter[str]]:
         for name in _SUMS:
             sums[cell][name] += getattr(record, name)
     return sums
+
+
+def _differences_of(corrected: list[tuple[UUID, int]]) -> dict[Cell, Counter[str]]:
+    """Return what these revisions (request, revision) change in each cell: each one less the one before it."""
+    differences: dict[Cell, Counter[str]] = defaultdict(Counter)
+    if not corrected:
+        return differences
+    wanted = set(corrected)
+    records = UsageRecord.objects.filter(
+        day__in={day_of(request) for request, _ in corrected}, request__in={request for request, _ in corrected}
+    )
+    for record in records.only("request", "revision", "tenant", "project", "api_key", "model", *_SUMS):
+        cell = Cell(hour_of(record.request), record.tenant, record.project, record.api_key, record.model)
+        times = ((record.request, record.revision) in wanted) - ((record.request, record.revision + 1) in wanted)
+        for name in _SUMS:
+            differences[cell][name] += times * getattr(record, name)
+    return differences
 
 
 def _add(sums: dict[Cell, Counter[str]]) -> None:

@@ -58,3 +58,10 @@ GROUP BY t.request
 -- name: usage_while_held
 SELECT h.id, 'the request is closed and still holds credit' FROM billing_hold h
 WHERE EXISTS (SELECT 1 FROM billing_usagerecord r WHERE r.request = h.id)
+
+-- Only an estimate is ever corrected, and only by the revision after it.
+-- name: revision_without_estimate
+SELECT r.request, 'revision ' || r.revision || ' corrects no estimate' FROM billing_usagerecord r
+WHERE r.revision > 0 AND NOT EXISTS (
+    SELECT 1 FROM billing_usagerecord before
+    WHERE before.day = r.day AND before.request = r.request AND before.revision = r.revision - 1 AND NOT before.exact)

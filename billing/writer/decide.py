@@ -6,11 +6,10 @@ operations gives the same answers and the same rows as one transaction per opera
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from billing.rating import CLASSES
 from billing.writer.operations import (
     Answer,
     Extend,
@@ -24,8 +23,10 @@ from billing.writer.operations import (
     Settle,
     Settled,
     Stale,
+    TrueUp,
 )
-from billing.writer.state import HELD, Burn, Changes, Closing, GrantRow, HoldRow, View, WalletRow
+from billing.writer.state import HELD, Burn, Changes, Closing, HoldRow, View, WalletRow, counted
+from billing.writer.trueup import true_up
 
 FACTS = frozenset({"endpoint", "task", "route", "end_user", "anomaly", "finish", "ttft_ms", "duration_ms"})
 """The keys of `facts`: columns of the usage record that neither the hold nor the charge determines."""
@@ -61,13 +62,15 @@ def decide(
                 answers.append(_settle(operation, view, changes))
             case Release():
                 answers.append(_release(operation, view, changes))
+            case TrueUp():
+                answers.append(true_up(operation, view, changes))
     return answers, changes
 
 
 def _reserve(op: Reserve, view: View, changes: Changes, is_rolled: bool) -> Answer | PutAside:
     if op.amount < 0 or op.least < 0:
         raise ValueError(f"reserve {op.request}: a negative amount")
-    wallet = _wallet(op.wallet, view)
+    wallet = view.wallet(op.wallet)
     hold = view.holds.get(op.request)
     if hold is not None:  # asked before: the answer got lost, or an extension made more of it since
         _check_wallet(op.request, hold, op.wallet)
@@ -88,7 +91,7 @@ def _reserve(op: Reserve, view: View, changes: Changes, is_rolled: bool) -> Answ
 def _extend(op: Extend, view: View, changes: Changes) -> Answer:
     if op.amount < 0 or op.least < 0:
         raise ValueError(f"extend {op.request}: a negative amount")
-    wallet = _wallet(op.wallet, view)
+    wallet = view.wallet(op.wallet)
     hold = view.holds.get(op.request)
     if hold is None or hold.state != HELD:
         return Stale()
@@ -107,7 +110,7 @@ def _renew(op: Renew, view: View, changes: Changes) -> Answer:
     for request, checkpoint in op.checkpoints.items():
         hold = view.holds.get(request)
         if hold is not None and hold.state == HELD and hold.owner == op.owner:
-            changes.renewed[request] = _counted(request, checkpoint)
+            changes.renewed[request] = counted(request, checkpoint)
             renewed.add(request)
     return Renewed(frozenset(renewed))
 
@@ -115,8 +118,8 @@ def _renew(op: Renew, view: View, changes: Changes) -> Answer:
 def _settle(op: Settle, view: View, changes: Changes) -> Answer:
     if op.charge < 0:
         raise ValueError(f"settle {op.request}: a negative charge")
-    _counted(op.request, op.classes)
-    wallet = _wallet(op.wallet, view)
+    counted(op.request, op.classes)
+    wallet = view.wallet(op.wallet)
     hold = view.holds.get(op.request)
     if hold is None:
         return _closed_before(op.request, op.charge, wallet, view)
@@ -125,7 +128,7 @@ def _settle(op: Settle, view: View, changes: Changes) -> Answer:
 
 
 def _release(op: Release, view: View, changes: Changes) -> Answer:
-    wallet = _wallet(op.wallet, view)
+    wallet = view.wallet(op.wallet)
     hold = view.holds.get(op.request)
     if hold is None:
         return _closed_before(op.request, 0, wallet, view)
@@ -139,18 +142,14 @@ def _close(closing: Closing, hold: HoldRow, wallet: WalletRow, view: View, chang
     unknown = op.facts.keys() - FACTS
     if unknown:
         raise ValueError(f"close {op.request}: no such facts: {', '.join(sorted(unknown))}")
-    burns = list(_burn(op.request, charge, hold, view))
+    changes.burns += _burn(op.request, charge, hold, view, changes)
     changes.move(wallet, posted=-charge, held=-hold.amount)
-    for burn in burns:
-        if burn.grant is not None:
-            changes.grants[burn.grant] = changes.grants.get(burn.grant, 0) + burn.amount
-    changes.burns += burns
     changes.closed.append(closing)
     del view.holds[op.request]
     view.charges[op.request] = charge
 
 
-def _burn(request: UUID, charge: int, hold: HoldRow, view: View) -> Iterator[Burn]:
+def _burn(request: UUID, charge: int, hold: HoldRow, view: View, changes: Changes) -> Iterator[Burn]:
     """Yield the transfers of a charge: grants that were live when the hold was made, in burn-down order; then, for a
     charge above its hold, grants that came since; the rest is overdraft.
     """
@@ -161,15 +160,11 @@ def _burn(request: UUID, charge: int, hold: HoldRow, view: View) -> Iterator[Bur
     for grant in eligible + since:
         part = min(left, grant.remaining)
         if part:
-            yield _take(grant, request, order, part)
+            changes.take(grant, part)
+            yield Burn(hold.wallet, request, order, part, grant.id)
             left, order = left - part, order + 1
     if left:
         yield Burn(hold.wallet, request, order, left, None)
-
-
-def _take(grant: GrantRow, request: UUID, order: int, amount: int) -> Burn:
-    grant.remaining -= amount
-    return Burn(grant.wallet, request, order, amount, grant.id)
 
 
 def _closed_before(request: UUID, charge: int, wallet: WalletRow, view: View) -> Answer:
@@ -179,21 +174,6 @@ def _closed_before(request: UUID, charge: int, wallet: WalletRow, view: View) ->
     return Stale()
 
 
-def _wallet(identifier: UUID, view: View) -> WalletRow:
-    wallet = view.wallets.get(identifier)
-    if wallet is None:
-        raise ValueError(f"no wallet {identifier}")
-    return wallet
-
-
 def _check_wallet(request: UUID, hold: HoldRow, wallet: UUID) -> None:
     if hold.wallet != wallet:
         raise ValueError(f"request {request}: its hold is on wallet {hold.wallet}, not on {wallet}")
-
-
-def _counted(request: UUID, classes: Mapping[str, int]) -> Mapping[str, int]:
-    """Return the classes after checking that they can stand in a usage record."""
-    for name, count in classes.items():
-        if name not in CLASSES or not 0 <= count < 2**31:
-            raise ValueError(f"request {request}: {count!r} tokens of class {name!r}")
-    return classes

@@ -3,7 +3,7 @@ transactions per request, applied in groups).
 
 Amounts are µcr. A request's id is also its hold's id. Every operation is safe to repeat: a second Reserve of an open
 hold answers Held with what is held, a second Settle of a settled request answers Settled again when the charge is the
-same, and Stale otherwise.
+same, and Stale otherwise; so does a second TrueUp.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Renew:
 class Settle:
     """Close the hold with `charge` for `classes`; `facts` are the other columns of its usage record.
 
-    The charge may exceed what is held (a true-up): the rest is taken from the wallet, then from its overdraft account.
+    The charge may exceed what is held: the rest is taken from the wallet, then from its overdraft.
     """
 
     request: UUID
@@ -75,7 +75,23 @@ class Release:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-Operation = Reserve | Extend | Renew | Settle | Release
+@dataclass(frozen=True, slots=True)
+class TrueUp:
+    """Correct a closed request whose usage record is an estimate: `charge` is the whole exact charge for `classes`.
+
+    The record gets its next revision, which is exact and final, and the difference is posted once. A debit burns the
+    grants that are live now in burn-down order, then overdraws; a credit goes back to where the charge came from, last
+    taken first. `finish` says how the request really ended; "" leaves what the estimate says.
+    """
+
+    request: UUID
+    wallet: UUID
+    charge: int
+    classes: Mapping[str, int]
+    finish: str = ""
+
+
+Operation = Reserve | Extend | Renew | Settle | Release | TrueUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +119,10 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The hold is closed and `charge` µcr were taken. `posted` and `held` are the wallet's after it."""
+    """The hold is closed (or its record corrected) and `charge` µcr were taken in all.
+
+    `posted` and `held` are the wallet's after it.
+    """
 
     charge: int
     posted: int
@@ -112,7 +131,10 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """There is no such open hold (any more): somebody else closed it, or it never was."""
+    """There is no such open hold (any more): somebody else closed it, or it never was.
+
+    To a TrueUp: there is no such estimate, or it has been corrected otherwise.
+    """
 
 
 Answer = Held | Refused | Renewed | Settled | Stale

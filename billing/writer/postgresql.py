@@ -12,8 +12,18 @@ from uuid import UUID
 
 from billing.rating import FORMULA
 from billing.sql import load
-from billing.writer.rows import hold_rows, outbox_payload, usage_rows
-from billing.writer.state import LEASE_SECONDS, Changes, Demand, GrantRow, HoldRow, View, WalletRow
+from billing.writer.rows import adjustment_rows, hold_rows, outbox_payload, revision_rows, usage_rows
+from billing.writer.state import (
+    LEASE_SECONDS,
+    Changes,
+    Demand,
+    GrantRow,
+    HoldRow,
+    RecordRow,
+    Taking,
+    View,
+    WalletRow,
+)
 
 STATEMENTS = load(Path(__file__).with_name("sql") / "postgresql.sql")
 
@@ -39,6 +49,10 @@ def text_array(values: Iterable[str]) -> str:
 
 _HOLD_COLUMNS: tuple[Encoder, ...] = (*[uuid_array] * 6, text_array, *[uuid_array] * 2, array, uuid_array, array)
 _USAGE_COLUMNS: tuple[Encoder, ...] = (uuid_array, *[array] * 9, *[text_array] * 6, *[array] * 2)
+_REVISION_COLUMNS: tuple[Encoder, ...] = (*[uuid_array] * 2, *[array] * 9, text_array)
+_ADJUSTMENT_COLUMNS: tuple[Encoder, ...] = (
+    uuid_array, *[text_array] * 2, uuid_array, *[array] * 2, uuid_array,
+)  # fmt: skip
 
 
 def reads(demand: Demand) -> list[Query]:
@@ -51,6 +65,11 @@ def reads(demand: Demand) -> list[Query]:
         queries.append(("lock_holds", (uuid_array(demand.holds),)))
     if demand.burning:
         queries.append(("read_grants", (uuid_array(demand.burning),)))
+    if demand.closed:
+        ids = uuid_array(request for request, _ in demand.closed)
+        queries.append(("read_every_grant", (uuid_array(demand.restoring),)))
+        queries.append(("read_records", (ids, array(day for _, day in demand.closed))))
+        queries.append(("read_takings", (ids,)))
     return queries
 
 
@@ -58,13 +77,18 @@ def view(queries: Sequence[Query], results: Sequence[Rows]) -> View:
     """What the answers to `reads` say."""
     found = {name: rows for (name, _), rows in zip(queries, results, strict=True)}
     grants: dict[UUID, list[GrantRow]] = defaultdict(list)
-    for row in found.get("read_grants", ()):
+    for row in (*found.get("read_grants", ()), *found.get("read_every_grant", ())):
         grants[row[1]].append(GrantRow(*row))
+    records = {row[0]: RecordRow(*row) for row in found.get("read_records", ())}
+    for request, amount, grant in found.get("read_takings", ()):
+        if request in records:
+            records[request].takings.append(Taking(amount, grant))
     return View(
         now=found["clock"][0][0],
         wallets={row[0]: WalletRow(*row) for row in found.get("lock_wallets", ())},
         holds={row[0]: HoldRow(*row) for row in found.get("lock_holds", ())},
         grants=grants,
+        records=records,
     )
 
 
@@ -106,11 +130,25 @@ def writes(changes: Changes) -> list[Query]:
                 ),
             )
         )
+    queries += _corrections(changes, now)
     if changes.grants:
         queries.append(("take_grants", (uuid_array(changes.grants), array(changes.grants.values()))))
     if changes.closed:
         queries.append(("delete_holds", (uuid_array(closing.operation.request for closing in changes.closed),)))
-        queries.append(("insert_outbox", (text_array([outbox_payload(changes.closed)]),)))
+    if changes.tells:
+        queries.append(("insert_outbox", (text_array([outbox_payload(changes)]),)))
+    return queries
+
+
+def _corrections(changes: Changes, now: str) -> list[Query]:
+    queries: list[Query] = []
+    if changes.corrections:
+        queries.append(("insert_revisions", (str(FORMULA), now, *_encoded(revision_rows(changes), _REVISION_COLUMNS))))
+    if changes.adjustments:
+        queries.append(("insert_adjustments", (now, *_encoded(adjustment_rows(changes), _ADJUSTMENT_COLUMNS))))
+    if changes.grant_changes:
+        moments = array(moment.isoformat() for moment in changes.grant_changes.values())
+        queries.append(("note_grant_changes", (uuid_array(changes.grant_changes), moments)))
     return queries
 
 

@@ -8,10 +8,10 @@ from datetime import date
 from typing import Any
 from uuid import UUID
 
-from billing.ids import day_of
+from billing.ids import day_of, uuid7
 from billing.rating import CLASSES
 from billing.writer.operations import Operation, Release, Settle
-from billing.writer.state import Changes, Closing, View
+from billing.writer.state import Changes, View
 
 
 def hold_rows(changes: Changes) -> Iterator[tuple[Any, ...]]:
@@ -37,9 +37,28 @@ def usage_rows(changes: Changes) -> Iterator[tuple[Any, ...]]:
         )  # fmt: skip
 
 
-def outbox_payload(closed: Iterable[Closing]) -> str:
-    """What a consumer of topic ``usage`` gets: the ids of the new records."""
-    return json.dumps({"records": [str(closing.operation.request) for closing in closed]})
+def revision_rows(changes: Changes) -> Iterator[tuple[Any, ...]]:
+    """The next revisions of usage records: id, request, day, revision, charge, six classes, finish ("" as before)."""
+    for correction in changes.corrections:
+        op = correction.operation
+        yield (
+            uuid7(), op.request, day_of(op.request), correction.revision, op.charge,
+            *(op.classes.get(name, 0) for name in CLASSES), op.finish,
+        )  # fmt: skip
+
+
+def adjustment_rows(changes: Changes) -> Iterator[tuple[Any, ...]]:
+    """The transfers of true-ups: wallet, debit's kind, credit's kind, request, order, amount, grant."""
+    for one in changes.adjustments:
+        yield one.wallet, *one.way.value, one.request, one.order, one.amount, one.grant
+
+
+def outbox_payload(changes: Changes) -> str:
+    """What a consumer of topic ``usage`` gets: requests with a first record, and [request, revision] of later ones."""
+    told: dict[str, Any] = {"records": [str(closing.operation.request) for closing in changes.closed]}
+    if changes.corrections:
+        told["revisions"] = [[str(one.operation.request), one.revision] for one in changes.corrections]
+    return json.dumps(told)
 
 
 def closed_before(operations: Iterable[Operation], view: View) -> list[tuple[UUID, date]]:

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,8 +14,25 @@ from uuid import UUID
 from billing.rating import FORMULA
 from billing.sql import load
 from billing.writer.operations import Operation
-from billing.writer.rows import closed_before, hold_rows, outbox_payload, usage_rows
-from billing.writer.state import LEASE_SECONDS, Changes, Demand, GrantRow, HoldRow, View, WalletRow
+from billing.writer.rows import (
+    adjustment_rows,
+    closed_before,
+    hold_rows,
+    outbox_payload,
+    revision_rows,
+    usage_rows,
+)
+from billing.writer.state import (
+    LEASE_SECONDS,
+    Changes,
+    Demand,
+    GrantRow,
+    HoldRow,
+    RecordRow,
+    Taking,
+    View,
+    WalletRow,
+)
 
 STATEMENTS = load(Path(__file__).with_name("sql") / "sqlite.sql")
 
@@ -28,8 +45,11 @@ def read(connection: sqlite3.Connection, operations: Sequence[Operation]) -> Vie
         return connection.execute(STATEMENTS[name], (json.dumps([i.hex for i in ids]),)).fetchall() if ids else []
 
     grants: dict[UUID, list[GrantRow]] = defaultdict(list)
-    for identifier, wallet, remaining, effective_at, expires_at in rows("read_grants", demand.burning):
-        row = GrantRow(UUID(identifier), UUID(wallet), remaining, _moment(effective_at), _moment_or_none(expires_at))
+    found = rows("read_grants", demand.burning) + rows("read_every_grant", demand.restoring)
+    for identifier, wallet, remaining, since, until, amount, is_voided in found:
+        row = GrantRow(
+            UUID(identifier), UUID(wallet), remaining, _moment(since), _moment_or_none(until), amount, bool(is_voided)
+        )
         grants[row.wallet].append(row)
     wallets = [
         WalletRow(UUID(identifier), posted, held, limit, bool(is_open), _moment_or_none(change))
@@ -44,13 +64,35 @@ def read(connection: sqlite3.Connection, operations: Sequence[Operation]) -> Vie
         wallets={wallet.id: wallet for wallet in wallets},
         holds={hold.id: hold for hold in holds},
         grants=grants,
+        records=_records(connection, demand),
     )
     closed = closed_before(operations, view)
     if closed:
-        asked = json.dumps([[request.hex, day.isoformat()] for request, day in closed])
-        found = connection.execute(STATEMENTS["read_charges"], (asked,)).fetchall()
-        view.charges = {UUID(request): charge for request, charge in found}
+        charges = connection.execute(STATEMENTS["read_charges"], (_days(closed),)).fetchall()
+        view.charges = {UUID(request): charge for request, charge in charges}
     return view
+
+
+def _records(connection: sqlite3.Connection, demand: Demand) -> dict[UUID, RecordRow]:
+    """The records of requests to be corrected."""
+    if not demand.closed:
+        return {}
+    records: dict[UUID, RecordRow] = {}
+    asked = connection.execute(STATEMENTS["read_records"], (_days(demand.closed),))
+    for request, wallet, revision, charge, is_exact, reserved_at in asked.fetchall():
+        identifier = UUID(request)
+        records[identifier] = RecordRow(
+            identifier, UUID(wallet), revision, charge, bool(is_exact), _moment(reserved_at)
+        )
+    ids = json.dumps([request.hex for request, _ in demand.closed])
+    for request, amount, grant in connection.execute(STATEMENTS["read_takings"], (ids,)).fetchall():
+        if (record := records.get(UUID(request))) is not None:
+            record.takings.append(Taking(amount, None if grant is None else UUID(grant)))
+    return records
+
+
+def _days(closed: Sequence[tuple[UUID, date]]) -> str:
+    return json.dumps([[request.hex, day.isoformat()] for request, day in closed])
 
 
 def write(connection: sqlite3.Connection, changes: Changes) -> None:
@@ -72,11 +114,23 @@ def write(connection: sqlite3.Connection, changes: Changes) -> None:
     if changes.burns:
         burns = [(b.wallet.hex, b.amount, b.request.hex, b.order, b.grant and b.grant.hex, now) for b in changes.burns]
         many(STATEMENTS["insert_transfers"], burns)
+    _correct(connection, changes, now)
     if changes.grants:
         many(STATEMENTS["take_grants"], [(taken, grant.hex) for grant, taken in changes.grants.items()])
     if changes.closed:
         many(STATEMENTS["delete_holds"], [(closing.operation.request.hex,) for closing in changes.closed])
-        connection.execute(STATEMENTS["insert_outbox"], (outbox_payload(changes.closed),))
+    if changes.tells:
+        connection.execute(STATEMENTS["insert_outbox"], (outbox_payload(changes),))
+
+
+def _correct(connection: sqlite3.Connection, changes: Changes, now: str) -> None:
+    if not changes.corrections:
+        return
+    many = connection.executemany
+    many(STATEMENTS["insert_revisions"], [(*_plain(row), FORMULA, now) for row in revision_rows(changes)])
+    many(STATEMENTS["insert_adjustments"], [(*_plain(row), now) for row in adjustment_rows(changes)])
+    moments = [(_text(moment), wallet.hex) for wallet, moment in changes.grant_changes.items()]
+    many(STATEMENTS["note_grant_changes"], moments)
 
 
 def _plain(row: tuple[Any, ...]) -> list[Any]:

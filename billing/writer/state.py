@@ -5,10 +5,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
+from enum import Enum
 from uuid import UUID
 
-from billing.writer.operations import Extend, Operation, Release, Renew, Reserve, Settle
+from billing.ids import day_of
+from billing.rating import CLASSES
+from billing.writer.operations import Operation, Release, Renew, Reserve, Settle, TrueUp
 
 LEASE_SECONDS = 30
 HELD, ORPHANED = 0, 1  # Hold.State
@@ -52,9 +55,37 @@ class GrantRow:
     remaining: int
     effective_at: datetime
     expires_at: datetime | None
+    amount: int
+    is_voided: bool
 
     def is_live_at(self, moment: datetime) -> bool:
         return self.effective_at <= moment and (self.expires_at is None or self.expires_at > moment)
+
+    @property
+    def room(self) -> int:
+        """How much may be given back to it."""
+        return self.amount - self.remaining
+
+
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """One transfer of a charge that was posted before: from a grant, or from the overdraft (`grant` is None)."""
+
+    amount: int
+    grant: UUID | None
+
+
+@dataclass(slots=True)
+class RecordRow:
+    """The latest revision of a closed request's usage record, and what its charge was taken from, in that order."""
+
+    request: UUID
+    wallet: UUID
+    revision: int
+    charge: int
+    is_exact: bool
+    reserved_at: datetime
+    takings: list[Taking] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -66,6 +97,14 @@ class View:
     holds: dict[UUID, HoldRow]
     grants: dict[UUID, list[GrantRow]]
     charges: dict[UUID, int] = field(default_factory=dict)  # closed requests: the charge of the latest revision
+    records: dict[UUID, RecordRow] = field(default_factory=dict)  # of requests to be corrected
+
+    def wallet(self, identifier: UUID) -> WalletRow:
+        """Return the wallet, or raise ValueError: an operation on none can never be applied."""
+        wallet = self.wallets.get(identifier)
+        if wallet is None:
+            raise ValueError(f"no wallet {identifier}")
+        return wallet
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +113,17 @@ class Demand:
 
     wallets: list[UUID]
     holds: list[UUID]
-    burning: list[UUID]  # wallets of settles: only their grants are read
+    burning: list[UUID]  # wallets of settles: their grants with credit left are read
+    restoring: list[UUID]  # wallets of true-ups: all of their grants are read
+    closed: list[tuple[UUID, date]]  # requests of true-ups: their records are read
 
     @classmethod
     def of(cls, operations: Iterable[Operation]) -> Demand:
         wallets: set[UUID] = set()
         holds: set[UUID] = set()
         burning: set[UUID] = set()
+        restoring: set[UUID] = set()
+        closed: set[UUID] = set()
         for operation in operations:
             if isinstance(operation, Renew):
                 holds.update(operation.checkpoints)
@@ -89,8 +132,17 @@ class Demand:
             wallets.add(operation.wallet)
             if isinstance(operation, Settle):
                 burning.add(operation.wallet)
+            elif isinstance(operation, TrueUp):
+                restoring.add(operation.wallet)
+                closed.add(operation.request)
         by_value = operator.attrgetter("int")
-        return cls(*(sorted(found, key=by_value) for found in (wallets, holds, burning)))
+        return cls(
+            wallets=sorted(wallets, key=by_value),
+            holds=sorted(holds, key=by_value),
+            burning=sorted(burning - restoring, key=by_value),
+            restoring=sorted(restoring, key=by_value),
+            closed=[(request, day_of(request)) for request in sorted(closed, key=by_value)],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +165,34 @@ class Burn:
     grant: UUID | None
 
 
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """The next revision of a usage record."""
+
+    operation: TrueUp
+    revision: int
+
+
+class Way(Enum):
+    """Between which kinds of ledger account (debit, credit) a part of a true-up's difference goes."""
+
+    TAKEN = ("wallet", "usage")
+    RESTORED = ("usage", "wallet")
+    LOST = ("usage", "breakage")  # restored to a grant that has ended
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustment:
+    """One transfer of a true-up's difference, from or to a grant, or the wallet's overdraft (`grant` is None)."""
+
+    way: Way
+    wallet: UUID
+    request: UUID
+    order: int
+    amount: int
+    grant: UUID | None
+
+
 @dataclass(slots=True)
 class Changes:
     """What a flush writes: inserts one by one, sums by row."""
@@ -122,9 +202,17 @@ class Changes:
     amounts: dict[UUID, int] = field(default_factory=dict)  # extended holds
     renewed: dict[UUID, Mapping[str, int]] = field(default_factory=dict)
     wallets: dict[UUID, list[int]] = field(default_factory=dict)  # wallet → [Δposted, Δheld]
-    grants: dict[UUID, int] = field(default_factory=dict)  # grant → taken
+    grants: dict[UUID, int] = field(default_factory=dict)  # grant → taken (restored when negative)
     closed: list[Closing] = field(default_factory=list)
     burns: list[Burn] = field(default_factory=list)
+    corrections: list[Correction] = field(default_factory=list)
+    adjustments: list[Adjustment] = field(default_factory=list)
+    grant_changes: dict[UUID, datetime] = field(default_factory=dict)  # wallet → when its grants change next
+
+    @property
+    def tells(self) -> bool:
+        """True when there is something for the consumers of the outbox."""
+        return bool(self.closed or self.corrections)
 
     def move(self, wallet: WalletRow, *, posted: int = 0, held: int = 0) -> None:
         """Change the wallet's sums, here and in the row that later operations of the flush see."""
@@ -134,9 +222,10 @@ class Changes:
         deltas[0] += posted
         deltas[1] += held
 
-    @property
-    def is_empty(self) -> bool:
-        return not (self.reserved or self.amounts or self.renewed or self.wallets or self.closed)
+    def take(self, grant: GrantRow, amount: int) -> None:
+        """Take `amount` from a grant, or give it back when negative, here and in the row that later operations see."""
+        grant.remaining -= amount
+        self.grants[grant.id] = self.grants.get(grant.id, 0) + amount
 
 
 def groups_of_distinct(operations: Sequence[Operation], limit: int) -> Iterable[list[Operation]]:
@@ -161,16 +250,9 @@ def requests_of(operation: Operation) -> Iterable[UUID]:
     return (operation.request,)
 
 
-__all__ = [
-    "Burn",
-    "Changes",
-    "Closing",
-    "Demand",
-    "Extend",
-    "GrantRow",
-    "HoldRow",
-    "View",
-    "WalletRow",
-    "groups_of_distinct",
-    "requests_of",
-]
+def counted(request: UUID, classes: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the classes after checking that they can stand in a usage record; raise ValueError otherwise."""
+    for name, count in classes.items():
+        if name not in CLASSES or not 0 <= count < 2**31:
+            raise ValueError(f"request {request}: {count!r} tokens of class {name!r}")
+    return classes

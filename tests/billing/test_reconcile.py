@@ -9,10 +9,20 @@ from django.utils import timezone
 
 from billing import reconcile, triggers
 from billing.ids import uuid7
-from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, Rate, RateCard, RateCardVersion, Wallet
+from billing.models import (
+    CreditGrant,
+    Hold,
+    LedgerAccount,
+    LedgerTransfer,
+    Rate,
+    RateCard,
+    RateCardVersion,
+    UsageRecord,
+    Wallet,
+)
 from billing.rating import CardPrices, charge
 from billing.writer.apply import apply_now
-from billing.writer.operations import Reserve, Settle
+from billing.writer.operations import Reserve, Settle, TrueUp
 from tests.billing.writer.world import make_wallet
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db]
@@ -37,14 +47,14 @@ def wallet():
     return make_wallet(credit=100_000)
 
 
-def serve(wallet, card, *, settle_with=None):
+def serve(wallet, card, *, settle_with=None, exact=True):
     some = uuid7()
     made = Reserve(
         request=uuid7(), wallet=wallet.pk, amount=5_000, least=1, owner=some, deployment=some, card_version=card.id,
         tenant=wallet.tenant_id, project=some, api_key=None, model="m", multiplier_bp=9_000,
     )  # fmt: skip
     amount = charge(CLASSES, card, 9_000) if settle_with is None else settle_with
-    apply_now([made, Settle(made.request, wallet.pk, amount, CLASSES)])
+    apply_now([made, Settle(made.request, wallet.pk, amount, CLASSES, exact=exact)])
     return made
 
 
@@ -65,6 +75,21 @@ def test_a_wrong_charge_is_found_by_rating_again(wallet, card):
     assert reconcile.check(connection, since=timezone.now()) == []
     with pytest.raises(CommandError, match="1 findings"):
         call_command("reconcile")
+
+
+def test_corrected_books_have_no_findings_and_a_wrong_revision_is_found(wallet, card):
+    for fewer in (2, -50):
+        made = serve(wallet, card, exact=False)
+        classes = CLASSES | {"output": CLASSES["output"] - fewer}
+        apply_now([TrueUp(made.request, wallet.pk, charge(classes, card, 9_000), classes)])
+    assert checks() == []
+    last = UsageRecord.objects.get(request=made.request, revision=1)
+    last.pk, last.revision = uuid7(), 2
+    last.save(force_insert=True)
+    assert checks() == ["revision_without_estimate"]
+    last.pk, last.revision, last.charge = uuid7(), 3, last.charge + 1
+    last.save(force_insert=True)
+    assert checks() == ["charge_recomputed", "revision_without_estimate", "usage_charge"]
 
 
 def test_each_sum_that_is_off_is_found(wallet, card):

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from django.core.management import call_command
+from django.db import connection
 from django.db.models import F
 from django.utils import timezone
 
+from billing import reconcile, selectors
 from billing.ids import uuid7
-from billing.models import Hold, RateCardVersion, UsageRecord, Wallet
+from billing.models import Hold, RateCardVersion, UsageRecord, UsageRollup, Wallet
+from billing.services import rollups
 from billing.writer.apply import apply_now
 from billing.writer.operations import Held, Renew, Reserve
+from gateway import sweep as sweep_module
+from gateway.edge.usage import usage_of_request
 from gateway.sweep import Sweep
 from gateway.threads import DatabaseThreads
 from inference.engine import EngineSpec
+from inference.errors import UnreachableError
 from inference.fake import FakeEngine
 from inference.types import Finished, FinishReason, Lost, NothingRan, Running, Usage
 from tests.gateway.world import assert_books, in_database, make_world
@@ -121,10 +128,100 @@ async def test_lost_is_settled_at_the_checkpoint_as_an_estimate(bench):
     assert (row.exact, row.finish) == (False, "lost")
 
 
-async def test_lost_without_a_checkpoint_costs_nothing(bench):
+async def test_lost_without_a_checkpoint_costs_nothing_as_far_as_is_known(bench):
     world = await in_database(make_world)
     _, found = await swept(bench, world, Lost())
-    assert found == {"released": 1}
+    assert found == {"estimated": 1}
+    charged, [row] = await in_database(assert_books, world, records=1)
+    assert (charged, row.exact) == (0, False)
+
+
+async def estimated(bench, world, checkpoint):
+    """An orphan settled at its checkpoint, since its worker can't be reached for 15 minutes."""
+    reachable = bench.engine.options
+    bench.engine.options = replace(reachable, unreachable=True)
+    request = await in_database(orphan, world, checkpoint)
+    bench.later = timedelta(minutes=15, seconds=1)
+    assert await bench.turn() == {"estimated": 1}
+    bench.engine.options = reachable
+    return request
+
+
+@pytest.mark.parametrize("checkpoint", [{}, {"input": 60, "output": 3}, {"input": 60, "output": 99}])
+async def test_estimate_is_corrected_when_the_worker_comes_back(bench, checkpoint):
+    world = await in_database(make_world)
+    request = await estimated(bench, world, checkpoint)
+    bench.engine.record.entries[request.hex] = Finished(FinishReason.STOP, DONE)
+    bench.later = timedelta(hours=23)
+    assert await bench.turn() == {"corrected": 1}
+    assert await bench.turn() == {}
+
+    def check():
+        exact = UsageRecord.objects.get(request=request, revision=1)
+        assert (exact.exact, exact.charge, exact.finish) == (True, 60 * 10 + 40 + 7 * 40, "stop")
+        assert (exact.input_tokens, exact.cache_read_tokens, exact.output_tokens) == (60, 40, 7)
+        wallet = Wallet.objects.get(pk=world.wallet.pk)
+        assert wallet.posted == world.wallet.posted + 10_000_000 - exact.charge
+        assert reconcile.check(connection) == []
+        assert selectors.record_of(request, world.tenant.id) == exact
+        assert selectors.recent_usage(world.tenant.id) == [exact]
+        while rollups.consume_usage():
+            pass
+        rollup = UsageRollup.objects.get(tenant=world.tenant.id)
+        assert (rollup.requests, rollup.charge, rollup.output_tokens) == (1, exact.charge, 7)
+        shown = usage_of_request(world.tenant.id, request)
+        assert (shown["revision"], shown["is_exact"], shown["usage"]["credits_micro"]) == (1, True, exact.charge)
+
+    await in_database(check)
+
+
+async def test_estimate_is_left_alone_after_a_day(bench):
+    world = await in_database(make_world)
+    request = await estimated(bench, world, {"input": 60})
+    bench.engine.record.entries[request.hex] = Finished(FinishReason.STOP, DONE)
+    bench.later = timedelta(hours=24, seconds=1)
+    assert await bench.turn() == {}
+
+
+@pytest.mark.parametrize(("evidence", "times"), [(Lost(), 1), (NothingRan(), 1), (Running(Usage()), 2), (None, 2)])
+async def test_estimate_is_asked_about_until_nothing_can_come_any_more(bench, evidence, times):
+    world = await in_database(make_world)
+    request = await estimated(bench, world, {"input": 60})
+    asked = []
+
+    async def usage_of(identifier):
+        asked.append(identifier)
+        if evidence is None:
+            raise UnreachableError("away")
+        return evidence
+
+    bench.engine.usage_of = usage_of
+    assert [await bench.turn(), await bench.turn()] == [{}, {}]
+    assert asked == [request.hex] * times
+
+
+async def test_estimates_are_looked_at_in_pages_and_a_silent_worker_is_asked_once_in_each(bench, monkeypatch):
+    monkeypatch.setattr(sweep_module, "ESTIMATES", 2)
+    world = await in_database(make_world)
+    requests = [await estimated(bench, world, {"input": 60}) for _ in range(5)]
+    reachable = bench.engine.options
+    bench.engine.options = replace(reachable, unreachable=True)
+    bench.sweep._places = asyncio.Semaphore(1)
+    bench.sweep._after, asked, usage_of = None, [], bench.engine.usage_of
+
+    async def noted(identifier):
+        asked.append(identifier)
+        return await usage_of(identifier)
+
+    bench.engine.usage_of = noted
+    for _ in range(4):
+        assert await bench.turn() == {}
+    assert asked == [requests[i].hex for i in (0, 2, 4, 0)]
+    bench.engine.options = reachable
+    for request in requests:
+        bench.engine.record.entries[request.hex] = Finished(FinishReason.STOP, DONE)
+    found = [await bench.turn() for _ in range(4)]
+    assert sum(turn.get("corrected", 0) for turn in found) == 5
 
 
 @pytest.mark.parametrize("evidence", ["running", "unreachable", "no engine"])

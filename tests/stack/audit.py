@@ -12,6 +12,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
 django.setup()
 
 from django.conf import settings  # noqa: E402
+from django.db.models import Sum  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
 from billing.models import Hold, LedgerTransfer, UsageRecord, Wallet  # noqa: E402
@@ -36,24 +37,24 @@ def engine_record() -> dict[str, dict[str, int]]:
 def main() -> None:
     cards = {card.id: card for card in prices_at(timezone.now()).values()}
     records, recomputed = {}, 0
-    for row in UsageRecord.objects.order_by("revision"):
+    latest = {row.request: row for row in UsageRecord.objects.order_by("revision")}
+    for request, row in latest.items():
         classes = {
             name: getattr(row, f"{name}_tokens")
             for name in ("input", "cache_read", "output", "reasoning")
             if getattr(row, f"{name}_tokens")
         }
-        records[row.request.hex] = {"classes": classes, "charge": row.charge, "exact": row.exact, "finish": row.finish}
-    for row in UsageRecord.objects.all():
-        usage = records[row.request.hex]["classes"]
-        recomputed += charge(usage, cards[row.card_version], row.multiplier_bp)
+        records[request.hex] = {"classes": classes, "charge": row.charge, "exact": row.exact, "finish": row.finish}
+        recomputed += charge(classes, cards[row.card_version], row.multiplier_bp)
     charges = LedgerTransfer.objects.filter(code__in=[2, 3])
+    given_back = charges.filter(debit__kind="usage").aggregate(total=Sum("amount"))["total"] or 0
     answer = {
         "holds": Hold.objects.count(),
         "wallets": {str(w.tenant_id): {"posted": w.posted, "held": w.held} for w in Wallet.objects.all()},
         "usage": records,
         "usage_sum": sum(record["charge"] for record in records.values()),
         "recomputed_sum": recomputed,
-        "ledger_sum": sum(charges.values_list("amount", flat=True)),
+        "ledger_sum": sum(charges.values_list("amount", flat=True)) - 2 * given_back,
         "engine": engine_record(),
     }
     print(json.dumps(answer))

@@ -17,10 +17,26 @@ SELECT id, wallet_id, state, amount, owner, reserved_at
 FROM billing_hold WHERE id = ANY(%s::uuid[]) ORDER BY id FOR UPDATE;
 
 -- name: read_grants
-SELECT id, wallet_id, remaining, effective_at, expires_at
+SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL
 FROM billing_creditgrant
 WHERE wallet_id = ANY(%s::uuid[]) AND remaining > 0 AND voided_at IS NULL
 ORDER BY wallet_id, priority, expires_at NULLS LAST, kind = 'paid', effective_at, id;
+
+-- What a true-up gives back may go to a grant that has nothing left.
+-- name: read_every_grant
+SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL
+FROM billing_creditgrant WHERE wallet_id = ANY(%s::uuid[])
+ORDER BY wallet_id, priority, expires_at NULLS LAST, kind = 'paid', effective_at, id;
+
+-- name: read_records
+SELECT r.request, r.wallet, r.revision, r.charge, r.exact, r.reserved_at
+FROM unnest(%s::uuid[], %s::date[]) AS asked(request, day)
+JOIN billing_usagerecord r ON r.day = asked.day AND r.request = asked.request
+ORDER BY r.revision;
+
+-- name: read_takings
+SELECT request, amount, grant_id FROM billing_ledgertransfer
+WHERE request = ANY(%s::uuid[]) AND code = 2 ORDER BY request, "order";
 
 -- Only asked for what was to be closed and has no hold (any more).
 -- name: read_charges
@@ -71,6 +87,23 @@ FROM unnest(%s::uuid[], %s::date[], %s::bigint[], %s::bool[], %s::int[], %s::int
         ttft_ms, duration_ms)
 LEFT JOIN billing_hold h ON h.id = c.request;
 
+-- Everything but the usage, the charge and how it ended is as in the revision before.
+-- name: insert_revisions
+INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, "user", end_user, wallet, model,
+    deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
+    cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
+    anomaly, finish, ttft_ms, duration_ms, reserved_at, settled_at)
+SELECT c.id, c.day, c.request, c.revision, r.tenant, r.project, r.api_key, r."user", r.end_user, r.wallet, r.model,
+    r.deployment, r.endpoint, r.task, r.route, c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
+    c.cache_write_long_tokens, c.output_tokens, c.reasoning_tokens, r.card_version, r.multiplier_bp, %s::smallint,
+    c.charge, r.held, true, r.anomaly, coalesce(nullif(c.finish, ''), r.finish), r.ttft_ms, r.duration_ms,
+    r.reserved_at, %s::timestamptz
+FROM unnest(%s::uuid[], %s::uuid[], %s::date[], %s::smallint[], %s::bigint[], %s::int[], %s::int[], %s::int[],
+    %s::int[], %s::int[], %s::int[], %s::text[])
+    AS c(id, request, day, revision, charge, input_tokens, cache_read_tokens, cache_write_short_tokens,
+        cache_write_long_tokens, output_tokens, reasoning_tokens, finish)
+LEFT JOIN billing_usagerecord r ON r.day = c.day AND r.request = c.request AND r.revision = c.revision - 1;
+
 -- name: insert_transfers
 INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, request, "order", grant_id, effective_at, actor,
     reason)
@@ -79,6 +112,21 @@ SELECT a.id, (SELECT u.id FROM billing_ledgeraccount u WHERE u.kind = 'usage' AN
 FROM unnest(%s::uuid[], %s::uuid[], %s::smallint[], %s::bigint[], %s::uuid[])
     AS b(wallet, request, position, amount, source)
 LEFT JOIN billing_ledgeraccount a ON a.wallet_id = b.wallet AND a.kind = 'wallet';
+
+-- name: insert_adjustments
+INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, request, "order", grant_id, effective_at, actor,
+    reason)
+SELECT CASE b.debit WHEN 'wallet' THEN a.id ELSE d.id END, CASE b.credit WHEN 'wallet' THEN a.id ELSE c.id END,
+    b.amount, 3, b.request, b.position, b.source, %s::timestamptz, '', ''
+FROM unnest(%s::uuid[], %s::text[], %s::text[], %s::uuid[], %s::smallint[], %s::bigint[], %s::uuid[])
+    AS b(wallet, debit, credit, request, position, amount, source)
+LEFT JOIN billing_ledgeraccount a ON a.wallet_id = b.wallet AND a.kind = 'wallet'
+LEFT JOIN billing_ledgeraccount d ON d.wallet_id IS NULL AND d.kind = b.debit
+LEFT JOIN billing_ledgeraccount c ON c.wallet_id IS NULL AND c.kind = b.credit;
+
+-- name: note_grant_changes
+UPDATE billing_wallet w SET next_grant_change_at = d.next_at
+FROM unnest(%s::uuid[], %s::timestamptz[]) AS d(id, next_at) WHERE w.id = d.id;
 
 -- name: take_grants
 UPDATE billing_creditgrant g SET remaining = g.remaining - d.taken

@@ -15,8 +15,11 @@ pytestmark = [pytest.mark.money, pytest.mark.django_db]
 NOON = datetime(2026, 5, 1, 12, 59, 59, 999_000, tzinfo=UTC)
 
 
-def publish(*records):
-    return OutboxEvent.objects.create(topic="usage", payload={"records": [str(one.request) for one in records]})
+def publish(*records, revisions=()):
+    payload = {"records": [str(one.request) for one in records]}
+    if revisions:
+        payload["revisions"] = [[str(one.request), one.revision] for one in revisions]
+    return OutboxEvent.objects.create(topic="usage", payload=payload)
 
 
 def sums():
@@ -53,6 +56,30 @@ def test_an_event_takes_effect_once_and_later_ones_add_up(record):
     rollup = UsageRollup.objects.get()
     assert (rollup.requests, rollup.charge) == (2, 7)
     assert not OutboxEvent.objects.exists()
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_correction_adds_its_difference_once_and_no_request(record, in_order):
+    first = record(at=NOON, exact=False, input_tokens=9, output_tokens=1, charge=10)
+    second = record(at=NOON, request=first.request, revision=1, input_tokens=9, output_tokens=5, charge=4)
+    bystander = record(at=NOON, charge=100)
+    events = [([first, bystander], []), ([], [second])]
+    for records, revisions in events if in_order else reversed(events):
+        publish(*records, revisions=revisions)
+        rollups.consume_usage()
+    (_, _, _, *found) = sums()[0]
+    assert found == [2, 10, 0, 5, 104]
+    assert len(sums()) == 1
+
+
+def test_a_record_and_its_correction_in_one_chunk(record):
+    first = record(at=NOON, exact=False, output_tokens=1, charge=10)
+    second = record(at=NOON, request=first.request, revision=1, output_tokens=5, charge=30)
+    publish(first)
+    publish(revisions=[second])
+    assert rollups.consume_usage() == 2
+    rollup = UsageRollup.objects.get()
+    assert (rollup.requests, rollup.output_tokens, rollup.charge) == (1, 5, 30)
 
 
 def test_a_chunk_takes_the_oldest_events_of_its_topic_only(record):

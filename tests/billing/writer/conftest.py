@@ -11,6 +11,5 @@ from tests.billing.writer.world import open_desk
 def desk(transactional_db):
     """A writer on the test database; whatever was done through it must reconcile."""
     with open_desk() as desk:
-        desk.writer._driver.patience = desk.writer._driver.reserve_wait = 30  # slow machines fail no test
         yield desk
     assert reconcile.check(connection, recompute=False) == []

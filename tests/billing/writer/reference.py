@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from billing.writer.operations import Extend, Held, Refused, Release, Renewed, Reserve, Settle, Settled, Stale
+from billing.writer.operations import Extend, Held, Refused, Release, Renewed, Reserve, Settle, Settled, Stale, TrueUp
 
 FOREVER = 10**9
 
@@ -37,6 +37,9 @@ class Reference:
     holds: dict = field(default_factory=dict)  # request → [wallet, amount, owner, moment, checkpoint]
     records: dict = field(default_factory=dict)  # request → (charge, classes, held)
     transfers: set = field(default_factory=set)  # (request, order, grant, amount)
+    estimates: dict = field(default_factory=dict)  # request → [wallet, [(grant, amount) its charge was taken from]]
+    corrections: dict = field(default_factory=dict)  # request → (charge, classes)
+    true_ups: set = field(default_factory=set)  # (request, order, grant, signed amount for the wallet)
 
     def apply(self, op):  # noqa: PLR0911 - one rule per operation
         self.now += 1
@@ -62,11 +65,14 @@ class Reference:
             purse.held += target - hold[1]
             hold[1] = target
             return Held(target, purse.available)
+        if isinstance(op, TrueUp):
+            return self.true_up(op)
         if isinstance(op, Settle | Release):
             charge = op.charge if isinstance(op, Settle) else 0
             purse = self.purses[op.wallet]
             if op.request not in self.holds:
-                same = op.request in self.records and self.records[op.request][0] == charge
+                latest = self.corrections.get(op.request) or self.records.get(op.request)
+                same = latest is not None and latest[0] == charge
                 return Settled(charge, purse.posted, purse.held) if same else Stale()
             _, amount, _, moment, _ = self.holds.pop(op.request)
             purse.held -= amount
@@ -74,6 +80,9 @@ class Reference:
             self.records[op.request] = (charge, dict(op.classes) if isinstance(op, Settle) else {}, amount)
             first = [g for g in purse.grants if g.since <= moment < g.until]
             second = [g for g in purse.grants if moment < g.since <= self.now < g.until]
+            taken = []
+            if isinstance(op, Settle) and not op.exact:
+                self.estimates[op.request] = [op.wallet, taken]
             number = 0
             for one in sorted(first, key=lambda g: g.order) + sorted(second, key=lambda g: g.order):
                 part = min(charge, one.remaining)
@@ -81,8 +90,10 @@ class Reference:
                     one.remaining -= part
                     charge -= part
                     self.transfers.add((op.request, number, one.id, part))
+                    taken.append((one.id, part))
                     number += 1
             if charge:
+                taken.append((None, charge))
                 self.transfers.add((op.request, number, None, charge))
             return Settled(self.records[op.request][0], purse.posted, purse.held)
         renewed = set()
@@ -93,3 +104,37 @@ class Reference:
                     kept[name] = max(kept.get(name, 0), count)
                 renewed.add(request)
         return Renewed(frozenset(renewed))
+
+    def true_up(self, op):
+        """An estimate becomes exact once; what it was short of is taken, what was too much undone from its end."""
+        purse = self.purses[op.wallet]
+        if op.request in self.corrections and self.corrections[op.request][0] == op.charge:
+            return Settled(op.charge, purse.posted, purse.held)
+        if op.request not in self.estimates:
+            return Stale()
+        _, taken = self.estimates.pop(op.request)
+        difference = op.charge - self.records[op.request][0]
+        self.corrections[op.request] = (op.charge, dict(op.classes))
+        purse.posted -= difference
+        by_id = {one.id: one for one in purse.grants}
+        parts = []
+        if difference > 0:
+            for one in sorted(purse.grants, key=lambda g: g.order):
+                if one.since <= self.now < one.until and one.remaining and difference:
+                    part = min(one.remaining, difference)
+                    one.remaining -= part
+                    difference -= part
+                    parts.append((one.id, -part))
+            if difference:
+                parts.append((None, -difference))
+        else:
+            excess = -difference
+            for source, amount in reversed(taken):
+                part = min(amount, excess)
+                if part:
+                    excess -= part
+                    if source is not None:
+                        by_id[source].remaining += part
+                    parts.append((source, part))
+        self.true_ups |= {(op.request, number, source, part) for number, (source, part) in enumerate(parts)}
+        return Settled(op.charge, purse.posted, purse.held)

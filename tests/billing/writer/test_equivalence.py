@@ -16,7 +16,7 @@ from billing import reconcile
 from billing.ids import uuid7
 from billing.models import CreditGrant, Hold, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
 from billing.writer.apply import apply_now
-from billing.writer.operations import Extend, Release, Renew, Reserve, Settle
+from billing.writer.operations import Extend, Release, Renew, Reserve, Settle, TrueUp
 from billing.writer.state import groups_of_distinct
 from tests.billing.writer.reference import FOREVER, Grant, Purse, Reference
 from tests.billing.writer.world import OWNER, grant, make_wallet, open_desk, reserve
@@ -26,7 +26,8 @@ pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
 OTHER = uuid.uuid4()
 KINDS = list(CreditGrant.Kind)
 amounts = st.integers(0, 60)
-who = st.tuples(st.sampled_from(["reserve", "extend", "settle", "settle", "release", "renew"]), st.integers(0, 7))
+OPERATIONS = ["reserve", "extend", "settle", "settle", "estimate", "release", "renew", "true-up", "true-up"]
+who = st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 7))
 steps = st.lists(
     st.one_of(
         st.lists(st.tuples(who, amounts, amounts, st.booleans()), min_size=1, max_size=24),
@@ -63,7 +64,7 @@ def give(reference, wallet, amount, *, kind, priority=50, ends=None):
     purse.grants.append(Grant(made.pk, made.remaining, order, since=reference.now, until=FOREVER))
 
 
-def operation(choice, rows, requests):
+def operation(choice, rows, requests):  # noqa: PLR0911 - one operation each
     (kind, number), amount, least, flag = choice
     wallet, request = rows[number % 3], requests[number]
     match kind:
@@ -73,6 +74,10 @@ def operation(choice, rows, requests):
             return Extend(request, wallet.pk, amount + 30, least)
         case "settle":
             return Settle(request, wallet.pk, amount, {"input": amount, "output": least}, {"route": {"by": 'a "b"'}})
+        case "estimate":
+            return Settle(request, wallet.pk, amount, {"input": amount}, exact=False)
+        case "true-up":
+            return TrueUp(request, wallet.pk, amount, {"input": amount, "output": least}, "stop" if flag else "")
         case "release":
             return Release(request, wallet.pk)
         case _:
@@ -88,14 +93,31 @@ def assert_rows(rows, reference):
     mine = {"wallet__in": list(reference.purses)}
     holds = {h.pk: [h.wallet_id, h.amount, h.owner, h.checkpoint] for h in Hold.objects.filter(**mine)}
     assert holds == {r: [w, amount, owner, kept] for r, (w, amount, owner, _, kept) in reference.holds.items()}
-    records = {r.request: r for r in UsageRecord.objects.filter(**mine)}
+    records = {r.request: r for r in UsageRecord.objects.filter(**mine, revision=0)}
     assert records.keys() == reference.records.keys()
     for request, (charge, classes, held) in reference.records.items():
         record = records[request]
         assert (record.charge, record.held, record.revision) == (charge, held, 0)
         assert (record.input_tokens, record.output_tokens) == (classes.get("input", 0), classes.get("output", 0))
+    corrected = {r.request: r for r in UsageRecord.objects.filter(**mine, revision__gt=0)}
+    assert corrected.keys() == reference.corrections.keys()
+    for request, (charge, classes) in reference.corrections.items():
+        after, before = corrected[request], records[request]
+        assert (after.charge, after.input_tokens, after.output_tokens) == (charge, *classes.values())
+        assert (after.revision, after.exact, before.exact, after.held) == (1, True, False, before.held)
+    assert_transfers(reference, records)
+
+
+def assert_transfers(reference, records):
     transfers = LedgerTransfer.objects.filter(request__in=list(records), code=LedgerTransfer.Code.CHARGE)
     assert set(transfers.values_list("request", "order", "grant_id", "amount")) == reference.transfers
+    true_ups = LedgerTransfer.objects.filter(request__in=list(records), code=LedgerTransfer.Code.TRUE_UP)
+    columns = ("request", "order", "grant_id", "amount", "credit__kind")
+    signed = {(r, o, g, a if kind == "wallet" else -a) for r, o, g, a, kind in true_ups.values_list(*columns)}
+    assert signed == reference.true_ups
+    told_again = [tuple(r) for event in OutboxEvent.objects.all() for r in event.payload.get("revisions", ())]
+    assert {(str(request), 1) for request in reference.corrections} <= set(told_again)
+    assert len(told_again) == len(set(told_again))
     told = [r for event in OutboxEvent.objects.all() for r in event.payload["records"]]
     assert sorted(told) == sorted({*map(str, records), *told})
     assert {str(request) for request in records} <= set(told)
@@ -112,7 +134,6 @@ def test_writer_equals_one_operation_at_a_time(transactional_db, steps, grants, 
     rows, reference = build(grants, overdraft)
     requests = [uuid7() for _ in range(8)]
     with open_desk() as desk:
-        desk.writer._driver.patience = desk.writer._driver.reserve_wait = 30
         for step in steps:
             if isinstance(step, tuple):
                 overdrawn = sum(g.remaining for g in reference.purses[rows[step[0]].pk].grants)
