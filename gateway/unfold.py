@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.templatetags.static import static
 from django.urls import reverse_lazy
 
 
@@ -21,6 +22,7 @@ UNFOLD: dict[str, Any] = {
     "SITE_SUBHEADER": "Inference gateway",
     "SITE_SYMBOL": "water_lock",
     "SITE_URL": "/",
+    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("sluice.svg")}],
     "SHOW_BACK_BUTTON": True,
     "DASHBOARD_CALLBACK": "gateway.admin.dashboard.dashboard",
     "SIDEBAR": {

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django_scopes import scope
 
@@ -72,6 +72,8 @@ def tenant_page(view: View[P]) -> Callable[..., HttpResponse]:
     @wraps(view)
     def inner(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
         place = place_of(request)
+        if place is None and request.user.is_staff:  # type: ignore[union-attr] # signed in
+            return redirect("admin:index")
         if place is None:
             return render(request, "console/no_tenant.html", status=403)
         with scope(tenant=place.tenant):

@@ -23,7 +23,8 @@ const RETRIED = "Nothing more is charged for it. Try again.";
 export function explain(fault) {
   const wait = Number(fault.headers?.["retry-after"]);
   const [title, text] = SAYINGS[fault.code] ?? [fault.status >= 500 || !fault.status ? "The answer failed" : "That was refused", null];
-  const own = /[.!?]$/.test(fault.message ?? "") ? fault.message : `${fault.message ?? "Something went wrong"}.`;
+  const message = fault.message || "Something went wrong";
+  const own = message[0].toUpperCase() + message.slice(1) + (/[.!?]$/.test(message) ? "" : ".");
   const parts = [text ?? own];
   if (wait) parts.push(`Try again in ${Math.ceil(wait)} s.`);
   else if (!text && title === "The answer failed") parts.push(RETRIED);

@@ -61,10 +61,15 @@ export class Settings extends EventTarget {
       $("models").querySelector(":checked")?.focus();
     });
     $("models").addEventListener("click", (event) => {
-      if (event.detail > 0 && event.target.closest("label")) $("model-menu").hidePopover(); // a pointer, not the arrow keys
+      if (!event.detail || !event.target.closest("label")) return; // the arrow keys only move through the list
+      $("model-menu").hidePopover();
+      $("message").focus();
     });
     $("models").addEventListener("keydown", (event) => {
-      if (event.key === "Enter") $("model-menu").hidePopover();
+      if (event.key !== "Enter") return;
+      event.preventDefault();
+      $("model-menu").hidePopover();
+      $("message").focus();
     });
     for (const id of ["project", "system", "temperature", "max-output"]) {
       $(id).addEventListener("input", () => this.#changed());

@@ -130,7 +130,9 @@ export class Transcript {
     showMeter(meter, turn);
     const foot = el("div", { class: "foot" }, el("div", { class: "tools" },
       turn.content ? tool("copy", "Copy", (event) => copy(turn.content, event.currentTarget)) : null,
-      tool("again", "Regenerate", () => this.#actions.regenerate(turn))));
+      notes.querySelector("button") && turn.state !== "length" && turn.state !== "credit"
+        ? null // the note offers it
+        : tool("again", "Regenerate", () => this.#actions.regenerate(turn))));
     if (turn.account?.route) foot.append(routeDetails(turn.account.route));
     article.append(foot);
   }

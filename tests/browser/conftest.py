@@ -93,7 +93,10 @@ class Site:
 @contextmanager
 def running_site() -> Iterator[Site]:
     """Seed a home and serve it; whatever happens, nothing of it is left."""
-    with tempfile.TemporaryDirectory(prefix="sluice-browser-") as folder, database_of_this_run(Path(folder)) as database:
+    with (
+        tempfile.TemporaryDirectory(prefix="sluice-browser-") as folder,
+        database_of_this_run(Path(folder)) as database,
+    ):
         port = free_port()
         environment = {**os.environ, "SLUICE_HOME": folder, "SLUICE_ENV": "test", **database}
         environment["SLUICE_BASE_URL"] = f"http://127.0.0.1:{port}"
@@ -178,4 +181,4 @@ def visit(site: Site, browser: Browser, cookies: dict[str, Any]) -> Iterator[Any
 
 def _note(complaints: list[str], message: ConsoleMessage) -> None:
     if message.type == "error":
-        complaints.append(message.text)
+        complaints.append(f"{message.text} {message.location['url']}")

@@ -79,7 +79,13 @@ def main() -> None:
     cards.publish("fake", RATES)
     for name, options in MODELS.items():
         add_model(
-            name=name, kinds=["chat"], context_length=8192, rate_card="fake", source="", backend="fake", options=options,
+            name=name,
+            kinds=["chat"],
+            context_length=8192,
+            rate_card="fake",
+            source="",
+            backend="fake",
+            options=options,
             description=f"A fake model: {name}",
         )
     ensure_default_routes()
