@@ -14,6 +14,9 @@ VOCABULARY = 258
 class ByteTokenizer:
     """Ids 0 to 255 are bytes; turns are framed by two control ids that no text can produce."""
 
+    def copy(self) -> ByteTokenizer:
+        return self
+
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         ids: list[int] = []
         for message in messages:

@@ -15,6 +15,10 @@ from inference.types import Message
 class Tokenizer(Protocol):
     """What a worker needs of a tokenizer. Used by one thread for encoding and by one for decoding."""
 
+    def copy(self) -> Tokenizer:
+        """Another one, for encoding in another thread."""
+        ...
+
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """The ids of a conversation in the model's template, open for the assistant's next turn.
 
@@ -41,6 +45,7 @@ class FolderTokenizer:
     def __init__(self, folder: Path) -> None:
         from transformers import AutoTokenizer
 
+        self._folder = folder
         self._encoder: Any = AutoTokenizer.from_pretrained(str(folder))
         backend: Any = getattr(self._encoder, "backend_tokenizer", None)
         # A copy in Rust costs a tenth of loading the folder again, which only tokenizers without Rust need.
@@ -57,6 +62,9 @@ class FolderTokenizer:
             # The first rendering compiles the template, for half a second: not on somebody's first request.
             with suppress(InvalidRequestError):
                 self.prompt([Message("user", "hello")])
+
+    def copy(self) -> FolderTokenizer:
+        return FolderTokenizer(self._folder)
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         for message in messages:
@@ -77,9 +85,16 @@ class FolderTokenizer:
 
         marked = [self._control.sub(mark, content) for content in contents]
         rendered = self._render([message.role for message in messages], marked)
+        pieces = re.split(f"{left}(\\d+){right}", rendered)
+        between = iter(self._all_ids([piece for piece in pieces[::2] if piece]))
+        texts = sorted(set(found))
+        plain = dict(zip(texts, self._all_ids(texts, plain=True), strict=True))
         ids: list[int] = []
-        for number, piece in enumerate(re.split(f"{left}(\\d+){right}", rendered)):
-            ids += self._ids(piece) if number % 2 == 0 else self._ids(found[int(piece)], plain=True)
+        for number, piece in enumerate(pieces):
+            if number % 2:
+                ids += plain[found[int(piece)]]
+            elif piece:
+                ids += next(between)
         return ids
 
     def encode(self, text: str, limit: int = 0) -> list[int]:
@@ -92,10 +107,14 @@ class FolderTokenizer:
             return str(self._rust.decode(list(ids), skip_special_tokens=True))
         return str(self._decoder.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
-    def _ids(self, text: str, *, plain: bool = False) -> list[int]:
-        if not text:
+    def _ids(self, text: str) -> list[int]:
+        return list(self._encoder(text, add_special_tokens=False, split_special_tokens=False)["input_ids"])
+
+    def _all_ids(self, texts: list[str], *, plain: bool = False) -> list[list[int]]:
+        """The ids of each text, by one call: a call for each costs more than its encoding."""
+        if not texts:
             return []
-        return list(self._encoder(text, add_special_tokens=False, split_special_tokens=plain)["input_ids"])
+        return list(self._encoder(texts, add_special_tokens=False, split_special_tokens=plain)["input_ids"])
 
     def _render(self, roles: Sequence[str], contents: Sequence[str]) -> str:
         from jinja2 import TemplateError

@@ -1,7 +1,7 @@
 """The worker process: takes its record, binds, loads its models, serves, drains and leaves.
 
 Three threads: the main one loads models and waits for signals, the reader (`reader.py`) owns the socket, the step
-thread (`loop.py`) owns models and schedulers.
+thread (`loop.py`) owns models and schedulers. A fourth (`long.py`) tokenises long requests, once there are any.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from inference.execution.backend import LoadedModel
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.tokenizer import FolderTokenizer, Tokenizer
 from inference.worker.active import Active, AddEngineCommand, Command, DrainCommand, StopCommand
+from inference.worker.long import LongPrepared, LongRequests
 from inference.worker.loop import StepLoop
 from inference.worker.protocol import FRAME_BYTES, FromWorker
 from inference.worker.reader import Outgoing, Reader
@@ -46,6 +47,10 @@ class Outbox:
     def send(self, session: bytes, message: FromWorker) -> None:
         """Send `message` to `session`, if it is still there by then."""
         self._put((session, message))
+
+    def prepared(self, result: LongPrepared) -> None:
+        """Give the reader what became of a long request."""
+        self._put(result)
 
     def announce(self) -> None:
         """Tell every session what is served and how it is."""
@@ -84,6 +89,7 @@ class Worker:
         self._inbox: SimpleQueue[Command] = SimpleQueue()
         registry: dict[str, Active] = {}
         self._loop = StepLoop(record=self._record, registry=registry, inbox=self._inbox, outbox=self._outbox)
+        self._long = LongRequests(self._outbox.prepared)
         self._reader = Reader(
             router=self._router,
             wake=wake_out,
@@ -93,6 +99,7 @@ class Worker:
             inbox=self._inbox,
             loop=self._loop,
             tell=self._outbox.send,
+            long=self._long,
             session_seconds=config.session_seconds,
             session_bytes=config.session_bytes,
             prepared_seconds=config.prepared_seconds,
@@ -120,6 +127,7 @@ class Worker:
         self._inbox.put(StopCommand())
         self._outbox.finish()
         reader.join(timeout=2)
+        self._long.close(seconds=2)
         broken = self._broken.is_set()
         if not broken:
             steps.join(timeout=2)

@@ -1,7 +1,8 @@
 """The reader thread: owns the socket, keeps the sessions, tokenises, and never waits for a step.
 
 Everything a gateway says passes here; what concerns running requests goes on to the step thread's inbox, and what
-the step thread says comes back through an in-process socket and leaves in order, one number per frame.
+the step thread says comes back through an in-process socket and leaves in order, one number per frame. Long requests
+are tokenised in a thread of their own (`long.py`), whose results come back the same way.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import zmq
 from inference.errors import DrainingError, EngineError, InvalidRequestError, OverloadedError, UnpreparedError
 from inference.types import EngineInfo, Evidence, Health, Running
 from inference.worker.active import Active, CancelCommand, Command, DrainCommand, ExtendCommand, SubmitCommand
+from inference.worker.long import LONG_BYTES, LongPrepared, LongRequest, LongRequests, prompt_of
 from inference.worker.loop import StepLoop
 from inference.worker.protocol import (
     VERSION,
@@ -46,12 +48,13 @@ from inference.worker.protocol import (
     worker_inbound,
 )
 from inference.worker.record import Record
-from inference.worker.served import ServedEngine
+from inference.worker.served import Prompt, ServedEngine
 from inference.worker.session import Kept, PeerGoneError, Sender, Session
 
 log = logging.getLogger(__name__)
 
-Outgoing = tuple[bytes, FromWorker | None] | None  # a session and its message; no message: announce; None: stop
+# A session and its message; no message: announce; what became of a long request: keep it, answer; None: stop.
+Outgoing = tuple[bytes, FromWorker | None] | LongPrepared | None
 
 BYTES_PER_TOKEN = 40  # an integer and its place in a tuple
 
@@ -70,6 +73,7 @@ class Reader:
         inbox: SimpleQueue[Command],
         loop: StepLoop,
         tell: Callable[[bytes, FromWorker], None],
+        long: LongRequests,
         session_seconds: float,
         session_bytes: int,
         prepared_seconds: float,
@@ -91,6 +95,7 @@ class Reader:
         self._prepared_seconds = prepared_seconds
         self._clock = clock
         self._tell = tell
+        self._long = long
         self._sessions: dict[bytes, Session] = {}
         self._stopped = False
 
@@ -124,6 +129,8 @@ class Reader:
             entry = outgoing.get_nowait()
             if entry is None:
                 self._stopped = True
+            elif isinstance(entry, LongPrepared):
+                self._keep_long(entry)
             elif entry[1] is None:
                 self._announce()
             elif (session := self._sessions.get(entry[0])) is not None:
@@ -262,22 +269,31 @@ class Reader:
                 raise ProtocolError("a second hello")
 
     def _prepare(self, session: Session, message: Prepare, size: int) -> None:
-        request = message.request
         try:
             engine = self._engine(message.deployment)
-            prompt = engine.prepare(request)
-            size += BYTES_PER_TOKEN * prompt.tokens
-            self._check_room(session, size)
+            if size > LONG_BYTES:
+                self._long.put(LongRequest(session.identity, message, engine, size, self._clock()))
+                return
+            self._keep(session, message, engine, prompt_of(engine, message.request), size)
         except EngineError as error:
             self._send(session, refusal_of(error, call=message.call))
+
+    def _keep_long(self, done: LongPrepared) -> None:
+        asked, outcome = done.asked, done.outcome
+        session = self._sessions.get(asked.session)
+        if session is None:
             return
-        except Exception as error:
-            # A tokenizer or template that fails on one text must not end the thread that serves all.
-            log.exception("preparing a request for %s failed", message.deployment)
-            fault = EngineError(f"the request can't be prepared ({type(error).__name__})", code="prepare_failed")
-            self._send(session, refusal_of(fault, call=message.call))
-            return
-        session.keep(request.id, Kept(engine, prompt, self._clock() + self._prepared_seconds, size))
+        try:
+            if isinstance(outcome, EngineError):
+                raise outcome
+            self._keep(session, asked.message, asked.engine, outcome, asked.size)
+        except EngineError as error:
+            self._send(session, refusal_of(error, call=asked.message.call))
+
+    def _keep(self, session: Session, message: Prepare, engine: ServedEngine, prompt: Prompt, size: int) -> None:
+        size += BYTES_PER_TOKEN * prompt.tokens
+        self._check_room(session, size)
+        session.keep(message.request.id, Kept(engine, prompt, self._clock() + self._prepared_seconds, size))
         self._send(session, PreparedReply(message.call, prompt.tokens, prompt.max_output, tuple(prompt.keys)))
 
     def _check_room(self, session: Session, size: int) -> None:

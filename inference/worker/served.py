@@ -58,6 +58,9 @@ class Scheduling(Protocol):
     def stats(self) -> Stats: ...
 
 
+CHARACTERS_PER_TOKEN = 128  # the longest tokens of common vocabularies: so much white space
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """What `prepare` keeps of a request until it is submitted: a chat's ids and cache keys, or the inputs' ids."""
@@ -74,7 +77,9 @@ class Prompt:
 
 
 class ServedEngine:
-    """One deployment, ready to serve. `prepare` is the reader thread's, everything else the step thread's."""
+    """One deployment, ready to serve. `prepare` is the reader thread's (`apart` that of long requests), everything else
+    the step thread's.
+    """
 
     def __init__(
         self,
@@ -89,6 +94,7 @@ class ServedEngine:
         self.deployment = config.deployment
         self.model = model
         self.tokenizer = tokenizer
+        self._apart: Tokenizer | None = None
         self.steps = 0
         self.draining = False
         self.context = self.max_input = model.max_input
@@ -134,13 +140,19 @@ class ServedEngine:
             details=model.details,
         )
 
-    def prepare(self, request: GenerationRequest) -> Prompt:
-        """Return the request in tokens; raise `InvalidRequestError` for what this deployment can't serve."""
+    def prepare(self, request: GenerationRequest, *, apart: bool = False) -> Prompt:
+        """Return the request in tokens; raise `InvalidRequestError` for what this deployment can't serve.
+
+        `apart` uses a tokenizer of its own, since one encodes for one thread only.
+        """
         if request.kind not in self.model.kinds:
             raise InvalidRequestError(f"this model takes no {request.kind} requests", code="unsupported_task")
         if request.weight < 1:
             raise InvalidRequestError("a tenant's weight is at least 1 thousandth")
-        return self._chat(request) if request.kind is Kind.CHAT else self._embedding(request)
+        tokenizer = self._tokenizer_apart() if apart else self.tokenizer
+        if request.kind is Kind.CHAT:
+            return self._chat(request, tokenizer)
+        return self._embedding(request, tokenizer)
 
     def submit(self, prompt: Prompt, allowance: int, last: bool) -> Scheduling:
         """Queue a prepared request and return the scheduler that has it; raise what its `submit` raises."""
@@ -181,13 +193,25 @@ class ServedEngine:
             draining=self.draining,
         )
 
-    def _chat(self, request: GenerationRequest) -> Prompt:
+    def _tokenizer_apart(self) -> Tokenizer:
+        if self._apart is None:
+            self._apart = self.tokenizer.copy()
+        return self._apart
+
+    def _chat(self, request: GenerationRequest, tokenizer: Tokenizer) -> Prompt:
         if not request.messages:
             raise InvalidRequestError("there are no messages", param="messages")
         request = replace(request, sampling=request.sampling.completed(self._recommended))
         _check_sampling(request.sampling)
         self._check_ids(request.sampling.stop_token_ids, "stop_token_ids")
-        ids = tuple(self.tokenizer.prompt(request.messages))
+        characters = sum(len(message.content) for message in request.messages)
+        if characters > CHARACTERS_PER_TOKEN * self.max_input:  # not worth the seconds that it takes to be exact
+            raise InvalidRequestError(
+                f"the prompt has {characters} characters, more than fit into this model's {self.context} tokens",
+                code="context_length_exceeded",
+                param="messages",
+            )
+        ids = tuple(tokenizer.prompt(request.messages))
         room = self.context - len(ids)
         if room < 1 or len(ids) > self.max_input:
             raise InvalidRequestError(
@@ -199,13 +223,23 @@ class ServedEngine:
         keys = self._keys.keys(request.domain, ids) if self._keys is not None and self._caches_prefixes else []
         return Prompt(request, room if wanted is None else min(wanted, room), ids=ids, keys=keys)
 
-    def _embedding(self, request: GenerationRequest) -> Prompt:
+    def _embedding(self, request: GenerationRequest, tokenizer: Tokenizer) -> Prompt:
         if not request.inputs:
             raise InvalidRequestError("there is no input", param="input")
         inputs: list[tuple[int, ...]] = []
-        for number, item in enumerate(request.inputs):
+        longest = CHARACTERS_PER_TOKEN * self.model.max_input
+        for number, given in enumerate(request.inputs):
+            item = given
             if isinstance(item, str):
-                ids = tuple(self.tokenizer.encode(item))
+                if len(item) > longest:
+                    if not request.truncate:
+                        raise InvalidRequestError(
+                            f"input {number} has {len(item)} characters, too many for {self.model.max_input} tokens",
+                            code="context_length_exceeded",
+                            param="input",
+                        )
+                    item = item[:longest]
+                ids = tuple(tokenizer.encode(item))
             else:
                 self._check_ids(item, "input")
                 ids = tuple(item)
@@ -219,7 +253,7 @@ class ServedEngine:
                         param="input",
                     )
                 limit = self.model.max_input
-                ids = tuple(self.tokenizer.encode(item, limit)) if isinstance(item, str) else ids[:limit]
+                ids = tuple(tokenizer.encode(item, limit)) if isinstance(item, str) else ids[:limit]
             inputs.append(ids)
         return Prompt(request, 0, inputs=tuple(inputs))
 

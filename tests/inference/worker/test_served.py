@@ -13,7 +13,7 @@ from inference.config import EngineConfig
 from inference.errors import InvalidRequestError
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.types import Kind
-from inference.worker.served import ServedEngine
+from inference.worker.served import CHARACTERS_PER_TOKEN, ServedEngine
 from tests.inference.engine_contract import chat, embedding
 
 
@@ -102,3 +102,22 @@ def test_the_announcement_names_what_is_served(chatting: ServedEngine, encoding:
     assert (chatting.info.max_context, chatting.info.block_size) == (256, 16)
     assert encoding.info.kinds == {Kind.EMBEDDING}
     assert (encoding.info.max_input, encoding.info.vector_width) == (16, 8)
+
+
+def test_what_can_never_fit_is_refused_before_it_is_encoded(
+    chatting: ServedEngine, encoding: ServedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encoded(*_: object) -> None:
+        raise AssertionError("encoded")
+
+    monkeypatch.setattr(ByteTokenizer, "prompt", encoded)
+    with pytest.raises(InvalidRequestError) as caught:
+        chatting.prepare(chat("x" * (CHARACTERS_PER_TOKEN * 256)))
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
+    monkeypatch.setattr(ByteTokenizer, "encode", encoded)
+    text = "x" * (CHARACTERS_PER_TOKEN * 16 + 1)
+    with pytest.raises(InvalidRequestError) as caught:
+        encoding.prepare(embedding(text))
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input")
+    monkeypatch.undo()
+    assert encoding.prepare(replace(embedding(text), truncate=True)).tokens == 16
