@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, cast
 
 from django.conf import settings
 from django.core.checks import Error, Warning, run_checks  # noqa: A004 - Django's name
@@ -58,19 +59,41 @@ def _checks() -> Iterator[Symptom]:
         yield Symptom("settings", "nothing that can't be right")
 
 
-def _database() -> Iterator[Symptom]:
+def database_problem() -> str:
+    """Return what keeps the database from being used and how to mend it, or an empty string."""
+    found = _grounds()
+    return "" if found.is_fine else f"{found.subject} {found.finding}: {found.mend}"
+
+
+def _grounds() -> Symptom:
     name = f"{connection.vendor} ({connection.settings_dict['NAME']})"
+    driver = cast("Any", connection).Database
     try:
-        connection.ensure_connection()
+        # Past the pool, which answers with a timeout instead of the reason.
+        driver.connect(**_parameters()).close()
         executor = MigrationExecutor(connection)
         unapplied = executor.migration_plan(executor.loader.graph.leaf_nodes())
-    except DatabaseError as error:
-        yield Symptom("database", f"{name}: {error}".strip(), "start it, or correct DATABASE_URL")
-        return
+    except (DatabaseError, driver.Error) as error:
+        return Symptom("database", f"{name}: {' '.join(str(error).split())}", "start it, or correct DATABASE_URL")
+    finally:
+        connection.close()
     if unapplied:
-        yield Symptom("database", f"{name}: {len(unapplied)} migrations not applied", "run `manage.py setup`")
+        return Symptom("database", f"{name}: {len(unapplied)} migrations not applied", "run `manage.py setup`")
+    return Symptom("database", f"{name}: migrated")
+
+
+def _parameters() -> dict[str, Any]:
+    parameters: dict[str, Any] = connection.get_connection_params()
+    if connection.vendor != "postgresql":
+        return {"database": parameters["database"]}
+    return {name: value for name, value in parameters.items() if name not in {"pool", "cursor_factory"}}
+
+
+def _database() -> Iterator[Symptom]:
+    grounds = _grounds()
+    yield grounds
+    if not grounds.is_fine:
         return
-    yield Symptom("database", f"{name}: migrated")
     lacking = [*triggers.missing(connection), *epoch_triggers.missing()]
     if lacking:
         yield Symptom("triggers", f"missing: {', '.join(lacking)}", "run `manage.py setup`: it installs them anew")

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import environ
 from csp.constants import NONCE, NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
+from django.core.exceptions import ImproperlyConfigured
 
 from gateway.unfold import UNFOLD  # noqa: F401 - a setting
 
@@ -100,6 +101,8 @@ TEMPLATES = [
 
 DATABASE_URL = env.str("DATABASE_URL", default=f"sqlite:///{SLUICE_HOME / 'sluice.sqlite3'}")
 _database = env.db_url_config(DATABASE_URL)
+if "ENGINE" not in _database:
+    raise ImproperlyConfigured("DATABASE_URL is no address of a database: postgresql://user:password@host/name")
 if "sqlite" in _database["ENGINE"]:
     _database["OPTIONS"] = {
         "transaction_mode": "IMMEDIATE",

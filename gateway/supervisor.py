@@ -22,6 +22,7 @@ FATAL = 78  # EX_CONFIG: a child that exits so can't be helped by another start
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 30.0
 STEADY = 30.0  # a child that ran this long is forgiven its earlier failures
+PATIENCE = 30.0  # for a child that is to end, or to start anew, while the others go on
 _PR_SET_PDEATHSIG = 1
 _WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
@@ -45,6 +46,7 @@ class _Child:
     start_at: float = 0.0
     wanted: bool = True
     restarting: bool = False
+    kill_at: float | None = None
 
 
 class _Signals:
@@ -107,8 +109,7 @@ class Supervisor:
         """Don't start the child (any more); a running one is asked to end."""
         child = self._children[name]
         child.wanted = False
-        if child.process is not None:
-            child.process.terminate()
+        self._ask_to_end(child)
 
     def restart(self, name: str) -> None:
         """Ask the child to end (it drains), and start it again once it has."""
@@ -116,6 +117,12 @@ class Supervisor:
         child.wanted = True
         if child.process is not None:
             child.restarting = True
+            self._ask_to_end(child)
+
+    def _ask_to_end(self, child: _Child) -> None:
+        """Send SIGTERM, once: a second one would cut a drain short."""
+        if child.process is not None and child.kill_at is None:
+            child.kill_at = self._clock() + child.spec.deadline + PATIENCE
             child.process.terminate()
 
     def _run(self) -> int:
@@ -142,11 +149,15 @@ class Supervisor:
     def _reap(self) -> int:
         """Schedule the next start of each child that ended; return FATAL when one can't be helped."""
         for child in self._children.values():
+            if child.process is not None and child.kill_at is not None and self._clock() > child.kill_at:
+                self._say(f"{child.spec.name} did not end within {child.spec.deadline + PATIENCE:g} s: killed")
+                _kill_session(child.process)
+                child.process.wait()
             if child.process is None or child.process.poll() is None:
                 continue
             code, ran = child.process.returncode, self._clock() - child.started_at
             _kill_session(child.process)
-            child.process = None
+            child.process = child.kill_at = None
             if code == FATAL:
                 return FATAL
             if child.restarting or not child.wanted:
@@ -165,7 +176,7 @@ class Supervisor:
             process = child.process
             if process is None:
                 continue
-            process.terminate()
+            self._ask_to_end(child)
             until = self._clock() + child.spec.deadline
             while process.poll() is None and self._clock() < until and not hurried:
                 hurried = bool(self._signals.wait(min(0.25, max(0.0, until - self._clock()))) - {signal.SIGCHLD})

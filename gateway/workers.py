@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
 from dataclasses import fields
 from pathlib import Path
 
 from django.conf import settings
 
-from gateway.home import worker_endpoint
+from gateway.home import runtime_directory, worker_endpoint
 from inference.config import EngineConfig, WorkerConfig
 from routing.models import Deployment
 
@@ -28,7 +30,7 @@ def worker_spec(node: str) -> WorkerConfig:
     ).select_related("model")
     return WorkerConfig(
         endpoint=worker_endpoint(node),
-        record=str(settings.SLUICE_HOME / f"worker-{node}.record"),
+        record=str(_record(node)),
         secret=secret,
         # Chat first: it is what a newcomer's first request waits for.
         engines=tuple(engine_config(row) for row in sorted(rows, key=lambda row: "chat" not in row.model.kinds)),
@@ -45,6 +47,28 @@ def save_spec(spec: WorkerConfig, node: str) -> Path:
     path: Path = settings.SLUICE_HOME / f"worker-{node}.json"
     spec.save(path)
     return path
+
+
+def clear_socket(node: str) -> None:
+    """Remove the socket that a killed worker of `node` left, and this home's folder of sockets when it is empty.
+
+    While a worker of `node` runs, nothing happens: it holds its record's lock.
+    """
+    lock = os.open(f"{_record(node)}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        Path(worker_endpoint(node).removeprefix("ipc://")).unlink(missing_ok=True)
+        if "SLUICE_RUNTIME_DIR" not in os.environ and not any(runtime_directory().iterdir()):
+            runtime_directory().rmdir()
+    except BlockingIOError:
+        return
+    finally:
+        os.close(lock)
+
+
+def _record(node: str) -> Path:
+    home: Path = settings.SLUICE_HOME
+    return home / f"worker-{node}.record"
 
 
 def engine_config(row: Deployment) -> EngineConfig:

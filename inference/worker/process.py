@@ -152,9 +152,8 @@ class Worker:
             self._authenticator.configure_curve_callback("*", _KeyList(allowed))
             router.setsockopt(zmq.CURVE_SERVER, 1)
             router.setsockopt(zmq.CURVE_SECRETKEY, config.curve_secret.encode())
-        if config.endpoint.startswith("ipc://"):
-            path = Path(config.endpoint.removeprefix("ipc://"))
-            path.parent.mkdir(parents=True, exist_ok=True)
+        if (path := _socket_file(config.endpoint)) is not None:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         router.bind(config.endpoint)
         return router
 
@@ -244,7 +243,17 @@ class Worker:
         if self._authenticator is not None:
             self._authenticator.stop()
         self._context.term()
+        # ZeroMQ leaves the file behind. Only the record's holder may remove it: whoever holds the record next binds the
+        # same path.
+        if (path := _socket_file(self.config.endpoint)) is not None:
+            path.unlink(missing_ok=True)
         self._record.close()
+
+
+def _socket_file(endpoint: str) -> Path | None:
+    """Return the file of an ipc endpoint."""
+    scheme, _, path = endpoint.partition("://")
+    return Path(path) if scheme == "ipc" else None
 
 
 class _KeyList:

@@ -182,3 +182,56 @@ def test_restart_waits_for_the_end_and_disable_keeps_it_down(start):
         "a ended",
         "enabled False",
     ]
+
+
+def draining(name, seconds):
+    """A child that says each SIGTERM it gets and ends `seconds` after the first."""
+    return (
+        '"import signal, sys, time\\n'
+        f"signal.signal(signal.SIGTERM, lambda *_: print('{name} asked', flush=True))\\n"
+        f"print('{name} up', flush=True)\\n"
+        "signal.pause()\\n"
+        f"until = time.monotonic() + {seconds}\\n"
+        'while (left := until - time.monotonic()) > 0: time.sleep(left)"'
+    )
+
+
+def test_a_child_that_drains_is_asked_only_once(start):
+    """A second SIGTERM ends a worker the hard way: neither another change of the models nor Ctrl-C may send it."""
+    body = f"""
+    seen = []
+    def tick(supervisor):
+        seen.append(1)
+        if 4 <= len(seen) <= 6: supervisor.restart("a")
+        if len(seen) == 7: print("restarted thrice", flush=True)
+    sys.exit(Supervisor([child('a', {draining("a", 2)})], tick=tick).run())
+    """
+    process = start(body)
+    lines = read_until(process.stdout, "restarted thrice")
+    process.terminate()
+    lines += [line.strip() for line in process.stdout]
+    assert lines.count("a asked") == 1
+    assert process.wait() == 0
+
+
+def test_a_child_that_never_ends_for_its_restart_is_killed_and_started_again(start):
+    deaf = (
+        '"import signal, time\\n'
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\\n"
+        "print('a up', flush=True)\\n"
+        'time.sleep(600)"'
+    )
+    body = f"""
+    import gateway.supervisor
+    gateway.supervisor.PATIENCE = 0.2
+    seen = []
+    def tick(supervisor):
+        seen.append(1)
+        if len(seen) == 4: supervisor.restart("a")
+    sys.exit(Supervisor([child('a', {deaf}, 0.2)], tick=tick).run())
+    """
+    process = start(body, stderr=subprocess.PIPE)
+    assert read_until(process.stdout, "a up") == ["a up"]
+    assert read_until(process.stdout, "a up") == ["a up"]
+    process.terminate()
+    assert "a did not end within 0.4 s: killed" in process.communicate()[1]

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
 from gateway.edge.wire.limits import MAX_FRAME_BYTES
-from gateway.home import HomeInUseError, HomeLock
+from gateway.home import HomeInUseError, HomeLock, port_problem
 from gateway.logs import configure_logs
 from gateway.supervisor import FATAL
 
@@ -32,6 +32,9 @@ class Command(BaseCommand):
             except HomeInUseError as error:
                 self.stderr.write(str(error))
                 sys.exit(FATAL)
+        if problem := port_problem(options["host"], options["port"]):
+            self.stderr.write(problem)
+            sys.exit(FATAL)
         configure_logs()
         from gateway.asgi import application
 

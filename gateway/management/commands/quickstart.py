@@ -62,7 +62,8 @@ Try it, once it says "ready":
 
   curl {base_url}/v1/chat/completions \\
     -H "Authorization: Bearer {api_key}" -H "Content-Type: application/json" \\
-    -d '{{"model": "auto", "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
+    -d '{{"model": "auto", "max_tokens": 100, "temperature": 0,
+         "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
 """
     )
     return f"""

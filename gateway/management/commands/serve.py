@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, connection
 
-from gateway.home import HomeInUseError, HomeLock
+from gateway.doctor import database_problem
+from gateway.home import HomeInUseError, HomeLock, port_problem
 from gateway.models import CatalogueEpoch
 from gateway.supervisor import FATAL, ChildSpec, Supervisor
-from gateway.workers import WorkerSpecError, fingerprint, worker_spec
+from gateway.workers import WorkerSpecError, clear_socket, fingerprint, worker_spec
 
 MANAGE = str(Path(settings.BASE_DIR) / "manage.py")
 
@@ -40,6 +41,8 @@ class Command(BaseCommand):
                 self.stderr.write(str(error))
                 sys.exit(FATAL)
         host, port, node = options["host"], str(options["port"]), options["node"]
+        if problem := database_problem() or port_problem(host, options["port"]):
+            raise CommandError(problem)
         python = [sys.executable, MANAGE]
         watch = _Watch(f"http://{host}:{port}", node, self.stdout.write)
         supervisor = Supervisor(
@@ -53,7 +56,11 @@ class Command(BaseCommand):
         )
         if not watch.has_engines:
             supervisor.disable("worker")
-        sys.exit(supervisor.run())
+        try:
+            code = supervisor.run()
+        finally:
+            clear_socket(node)
+        sys.exit(code)
 
 
 class _Watch:

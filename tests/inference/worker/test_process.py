@@ -291,6 +291,7 @@ async def test_sigterm_drains_and_leaves_with_status_0(start: Open, engine_of: O
     engine = await engine_of(worker, "slow")
     short = Streaming(engine, await engine.prepare(chat("short answer")))
     long = await Streaming.start(engine)
+    assert (worker.folder / "s").is_socket()
     assert worker.process is not None
     os.kill(worker.process.pid, signal.SIGTERM)
 
@@ -304,6 +305,7 @@ async def test_sigterm_drains_and_leaves_with_status_0(start: Open, engine_of: O
     finished = await long.end()
     assert (finished.reason, finished.exact) == (FinishReason.CANCELLED, True)
     assert await asyncio.to_thread(worker.wait) == 0
+    assert not (worker.folder / "s").exists()
 
 
 async def test_a_drained_deployment_refuses_while_others_serve(start: Open, engine_of: Open) -> None:
