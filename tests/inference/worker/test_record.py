@@ -22,6 +22,10 @@ class Clock:
         return self.now
 
 
+def on_disk(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.parent.glob("record*"))
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "record"
@@ -92,10 +96,52 @@ def test_entries_end_after_a_day(path: Path, clock: Clock) -> None:
         clock.now += 20
         assert record.evidence("new") == DONE
         assert not record.is_closed("old")
-    size = path.stat().st_size
+    size = on_disk(path)
     with Record(path, clock=clock) as record:
         assert record.evidence("new") == DONE
-    assert path.stat().st_size < size
+    assert on_disk(path) < size
+
+
+def test_a_record_that_is_never_reopened_keeps_a_day(path: Path, clock: Clock) -> None:
+    with Record(path, clock=clock) as record:
+        for number in range(100):
+            record.begin([f"r{number}"])
+            record.finish({f"r{number}": DONE})
+            clock.now += 1800
+            if number == 47:
+                day = on_disk(path)
+                assert record.evidence("r0") == DONE
+        assert on_disk(path) < 1.2 * day
+        assert len(record._index) < 60
+        assert len(record._files) < 30
+        assert record.evidence("r99") == record.evidence("r60") == DONE
+        assert not record.is_closed("r40")
+        record.begin(["open"])
+    with Record(path, clock=clock) as record:
+        assert record.evidence("r99") == record.evidence("r60") == DONE
+        assert record.evidence("open") == Lost()
+        assert not record.is_closed("r40")
+
+
+def test_an_end_counts_when_its_beginning_lies_in_a_deleted_file(path: Path, clock: Clock) -> None:
+    with Record(path, clock=clock) as record:
+        record.begin(["long"])
+        clock.now += KEEP_SECONDS / 2
+        record.finish({"long": DONE})
+        clock.now += KEEP_SECONDS * 0.75
+        record.begin(["other"])
+        assert record.evidence("long") == DONE
+    with Record(path, clock=clock) as record:
+        assert record.evidence("long") == DONE
+
+
+def test_many_ends_at_once_leave_the_memory(record: Record, clock: Clock) -> None:
+    for turn in range(10):
+        record.finish({f"{turn}-{number}": DONE for number in range(32)})
+    clock.now += KEEP_SECONDS + 1
+    for turn in range(10, 20):
+        record.finish({f"{turn}-{number}": DONE for number in range(32)})
+    assert len(record._index) == 320
 
 
 def test_a_second_holder_is_refused(record: Record, path: Path) -> None:
