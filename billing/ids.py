@@ -17,6 +17,12 @@ def uuid7(milliseconds: int | None = None) -> UUID:
     return UUID(int=value)
 
 
+_LAST_MILLISECOND = 253_402_300_799_000  # where dates end; 48 bits go on for a thousand years
+
+
 def day_of(identifier: UUID) -> date:
-    """Return the UTC day in which a uuid7 was made: the partition key of what it names."""
-    return datetime.fromtimestamp((identifier.int >> 80) / 1000, tz=UTC).date()
+    """Return the UTC day in which a uuid7 was made: the partition key of what it names.
+
+    One that a client made up may lie after the last day that there is: then it is that one.
+    """
+    return datetime.fromtimestamp(min(identifier.int >> 80, _LAST_MILLISECOND) / 1000, tz=UTC).date()

@@ -22,6 +22,7 @@ from gateway.intent import Intent
 from gateway.limits import Limits
 from gateway.metering import Meter
 from gateway.principal import Principal
+from gateway.privacy import end_user_digest
 from gateway.refusal import Refusal
 from gateway.snapshot import Snapshot
 from inference.engine import Engine
@@ -91,6 +92,12 @@ async def admit(runtime: Runtime, principal: Principal, intent: Intent, request_
         model=route.model,
         multiplier_bp=principal.multiplier_bp,
         user=principal.user,
+        facts={
+            "endpoint": intent.endpoint,
+            "task": route.task,
+            "route": route.explain(),
+            "end_user": end_user_digest(principal.tenant, intent.end_user),
+        },
     )
     limits = Limits(runtime.rates, principal, request_id)
     await limits.take(wish.amount)

@@ -24,7 +24,6 @@ from gateway.mailbox import GenerationEvent, Mailbox
 from gateway.metering import Wish
 from gateway.outcome import Outcome
 from gateway.principal import Principal
-from gateway.privacy import end_user_digest
 from gateway.refusal import Refusal
 from gateway.settlement import close_hold, closing, end_of, exact_end
 from inference.errors import EngineError, UnpreparedError, UnreachableError
@@ -348,10 +347,6 @@ class Generation:
 
     def _facts(self, finish: str) -> dict[str, Any]:
         return {
-            "endpoint": self.intent.endpoint,
-            "task": self.route.task,
-            "route": self.route.explain(),
-            "end_user": end_user_digest(self.principal.tenant, self.intent.end_user),
             "finish": finish[:40],
             "ttft_ms": self._ttft_ms(),
             "duration_ms": self._duration_ms(),

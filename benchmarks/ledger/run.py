@@ -62,11 +62,11 @@ class Load:
         from billing.writer.operations import Reserve, Settle
 
         wallet, tenant = random.choice(self.wallets)
+        facts = {"endpoint": "chat.completions", "task": "chat", "route": {"reason": "default"}}
         made = Reserve(
             request=uuid7(), wallet=wallet, amount=500, least=100, owner=tenant, deployment=tenant,
-            card_version=tenant, tenant=tenant, project=tenant, api_key=tenant, model="benchmark",
+            card_version=tenant, tenant=tenant, project=tenant, api_key=tenant, model="benchmark", facts=facts,
         )  # fmt: skip
-        facts = {"endpoint": "chat.completions", "task": "chat", "route": {"reason": "default"}, "finish": "stop"}
         started = time.perf_counter()
         try:
             await self.writer.submit(made)
@@ -74,7 +74,7 @@ class Load:
             self.refused += 1
             return
         held = time.perf_counter()
-        await self.writer.submit(Settle(made.request, wallet, 321, {"input": 100, "output": 50}, facts))
+        await self.writer.submit(Settle(made.request, wallet, 321, {"input": 100, "output": 50}, {"finish": "stop"}))
         self.reserves.append(held - started)
         self.settles.append(time.perf_counter() - held)
 

@@ -31,6 +31,7 @@ class Hold(models.Model):
     multiplier_bp = models.IntegerField(default=10_000)
     state = models.SmallIntegerField(choices=State, default=State.HELD)
     amount = models.BigIntegerField()
+    facts = models.JSONField(default=dict, blank=True, help_text="What its usage record will say of the request.")
     checkpoint = models.JSONField(default=dict, blank=True)
     owner = models.UUIDField(help_text="Incarnation of the gateway that works on it.")
     reserved_at = models.DateTimeField()

@@ -28,8 +28,10 @@ from billing.writer.operations import (
 from billing.writer.state import HELD, Burn, Changes, Closing, HoldRow, View, WalletRow, counted
 from billing.writer.trueup import true_up
 
-FACTS = frozenset({"endpoint", "task", "route", "end_user", "anomaly", "finish", "ttft_ms", "duration_ms"})
-"""The keys of `facts`: columns of the usage record that neither the hold nor the charge determines."""
+HOLD_FACTS = {"endpoint": 40, "task": 40, "end_user": 64, "route": None}
+"""The keys of a Reserve's `facts`, columns of the usage record that are known before it runs: the longest texts."""
+FACTS = frozenset({"anomaly", "finish", "ttft_ms", "duration_ms"})
+"""The keys of a Settle's and a Release's `facts`: columns of the usage record that only its end tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,10 @@ def decide(
 def _reserve(op: Reserve, view: View, changes: Changes, is_rolled: bool) -> Answer | PutAside:
     if op.amount < 0 or op.least < 0:
         raise ValueError(f"reserve {op.request}: a negative amount")
+    for name, value in op.facts.items():  # checked here, since the usage record would be refused only when all has run
+        longest = HOLD_FACTS.get(name, 0)
+        if longest is not None and len(value) > longest:
+            raise ValueError(f"reserve {op.request}: no such fact, or too long: {name}")
     wallet = view.wallet(op.wallet)
     hold = view.holds.get(op.request)
     if hold is not None:  # asked before: the answer got lost, or an extension made more of it since

@@ -16,7 +16,10 @@ from uuid import UUID
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Hold min(`amount`, what the wallet leaves) if that is at least `least`; otherwise refuse, touching nothing."""
+    """Hold min(`amount`, what the wallet leaves) if that is at least `least`; otherwise refuse, touching nothing.
+
+    `facts` (endpoint, task, route, end_user) are kept with the hold for its usage record, whoever closes it.
+    """
 
     request: UUID
     wallet: UUID
@@ -31,6 +34,7 @@ class Reserve:
     model: str
     multiplier_bp: int = 10_000
     user: UUID | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Close the hold with `charge` for `classes`; `facts` are the other columns of its usage record.
+    """Close the hold with `charge` for `classes`; `facts` (anomaly, finish, ttft_ms, duration_ms) say how it ended.
 
     The charge may exceed what is held: the rest is taken from the wallet, then from its overdraft.
     """

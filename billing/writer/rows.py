@@ -15,25 +15,25 @@ from billing.writer.state import Changes, View
 
 
 def hold_rows(changes: Changes) -> Iterator[tuple[Any, ...]]:
-    """The new holds: id, wallet, tenant, project, key, user, model, deployment, card, multiplier, owner, amount."""
+    """The new holds: id, wallet, tenant, project, key, user, model, deployment, card, multiplier, owner, amount, and
+    the facts as one JSON text.
+    """
     for op, amount in changes.reserved:
         yield (
             op.request, op.wallet, op.tenant, op.project, op.api_key, op.user, op.model, op.deployment,
-            op.card_version, op.multiplier_bp, op.owner, amount,
+            op.card_version, op.multiplier_bp, op.owner, amount, json.dumps(dict(op.facts)),
         )  # fmt: skip
 
 
 def usage_rows(changes: Changes) -> Iterator[tuple[Any, ...]]:
-    """The new usage records: request, day, charge, exact, six classes, then the facts."""
+    """The new usage records: request, day, charge, exact, six classes, then how it ended."""
     for closing in changes.closed:
         op, facts = closing.operation, closing.operation.facts
         classes = op.classes if isinstance(op, Settle) else {}
         yield (
             op.request, day_of(op.request), closing.charge, closing.exact,
             *(classes.get(name, 0) for name in CLASSES),
-            facts.get("endpoint") or "", facts.get("task") or "", json.dumps(facts.get("route") or {}),
-            facts.get("end_user") or "", facts.get("anomaly") or "", facts.get("finish") or "",
-            facts.get("ttft_ms"), facts.get("duration_ms"),
+            facts.get("anomaly") or "", facts.get("finish") or "", facts.get("ttft_ms"), facts.get("duration_ms"),
         )  # fmt: skip
 
 

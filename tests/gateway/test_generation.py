@@ -55,9 +55,10 @@ async def test_charge_equals_the_recomputed_usage():
     assert_clean(stand)
     assert bucket_used(stand) == (1, outcome.charge)
     [settle] = stand.writer.settles
-    assert settle.facts["endpoint"] == "chat.completions"
+    [reserve] = stand.writer.reserves
     assert settle.facts["finish"] == "stop"
-    assert settle.facts["route"]["deployment"] == "fake-1"
+    assert (reserve.facts["endpoint"], reserve.facts["task"]) == ("chat.completions", generation.route.task)
+    assert reserve.facts["route"]["deployment"] == "fake-1"
     assert stand.record.usage() == outcome.usage
 
 

@@ -48,6 +48,7 @@ def orphan(world, checkpoint=None, amount=3000):
         project=world.project.id,
         api_key=world.key_id,
         model="fake",
+        facts={"endpoint": "responses", "task": "chat", "route": {"rule": "r"}, "end_user": "e"},
     )
     [held, _] = apply_now([reserve, Renew(owner, {request: checkpoint or {}})])
     assert isinstance(held, Held)
@@ -99,6 +100,7 @@ async def test_finished_is_settled_exactly(bench, reason):
     charged, [row] = await in_database(assert_books, world, records=1)
     assert charged == 60 * 10 + 40 + 7 * 40
     assert (row.exact, row.finish, row.output_tokens) == (True, reason.value, 7)
+    assert (row.endpoint, row.task, row.route, row.end_user) == ("responses", "chat", {"rule": "r"}, "e")
     assert await bench.turn() == {}
 
 
@@ -159,6 +161,7 @@ async def test_estimate_is_corrected_when_the_worker_comes_back(bench, checkpoin
     def check():
         exact = UsageRecord.objects.get(request=request, revision=1)
         assert (exact.exact, exact.charge, exact.finish) == (True, 60 * 10 + 40 + 7 * 40, "stop")
+        assert (exact.endpoint, exact.route) == ("responses", {"rule": "r"})
         assert (exact.input_tokens, exact.cache_read_tokens, exact.output_tokens) == (60, 40, 7)
         wallet = Wallet.objects.get(pk=world.wallet.pk)
         assert wallet.posted == world.wallet.posted + 10_000_000 - exact.charge

@@ -47,10 +47,10 @@ ORDER BY r.revision;
 
 -- name: insert_holds
 INSERT INTO billing_hold (id, wallet_id, tenant, project, api_key, "user", model, deployment, card_version,
-    multiplier_bp, owner, amount, state, checkpoint, reserved_at, lease_until)
+    multiplier_bp, owner, amount, facts, state, checkpoint, reserved_at, lease_until)
 SELECT r.*, 0, '{}'::jsonb, %s::timestamptz, %s::timestamptz
 FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::uuid[],
-    %s::uuid[], %s::int[], %s::uuid[], %s::bigint[]) AS r;
+    %s::uuid[], %s::int[], %s::uuid[], %s::bigint[], %s::jsonb[]) AS r;
 
 -- name: extend_holds
 UPDATE billing_hold h SET amount = d.amount
@@ -76,15 +76,15 @@ INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, ap
     deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
     anomaly, finish, ttft_ms, duration_ms, reserved_at, settled_at)
-SELECT c.request, c.day, c.request, 0, h.tenant, h.project, h.api_key, h."user", c.end_user, h.wallet_id, h.model,
-    h.deployment, c.endpoint, c.task, c.route, c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
+SELECT c.request, c.day, c.request, 0, h.tenant, h.project, h.api_key, h."user", coalesce(h.facts ->> 'end_user', ''),
+    h.wallet_id, h.model, h.deployment, coalesce(h.facts ->> 'endpoint', ''), coalesce(h.facts ->> 'task', ''),
+    coalesce(h.facts -> 'route', '{}'::jsonb), c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
     c.cache_write_long_tokens, c.output_tokens, c.reasoning_tokens, h.card_version, h.multiplier_bp, %s::smallint,
     c.charge, h.amount, c.exact, c.anomaly, c.finish, c.ttft_ms, c.duration_ms, h.reserved_at, %s::timestamptz
 FROM unnest(%s::uuid[], %s::date[], %s::bigint[], %s::bool[], %s::int[], %s::int[], %s::int[], %s::int[], %s::int[],
-    %s::int[], %s::text[], %s::text[], %s::jsonb[], %s::text[], %s::text[], %s::text[], %s::int[], %s::int[])
+    %s::int[], %s::text[], %s::text[], %s::int[], %s::int[])
     AS c(request, day, charge, exact, input_tokens, cache_read_tokens, cache_write_short_tokens,
-        cache_write_long_tokens, output_tokens, reasoning_tokens, endpoint, task, route, end_user, anomaly, finish,
-        ttft_ms, duration_ms)
+        cache_write_long_tokens, output_tokens, reasoning_tokens, anomaly, finish, ttft_ms, duration_ms)
 LEFT JOIN billing_hold h ON h.id = c.request;
 
 -- Everything but the usage, the charge and how it ended is as in the revision before.

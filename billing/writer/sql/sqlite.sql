@@ -37,8 +37,8 @@ WHERE (day, request) IN (SELECT value ->> 1, value ->> 0 FROM json_each(?)) ORDE
 
 -- name: insert_holds
 INSERT INTO billing_hold (id, wallet_id, tenant, project, api_key, "user", model, deployment, card_version,
-    multiplier_bp, owner, amount, state, checkpoint, reserved_at, lease_until)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '{}', ?, ?);
+    multiplier_bp, owner, amount, facts, state, checkpoint, reserved_at, lease_until)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '{}', ?, ?);
 
 -- name: extend_holds
 UPDATE billing_hold SET amount = ? WHERE id = ?;
@@ -61,9 +61,10 @@ INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, ap
     deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
     anomaly, finish, ttft_ms, duration_ms, reserved_at, settled_at)
-SELECT ?1, ?2, ?1, 0, h.tenant, h.project, h.api_key, h."user", ?14, h.wallet_id, h.model, h.deployment, ?11, ?12, ?13,
-    ?5, ?6, ?7, ?8, ?9, ?10, h.card_version, h.multiplier_bp, ?19, ?3, h.amount, ?4, ?15, ?16, ?17, ?18, h.reserved_at,
-    ?20
+SELECT ?1, ?2, ?1, 0, h.tenant, h.project, h.api_key, h."user", coalesce(h.facts ->> 'end_user', ''), h.wallet_id,
+    h.model, h.deployment, coalesce(h.facts ->> 'endpoint', ''), coalesce(h.facts ->> 'task', ''),
+    coalesce(h.facts -> 'route', '{}'), ?5, ?6, ?7, ?8, ?9, ?10, h.card_version, h.multiplier_bp, ?15, ?3, h.amount, ?4,
+    ?11, ?12, ?13, ?14, h.reserved_at, ?16
 FROM (SELECT 1) LEFT JOIN billing_hold h ON h.id = ?1;
 
 -- Everything but the usage, the charge and how it ended is as in the revision before.

@@ -19,16 +19,18 @@ pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
 
 def test_a_request_from_hold_to_record(desk):
     wallet = make_wallet(credit=100)
-    made = reserve(wallet, 40)
+    route = {"reason": 'says "yes"', "passed": ["a,b", "{c}", "d\\e", None, "é"]}
+    known = {"endpoint": "responses", "task": "chät", "route": route, "end_user": "e'"}
+    made = reserve(wallet, 40, **known)
     assert desk.ask_one(made) == Held(40, 60)
+    assert Hold.objects.get().facts == known
     assert desk.ask_one(extend(made, 70)) == Held(70, 30)
-    route = {"reason": 'says "yes"', "passed": ["a,b", "{c}", "d\\e", None]}
-    facts = {"endpoint": "responses", "task": "chat", "route": route, "end_user": "e'", "finish": "stop", "ttft_ms": 7}
+    facts = {"finish": "stop", "ttft_ms": 7}
     closing = Settle(made.request, wallet.pk, 65, {"input": 3, "cache_read": 2, "reasoning": 1}, facts)
     assert desk.ask_one(closing) == Settled(65, 35, 0)
     record = UsageRecord.objects.get()
     assert record.id == record.request == made.request
-    assert {name: getattr(record, name) for name in facts} == facts
+    assert {name: getattr(record, name) for name in known | facts} == known | facts
     assert (record.input_tokens, record.cache_read_tokens, record.output_tokens, record.reasoning_tokens) == (
         3,
         2,
@@ -42,6 +44,24 @@ def test_a_request_from_hold_to_record(desk):
     assert (transfer.amount, transfer.debit.wallet_id, transfer.credit.kind) == (65, wallet.pk, "usage")
     assert [event.payload for event in OutboxEvent.objects.filter(topic="usage")] == [{"records": [str(made.request)]}]
     assert not Hold.objects.exists()
+
+
+def test_a_hold_without_facts_leaves_none_in_its_record(desk):
+    made = reserve(make_wallet(credit=100), 40)
+    desk.ask_one(made)
+    desk.ask_one(release(made))
+    record = UsageRecord.objects.get()
+    assert (record.endpoint, record.task, record.route, record.end_user) == ("", "", {}, "")
+
+
+@pytest.mark.parametrize(
+    "facts", [{"finish": "stop"}, {"endpoint": "e" * 41}, {"task": "t" * 41}, {"end_user": "u" * 65}]
+)
+def test_facts_that_no_record_could_take_are_refused_before_anything_runs(desk, facts):
+    wallet = make_wallet(credit=100)
+    answers = desk.ask(reserve(wallet, 40, **facts), reserve(wallet, 10))
+    assert isinstance(answers[0], WriterError)
+    assert answers[1] == Held(10, 90)
 
 
 def test_reserve_takes_what_fits_down_to_its_least(desk):

@@ -73,7 +73,7 @@ def operation(choice, rows, requests):  # noqa: PLR0911 - one operation each
         case "extend":
             return Extend(request, wallet.pk, amount + 30, least)
         case "settle":
-            return Settle(request, wallet.pk, amount, {"input": amount, "output": least}, {"route": {"by": 'a "b"'}})
+            return Settle(request, wallet.pk, amount, {"input": amount, "output": least}, {"finish": 'a "b"'})
         case "estimate":
             return Settle(request, wallet.pk, amount, {"input": amount}, exact=False)
         case "true-up":

@@ -249,6 +249,7 @@ async def test_usage_is_told_pending_and_settled_to_its_own_tenant(tmp_path):
         answer = (await anext(aiter(stream))).id
         pending = await client.get(f"/usage/{answer}", cast_to=dict)
         assert (pending["status"], pending["usage"]) == ("pending", None)
+        assert (pending["endpoint"], pending["route"]["model"]) == ("chat.completions", "fake")
         with pytest.raises(openai.NotFoundError):
             await client.with_options(api_key=other).get(f"/usage/{answer}", cast_to=dict)
         await stream.close()
