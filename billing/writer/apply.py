@@ -10,10 +10,10 @@ from django.db import connection, transaction
 
 from billing.writer import postgresql, sqlite
 from billing.writer.decide import PutAside, decide
-from billing.writer.operations import Answer, Operation, Reserve
+from billing.writer.operations import Answer, Operation
 from billing.writer.queue import LARGEST_FLUSH
 from billing.writer.rows import closed_before
-from billing.writer.state import Demand, groups_of_distinct
+from billing.writer.state import Demand, groups_of_distinct, requests_of
 
 
 def apply_now(operations: Sequence[Operation]) -> list[Answer]:
@@ -32,7 +32,7 @@ def apply_now(operations: Sequence[Operation]) -> list[Answer]:
                 credits.roll(wallet)
             if aside:
                 again = [op for op, answer in zip(group, found, strict=True) if isinstance(answer, PutAside)]
-                later = iter(_apply(again, {op.request for op in again if isinstance(op, Reserve)}))
+                later = iter(_apply(again, {request for op in again for request in requests_of(op)}))
                 found = [next(later) if isinstance(answer, PutAside) else answer for answer in found]
             answers += [answer for answer in found if not isinstance(answer, PutAside)]
         return answers

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 from billing.writer.operations import (
@@ -36,7 +37,7 @@ FACTS = frozenset({"anomaly", "finish", "ttft_ms", "duration_ms"})
 
 @dataclass(frozen=True, slots=True)
 class PutAside:
-    """The wallet's grants changed by time since they were last rolled: roll it, then ask for the reserve again."""
+    """The wallet's grants changed by time since they were last rolled: roll it, then ask for the credit again."""
 
     wallet: UUID
 
@@ -46,9 +47,9 @@ def decide(
 ) -> tuple[list[Answer | PutAside], Changes]:
     """Return one answer per operation, and everything to be written.
 
-    `view` is moved along and must not be used again. Reserves in `rolled` (request ids) have had their wallet rolled
-    and aren't put aside a second time. Raises ValueError for an operation that can never be applied, naming it; the
-    caller then applies the others without it.
+    `view` is moved along and must not be used again. Reserves and extends in `rolled` (request ids) have had their
+    wallet rolled and aren't put aside a second time. Raises ValueError for an operation that can never be applied,
+    naming it; the caller then applies the others without it.
     """
     changes = Changes(now=view.now)
     answers: list[Answer | PutAside] = []
@@ -57,7 +58,7 @@ def decide(
             case Reserve():
                 answers.append(_reserve(operation, view, changes, operation.request in rolled))
             case Extend():
-                answers.append(_extend(operation, view, changes))
+                answers.append(_extend(operation, view, changes, operation.request in rolled))
             case Renew():
                 answers.append(_renew(operation, view, changes))
             case Settle():
@@ -83,7 +84,7 @@ def _reserve(op: Reserve, view: View, changes: Changes, is_rolled: bool) -> Answ
         return Held(hold.amount, wallet.available)
     if not wallet.is_open:
         return Refused("wallet_frozen", 0)
-    if not is_rolled and wallet.next_grant_change_at is not None and wallet.next_grant_change_at <= view.now:
+    if not is_rolled and _has_expired_for(view.now, wallet, view):
         return PutAside(wallet.id)
     amount = min(op.amount, wallet.available)
     if amount < op.least:  # so also when the wallet is overdrawn: `least` is never below zero
@@ -94,7 +95,7 @@ def _reserve(op: Reserve, view: View, changes: Changes, is_rolled: bool) -> Answ
     return Held(amount, wallet.available)
 
 
-def _extend(op: Extend, view: View, changes: Changes) -> Answer:
+def _extend(op: Extend, view: View, changes: Changes, is_rolled: bool) -> Answer | PutAside:
     if op.amount < 0 or op.least < 0:
         raise ValueError(f"extend {op.request}: a negative amount")
     wallet = view.wallet(op.wallet)
@@ -102,6 +103,8 @@ def _extend(op: Extend, view: View, changes: Changes) -> Answer:
     if hold is None or hold.state != HELD:
         return Stale()
     _check_wallet(op.request, hold, op.wallet)
+    if not is_rolled and _has_expired_for(hold.reserved_at, wallet, view):
+        return PutAside(wallet.id)
     amount = max(min(op.amount, hold.amount + wallet.available), hold.amount)
     if amount < op.least:
         return Refused("wallet", wallet.available)
@@ -109,6 +112,12 @@ def _extend(op: Extend, view: View, changes: Changes) -> Answer:
         changes.move(wallet, held=amount - hold.amount)
         hold.amount = changes.amounts[op.request] = amount
     return Held(amount, wallet.available)
+
+
+def _has_expired_for(reserved_at: datetime, wallet: WalletRow, view: View) -> bool:
+    """True when credit that a hold of this moment may not stand on is perhaps still in the wallet's sums."""
+    change = wallet.next_grant_change_at
+    return change is not None and change <= view.now and change <= reserved_at
 
 
 def _renew(op: Renew, view: View, changes: Changes) -> Answer:

@@ -239,7 +239,7 @@ class Writer:
             self._queue.append(entry)
 
     def _put_aside(self, entry: Entry, wallet: UUID) -> None:
-        """Roll the wallet's grants in a transaction of their own, then queue the reserve again."""
+        """Roll the wallet's grants in a transaction of their own, then queue the operation again."""
         task = self._rolling.get(wallet)
         if task is None:
             task = asyncio.get_running_loop().create_task(asyncio.to_thread(self._roll, wallet))

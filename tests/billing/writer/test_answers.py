@@ -11,6 +11,7 @@ from django.utils import timezone
 from billing.ids import uuid7
 from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
 from billing.writer import WriterError
+from billing.writer.apply import apply_now
 from billing.writer.operations import Held, Refused, Renewed, Settle, Settled, Stale
 from tests.billing.writer.world import OWNER, extend, grant, make_wallet, release, renew, reserve, settle
 
@@ -152,6 +153,24 @@ def test_expired_credit_is_rolled_before_it_is_held(desk):
     answers = desk.ask(reserve(wallet, 100, 10), reserve(wallet, 100, 10), reserve(make_wallet(credit=5), 5))
     assert answers == [Held(30, 0), Refused("wallet", 0), Held(5, 0)]
     assert Wallet.objects.get(pk=wallet.pk).posted == 30
+
+
+@pytest.mark.parametrize("through", ["writer", "apply_now"])
+def test_an_extend_never_stands_on_credit_that_expired_before_its_hold(desk, through):
+    wallet = make_wallet(credit=30)
+    gone = grant(wallet, 70, expires_at=timezone.now() + timedelta(days=1))
+    before, after = reserve(wallet, 20), reserve(wallet, 10)
+    desk.ask(before, after)
+    over = timezone.now() - timedelta(seconds=1)
+    CreditGrant.objects.filter(pk=gone.pk).update(expires_at=over)
+    Wallet.objects.filter(pk=wallet.pk).update(next_grant_change_at=over)
+    Hold.objects.filter(pk=before.request).update(reserved_at=over - timedelta(seconds=1))
+    ask = desk.ask if through == "writer" else lambda *operations: apply_now(operations)
+    assert ask(extend(before, 25)) == [Held(25, 65)]
+    # What `before` may need of the expired 70 is kept for it; `after` gets none of the rest.
+    assert ask(extend(after, 100, 5)) == [Held(30, 0)]
+    assert Wallet.objects.get(pk=wallet.pk).posted == 55
+    assert ask(extend(before, 30)) == [Held(25, 0)]
 
 
 def test_a_bad_operation_fails_alone(desk):
