@@ -72,7 +72,7 @@ def tenant_page(view: View[P]) -> Callable[..., HttpResponse]:
     @wraps(view)
     def inner(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
         place = place_of(request)
-        if place is None and request.user.is_staff:  # type: ignore[union-attr] # signed in
+        if place is None and request.user.is_staff:
             return redirect("admin:index")
         if place is None:
             return render(request, "console/no_tenant.html", status=403)

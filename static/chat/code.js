@@ -6,7 +6,7 @@ export function fields({ model, input, settings }) {
     model,
     ...(settings.system ? { instructions: settings.system } : {}),
     input: input.length ? input : "Hello!",
-    temperature: settings.temperature,
+    ...(settings.temperature === null ? {} : { temperature: settings.temperature }),
     ...(settings.maxOutput ? { max_output_tokens: settings.maxOutput } : {}),
     stream: true,
   };

@@ -15,7 +15,7 @@ export function readings(turn) {
     if (usage.credits_micro !== null) parts.push(["credits", `${credits(usage.credits_micro)} credits`]);
   }
   const first = account?.ttft_ms ?? turn.first;
-  if (first !== undefined && first !== null) parts.push(["ttft", `${time(first)} to first token`]);
+  if (first !== undefined && first !== null) parts.push(["ttft", `TTFT ${time(first)}`]);
   const seconds = account ? (account.duration_ms - account.ttft_ms) / 1000 : 0;
   if (seconds > 0.001 && usage?.output_tokens > 1) {
     const rate = (usage.output_tokens - 1) / seconds;
@@ -26,7 +26,8 @@ export function readings(turn) {
 
 /** Show the readings of `turn` in `container`. */
 export function showMeter(container, turn) {
-  const parts = readings(turn).map(([name, text]) => el("span", { "data-reading": name }, text));
+  const parts = readings(turn).map(([name, text]) =>
+    el("span", { "data-reading": name, title: name === "ttft" ? "Time to first token" : null }, text));
   if (turn.model) parts.unshift(el("span", { class: "model" }, turn.model));
   container.replaceChildren(...parts);
 }

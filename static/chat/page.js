@@ -54,7 +54,7 @@ function request() {
     model: settings.model,
     input: conversation.input(running),
     ...(settings.system ? { instructions: settings.system } : {}),
-    temperature: settings.temperature,
+    ...(settings.temperature === null ? {} : { temperature: settings.temperature }),
     ...(settings.maxOutput ? { max_output_tokens: settings.maxOutput } : {}),
     metadata: { sluice_project: settings.project },
   });

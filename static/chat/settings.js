@@ -4,10 +4,10 @@ import { el } from "./dom.js";
 import { count, size } from "./numbers.js";
 
 const KEY = "sluice.chat.settings.";
-const TEMPERATURE = 0.7;
+const TEMPERATURE = 1; // where the slider stands while the model’s own recommendation is used
 const $ = (id) => document.getElementById(id);
 
-/** What the next request is made with. Tells "change". */
+/** What the next request is made with; `temperature` is null for what the model recommends. Tells "change". */
 export class Settings extends EventTarget {
   #key;
   #models;
@@ -23,7 +23,7 @@ export class Settings extends EventTarget {
     $("models").replaceChildren(...data.models.map(choice));
     this.model = data.models.some(({ id }) => id === kept.model) ? kept.model : (data.models[0]?.id ?? "");
     $("system").value = kept.system ?? "";
-    $("temperature").value = kept.temperature ?? TEMPERATURE;
+    this.temperature = kept.temperature ?? null;
     $("max-output").value = kept.maxOutput ?? "";
     this.#listen();
     this.#show();
@@ -35,10 +35,6 @@ export class Settings extends EventTarget {
 
   get system() {
     return $("system").value.trim();
-  }
-
-  get temperature() {
-    return Number($("temperature").value);
   }
 
   /** A whole number, or null for as much as there is room and credit for. */
@@ -71,12 +67,13 @@ export class Settings extends EventTarget {
       $("model-menu").hidePopover();
       $("message").focus();
     });
+    $("temperature").addEventListener("input", () => { this.temperature = Number($("temperature").value); });
     for (const id of ["project", "system", "temperature", "max-output"]) {
       $(id).addEventListener("input", () => this.#changed());
     }
     $("reset-settings").addEventListener("click", () => {
       $("system").value = $("max-output").value = "";
-      $("temperature").value = TEMPERATURE;
+      this.temperature = null;
       this.#changed();
     });
   }
@@ -90,7 +87,8 @@ export class Settings extends EventTarget {
 
   #show() {
     $("model-name").textContent = this.model || "no model";
-    $("temperature-shown").textContent = this.temperature.toFixed(1);
+    $("temperature").value = this.temperature ?? TEMPERATURE;
+    $("temperature-shown").textContent = this.temperature?.toFixed(1) ?? "model’s own";
     const radio = $("models").querySelector(`[value="${CSS.escape(this.model)}"]`);
     if (radio) radio.checked = true;
     $("model-button").disabled = !this.#models.length;

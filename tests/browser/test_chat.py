@@ -174,6 +174,8 @@ def test_parameters_are_sent_and_shown_as_code(visit):
     page.get_by_role("button", name="Parameters").click()
     page.get_by_label("System prompt").fill("Be brief.")
     page.get_by_label("Max output tokens").fill("7")
+    expect(page.locator("#temperature-shown")).to_have_text("model’s own")
+    page.get_by_label("Temperature").fill("0.3")
     page.get_by_role("button", name="Close parameters").click()
     ask(page, "It's long?")
     answer = answers(page).last
@@ -183,6 +185,7 @@ def test_parameters_are_sent_and_shown_as_code(visit):
     page.get_by_role("button", name="View code").click()
     code = page.locator("#code")
     expect(code).to_contain_text('"max_output_tokens": 7')
+    expect(code).to_contain_text('"temperature": 0.3')
     expect(code).to_contain_text("It'\\''s long?")
     page.get_by_role("button", name="Python").click()
     expect(code).to_contain_text('instructions="Be brief."')
