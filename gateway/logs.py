@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,11 +13,27 @@ from uuid import UUID
 import msgspec
 import structlog
 
+# What opens something by itself: links' tokens in addresses (our own and allauth's), and API keys.
+_SECRETS = re.compile(
+    r"(?P<before>/(?:links|invitations|accounts/(?:password/reset/key|confirm-email))/|sk-sluice-)[^/\s\"']+"
+)
+
+
+def without_secrets(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Return the line with what stands in addresses and messages and opens something left out."""
+    for name in ("event", "path"):
+        text = line.get(name)
+        if isinstance(text, str):
+            line[name] = _SECRETS.sub(r"\g<before>…", text)
+    return line
+
+
 _SHARED: list[structlog.typing.Processor] = [
     structlog.contextvars.merge_contextvars,
     structlog.processors.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     structlog.processors.format_exc_info,
+    without_secrets,
 ]
 
 _encode = msgspec.json.Encoder(enc_hook=repr).encode

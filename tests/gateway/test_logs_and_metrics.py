@@ -39,6 +39,25 @@ def test_line_is_json_with_the_requests_id(lines):
     assert "request_id" not in theirs
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/links/TOKEN/",
+        "/invitations/TOKEN/",
+        "/accounts/password/reset/key/TOKEN/",
+        "/accounts/confirm-email/TOKEN/",
+        "/v1/models/sk-sluice-TOKEN",
+    ],
+)
+def test_a_secret_in_an_address_is_not_logged(lines, path):
+    structlog.get_logger("gateway.access").info("answered", path=path)
+    logging.getLogger("django.request").warning("Forbidden: %s", path)
+    ours, theirs = lines()
+    assert ours["path"].startswith(path.partition("TOKEN")[0])
+    assert theirs["event"].startswith("Forbidden: /")
+    assert "TOKEN" not in json.dumps([ours, theirs])
+
+
 async def test_generation_is_logged_without_prompt_and_answer(lines, monkeypatch):
     from gateway import generation as module
 
