@@ -15,6 +15,7 @@ from gateway.edge.wire.common import (
     Sampling,
     ShortText,
     StreamOptions,
+    check_model,
     refuse_obfuscation,
     refuse_unless_neutral,
     task_of,
@@ -185,6 +186,7 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     def intent(self, task_header: str | None = None) -> Intent:
         """The request after all its checks; refuses what can't be honoured, naming the field."""
         refuse_unless_neutral(self, _NEUTRAL)
+        check_model(self.model)
         if self.stream_options is not None and not self.stream:
             raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
         refuse_obfuscation(self.stream_options)

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.edge.wire.decode import invalid, unsupported
-from gateway.edge.wire.limits import MAX_OUTPUT_TOKENS, MAX_TOKEN_ID
+from gateway.edge.wire.limits import MAX_OUTPUT_TOKENS, MAX_TASK, MAX_TOKEN_ID
 from inference.types import SamplingParams
 
 Anything = Any | UnsetType
@@ -95,6 +95,17 @@ def refuse_obfuscation(options: StreamOptions | None) -> None:
 def task_of(metadata: Mapping[str, str] | None, header: str | None) -> str | None:
     """The task that the client names: `metadata.task`, else the ``x-sluice-task`` header."""
     task = (metadata or {}).get("task") or header
-    if task is not None and len(task) > 40:
-        raise invalid("metadata.task", "A task's name has at most 40 characters.")
+    if task and not is_task(task):
+        raise invalid("metadata.task", f"A task's name has at most {MAX_TASK} printable characters.")
     return task or None
+
+
+def is_task(name: str) -> bool:
+    """Whether `name` can be a task's name: it is stored with the request, and no database takes just any text."""
+    return len(name) <= MAX_TASK and name.isprintable()
+
+
+def check_model(model: str) -> None:
+    """Refuse a model's name that holds control characters, or names a task (``auto:…``) that can't be one."""
+    if not model.isprintable() or not is_task(model.partition(":")[2] if model.startswith("auto:") else ""):
+        raise invalid("model", f"'model' must be printable, and a task after 'auto:' at most {MAX_TASK} characters.")

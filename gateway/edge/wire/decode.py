@@ -8,13 +8,13 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from gateway.edge.wire.limits import MAX_JSON_DEPTH
+from gateway.edge.wire.limits import MAX_JSON_CONTAINERS, MAX_JSON_DEPTH
 from gateway.refusal import Refusal
 
 T = TypeVar("T")
 
-# Strings are skipped whole (possessively, so that no text makes the scan slow); an unterminated one ends the scan.
-_BRACKETS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
+_TO_SQUARE = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
 _FIELD = re.compile(r"field `([^`]*)`")
 _SHOWN = 200
@@ -41,18 +41,24 @@ def decode(kind: type[T], body: bytes | msgspec.Raw, *, at: str = "") -> T:
 
 
 def check_depth(body: bytes) -> None:
-    """Refuse JSON that nests deeper than `MAX_JSON_DEPTH`, before anything recurses into it."""
+    """Refuse JSON that nests deeper than `MAX_JSON_DEPTH` or has more than `MAX_JSON_CONTAINERS` objects and arrays,
+    before anything recurses into it. Made of whole-text operations: a loop over eight megabytes would stop all else.
+    """
     if body.count(b"[") + body.count(b"{") <= MAX_JSON_DEPTH:
         return
-    depth = 0
-    for match in _BRACKETS.finditer(body):
-        first = body[match.start()]
-        if first in b"[{":
-            depth += 1
-            if depth > MAX_JSON_DEPTH:
-                raise _too_deep()
-        elif first in b"]}":
-            depth -= 1
+    outside = b"".join(body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
+    brackets = outside.translate(_TO_SQUARE, _NO_BRACKETS)
+    if b"[" * (MAX_JSON_DEPTH + 1) in brackets:
+        raise _too_deep()
+    if brackets.count(b"[") > MAX_JSON_CONTAINERS:
+        raise Refusal(400, "json_too_large", f"The body has more than {MAX_JSON_CONTAINERS} objects and arrays.")
+    for _ in range(MAX_JSON_DEPTH):
+        # Takes off the innermost pairs: one level each time.
+        size, brackets = len(brackets), brackets.replace(b"[]", b"")
+        if len(brackets) == size:
+            break
+    if b"[]" in brackets or brackets.count(b"[") > MAX_JSON_DEPTH:
+        raise _too_deep()
 
 
 def unsupported(param: str, why: str = "") -> Refusal:

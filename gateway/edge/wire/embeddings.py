@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.edge.wire.common import ModelName, ShortText, task_of
+from gateway.edge.wire.common import ModelName, ShortText, check_model, task_of
 from gateway.edge.wire.decode import invalid, unsupported
 from gateway.edge.wire.limits import MAX_EMBEDDING_INPUTS, MAX_EMBEDDING_TOKENS, MAX_TOKEN_ID
 from gateway.edge.wire.usage import EmbeddingUsage
@@ -32,6 +32,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
     def intent(self, task_header: str | None = None) -> Intent:
         """The request after all its checks, but for `dimensions` (`require_width`)."""
+        check_model(self.model)
         return Intent(
             endpoint="embeddings",
             kind=Kind.EMBEDDING,

@@ -15,6 +15,7 @@ from gateway.edge.wire.common import (
     Sampling,
     ShortText,
     StreamOptions,
+    check_model,
     refuse_obfuscation,
     refuse_unless_neutral,
     task_of,
@@ -121,6 +122,7 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     def check(self) -> None:
         """Refuse what can't be honoured over any transport."""
         refuse_unless_neutral(self, _NEUTRAL)
+        check_model(self.model)
         refuse_obfuscation(self.stream_options)
         if self.stream_options is not None and self.stream_options.include_usage is not None:
             raise unsupported("stream_options.include_usage", "a response's last event always has its usage")

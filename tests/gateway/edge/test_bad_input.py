@@ -53,6 +53,39 @@ async def test_json_as_deep_as_allowed_is_looked_at(app):
     assert_error(await ask(app, CHAT, {**SAY, "tools": [[nested]]}), 400, "json_too_deep")
 
 
+def test_a_body_of_nothing_but_brackets_is_refused_without_decoding_it():
+    body = b'{"input":[' + b"[1]," * decoding.MAX_JSON_CONTAINERS + b"1]}"
+    with pytest.raises(Refusal) as refused:
+        decoding.check_depth(body)
+    assert (refused.value.status, refused.value.code) == (400, "json_too_large")
+    decoding.check_depth(body.replace(b"[1],", b"", 2))
+
+
+def test_depth_of_escapes_and_of_what_is_never_closed():
+    quoted = json.dumps(['\\\\"' + "[" * 70, "a\\", "[" * 70] + [[]] * 70).encode()
+    decoding.check_depth(quoted)
+    for deep in (b'["\\\\",' + b"[" * 64 + b"]" * 65, b"[" * 65, b'{"a":' * 65 + b"1" + b"}" * 65):
+        with pytest.raises(Refusal):
+            decoding.check_depth(deep)
+    decoding.check_depth(b"[" * 64 + b"]" * 64 + b"[]" * 10)
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"metadata": {"task": "a\x00b"}}, "metadata.task"),
+        ({"metadata": {"task": "x" * 41}}, "metadata.task"),
+        ({"model": "auto:" + "x" * 41}, "model"),
+        ({"model": "auto:a\x00"}, "model"),
+        ({"model": "small\x00"}, "model"),
+    ],
+)
+async def test_task_that_no_database_takes_is_refused(app, change, param):
+    assert_error(await ask(app, CHAT, {**SAY, **change}), 400, "invalid_value", param=param)
+    say = {"model": "small", "input": "Hi", **change}
+    assert_error(await ask(app, "/v1/responses", say), 400, "invalid_value", param=param)
+
+
 def test_depth_ignores_brackets_in_strings():
     decoding.check_depth(json.dumps(['"[[[{' * 100, "\\", "["]).encode())
     with pytest.raises(Refusal):
