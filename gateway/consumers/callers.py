@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from http.cookies import SimpleCookie
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, Protocol, cast
@@ -12,6 +11,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.contrib.auth import get_user
+from django.http import parse_cookie
 
 from gateway import principals
 from gateway.edge.access import bearer_of, missing_key, require_scope
@@ -49,7 +49,7 @@ async def caller_of(scope: Scope) -> Caller:
     Host.
     """
     runtime = runtime_of(scope)
-    query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=32)
+    query = _query_of(scope)
     token = bearer_of(scope)
     if token is not None:
         return await KeyCaller.enter(runtime, token, wants_account=query.get("sluice") == ["1"])
@@ -127,9 +127,15 @@ class SessionCaller:
 
 
 def _session_of(scope: Scope) -> str | None:
-    cookies = SimpleCookie(header_of(scope, b"cookie") or "")
-    morsel = cookies.get(settings.SESSION_COOKIE_NAME)
-    return morsel.value if morsel and morsel.value else None
+    # Django's own reader: a cookie of somebody else's that isn't well-formed doesn't hide ours.
+    return parse_cookie(header_of(scope, b"cookie") or "").get(settings.SESSION_COOKIE_NAME) or None
+
+
+def _query_of(scope: Scope) -> dict[str, list[str]]:
+    try:
+        return parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=32)
+    except ValueError:
+        raise Refusal(400, "invalid_value", "The address has too many parameters.") from None
 
 
 def _user_of(session: str) -> UUID | None:
@@ -140,11 +146,11 @@ def _user_of(session: str) -> UUID | None:
 
 def _is_same_origin(scope: Scope) -> bool:
     """Whether the page that opens the socket was served under the host that it connects to."""
-    origin = urlsplit(header_of(scope, b"origin") or "")
-    default = _PORTS.get(origin.scheme)
-    host = urlsplit(f"//{header_of(scope, b'host') or ''}")
     try:
+        origin = urlsplit(header_of(scope, b"origin") or "")
+        default = _PORTS.get(origin.scheme)
+        host = urlsplit(f"//{header_of(scope, b'host') or ''}")
         places = [(part.hostname, part.port or default) for part in (origin, host)]
-    except ValueError:  # a port that is no number
+    except ValueError:  # a port that is no number, a host that is none
         return False
     return default is not None and bool(origin.hostname) and places[0] == places[1]

@@ -15,6 +15,7 @@ from gateway.runtime import Runtime
 
 MOST_LANES = 16
 MOST_WAITING = 8
+MOST_WAITING_BYTES = 4 * 1024 * 1024  # in all lanes of a socket, as the client sent it
 
 Work = Callable[["Lane", ResponseCreate], Awaitable[None]]
 
@@ -24,7 +25,7 @@ class Lane:
     """One conversation of a socket: what waits and what runs."""
 
     stream_id: str | None
-    waiting: deque[ResponseCreate] = field(default_factory=deque)
+    waiting: deque[tuple[ResponseCreate, int]] = field(default_factory=deque)  # with its size in bytes
     generation: Generation | None = None
     is_stopped: bool = False  # what is being started or runs shall end
 
@@ -48,21 +49,28 @@ class Lanes:
         self._runtime = runtime
         self._work = work
         self._busy: dict[str | None, Lane] = {}
+        self._waiting_bytes = 0
         self._is_closed = False
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def create(self, request: ResponseCreate) -> None:
-        """Make a response in its lane, after those that wait there; a Refusal (429) where too many do."""
+    def create(self, request: ResponseCreate, size: int) -> None:
+        """Make a response in its lane, after those that wait there; a Refusal (429) where too many do.
+
+        `size` is what the request counts as while it waits.
+        """
         lane = self._busy.get(request.stream_id)
         if lane is not None:
             if len(lane.waiting) >= MOST_WAITING:
                 raise _crowded(f"{MOST_WAITING} responses wait in this lane already.")
-            lane.waiting.append(request)
+            if self._waiting_bytes + size > MOST_WAITING_BYTES:
+                raise _crowded(f"{self._waiting_bytes} bytes of responses wait in this connection already.")
+            lane.waiting.append((request, size))
+            self._waiting_bytes += size
             return
         if len(self._busy) >= MOST_LANES:
             raise _crowded(f"{MOST_LANES} lanes of this connection are busy already.")
-        lane = Lane(request.stream_id, deque([request]))
+        lane = Lane(request.stream_id, deque([(request, 0)]))
         self._busy[request.stream_id] = lane
         self._idle.clear()
         self._runtime.supervise(self._run(lane))
@@ -97,7 +105,8 @@ class Lanes:
     async def _run(self, lane: Lane) -> None:
         try:
             while lane.waiting:
-                request = lane.waiting.popleft()
+                request, size = lane.waiting.popleft()
+                self._waiting_bytes -= size
                 lane.is_stopped = self._is_closed
                 try:
                     await self._work(lane, request)

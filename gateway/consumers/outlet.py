@@ -20,7 +20,7 @@ class Outlet:
         """Send `event` on its lane."""
         if self._is_open:
             told = event if stream_id is None else {**event, "stream_id": stream_id}
-            await self._send({"type": "websocket.send", "text": encode(told).decode()})
+            await self._pass_on({"type": "websocket.send", "text": encode(told).decode()})
 
     async def refuse(self, refusal: Refusal, request_id: UUID, stream_id: str | None) -> None:
         """Send `refusal` as an error event."""
@@ -33,7 +33,13 @@ class Outlet:
         """Close the socket."""
         if self._is_open:
             self._is_open = False
-            await self._send({"type": "websocket.close", "code": code})
+            await self._pass_on({"type": "websocket.close", "code": code})
+
+    async def _pass_on(self, message: dict[str, Any]) -> None:
+        try:
+            await self._send(message)
+        except OSError:  # what ASGI servers raise once the client is gone; its disconnect is on its way to `receive`
+            self._is_open = False
 
     def shut(self) -> None:
         """Send no more: the client closed."""

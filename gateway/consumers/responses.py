@@ -91,7 +91,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
     def _take(self, event: ClientEvent, frame: bytes) -> None:
         match event.type:
             case "response.create":
-                self._lanes.create(decode(ResponseCreate, frame))
+                self._lanes.create(decode(ResponseCreate, frame), len(frame))
             case "response.cancel":
                 cancel = decode(ResponseCancel, frame)
                 self._lanes.cancel(cancel.stream_id, cancel.response_id)

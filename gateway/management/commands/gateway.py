@@ -50,6 +50,7 @@ class Command(BaseCommand):
             lifespan="on",
             ws_per_message_deflate=False,
             ws_max_size=2 * MAX_FRAME_BYTES,
+            ws_max_queue=4,  # frames of one socket that nobody has read yet
             timeout_graceful_shutdown=6,  # the runtime then closes its books; the supervisor waits for ten in all
             timeout_keep_alive=30,
             access_log=False,

@@ -70,6 +70,7 @@ async def test_websocket_elsewhere_is_refused(app):
         "http://127.0.0.1:8000.elsewhere.example",
         "http://127.0.0.1:8000@elsewhere.example",
         "http://127.0.0.1:port",
+        "http://[",
         "ftp://127.0.0.1:8000",
     ],
 )
@@ -78,6 +79,15 @@ async def test_session_from_a_foreign_page_is_refused(app, signed_in, origin):
     if origin is None:
         del headers["origin"]
     await Socket(app, key=None, headers=headers).refused(403, "origin_not_allowed")
+
+
+async def test_somebody_elses_broken_cookie_hides_not_ours(app, signed_in):
+    socket = await Socket(app, key=None, headers={**OURS, "cookie": f"a{{b}}=1; =; {OURS['cookie']}"}).opened()
+    await socket.leave()
+
+
+async def test_too_many_parameters_are_refused(app):
+    await Socket(app, "/v1/responses?" + "a=1&" * 40).refused(400, "invalid_value")
 
 
 @pytest.mark.parametrize(

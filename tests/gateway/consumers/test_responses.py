@@ -165,6 +165,39 @@ async def test_too_much_in_a_lane_is_refused(socket, world):
     assert (refused["status"], refused["error"]["code"]) == (429, "too_many_responses")
 
 
+async def test_too_much_text_that_waits_is_refused(socket, world, monkeypatch):
+    monkeypatch.setattr("gateway.consumers.lanes.MOST_WAITING_BYTES", 2500)
+    gate = asyncio.Event()
+    world.script = [Started(0), gate, done()]
+    big = {**CREATE, "input": "x" * 1000}
+    for lane in "ab":
+        socket.send({**CREATE, "stream_id": lane})
+        socket.send({**big, "stream_id": lane})
+    socket.send({**big, "stream_id": "a"})
+    refused = (await socket.until("error"))[-1]
+    assert (refused["stream_id"], refused["error"]["code"]) == ("a", "too_many_responses")
+    gate.set()
+    for _ in range(4):
+        await socket.until("response.completed")
+    socket.send({**big, "stream_id": "a"})
+    await socket.until("response.completed")
+
+
+async def test_client_that_is_gone_is_no_fault_of_ours():
+    """A server's `send` raises OSError then, some time before `receive` says so."""
+    sent = []
+
+    async def gone(message):
+        sent.append(message)
+        raise OSError("the client is gone")
+
+    outlet = Outlet(gone)
+    await outlet.tell({"type": "x"}, None)
+    await outlet.tell({"type": "y"}, None)
+    await outlet.close(1000)
+    assert len(sent) == 1
+
+
 async def test_too_many_lanes_are_refused(socket, world):
     world.script = [Started(0), asyncio.Event(), done()]
     for number in range(17):
