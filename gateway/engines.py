@@ -51,6 +51,7 @@ class Engines:
         self._open = opener
         self._entries: dict[UUID, EngineEntry] = {}
         self._retired: list[EngineEntry] = []
+        self._unopened: dict[UUID, str] = {}  # why, by deployment
 
     def get(self, deployment: UUID) -> Engine | None:
         """Return the deployment's engine, or None when the catalogue doesn't have it."""
@@ -70,7 +71,7 @@ class Engines:
         """Return why `deployment` can't take work now, or nothing."""
         entry = self._entries.get(deployment)
         if entry is None:
-            return "not open"
+            return self._unopened.get(deployment, "not open")
         return "" if entry.health.ready else entry.health.reason or "not ready"
 
     def load(self, deployment: UUID) -> int:
@@ -97,7 +98,8 @@ class Engines:
     def follow(self, deployments: Iterable[DeploymentEntry]) -> None:
         """Have exactly the engines of `deployments` open, leaving those that didn't change alone.
 
-        Waits for none of them: a new one takes work once `look` has found it ready.
+        Waits for none of them: a new one takes work once `look` has found it ready. One that can't be opened as it is
+        written in the catalogue takes none, and leaves the others alone.
         """
         wanted = {entry.id: entry for entry in deployments}
         for identifier, entry in list(self._entries.items()):
@@ -107,10 +109,17 @@ class Engines:
                 self._metrics.deployment_gone(entry.deployment.name)
             elif new != entry.deployment:
                 entry.deployment = new
+        self._unopened = {}
         for identifier, deployment in wanted.items():
             if identifier not in self._entries:
                 spec = spec_of(deployment)
-                self._entries[identifier] = EngineEntry(deployment, spec, self._open(spec))
+                try:
+                    engine = self._open(spec)
+                except Exception as error:
+                    log.exception("deployment_not_opened", deployment=deployment.name)
+                    self._unopened[identifier] = f"can't be opened: {type(error).__name__}"
+                else:
+                    self._entries[identifier] = EngineEntry(deployment, spec, engine)
 
     async def look(self) -> None:
         """Ask every engine for its health, all at once, and close those that nobody needs any more."""

@@ -57,6 +57,25 @@ async def test_new_engine_takes_work_once_it_was_found_ready():
     assert 'sluice_deployment_running{deployment="one"} 2.0' in metrics.render().decode()
 
 
+async def test_deployment_that_cannot_be_opened_leaves_the_others_alone():
+    """Its options are an operator's JSON: a typing error there must not stop the gateway."""
+
+    def opener(spec):
+        if spec.options:
+            raise TypeError("unknown option")
+        return Closable(spec)
+
+    engines = Engines(Metrics(), opener=opener)
+    bad, good = entry(options={"x": 1}), entry()
+    engines.follow([bad, good])
+    await engines.look()
+    assert engines.usable(bad.id) == "can't be opened: TypeError"
+    assert engines.usable(good.id) == ""
+    engines.follow([replace(bad, options={}), good])
+    await engines.look()
+    assert engines.usable(bad.id) == ""
+
+
 async def test_sick_engine_hides_no_other():
     engines, _ = make_engines()
     one, two = entry(), entry(name="two")
