@@ -78,6 +78,11 @@ def catalogue_unavailable() -> Refusal:
     return Refusal(503, "catalogue_unavailable", "The catalogue can't be read right now.", headers=_SOON)
 
 
+def database_busy() -> Refusal:
+    """Return the refusal for when more questions wait for the database than it answers."""
+    return Refusal(503, "database_unavailable", "Too much waits for the database right now.", headers=_SOON)
+
+
 def draining() -> Refusal:
     """Return the refusal of a gateway that is about to stop."""
     return Refusal(503, "server_draining", "This server is about to stop.", headers=_SOON)

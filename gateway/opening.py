@@ -42,6 +42,8 @@ async def open_runtime(home: Path | None = None) -> Runtime:
             stack.callback(lock.release)
         threads = DatabaseThreads()
         stack.callback(threads.close)
+        own_threads = DatabaseThreads(2)  # what the gateway itself reads waits behind no client
+        stack.callback(own_threads.close)
         if settings.SLUICE_EMBEDDED:
             await threads.run(lambda: end_leases_of_earlier_owners(incarnation))
         epoch = Epoch()
@@ -64,11 +66,12 @@ async def open_runtime(home: Path | None = None) -> Runtime:
             epoch=epoch,
             principals=Principals(epoch, threads),
             threads=threads,
+            own_threads=own_threads,
             metrics=metrics,
         )
         runtime = Runtime(parts, snapshot, incarnation)
         stack.push_async_callback(runtime.principals.write_last_used)
-        sweep = Sweep(engine_of=engines.find, submit=writer.submit, threads=threads)
+        sweep = Sweep(engine_of=engines.find, submit=writer.submit, threads=own_threads)
 
         async def swept() -> None:
             for how, count in (await sweep.turn()).items():

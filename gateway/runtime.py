@@ -45,6 +45,7 @@ class Parts:
     epoch: Epoch
     principals: Principals
     threads: DatabaseThreads
+    own_threads: DatabaseThreads
     metrics: Metrics
 
 
@@ -58,6 +59,7 @@ class Runtime:
         self.epoch = parts.epoch
         self.principals = parts.principals
         self.threads = parts.threads
+        self.own_threads = parts.own_threads
         self.metrics = parts.metrics
         self.snapshot = snapshot
         self.incarnation = incarnation or uuid7()
@@ -134,7 +136,7 @@ class Runtime:
 
     async def refresh(self, epoch: int) -> None:
         """Read the snapshot anew and have exactly its engines open; `epoch` was read before."""
-        snapshot = await self.threads.run(lambda: load_snapshot(epoch))
+        snapshot = await self.own_threads.run(lambda: load_snapshot(epoch))
         self.engines.follow(snapshot.catalogue.all_deployments())
         self.supervise(self.engines.look())
         self.snapshot = snapshot

@@ -163,6 +163,7 @@ async def make_stand(*, credit=1_000_000, terms=None, card=CARD, clock=None, **o
         epoch=StandingEpoch(),
         principals=None,
         threads=None,
+        own_threads=None,
         metrics=metrics,
     )
     runtime = Runtime(parts, snapshot)
