@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 PREPARE_SECONDS = 10.0
 RESERVE_SECONDS = 5.0
 HOLD_LEASE_SECONDS = 30.0
+SLOW_SECONDS = 0.25  # a reserve that took this long: extensions will, too
 
 log = structlog.get_logger(__name__)
 
@@ -108,6 +109,8 @@ async def admit(runtime: Runtime, principal: Principal, intent: Intent, request_
         runtime.supervise(limits.give_back())
         raise
     meter.granted(held.total)
+    if asyncio.get_running_loop().time() - lease_from > SLOW_SECONDS:
+        meter.ask_early()
     return Admitted(
         id=request_id,
         principal=principal,

@@ -51,6 +51,7 @@ class Meter:
         self._output_class = rating.dearest_output_class(prompt_tokens, card)
         self._slice = min(slice_tokens, max_output)
         self._largest_slice = max(slice_tokens, LARGEST_SLICE)
+        self._is_early = False
 
     def first(self, most: int) -> Wish:
         """Return the first hold: the prompt and a slice of output, but at most `most` µcr if one token fits in that."""
@@ -79,6 +80,10 @@ class Meter:
         self.held = max(self.held, total)
         self._floor = -1
 
+    def ask_early(self) -> None:
+        """Wish for more when less than a whole slice is left, not half: answers take long."""
+        self._is_early = True
+
     def started(self, cached_tokens: int) -> None:
         """Take note of what the prompt really is."""
         cached = {"cache_read": cached_tokens} if cached_tokens else {}
@@ -96,15 +101,16 @@ class Meter:
     def wish(self) -> Wish | None:
         """Return the next hold to ask for, twice the slice, when less than half a slice is left; else None.
 
-        Asked at every token, so it works the allowance out only when the last one known isn't enough: output that
+        Since slices double, each answer may take twice as long as the one before it. Asked at every token, so it works the allowance out only when the last one known isn't enough: output that
         costs at most the dearest rate never makes it smaller.
         """
         completion = self.usage.completion
-        if self._floor - completion > self._slice // 2:
+        reach = self._slice if self._is_early else self._slice // 2
+        if self._floor - completion > reach:
             return None
         self._floor = allowance = self.allowance
         left = allowance - completion
-        if self.is_exhausted or allowance >= self.max_output or left > self._slice // 2:
+        if self.is_exhausted or allowance >= self.max_output or left > reach:
             return None
         wanted = min(self._slice * 2, self._largest_slice, self.max_output - allowance)
         return Wish(amount=self._cost(left + wanted), least=self._cost(left + 1))

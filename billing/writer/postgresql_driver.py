@@ -42,8 +42,8 @@ class PostgreSQLDriver:
     """The one connection through which a gateway process writes credit to PostgreSQL."""
 
     rest = 0.0
-    patience = 0.25
-    reserve_wait = 1.0
+    patience = 1.0
+    reserve_wait = 2.0
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         fields = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}

@@ -231,7 +231,7 @@ class Writer:
 
     def _postpone(self, entry: Entry, error: ConflictError) -> None:
         """Put an entry whose wallet somebody holds behind the others, until its patience is over."""
-        is_reserve = isinstance(entry.operation, Reserve | Extend)
+        is_reserve = isinstance(entry.operation, Reserve)
         limit = self._driver.reserve_wait if is_reserve else max(SETTLE_SECONDS, self._driver.patience)
         if time.monotonic() - entry.queued_at > limit:
             entry.fail(WriterBusyError(f"the wallet stays locked: {error}"))

@@ -11,8 +11,8 @@ from billing.limits.types import Bucket, Lease
 from billing.rating import CardPrices, charge
 from billing.writer.errors import WriterBusyError, WriterError
 from billing.writer.operations import Extend, Release, Reserve, Settle
+from gateway import admission, settlement
 from gateway import generation as generation_module
-from gateway import settlement
 from gateway.generation import start_generation
 from gateway.refusal import Refusal
 from inference.types import Delta, Finished, FinishReason, Kind, NothingRan, Started, Usage, Vector
@@ -395,6 +395,19 @@ async def test_extension_that_is_not_answered_ends_the_answer_with_an_error():
     assert outcome.usage.output == 16
     assert (outcome.reason, outcome.error.code) == (FinishReason.ERROR, "ledger_unavailable")
     assert outcome.charge == 1000 + 16 * 40
+
+
+@pytest.mark.parametrize(("slow_seconds", "is_early"), [(30.0, False), (-1.0, True)])
+async def test_extension_is_asked_for_early_when_the_reserve_took_long(monkeypatch, slow_seconds, is_early):
+    monkeypatch.setattr(admission, "SLOW_SECONDS", slow_seconds)
+    stand = await make_stand(tokens=100, hang_at=4)  # a slice has 16
+    generation = await start(stand)
+    engine = generation.engine
+    await engine.hanging()
+    assert bool(stand.writer.of(Extend)) == is_early
+    engine.release()
+    _, outcome, _ = await collect(generation)
+    assert (outcome.usage.output, outcome.error) == (100, None)
 
 
 async def test_extension_is_tried_again_until_it_is_answered(monkeypatch):

@@ -43,6 +43,19 @@ def test_more_is_asked_for_at_half_a_slice():
     assert meter.wish() == Wish(1000 + (16 + 32) * 40, 1000 + 17 * 40)
 
 
+def test_more_is_asked_for_at_a_whole_slice_where_answers_take_long():
+    meter = make_meter()
+    meter.granted(1640)
+    meter.ask_early()
+    meter.used(Usage(input=100, output=0))
+    assert meter.wish() == Wish(1000 + (16 + 32) * 40, 1000 + 17 * 40)
+    meter.extended(meter.wish(), 1000 + 48 * 40)
+    meter.used(Usage(input=100, output=15))
+    assert meter.wish() is None
+    meter.used(Usage(input=100, output=16))
+    assert meter.wish().amount == 1000 + (48 + 64) * 40
+
+
 def test_slices_double_up_to_a_cap():
     meter = make_meter(max_output=100_000)
     meter.granted(1640)

@@ -109,12 +109,14 @@ def test_a_conflict_is_tried_again_and_then_in_halves(desk, faulty):
     assert [type(answer) for answer in answers] == [*[Held] * 6, WriterBusyError, Held]
 
 
-def test_a_settle_waits_for_its_locked_wallet(desk, faulty):
+def test_an_extend_and_a_settle_wait_for_their_locked_wallet(desk, faulty):
     wallet = make_wallet(credit=100)
     made = reserve(wallet, 10)
     desk.ask_one(made)
-    faulty.before = times(2 * queue.CONFLICT_TRIES + 3, ConflictError("locked"))
-    assert desk.ask_one(settle(made, 7)) == Settled(7, 93, 0)
+    faulty.reserve_wait = 0  # what runs already is not given up as early as what is new
+    for operation, answer in ((extend(made, 20), Held(20, 80)), (settle(made, 7), Settled(7, 93, 0))):
+        faulty.before = times(2 * queue.CONFLICT_TRIES + 3, ConflictError("locked"))
+        assert desk.ask_one(operation) == answer
 
 
 @pytest.mark.parametrize("leaves", ["cancelled", "impatient"])
