@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-
+ARCHITECTURES = ("auto", "decoder", "transformers", "encoder", "fake")
 SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p")
 
 
@@ -18,8 +18,8 @@ class EngineConfig:
 
     `source` is a hub id, a folder or a GGUF file. `dtype` is "auto" (the checkpoint's), "float32", "bfloat16" or
     "float16". `kv_tokens` is the KV cache's size in tokens. `max_rows` and `max_step_tokens` bound one step;
-    `prefill_chunk` bounds one sequence's part of it. `sampling` holds values of temperature, top_p, top_k and min_p for clients that
-    leave them open, before the model's own. The switches exist for operators and for the equality tests.
+    `prefill_chunk` bounds one sequence's part of it. `sampling` holds values of temperature, top_p, top_k and min_p for
+    clients that leave them open, before the model's own. The switches exist for operators and for the equality tests.
     """
 
     deployment: str
@@ -35,16 +35,21 @@ class EngineConfig:
     max_waiting: int = 256
     max_waiting_per_tenant: int = 64
     prefix_cache: bool = True
-    architecture: str = "auto"  # "auto", "decoder", "transformers", "encoder", "fake"
+    architecture: str = "auto"  # one of ARCHITECTURES
     sampling: Mapping[str, float] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("kv_tokens", "block_size", "max_rows", "max_step_tokens", "prefill_chunk", "max_waiting"):
+        bounds = ("kv_tokens", "block_size", "max_rows", "max_step_tokens", "prefill_chunk")
+        for name in (*bounds, "max_waiting", "max_waiting_per_tenant"):
             if getattr(self, name) < 1:
                 raise ValueError(f"engine {self.deployment}: {name} must be at least 1")
+        if self.max_context < 0:
+            raise ValueError(f"engine {self.deployment}: max_context can't be negative")
         if self.dtype not in {"auto", "float32", "bfloat16", "float16"}:
             raise ValueError(f"engine {self.deployment}: dtype {self.dtype!r} is unknown")
+        if self.architecture not in ARCHITECTURES:
+            raise ValueError(f"engine {self.deployment}: architecture {self.architecture!r} is unknown")
         if unknown := set(self.sampling) - set(SAMPLING_FIELDS):
             raise ValueError(f"engine {self.deployment}: sampling.{min(unknown)} can't be recommended")
 
