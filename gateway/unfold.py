@@ -22,7 +22,7 @@ UNFOLD: dict[str, Any] = {
     "SITE_SUBHEADER": "Inference gateway",
     "SITE_SYMBOL": "water_lock",
     "SITE_URL": "/",
-    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("sluice.svg")}],
+    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda _: static("sluice.svg")}],
     "SHOW_BACK_BUTTON": True,
     "DASHBOARD_CALLBACK": "gateway.admin.dashboard.dashboard",
     "SIDEBAR": {
