@@ -44,7 +44,7 @@ async def chat_completions(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer one chat, whole or as a stream."""
     require_method(scope, "POST")
     principal = await principal_of(scope)
-    request = decode(ChatRequest, await read_body(scope, receive))
+    request = decode(ChatRequest, await read_body(scope, receive, principal.tenant))
     intent = request.intent(header_of(scope, b"x-sluice-task"))
     generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
     async with watching(receive, generation.client_left) as client:

@@ -35,7 +35,7 @@ async def embeddings(scope: Scope, receive: Receive, send: Send) -> None:
     require_method(scope, "POST")
     runtime = runtime_of(scope)
     principal = await principal_of(scope)
-    request = decode(EmbeddingRequest, await read_body(scope, receive))
+    request = decode(EmbeddingRequest, await read_body(scope, receive, principal.tenant))
     intent = request.intent(header_of(scope, b"x-sluice-task"))
     if request.dimensions is not None:
         request.require_width(await _width(runtime, request.model))

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from gateway.edge.uploads import Upload, Uploads
 from gateway.edge.wire.limits import BODY_SECONDS, MAX_BODY_BYTES
 from gateway.refusal import Refusal
 
@@ -23,6 +24,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Mapping[str, str]
 
 encode = msgspec.json.Encoder().encode
+uploads = Uploads()
 
 
 class ClientLeftError(Exception):
@@ -62,21 +64,24 @@ def require_method(scope: Scope, *methods: str) -> None:
         )
 
 
-async def read_body(scope: Scope, receive: Receive) -> bytes:
-    """Return the whole body; refuse one that is compressed (415), too large (413) or too slow (408)."""
+async def read_body(scope: Scope, receive: Receive, owner: UUID) -> bytes:
+    """Return the whole body; refuse one that is compressed (415), too large (413) or too slow (408), or the one too
+    many (429) that is on its way from `owner`, a tenant.
+    """
     if (header_of(scope, b"content-encoding") or "identity").lower() != "identity":
         raise Refusal(415, "unsupported_content_encoding", "Send the body without compression.")
     announced = header_of(scope, b"content-length")
     if announced is not None and announced.isdigit() and int(announced[:20]) > MAX_BODY_BYTES:
         raise _too_large()
     try:
-        async with asyncio.timeout(BODY_SECONDS):
-            return await _collect(receive)
+        with uploads.of(owner) as upload:
+            async with asyncio.timeout(BODY_SECONDS):
+                return await _collect(receive, upload)
     except TimeoutError:
         raise Refusal(408, "request_timeout", f"The body took longer than {BODY_SECONDS:.0f} s.") from None
 
 
-async def _collect(receive: Receive) -> bytes:
+async def _collect(receive: Receive, upload: Upload) -> bytes:
     chunks: list[bytes] = []
     size = 0
     while True:
@@ -90,6 +95,7 @@ async def _collect(receive: Receive) -> bytes:
         chunks.append(chunk)
         if not message.get("more_body", False):
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        upload.add(len(chunk))
 
 
 def _too_large() -> Refusal:

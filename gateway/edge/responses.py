@@ -32,7 +32,7 @@ async def responses(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer one response."""
     require_method(scope, "POST")
     principal = await principal_of(scope)
-    request = decode(ResponseRequest, await read_body(scope, receive))
+    request = decode(ResponseRequest, await read_body(scope, receive, principal.tenant))
     if request.previous_response_id is not None:
         raise unsupported("previous_response_id", "responses aren't stored; a websocket continues its own")
     if request.stream_options is not None and not request.stream:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 
 import pytest
 
+from gateway.edge.uploads import Uploads
 from gateway.edge.wire import decode as decoding
 from gateway.edge.wire.limits import MAX_BODY_BYTES, MAX_JSON_DEPTH
 from gateway.refusal import Refusal
@@ -202,6 +204,27 @@ async def test_oversized_body_is_refused_when_it_gets_too_large(app):
     exchange.feed(b"x" * MAX_BODY_BYTES)
     exchange.feed(b"x")
     assert_error(await exchange.finished(), 413, "request_too_large")
+
+
+async def test_bodies_on_their_way_are_bounded_for_each_tenant(app, monkeypatch):
+    uploads = Uploads(most=1000)
+    monkeypatch.setattr("gateway.edge.http.uploads", uploads)
+    first, second = (Exchange(app, "POST", CHAT, body=None) for _ in range(2))
+    first.feed(b"{" + b" " * 600)
+    await until(lambda: len(uploads) == 601)
+    second.feed(b"{" + b" " * 600)
+    answer = await second.finished()
+    assert_error(answer, 429, "too_many_uploads")
+    assert answer.headers["retry-after"] == "1"
+    first.feed(b"x", more=False)
+    assert_error(await first.finished(), 400, "invalid_json")
+    assert len(uploads) == 0
+
+
+async def until(is_so):
+    async with asyncio.timeout(10):
+        while not is_so():  # noqa: ASYNC110 - the application has no event for it
+            await asyncio.sleep(0)
 
 
 async def test_slow_body_is_refused(app, monkeypatch):
