@@ -80,6 +80,9 @@ class Sweep:
             except WriterError as error:
                 log.warning("sweep_failed", request=str(orphan.request), error=str(error))
                 return "waiting"
+            except Exception:  # one hold that can't be understood must not keep the others, or the corrections, open
+                log.exception("sweep_failed", request=str(orphan.request))
+                return "waiting"
         if operation is None:
             return "waiting"
         if not isinstance(answer, Settled):

@@ -130,6 +130,15 @@ async def test_lost_is_settled_at_the_checkpoint_as_an_estimate(bench):
     assert (row.exact, row.finish) == (False, "lost")
 
 
+async def test_hold_that_cannot_be_understood_keeps_no_other_open(bench):
+    world = await in_database(make_world)
+    bad = await in_database(orphan, world)
+    await in_database(lambda: Hold.objects.filter(id=bad).update(card_version=uuid7()))
+    bench.engine.record.entries[bad.hex] = Finished(FinishReason.STOP, DONE)
+    _, found = await swept(bench, world, Finished(FinishReason.STOP, DONE))
+    assert found == {"waiting": 1, "settled": 1}
+
+
 async def test_lost_without_a_checkpoint_costs_nothing_as_far_as_is_known(bench):
     world = await in_database(make_world)
     _, found = await swept(bench, world, Lost())
