@@ -142,6 +142,11 @@ SESSION_COOKIE_NAME = "sluice_session"
 CSRF_COOKIE_NAME = "sluice_csrf"
 SECURE_HSTS_SECONDS = env.int("SLUICE_HSTS_SECONDS", default=0)
 SLUICE_TRUST_PROXY = env.bool("SLUICE_TRUST_PROXY", default=False)
+# Who may say for whom it asks: of `X-Forwarded-For` the last address that isn't one of these counts.
+SLUICE_PROXIES = env.list(
+    "SLUICE_PROXIES",
+    default=["127.0.0.0/8", "::1", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"],
+)
 if SLUICE_TRUST_PROXY:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     USE_X_FORWARDED_HOST = True

@@ -56,6 +56,6 @@ class Command(BaseCommand):
             access_log=False,
             log_config=None,
             proxy_headers=settings.SLUICE_TRUST_PROXY,
-            forwarded_allow_ips="*" if settings.SLUICE_TRUST_PROXY else None,
+            forwarded_allow_ips=settings.SLUICE_PROXIES,
             server_header=False,
         )
