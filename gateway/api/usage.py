@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
@@ -15,6 +15,7 @@ from gateway.api.base import TenantView
 from gateway.api.wallet import AmountSerializer
 
 LONGEST = timedelta(days=366)
+EARLIEST = date(2000, 1, 1)
 SPLITS = ("model", "api_key", "project")
 
 
@@ -30,7 +31,11 @@ class UsageQuerySerializer(serializers.Serializer[Any]):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Fill in the period, and bound it."""
-        attrs["last"] = attrs.get("last") or datetime.now(tz=UTC).date()
+        today = datetime.now(tz=UTC).date()
+        # Nothing is known of the future, and the calendar ends where sums of days would overflow.
+        attrs["last"] = min(attrs.get("last") or today, today + LONGEST)
+        if attrs["last"] < EARLIEST:
+            raise serializers.ValidationError({"last": f"There is nothing before {EARLIEST.isoformat()}."})
         attrs["first"] = attrs.get("first") or attrs["last"] - timedelta(days=29)
         if attrs["first"] > attrs["last"]:
             raise serializers.ValidationError({"first": "The first day is after the last."})

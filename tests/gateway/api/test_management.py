@@ -274,6 +274,9 @@ def test_usage_sums_by_day_and_splits(acme, other):
     assert get(acme, "usage/", {"last": (now - timedelta(days=2)).date().isoformat()}).json()["data"] == []
     assert_error(get(acme, "usage/", {"first": "2026-02-02", "last": "2026-02-01"}), 400, "invalid_value", "first")
     assert_error(get(acme, "usage/", {"first": "2020-02-02"}), 400, "invalid_value", "first")
+    assert_error(get(acme, "usage/", {"last": "0001-01-01"}), 400, "invalid_value", "last")
+    assert get(acme, "usage/", {"last": "9999-12-31"}).status_code == 200
+    assert_error(get(acme, "usage/", {"first": "0001-01-01", "last": "9999-12-31"}), 400, "invalid_value", "first")
 
 
 def test_route_explain_says_where_and_why(acme):
