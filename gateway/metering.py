@@ -101,8 +101,9 @@ class Meter:
     def wish(self) -> Wish | None:
         """Return the next hold to ask for, twice the slice, when less than half a slice is left; else None.
 
-        Since slices double, each answer may take twice as long as the one before it. Asked at every token, so it works the allowance out only when the last one known isn't enough: output that
-        costs at most the dearest rate never makes it smaller.
+        Since slices double, each answer may take twice as long as the one before it. Asked at every token, so it works
+        the allowance out only when the last one known isn't enough: output that costs at most the dearest rate never
+        makes it smaller.
         """
         completion = self.usage.completion
         reach = self._slice if self._is_early else self._slice // 2

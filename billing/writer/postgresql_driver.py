@@ -101,7 +101,7 @@ class PostgreSQLDriver:
             writes = [*postgresql.writes(changes), ("commit", ())]  # encoded whole before the first is sent
             for query in writes:
                 await connection.execute(*_statement(query))
-            await pipeline.sync()
+            # Leaving the pipeline is the second sync; one here would make a third round trip, with nothing in it.
         return answers
 
     async def _read_charges(

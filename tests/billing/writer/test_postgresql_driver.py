@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import logging
 import threading
 
 import psycopg
 import pytest
 from django.db import connection
+from psycopg.pq import Trace
 
 from billing.models import UsageRecord
 from billing.writer import postgresql, postgresql_driver
 from billing.writer.operations import Held, Settled
-from tests.billing.writer.world import make_wallet, release, reserve, settle
+from tests.billing.writer.world import extend, make_wallet, release, reserve, settle
 
 pytestmark = [
     pytest.mark.money,
@@ -119,6 +122,54 @@ def test_statements_are_prepared_at_connect_and_never_scan_a_table(desk):
     ours = [sql for name, sql in postgresql.STATEMENTS.items() if name not in ("begin", "commit", "rollback")]
     assert len([sql for sql in found if "billing_" in sql]) == len(ours) - 1  # the clock asks no table
     assert not [plan for plan in found.values() if "Seq Scan on billing_" in plan]
+
+
+def test_a_flush_takes_two_round_trips_and_few_statements(desk, tmp_path):
+    """Counted on the wire: what a flush of reserves, extensions and settles costs, whatever its size."""
+    wallets = [make_wallet(credit=1000) for _ in range(3)]
+    running = [reserve(wallet, 10) for wallet in wallets for _ in range(4)]
+    desk.ask(*running)
+    closing = [settle(made, 7) for made in running[::2]]
+    growing = [extend(made, 20) for made in running[1::2]]
+    pair, everything = tmp_path / "pair", tmp_path / "everything"
+    with traced(desk, pair):
+        answers = desk.ask(reserve(wallets[0], 10), closing.pop())
+    assert [type(answer) for answer in answers] == [Held, Settled]
+    with traced(desk, everything):
+        answers = desk.ask(*(reserve(wallet, 10) for wallet in wallets), *growing, *closing)
+    assert {type(answer) for answer in answers} == {Held, Settled}
+    assert (round_trips(pair), statements(pair)) == (2, 13)
+    assert (round_trips(everything), statements(everything)) == (2, 14)
+
+
+@contextlib.contextmanager
+def traced(desk, path):
+    """Write down the protocol's messages of the writer's connection."""
+    wire = desk.writer._driver._connection.pgconn
+    with path.open("w") as file:
+        wire.trace(file.fileno())
+        wire.set_trace_flags(Trace.SUPPRESS_TIMESTAMPS)
+        try:
+            yield
+        finally:
+            wire.untrace()
+
+
+def messages(path):
+    """Yield who sent each message (F is the writer) and its kind."""
+    for line in path.read_text().splitlines():
+        sender, _, kind, *_ = line.split("\t")
+        yield sender, kind
+
+
+def statements(path):
+    return sum(message == ("F", "Execute") for message in messages(path))
+
+
+def round_trips(path):
+    """How often the writer spoke and then waited."""
+    speakers = [sender for sender, _ in messages(path)]
+    return sum(before == "F" and after == "B" for before, after in itertools.pairwise(speakers))
 
 
 def sample(kind):
