@@ -161,7 +161,8 @@ def test_sigterm_in_mid_stream_leaves_no_process_socket_or_hold(serving):
     serving.process = None
     assert code == 0
     assert any(line.startswith("ready in") for line in serving.said)
-    assert events[-1] == "[DONE]" or '"error"' in events[-1] or events[-1].startswith("cut")
+    assert json.loads(events[-1])["error"]["code"] == "server_draining"
+    assert [line for line in serving.said if "Traceback" in line] == []
     assert_nothing_is_left(serving)
 
 

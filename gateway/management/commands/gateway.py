@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
+import socket
 import sys
 from typing import Any
 
@@ -13,11 +16,14 @@ from django.core.management.base import BaseCommand, CommandParser
 from gateway.edge.wire.limits import MAX_FRAME_BYTES
 from gateway.home import HomeInUseError, HomeLock, port_problem
 from gateway.logs import configure_logs
+from gateway.runtime import Runtime
 from gateway.supervisor import FATAL
+
+PATIENCE = 4.5  # the server cuts connections off after 6 s, and the supervisor waits for ten in all
 
 
 class Command(BaseCommand):
-    """Serve HTTP and websockets until SIGTERM; then let running generations end, for at most six seconds."""
+    """Serve HTTP and websockets until SIGTERM; then let running generations end, for at most five seconds."""
 
     help = "Run one gateway process."
 
@@ -43,7 +49,7 @@ class Command(BaseCommand):
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
-        uvicorn.run(
+        config = uvicorn.Config(
             application,
             host=options["host"],
             port=options["port"],
@@ -51,7 +57,7 @@ class Command(BaseCommand):
             ws_per_message_deflate=False,
             ws_max_size=2 * MAX_FRAME_BYTES,
             ws_max_queue=4,  # frames of one socket that nobody has read yet
-            timeout_graceful_shutdown=6,  # the runtime then closes its books; the supervisor waits for ten in all
+            timeout_graceful_shutdown=6,
             timeout_keep_alive=30,
             access_log=False,
             log_config=None,
@@ -59,3 +65,21 @@ class Command(BaseCommand):
             forwarded_allow_ips=settings.SLUICE_PROXIES,
             server_header=False,
         )
+        server = _Server(config)
+        with contextlib.suppress(KeyboardInterrupt):  # the server ends in order, then takes the signal again
+            server.run()
+        if not server.started:
+            sys.exit(1)
+
+
+class _Server(uvicorn.Server):
+    """Ends what still runs in its own words before the server would cut it off."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let requests end for `PATIENCE` seconds; end the others with an error that says why, settled."""
+        runtime: Runtime | None = self.lifespan.state.get("runtime")
+        draining = asyncio.create_task(runtime.drain(PATIENCE)) if runtime is not None else None
+        await super().shutdown(sockets)
+        if draining is not None:
+            draining.cancel()
+            await asyncio.gather(draining, return_exceptions=True)

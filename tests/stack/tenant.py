@@ -1,0 +1,54 @@
+"""Run in the stack's home: one more tenant with exactly the credit that is asked for. Prints one JSON object.
+
+Arguments: a slug, and the µcr of its only grant.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import timedelta
+
+import django
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
+django.setup()
+
+from django.utils import timezone  # noqa: E402
+
+from billing.models import CreditGrant, Plan  # noqa: E402
+from billing.services import credits, plans, wallets  # noqa: E402
+from gateway.models import Project, Tenant  # noqa: E402
+from gateway.services.keys import create_key  # noqa: E402
+
+
+def main() -> None:
+    slug, amount = sys.argv[1], int(sys.argv[2])
+    plan, is_new = Plan.objects.get_or_create(slug="penniless", defaults={"name": "Penniless"})
+    if is_new:
+        terms = {name: getattr(plans.latest_version("free"), name) for name in plans.TERMS}
+        plans.publish_version(plan, **{**terms, "monthly_credits": 0})
+    tenant = Tenant.objects.create(slug=slug, name=slug)
+    project = Project(tenant=tenant, name="Default")
+    project.save(force_insert=True)
+    wallet = wallets.open_wallet(tenant_id=tenant.id)
+    plans.subscribe(tenant_id=tenant.id, plan_slug=plan.slug, at=timezone.now())
+    if amount:
+        kind = CreditGrant.Kind.PROMOTIONAL
+        credits.grant(wallet_id=wallet.id, amount=amount, kind=kind, key=f"test:{slug}", reason="test", actor="test")
+    _, secret = create_key(tenant=tenant, project=project, name="stack")
+    expiry = timezone.now() + timedelta(seconds=3)
+    expiring, expiring_secret = create_key(tenant=tenant, project=project, name="expiring", expires_at=expiry)
+    print(
+        json.dumps(
+            {
+                "id": str(tenant.id),
+                "key": secret,
+                "expiring": {"id": str(expiring.id), "key": expiring_secret, "at": expiry.timestamp()},
+            }
+        )
+    )
+
+
+main()
