@@ -112,9 +112,9 @@ class Reader:
             ready = dict(poller.poll(tick))
             if self._wake in ready:
                 self._send_outgoing(outgoing)
-            if self._router in ready:
-                self._receive()
-            self._expire()
+            # What waits to be read may be a renewal: silence is judged only when nothing does.
+            if self._router not in ready or self._receive():
+                self._expire()
         for session in list(self._sessions.values()):
             self._sender.farewell(session.identity, Fatal(self._incarnation, "the worker stops"))
 
@@ -145,14 +145,16 @@ class Reader:
         elif isinstance(message, Refused):
             session.active.pop(message.id, None)
 
-    def _receive(self) -> None:
+    def _receive(self) -> bool:
+        """Read what has come; True when nothing is left."""
         # A bounded number of frames between two looks at what the steps brought.
         for _ in range(64):
             try:
                 identity, *parts = self._router.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return
+                return True
             self._read(identity, parts)
+        return False
 
     def _read(self, identity: bytes, parts: list[bytes]) -> None:
         session = self._sessions.get(identity)
