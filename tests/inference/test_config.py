@@ -39,6 +39,21 @@ def test_what_cannot_work_is_refused(fields: dict[str, Any], match: str) -> None
         config(**fields)
 
 
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        ({"architecture": "decodr"}, "architecture 'decodr'"),
+        ({"dtype": "int8"}, "dtype 'int8'"),
+        ({"max_context": -1}, "max_context"),
+        ({"max_waiting_per_tenant": 0}, "max_waiting_per_tenant"),
+        ({"sampling": {"seed": 1}}, "seed"),
+    ],
+)
+def test_an_engine_that_cannot_work_is_refused(fields: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        EngineConfig("d", "source", **fields)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"engines": [{}]}', json.dumps({"engines": [], "what": 1})])
 def test_a_broken_file_is_a_value_error_that_names_it(tmp_path: Path, text: str) -> None:
     path = tmp_path / "spec.json"
