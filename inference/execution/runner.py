@@ -88,7 +88,7 @@ class CPURunner:
         end = row.start + len(row.ids)
         if end > len(row.blocks) * cache.block_size:
             return RowFailure("bad_row", f"The row's blocks don't hold position {end - 1}.")
-        if not all(0 < block < cache.blocks for block in row.blocks):
+        if row.blocks and not 0 < min(row.blocks) <= max(row.blocks) < cache.blocks:
             return RowFailure("bad_row", "The row names a block that doesn't exist.")
         return _input_fault(row.ids, vocabulary, self._limit, start=row.start)
 

@@ -25,6 +25,8 @@ def sample(logits: torch.Tensor, rows: Sequence[Row]) -> list[int | RowFailure]:
     peak, best = logits.max(1, keepdim=True)
     finite = torch.isfinite(peak[:, 0]).tolist()  # a NaN or +inf anywhere is the maximum; all -inf likewise
     tokens = best[:, 0].tolist()
+    if all(finite) and all(row.sampling.temperature <= 0 for row in rows):
+        return [*tokens]
     params = SamplingRows.of(rows)
     drawn = [i for i in params.open if finite[i]]
     if drawn:
