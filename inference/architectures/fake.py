@@ -31,6 +31,7 @@ class FakeModelOptions:
     Without `text` it answers with the last user message. `step_seconds` and `token_seconds` are what a step and each
     of its tokens take. A message that starts with `poison` makes the step raise, one that starts with `bad` fails its
     row alone, both when output token number `fail_at` (0 = first) is due. `refuse` makes loading fail with its text.
+    Loading takes `load_seconds`.
     """
 
     text: str = ""
@@ -43,6 +44,7 @@ class FakeModelOptions:
     max_context: int = 8192
     kinds: Sequence[str] = ("chat",)
     refuse: str = ""
+    load_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ def load_fake_model(config: EngineConfig) -> LoadedModel:
     if unknown:
         raise ModelRefusedError(f"engine {config.deployment}: unknown fake options {sorted(unknown)}")
     options = FakeModelOptions(**config.options)
+    time.sleep(options.load_seconds)
     if options.refuse:
         raise ModelRefusedError(options.refuse)
     blocks = math.ceil(config.kv_tokens / config.block_size) + 1

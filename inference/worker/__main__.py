@@ -63,7 +63,12 @@ def main() -> int:
     except zmq.ZMQError as error:
         log.critical("%s can't be bound: %s", config.endpoint, error)
         return 2
-    return worker.run()
+    status = worker.run()
+    if worker.is_loading:
+        # Python's own way out runs into what that thread is doing inside a library.
+        logging.shutdown()
+        os._exit(status)
+    return status
 
 
 if __name__ == "__main__":

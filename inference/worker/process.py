@@ -1,7 +1,8 @@
 """The worker process: takes its record, binds, loads its models, serves, drains and leaves.
 
-Three threads: the main one loads models and waits for signals, the reader (`reader.py`) owns the socket, the step
-thread (`loop.py`) owns models and schedulers. A fourth (`long.py`) tokenises long requests, once there are any.
+The main thread waits for signals, the reader (`reader.py`) owns the socket, the step thread (`loop.py`) owns models and
+schedulers. Another loads the models, so that a signal is obeyed meanwhile, and one (`long.py`) tokenises long requests,
+once there are any.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ class Worker:
         )
         for engine in config.engines:
             self._reader.unready[engine.deployment] = "loading"
+        self._loading = threading.Thread(target=self._guard, args=(self._load_all,), name="loading", daemon=True)
 
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT (then 0, after a drain) or until a thread breaks (then 1)."""
@@ -118,12 +120,10 @@ class Worker:
         reader.start()
         log.info("listening", extra={"endpoint": self.config.endpoint, "incarnation": self.incarnation})
         steps.start()
-        engines = self._load_all()
-        gc.collect()
-        gc.freeze()
+        self._loading.start()
         self._ending.wait()
         if not self._broken.is_set():
-            self._drain(engines)
+            self._drain()
         self._inbox.put(StopCommand())
         self._outbox.finish()
         reader.join(timeout=2)
@@ -134,6 +134,11 @@ class Worker:
             self._close()
         log.info("stopped", extra={"broken": broken})
         return int(broken)
+
+    @property
+    def is_loading(self) -> bool:
+        """True while a model is being loaded, also after `run`: nothing can stop that but the end of the process."""
+        return self._loading.is_alive()
 
     # -- start --------------------------------------------------------------------------------------------------
 
@@ -157,9 +162,8 @@ class Worker:
         router.bind(config.endpoint)
         return router
 
-    def _load_all(self) -> list[ServedEngine]:
+    def _load_all(self) -> None:
         """Load one model after the other; a model that can't be served leaves the others alone."""
-        engines = []
         for config in self.config.engines:
             if self._ending.is_set():
                 break
@@ -173,7 +177,8 @@ class Worker:
                 log.exception("loading failed", extra={"deployment": config.deployment})
                 self._reader.unready[config.deployment] = f"loading failed: {error}"
             else:
-                engines.append(engine)
+                if self._ending.is_set():
+                    return
                 self._inbox.put(AddEngineCommand(engine))
                 self._reader.engines[config.deployment] = engine
                 del self._reader.unready[config.deployment]
@@ -186,7 +191,8 @@ class Worker:
                     },
                 )
             self._outbox.announce()
-        return engines
+        gc.collect()
+        gc.freeze()
 
     def _load(self, config: EngineConfig) -> ServedEngine:
         model: LoadedModel
@@ -225,13 +231,13 @@ class Worker:
             self._broken.set()
             self._ending.set()
 
-    def _drain(self, engines: list[ServedEngine]) -> None:
+    def _drain(self) -> None:
         """Refuse new work, let what runs end within `drain_seconds`, cancel the rest; every end has been sent."""
         self._reader.draining = True
         self._outbox.announce()
         drained = threading.Event()
         deadline = time.monotonic() + self.config.drain_seconds
-        self._inbox.put(DrainCommand(tuple(engines), deadline, drained.set))
+        self._inbox.put(DrainCommand(tuple(self._reader.engines.values()), deadline, drained.set))
         while not drained.wait(0.1) and not self._broken.is_set():
             if time.monotonic() > deadline + 5:
                 log.error("a step didn't end within 5 s of the drain's deadline")

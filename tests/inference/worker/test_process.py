@@ -308,6 +308,18 @@ async def test_sigterm_drains_and_leaves_with_status_0(start: Open, engine_of: O
     assert not (worker.folder / "s").exists()
 
 
+async def test_sigterm_is_obeyed_while_a_model_loads(start: Open, engine_of: Open) -> None:
+    loading = EngineConfig("loading", "fake", architecture="fake", options={"load_seconds": 600})
+    worker = start(SLOW, loading)
+    engine = await engine_of(worker, "slow")
+    stream = await Streaming.start(engine)
+    assert worker.process is not None
+    os.kill(worker.process.pid, signal.SIGTERM)
+    await engine.cancel(stream.id)
+    assert (await stream.end()).reason is FinishReason.CANCELLED
+    assert await asyncio.to_thread(worker.wait) == 0
+
+
 async def test_a_drained_deployment_refuses_while_others_serve(start: Open, engine_of: Open) -> None:
     worker = start(ECHO, SLOW)
     engine, other = await engine_of(worker, "slow"), await engine_of(worker, "echo")
