@@ -14,6 +14,10 @@ VOCABULARY = 258
 class ByteTokenizer:
     """Ids 0 to 255 are bytes; turns are framed by two control ids that no text can produce."""
 
+    @property
+    def end_ids(self) -> frozenset[int]:
+        return frozenset({END_OF_TURN})
+
     def copy(self) -> ByteTokenizer:
         return self
 

@@ -15,6 +15,11 @@ from inference.types import Message
 class Tokenizer(Protocol):
     """What a worker needs of a tokenizer. Used by one thread for encoding and by one for decoding."""
 
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """The ids that end a text by the tokenizer's own account."""
+        ...
+
     def copy(self) -> Tokenizer:
         """Another one, for encoding in another thread."""
         ...
@@ -62,6 +67,11 @@ class FolderTokenizer:
             # The first rendering compiles the template, for half a second: not on somebody's first request.
             with suppress(InvalidRequestError):
                 self.prompt([Message("user", "hello")])
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        end = self._encoder.eos_token_id
+        return frozenset() if end is None else frozenset({int(end)})
 
     def copy(self) -> FolderTokenizer:
         return FolderTokenizer(self._folder)

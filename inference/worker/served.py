@@ -58,6 +58,8 @@ class Scheduling(Protocol):
     def stats(self) -> Stats: ...
 
 
+MOST_STOPS = 64
+LONGEST_STOP = 1000  # characters
 CHARACTERS_PER_TOKEN = 128  # the longest tokens of common vocabularies: so much white space
 
 
@@ -107,7 +109,8 @@ class ServedEngine:
                 blocks=model.kv_blocks,
                 max_context=model.max_context,
                 vocab_size=model.vocab_size,
-                eos_ids=model.eos_ids,
+                # Checkpoints tuned for chat often name their new end of turn only in the tokenizer.
+                eos_ids=model.eos_ids | tokenizer.end_ids,
                 pause_seconds=pause_seconds,
             )
             dtype = str(model.details.get("dtype", config.dtype))
@@ -212,6 +215,7 @@ class ServedEngine:
                 param="messages",
             )
         ids = tuple(tokenizer.prompt(request.messages))
+        self._check_ids(ids, "messages")  # a tokenizer may have got tokens that its model never did
         room = self.context - len(ids)
         if room < 1 or len(ids) > self.max_input:
             raise InvalidRequestError(
@@ -240,6 +244,7 @@ class ServedEngine:
                         )
                     item = item[:longest]
                 ids = tuple(tokenizer.encode(item))
+                self._check_ids(ids, "input")
             else:
                 self._check_ids(item, "input")
                 ids = tuple(item)
@@ -258,9 +263,9 @@ class ServedEngine:
         return Prompt(request, 0, inputs=tuple(inputs))
 
     def _check_ids(self, ids: Sequence[int], param: str) -> None:
-        for token in ids:
-            if not 0 <= token < self.model.vocab_size:
-                raise InvalidRequestError(f"token id {token} is not in the model's vocabulary", param=param)
+        if ids and not 0 <= min(ids) <= max(ids) < self.model.vocab_size:
+            token = next(token for token in ids if not 0 <= token < self.model.vocab_size)
+            raise InvalidRequestError(f"token id {token} is not in the model's vocabulary", param=param)
 
 
 def recommended_sampling(folder: Path) -> dict[str, float]:
@@ -278,6 +283,8 @@ def _check_sampling(sampling: SamplingParams) -> None:
         ("top_p", 0.0 < sampling.top_p <= 1.0),
         ("top_k", sampling.top_k >= 0),
         ("min_p", 0.0 <= sampling.min_p <= 1.0),
+        # Each token's text is held against each of them, in the thread that all requests share.
+        ("stop", len(sampling.stop) <= MOST_STOPS and all(len(stop) <= LONGEST_STOP for stop in sampling.stop)),
     ):
         if not fits:
             raise InvalidRequestError(f"{name} is out of range", param=name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 
 from inference.architectures.fake import load_fake_model
 from inference.config import EngineConfig
+from inference.core.scheduler import Scheduler
 from inference.errors import InvalidRequestError
-from inference.text.byte_tokenizer import ByteTokenizer
-from inference.types import Kind
+from inference.text.byte_tokenizer import VOCABULARY, ByteTokenizer
+from inference.types import Kind, Message
 from inference.worker.served import CHARACTERS_PER_TOKEN, ServedEngine
 from tests.inference.engine_contract import chat, embedding
 
@@ -43,6 +45,8 @@ def encoding() -> ServedEngine:
         ({"top_k": -1}, "top_k"),
         ({"min_p": 1.1}, "min_p"),
         ({"max_tokens": 0}, "max_tokens"),
+        ({"stop": ("x" * 1001,)}, "stop"),
+        ({"stop": tuple(f"{number}." for number in range(65))}, "stop"),
         ({"stop_token_ids": (258,)}, "stop_token_ids"),
         ({"stop_token_ids": (-1,)}, "stop_token_ids"),
     ],
@@ -121,3 +125,36 @@ def test_what_can_never_fit_is_refused_before_it_is_encoded(
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input")
     monkeypatch.undo()
     assert encoding.prepare(replace(embedding(text), truncate=True)).tokens == 16
+
+
+class Foreign(ByteTokenizer):
+    """A tokenizer with one token more than its model, and an end of its own."""
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        return frozenset({7})
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        return [*super().prompt(messages), VOCABULARY]
+
+    def encode(self, text: str, limit: int = 0) -> list[int]:
+        return [*super().encode(text, limit), VOCABULARY]
+
+
+@pytest.mark.parametrize(("kind", "param"), [("chat", "messages"), ("embedding", "input")])
+def test_tokens_that_the_model_never_got_are_refused(kind: str, param: str) -> None:
+    spec = EngineConfig("d", "fake", architecture="fake", options={"kinds": [kind]})
+    model = load_fake_model(spec)
+    engine = ServedEngine(spec, model, Foreign(), secret=b"s", pause_seconds=2.0, clock=lambda: 0.0)
+    with pytest.raises(InvalidRequestError, match=str(VOCABULARY)) as caught:
+        engine.prepare(chat("hi") if kind == "chat" else embedding("hi"))
+    assert caught.value.param == param
+
+
+def test_the_tokenizers_end_counts_beside_the_models() -> None:
+    spec = EngineConfig("d", "fake", architecture="fake")
+    model = load_fake_model(spec)
+    engine = ServedEngine(spec, model, Foreign(), secret=b"s", pause_seconds=2.0, clock=lambda: 0.0)
+    (scheduler,) = engine.schedulers
+    assert isinstance(scheduler, Scheduler)
+    assert scheduler.config.eos_ids == model.eos_ids | {7}
