@@ -1,0 +1,163 @@
+"""Clients that send nonsense or walk away, against real processes: refused by name, charged for what ran, no more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+
+import aiohttp
+import pytest
+
+from tests.stack.conftest import running_stack
+from tests.stack.web import ask
+
+pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+
+SAY = {"model": "fake-chat", "messages": [{"role": "user", "content": "go on"}]}
+ASKED = 2000
+
+
+@pytest.fixture(scope="module")
+def stack():
+    with running_stack(chat={"step_seconds": 0.02, "text": "word " * 2000}) as running:
+        yield running
+        assert running.stop() == 0, "".join(running.said[-40:])
+        assert [line for line in running.said if "Traceback" in line] == []
+
+
+def key_of(stack):
+    return stack.tenants["max"]["key"]
+
+
+def deep():
+    return b'{"model":"fake-chat","messages":' + b"[" * 50_000 + b"]" * 50_000 + b"}"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b'{"model": "fake-chat", "messages": [', 400, "invalid_json"),
+        (deep(), 400, "json_too_deep"),
+        ({**SAY, "messages": "go on"}, 400, "invalid_type"),
+        ({**SAY, "max_tokens": "10"}, 400, "invalid_type"),
+        ({**SAY, "temperature": -1}, 400, "invalid_value"),
+        ({**SAY, "model": "no-such-model"}, 404, "model_not_found"),
+        ({**SAY, "model": "fake-embed"}, 400, "model_wrong_kind"),
+        ({**SAY, "tools": [{"type": "function"}]}, 400, "unsupported_parameter"),
+        ({**SAY, "n": 2}, 400, "unsupported_parameter"),
+        ({**SAY, "messages": [{"role": "user", "content": "long " * 4000}]}, 400, "context_length_exceeded"),
+        (b" " * (8 * 1024 * 1024 + 1), 413, "request_too_large"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_bad_input_is_refused_by_name(stack, body, status, code):
+    try:
+        page = ask(f"{stack.base_url}/v1/chat/completions", body, key=key_of(stack))
+    except OSError:  # the refusal came, and the connection was closed, while the body was still on its way
+        assert status == 413
+        return
+    assert (page.status, page.json["error"]["code"]) == (status, code)
+    assert page.json["error"]["request_id"] == page.headers["x-request-id"]
+    assert ask(f"{stack.base_url}/v1/usage/{page.headers['x-request-id']}", key=key_of(stack)).status == 404
+
+
+@pytest.mark.parametrize(("key", "code"), [("", "missing_api_key"), ("sk-sluice-" + "x" * 43, "invalid_api_key")])
+def test_bad_keys_are_refused(stack, key, code):
+    page = ask(f"{stack.base_url}/v1/chat/completions", SAY, key=key)
+    assert (page.status, page.json["error"]["code"]) == (401, code)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "code"),
+    [
+        ({}, 401, "missing_api_key"),
+        ({"authorization": "Bearer sk-sluice-no"}, 401, "invalid_api_key"),
+        ({"cookie": "sluice_session=forged", "origin": "https://elsewhere.example"}, 403, "origin_not_allowed"),
+    ],
+)
+def test_websockets_of_strangers_are_refused(stack, headers, status, code):
+    """The handshake's answer, read from the wire: clients show its status, few its body."""
+    lines = {
+        "host": f"127.0.0.1:{stack.port}",
+        "connection": "Upgrade",
+        "upgrade": "websocket",
+        "sec-websocket-version": "13",
+        "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+        **headers,
+    }
+    head = "GET /v1/responses HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    with socket.create_connection(("127.0.0.1", stack.port), timeout=30) as wire:
+        wire.sendall(f"{head}\r\n".encode())
+        received = b""
+        while chunk := wire.recv(4096):
+            received += chunk
+    assert received.startswith(f"HTTP/1.1 {status} ".encode())
+    assert json.loads(received.partition(b"\r\n\r\n")[2])["error"]["code"] == code
+
+
+def ends_in_the_record(stack):
+    """The worker's own words: request → how it ended."""
+    ends = {}
+    for line in (stack.home / "worker-local.record").read_text().splitlines():
+        entry = json.loads(line)
+        if entry["e"] == "finished":
+            ends[entry["id"]] = entry["finished"]
+    return ends
+
+
+async def begins(stack, ends_before):
+    """Wait until a request that isn't in `ends_before` has begun on the engine."""
+    path = stack.home / "worker-local.record"
+    while True:
+        for line in path.read_text().splitlines():
+            if (request := json.loads(line)["id"]) not in ends_before:
+                return request
+        await asyncio.sleep(0.01)
+
+
+async def ended(stack, request):
+    while (end := ends_in_the_record(stack).get(request)) is None:
+        await asyncio.sleep(0.02)
+    return end
+
+
+@pytest.mark.parametrize("kind", ["chat", "chat-stream", "responses-stream", "responses-socket"])
+def test_a_client_that_leaves_stops_the_engine_and_pays_for_what_ran(stack, kind):
+    headers = {"Authorization": f"Bearer {key_of(stack)}"}
+    path = "/v1/chat/completions" if kind.startswith("chat") else "/v1/responses"
+    body = {**SAY, "max_tokens": ASKED} if kind.startswith("chat") else {"model": "fake-chat", "input": "go on"}
+    if path == "/v1/responses":
+        body["max_output_tokens"] = ASKED
+
+    async def leave():
+        before = ends_in_the_record(stack)
+        async with aiohttp.ClientSession(stack.base_url, headers=headers) as session:
+            if kind == "responses-socket":
+                async with session.ws_connect(path) as connection:
+                    await connection.send_json({"type": "response.create", **body})
+                    request = await begins(stack, before)
+            elif kind.endswith("stream"):
+                async with session.post(path, json={**body, "stream": True}) as answer:
+                    request = await begins(stack, before)
+                    await answer.content.readline()
+                    answer.close()
+            else:
+                asking = asyncio.create_task(session.post(path, json=body))
+                request = await begins(stack, before)
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+        return request, await ended(stack, request)
+
+    request, end = asyncio.run(leave())
+    assert end["reason"] == "cancelled"
+    assert end["usage"]["output"] < ASKED / 4
+    found = stack.audit()
+    record = found["usage"].get(request)
+    if record is None:  # it left before the first token: nothing to charge
+        assert not any(end["usage"].values())
+        return
+    assert record["finish"] == "cancelled"
+    assert record["exact"]
+    assert record["classes"] == {name: count for name, count in end["usage"].items() if count}
+    assert found["usage_sum"] == found["ledger_sum"] == found["recomputed_sum"]
