@@ -19,7 +19,7 @@ import torch
 
 from inference.errors import ModelRefusedError
 
-FORMAT = 1  # part of the copy's name: a change of what we write makes new copies
+FORMAT = 2  # part of the copy's name: a change of what we write makes new copies
 SHARD_BYTES = 2 * 1024**3
 SAMPLE_BYTES = 1024 * 1024
 
@@ -85,8 +85,9 @@ def convert(path: Path, folder: Path) -> None:
     config = _config(path, reader)
     _write_weights(_tensors(path, reader, config), folder)
     _write_tokenizer(path, folder)
+    generation = {"bos_token_id": config.get("bos_token_id"), "eos_token_id": _ends(reader)}
     (folder / "generation_config.json").write_text(
-        json.dumps({name: config[name] for name in ("bos_token_id", "eos_token_id") if name in config})
+        json.dumps({name: value for name, value in generation.items() if value not in (None, [])})
     )
     (folder / "config.json").write_text(json.dumps(config, indent=1))
 
@@ -102,7 +103,8 @@ def _config(path: Path, reader: Any) -> dict[str, Any]:
     if kind not in ARCHITECTURES:
         raise ModelRefusedError(f"{path}: GGUF architecture {kind!r} is not one of {', '.join(ARCHITECTURES)}")
     names = {tensor.name: tensor for tensor in reader.tensors}
-    if value(f"{kind}.rope.scaling.type", "none") != "none" or "rope_freqs.weight" in names:
+    scaled = value(f"{kind}.rope.scaling.type", "none") != "none" or value(f"{kind}.rope.scale_linear", 1.0) != 1.0
+    if scaled or "rope_freqs.weight" in names:
         raise ModelRefusedError(f"{path}: GGUF files with scaled rope are not supported; use the original checkpoint")
     if value(f"{kind}.expert_count", 0):
         raise ModelRefusedError(f"{path}: GGUF files with experts are not supported; use the original checkpoint")
@@ -130,6 +132,12 @@ def _config(path: Path, reader: Any) -> dict[str, Any]:
         if (number := value(f"tokenizer.ggml.{theirs}_token_id")) is not None:
             config[ours] = number
     return config
+
+
+def _ends(reader: Any) -> list[int]:
+    """Every id that ends an answer: of the text, of the turn, of the message."""
+    named = (reader.fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
+    return sorted({int(field.contents()) for field in named if field is not None})
 
 
 def _tensors(path: Path, reader: Any, config: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:

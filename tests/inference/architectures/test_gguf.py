@@ -20,7 +20,7 @@ from tests.inference.tiny import save_tiny
 PROMPTS = [[5, 9, 200, 31], list(range(3, 40))]
 
 
-def write_gguf(folder: Path, path: Path, kind: str, **extra: torch.Tensor) -> Path:
+def write_gguf(folder: Path, path: Path, kind: str, end_of_turn: int | None = None, **extra: torch.Tensor) -> Path:
     """Write the tiny model of `folder` as GGUF, as the common writer does: names, and for llama interleaved q and k."""
     from transformers import AutoModelForCausalLM
 
@@ -37,6 +37,8 @@ def write_gguf(folder: Path, path: Path, kind: str, **extra: torch.Tensor) -> Pa
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_key_length(config.head_dim if kind == "qwen3" else config.hidden_size // config.num_attention_heads)
     writer.add_eos_token_id(2)
+    if end_of_turn is not None:
+        writer.add_eot_token_id(end_of_turn)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("default")
     writer.add_token_list(["t", "1", "t1", *(f"x{i}" for i in range(3, config.vocab_size))])
@@ -111,13 +113,19 @@ def test_the_copy_is_made_once_and_whole(tmp_path: Path, monkeypatch: pytest.Mon
     assert resolve(str(path.parent), cache) == first  # a folder with one GGUF file
 
 
+def test_the_end_of_a_turn_ends_an_answer_too(tmp_path: Path) -> None:
+    path = write_gguf(tiny("llama", tmp_path / "origin"), tmp_path / "m.gguf", "llama", end_of_turn=5)
+    config = EngineConfig("test", str(path), kv_tokens=64, options={"cache": str(tmp_path / "cache")})
+    assert load_model(config).eos_ids == {2, 5}
+
+
 def test_what_we_do_not_know_is_refused(tmp_path: Path) -> None:
     folder = tiny("llama", tmp_path / "origin")
     for name, words in (
         ("rope_freqs__weight", "scaled rope"),
         ("blk__0__attn_sinks__weight", "blk.0.attn_sinks.weight is unknown"),
     ):
-        path = write_gguf(folder, tmp_path / f"{name}.gguf", "llama", **{name: torch.zeros(8)})
+        path = write_gguf(folder, tmp_path / f"{name}.gguf", "llama", None, **{name: torch.zeros(8)})
         with pytest.raises(ModelRefusedError, match=words):
             resolve(str(path), tmp_path / "cache")
     with pytest.raises(ModelRefusedError, match="'gpt2' is not one of"):
