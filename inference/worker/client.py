@@ -60,12 +60,15 @@ ANSWER_SECONDS = 10.0  # for calls that the reader thread answers by itself
 class _Stream:
     """The events of one request on their way from the session to its iterator."""
 
-    __slots__ = ("_events", "_waiter", "allowance", "last", "usage")
+    __slots__ = ("_events", "_waiter", "allowance", "cancelled", "last", "left", "refused", "usage")
 
     def __init__(self, allowance: int, last: bool) -> None:
         self.usage = Usage()
         self.allowance = allowance
         self.last = last
+        self.cancelled = False
+        self.refused = False  # the worker doesn't have it, and will not speak of it again
+        self.left = False  # nobody reads it any more
         self._events: deque[Event | EngineError] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
@@ -137,9 +140,9 @@ class WorkerSession:
         """Let the worker generate; everything it says of the request goes to `stream`."""
         if not self.is_up:
             raise UnreachableError(self._unreachable)
-        if request_id in self._streams:
+        if self._streams.setdefault(request_id, stream) is not stream:
             raise InvalidRequestError("the request is running already")
-        self._streams[request_id] = stream
+        stream.refused = False
         self._link.send(Submit(request_id, stream.allowance, stream.last))
 
     def extend(self, request_id: str, allowance: int, last: bool) -> None:
@@ -152,8 +155,23 @@ class WorkerSession:
 
     def cancel(self, request_id: str) -> None:
         """End a running request; its Finished still comes."""
-        if request_id in self._streams:
+        stream = self._streams.get(request_id)
+        if stream is not None:
+            stream.cancelled = True  # for a Submit that has to be repeated
             self._link.send(Cancel(request_id))
+
+    def leave(self, request_id: str, stream: _Stream) -> None:
+        """End a request that nobody reads any more."""
+        stream.left = True
+        if stream.refused:
+            self.forget(request_id, stream)
+        elif self._streams.get(request_id) is stream:
+            self.cancel(request_id)
+
+    def forget(self, request_id: str, stream: _Stream) -> None:
+        """Hear no more of a request that was refused."""
+        if self._streams.get(request_id) is stream:
+            del self._streams[request_id]
 
     def close(self) -> None:
         """Say goodbye; what still runs ends as lost."""
@@ -206,9 +224,13 @@ class WorkerSession:
                 self.infos = message.engines
                 self._unreachable = ""
             case Refused() if message.id:
-                stream = self._streams.pop(message.id, None)
+                # It stays known until its iterator gives it up, or submits it once more.
+                stream = self._streams.get(message.id)
                 if stream is not None:
+                    stream.refused = True
                     stream.put(error_of(message))
+                    if stream.left:
+                        del self._streams[message.id]
             case Refused(call=call):
                 self._answer(call, error_of(message))
             case PreparedReply(call=call) | UsageReply(call=call) | Drained(call=call):
@@ -256,10 +278,11 @@ class WorkerEngine:
                 event = await stream.get()
         except EngineError:
             ended = True
+            self._session.forget(request_id, stream)
             raise
         finally:
             if not ended:
-                self._session.cancel(request_id)
+                self._session.leave(request_id, stream)
 
     async def extend(self, request_id: str, allowance: int, last: bool) -> None:
         self._session.extend(request_id, allowance, last)
@@ -311,6 +334,9 @@ class WorkerEngine:
         again = await self.prepare(request)
         if again.prompt_tokens > prepared.prompt_tokens:
             raise UnpreparedError("the prompt has more tokens than it was priced for")
+        if stream.cancelled:
+            self._session.forget(request.id, stream)
+            return Finished(FinishReason.CANCELLED, Usage())
         self._session.submit(request.id, stream)
         return await stream.get()
 

@@ -17,7 +17,18 @@ import zmq
 from inference.config import EngineConfig
 from inference.engine import Engine, EngineSpec, open_engine
 from inference.errors import DrainingError, InvalidRequestError, OverloadedError, UnpreparedError, UnreachableError
-from inference.types import Delta, Event, Finished, FinishReason, Lost, NothingRan, Prepared, Running
+from inference.types import (
+    Delta,
+    Event,
+    Finished,
+    FinishReason,
+    GenerationRequest,
+    Lost,
+    NothingRan,
+    Prepared,
+    Running,
+    Usage,
+)
 from inference.worker import client
 from inference.worker.client import WorkerEngine
 from inference.worker.protocol import Renew
@@ -200,6 +211,53 @@ async def test_a_forgotten_prompt_is_prepared_again_by_itself(start: Open, engin
     smaller = Prepared(chat("hello"), prepared.prompt_tokens - 1, prepared.max_output)
     with pytest.raises(UnpreparedError):
         await collect(engine.generate(smaller, 100, True))
+
+
+async def test_what_is_said_while_a_prompt_is_prepared_again_counts(
+    start: Open, engine_of: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = start(ECHO)
+    engine = await engine_of(worker, "echo")
+    cancelled, extended = await engine.prepare(chat("hello")), await engine.prepare(chat("hello"))
+    worker.stop(signal.SIGKILL)
+    await successor(engine, worker)
+    prepare = engine.prepare
+
+    async def meanwhile(request: GenerationRequest) -> Prepared:
+        if request.id == cancelled.request.id:
+            await engine.cancel(request.id)
+        else:
+            await engine.extend(request.id, 100, True)
+        return await prepare(request)
+
+    monkeypatch.setattr(engine, "prepare", meanwhile)
+    (end,) = await collect(engine.generate(cancelled, 100, True))
+    assert end == Finished(FinishReason.CANCELLED, Usage())
+    assert text_of(await collect(engine.generate(extended, 1, True))) == "hello"
+    assert not engine._session._streams
+
+
+async def test_a_request_left_around_its_refusal_is_forgotten(
+    start: Open, engine_of: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await engine_of(start(ECHO), "echo")
+    prepared = Prepared(chat("unprepared"), 100, 100)
+    preparing = asyncio.Event()
+
+    async def stuck(request: GenerationRequest) -> Prepared:
+        preparing.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(engine, "prepare", stuck)
+    for wait in (preparing.wait, lambda: asyncio.sleep(0)):  # left after the refusal came, and before
+        task = asyncio.create_task(collect(engine.generate(prepared, 100, True)))
+        await wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await engine.usage_of(uuid.uuid4().hex)  # answered after the refusal
+        assert not engine._session._streams
 
 
 async def successor(engine: WorkerEngine, worker: WorkerProcess) -> None:
