@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inference.config import EngineConfig
+from inference.core.step import Row, StepPlan
 from inference.errors import ModelRefusedError
-from inference.execution.backend import CausalBackend, LoadedModel
-from inference.types import Kind
+from inference.execution.backend import CausalBackend, LoadedModel, Runner
+from inference.types import Kind, SamplingParams
 
 if TYPE_CHECKING:
     import torch
@@ -107,8 +108,10 @@ def _load_causal(config: EngineConfig, folder: Path) -> LoadedModel:
     blocks = -(-config.kv_tokens // config.block_size) + 1
     cache = KVCache(model.spec, blocks, config.block_size)
     details["kv"] = f"{config.kv_tokens} tokens, up to {cache.nbytes / 1e6:.0f} MB"
+    runner = CPURunner(causal=(model, cache), limit=limit)
+    _try(runner, model.vocab_size, folder)
     return LoadedModel(
-        runner=CPURunner(causal=(model, cache), limit=limit),
+        runner=runner,
         kinds=frozenset({Kind.CHAT}),
         max_context=limit,
         max_input=limit - 1,
@@ -120,6 +123,19 @@ def _load_causal(config: EngineConfig, folder: Path) -> LoadedModel:
         tokenizer_folder=folder,
         details=details,
     )
+
+
+def _try(runner: Runner, vocabulary: int, folder: Path) -> None:
+    """Run one step with the first and the last token; raise ModelRefusedError where weights and config don't agree.
+
+    It also makes what a first step makes, so that no request waits for that.
+    """
+    row = Row(0, "load", (0, vocabulary - 1), 0, (1,), True, 0, SamplingParams(temperature=0.0), 0)
+    try:
+        runner.launch(StepPlan(0, (row,))).wait()
+    except Exception as error:  # whatever a model raises, none of it may end the worker
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelRefusedError(f"{folder}: the model fails in its first step: {reason}") from error
 
 
 def _load_encoder(config: EngineConfig, folder: Path) -> LoadedModel:

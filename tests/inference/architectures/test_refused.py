@@ -98,3 +98,12 @@ def test_an_encoder_without_its_weights(tmp_path: Path) -> None:
     )
     save_file({"nothing": torch.zeros(1)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
     assert "the checkpoint lacks" in refusal(tmp_path)
+
+
+def test_weights_that_do_not_fit_their_config_are_refused_at_load(tmp_path: Path) -> None:
+    folder = save_tiny("llama", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    for change in ({"vocab_size": config["vocab_size"] + 1}, {"num_attention_heads": 8}):
+        (folder / "config.json").write_text(json.dumps({**config, **change}))
+        with pytest.raises(ModelRefusedError, match="first step"):
+            load_model(EngineConfig("test", str(folder), dtype="float32", kv_tokens=64), threads=1)
