@@ -10,6 +10,7 @@ table gives medians. Times include the prefill.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as a worker has it, for both sides
 
 import torch
 
