@@ -14,7 +14,15 @@ from typing import Any
 from inference.errors import ModelRefusedError
 
 
-def describe(folder: Path) -> dict[str, Any]:
+def name_of(source: str) -> str:
+    """Return what a model from `source` is called: the folder, the file without its ending, the hub's name alone."""
+    path = Path(source).expanduser()
+    if path.exists():
+        return path.stem if path.is_file() else path.resolve().name
+    return source.partition("@")[0].rpartition("/")[2]
+
+
+def describe(folder: Path, name: str = "") -> dict[str, Any]:
     """Return kinds and context length of the model in `folder`, from its files alone; raise ModelRefusedError."""
     config = json.loads((folder / "config.json").read_text())
     architectures = config.get("architectures") or []
@@ -30,7 +38,7 @@ def describe(folder: Path) -> dict[str, Any]:
     settings = folder / "sentence_bert_config.json"
     if pooled and settings.is_file():
         context = int(json.loads(settings.read_text()).get("max_seq_length") or context)
-    return {"name": folder.name, "folder": str(folder), "kinds": kinds, "context_length": context}
+    return {"name": name or folder.name, "folder": str(folder.absolute()), "kinds": kinds, "context_length": context}
 
 
 def main() -> int:
@@ -50,7 +58,7 @@ def main() -> int:
         else:
             from inference.architectures.loader import resolve
 
-            answer = describe(resolve(arguments.source, arguments.home / "models"))
+            answer = describe(resolve(arguments.source, arguments.home / "models"), name_of(arguments.source))
     except ModelRefusedError as error:
         sys.stderr.write(f"{error}\n")
         return 1

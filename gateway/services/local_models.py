@@ -77,12 +77,15 @@ def _publish(
     found: dict[str, Any], *, name: str, rate_card: str, options: dict[str, Any], description: str = ""
 ) -> Deployment:
     card = rate_card or name
+    longest = options.get("max_context") or found["context_length"]
+    if not isinstance(longest, int) or longest < 1:
+        raise ServiceError("options", f"max_context is a number of tokens, not {longest!r}")
     if not RateCard.objects.filter(name=card, versions__published_at__isnull=False).exists():
         cards.publish(card, {0: DEFAULT_RATES[found["kinds"][0]]}, note="default rates")
     row = add_model(
         name=name,
         kinds=found["kinds"],
-        context_length=int(options.get("max_context") or found["context_length"]),
+        context_length=longest,
         rate_card=card,
         source=found["folder"],
         description=description,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from django.db import transaction
@@ -36,7 +37,7 @@ def add_model(
         },
     )
     row, _ = Deployment.objects.update_or_create(
-        name=deployment or slug_of(name),
+        name=deployment or _own_name(model),
         defaults={
             "model": model,
             "backend": backend,
@@ -55,6 +56,13 @@ def remove_model(name: str) -> bool:
     withdrawn = PublicModel.objects.filter(name=name, is_active=True).update(is_active=False)
     Deployment.objects.filter(model__name=name).update(is_active=False)
     return bool(withdrawn)
+
+
+def _own_name(model: PublicModel) -> str:
+    """Return the name of the model's own deployment: `slug_of`, numbered where another model's has it already."""
+    slug = slug_of(model.name)
+    taken = set(Deployment.objects.filter(name__startswith=slug).exclude(model=model).values_list("name", flat=True))
+    return next(name for n in count(1) if (name := slug if n == 1 else f"{slug}-{n}") not in taken)
 
 
 def slug_of(name: str) -> str:

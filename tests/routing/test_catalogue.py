@@ -38,6 +38,13 @@ def test_adding_again_changes_the_row_and_revives_it():
     assert [entry.name for entry in load().all_deployments()] == ["a"]
 
 
+def test_names_that_make_the_same_slug_have_deployments_of_their_own():
+    rows = [add(name, "chat") for name in ("a-b", "a.b", "a b")]
+    assert [row.name for row in rows] == ["a-b", "a-b-2", "a-b-3"]
+    assert [add(name, "chat").id for name in ("a-b", "a.b", "a b")] == [row.id for row in rows]
+    assert [row.model.name for row in rows] == ["a-b", "a.b", "a b"]
+
+
 def test_default_routes_keep_what_operators_made_of_them():
     add("a", "chat")
     ensure_default_routes()

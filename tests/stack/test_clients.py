@@ -117,9 +117,10 @@ async def begins(stack, ends_before):
 
 
 async def ended(stack, request):
-    while (end := ends_in_the_record(stack).get(request)) is None:
+    while True:
+        if (end := ends_in_the_record(stack).get(request)) is not None:
+            return end
         await asyncio.sleep(0.02)
-    return end
 
 
 @pytest.mark.parametrize("kind", ["chat", "chat-stream", "responses-stream", "responses-socket"])

@@ -148,6 +148,16 @@ def test_doctor_finds_a_running_stack_well(running):
     assert f"ok    model {CHAT}" in well.stdout
 
 
+def test_quickstart_while_it_serves_disturbs_nothing(running):
+    before = [running.pid_of(child) for child in ("gateway", "worker", "jobs")]
+    epoch = ("shell", "-v0", "-c", "from gateway.models import CatalogueEpoch as c; print(c.objects.get().epoch)")
+    counted = manage(running, *epoch).stdout
+    again = manage(running, "quickstart", "--json", "--port", str(running.port))
+    assert json.loads(again.stdout)["api_key"] == running.tenants["demo"]["api_key"]
+    assert manage(running, *epoch).stdout == counted, "nothing was changed that processes would have to follow"
+    assert [running.pid_of(child) for child in ("gateway", "worker", "jobs")] == before
+
+
 def test_the_sign_in_link_works_once_and_only_by_post(running):
     address = running.tenants["demo"]["sign_in_url"]
 

@@ -23,7 +23,7 @@ class Command(BaseCommand):
         verbs = parser.add_subparsers(dest="verb", required=True)
         add = verbs.add_parser("add", help="serve a model")
         add.add_argument("source", help="hub id (owner/name), folder, or GGUF file")
-        add.add_argument("--name", default="", help="public name; the folder's name if not given")
+        add.add_argument("--name", default="", help="public name; that of the folder, file or hub id if not given")
         add.add_argument("--rate-card", default="", help="price list; one of the model's name if not given")
         add.add_argument("--options", default="{}", help='engine options as JSON, e.g. {"dtype": "float32"}')
         verbs.add_parser("list", help="what is served")
@@ -46,6 +46,8 @@ class Command(BaseCommand):
             engine_options = json.loads(options["options"])
         except json.JSONDecodeError as error:
             raise CommandError(f"--options is not JSON: {error}") from error
+        if not isinstance(engine_options, dict):
+            raise CommandError('--options takes one JSON object, such as {"dtype": "float32"}')
         try:
             row = add_local_model(
                 source=options["source"],

@@ -1,0 +1,30 @@
+"""No web process loads the engine's libraries: what Django and the data plane import, looked at in a fresh process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ["torch", "transformers", "safetensors", "numpy"]
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import gateway.asgi; from django.urls import get_resolver; get_resolver().url_patterns",
+        (
+            "import django; django.setup(); from gateway.management.commands import serve, gateway; "
+            "from billing.management.commands import jobs"
+        ),
+    ],
+)
+def test_no_web_process_imports_the_engine(imports):
+    look = f"import os; os.environ.setdefault('DJANGO_SETTINGS_MODULE', 'gateway.settings'); {imports}; import sys; "
+    look += f"print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
