@@ -166,7 +166,7 @@ def recent_usage(
     """Return the tenant's latest requests, newest first, each with its last revision; `before` pages by request id."""
     rows = UsageRecord.objects.filter(_latest_revisions(), tenant=tenant)
     if before is not None:
-        rows = rows.filter(request__lt=before)
+        rows = rows.filter(day__lte=day_of(before), request__lt=before)  # a page begins where the index says
     if project is not None:
         rows = rows.filter(project=project)
     if api_key is not None:

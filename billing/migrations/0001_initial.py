@@ -145,7 +145,7 @@ class Migration(migrations.Migration):
                 ('settled_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
             ],
             options={
-                'indexes': [models.Index(fields=['tenant', 'day'], name='usage_record_tenant_day'), models.Index(fields=['api_key', 'day'], name='usage_record_key_day'), models.Index(condition=models.Q(('exact', False)), fields=['day', 'request'], name='usage_record_estimated')],
+                'indexes': [models.Index(fields=['tenant', 'day', 'request'], name='usage_record_tenant_day'), models.Index(fields=['api_key', 'day', 'request'], name='usage_record_key_day'), models.Index(condition=models.Q(('exact', False)), fields=['day', 'request'], name='usage_record_estimated')],
                 'constraints': [models.UniqueConstraint(fields=('day', 'request', 'revision'), name='usage_record_once_per_revision'), models.CheckConstraint(condition=models.Q(('charge__gte', 0)), name='usage_record_charge_not_negative')],
             },
         ),

@@ -97,8 +97,8 @@ class UsageRecord(models.Model):
             models.CheckConstraint(condition=Q(charge__gte=0), name="usage_record_charge_not_negative"),
         ]
         indexes = [
-            models.Index(fields=["tenant", "day"], name="usage_record_tenant_day"),
-            models.Index(fields=["api_key", "day"], name="usage_record_key_day"),
+            models.Index(fields=["tenant", "day", "request"], name="usage_record_tenant_day"),
+            models.Index(fields=["api_key", "day", "request"], name="usage_record_key_day"),
             models.Index(fields=["day", "request"], condition=Q(exact=False), name="usage_record_estimated"),
         ]
 

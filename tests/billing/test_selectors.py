@@ -3,6 +3,8 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from billing import selectors
@@ -104,6 +106,21 @@ def test_recent_usage_is_newest_first_with_the_last_revision(tenant, record):
     assert selectors.recent_usage(tenant.pk) == [new, corrected, old]
     assert selectors.recent_usage(tenant.pk, limit=1, before=new.request) == [corrected]
     assert selectors.recent_usage(tenant.pk, model="n") == [new]
+
+
+def test_a_page_of_usage_walks_an_index_from_its_own_first_row(tenant, record):
+    """Neither the history behind a page nor the day that it lies in is read or sorted for it."""
+    if connection.vendor != "sqlite":
+        pytest.skip("a small table's plan says nothing there")
+    found = record()
+    with CaptureQueriesContext(connection) as captured:
+        selectors.recent_usage(tenant.pk, before=found.request)
+    [query] = captured
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN QUERY PLAN {query['sql']}")
+        plan = " / ".join(row[3] for row in cursor.fetchall())
+    assert "usage_record_tenant_day (tenant=? AND day<?" in plan
+    assert "TEMP B-TREE" not in plan
 
 
 def test_record_of_is_the_last_revision_and_the_tenant_s_own(tenant, record):

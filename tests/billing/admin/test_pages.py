@@ -130,3 +130,13 @@ def test_usage_can_be_filtered_by_model_and_found_by_request(admin_client, recor
     page = admin_client.get(url, {"q": str(other.request)}).content.decode()
     assert str(other.request) in page
     assert str(kept.request) not in page
+
+
+@pytest.mark.parametrize("model", [UsageRecord, LedgerTransfer, Hold], ids=lambda model: model._meta.model_name)
+def test_no_list_counts_a_whole_history(admin_client, populated, model):
+    with CaptureQueriesContext(connection) as captured:
+        assert admin_client.get(reverse(f"admin:billing_{model._meta.model_name}_changelist")).status_code == 200
+    table = f'FROM "{model._meta.db_table}"'
+    counts = [query["sql"] for query in captured if "COUNT(" in query["sql"] and table in query["sql"]]
+    assert counts
+    assert all("LIMIT 10000" in sql for sql in counts)
