@@ -1,0 +1,18 @@
+"""uuid7: what is read from an id, also from one that a client made up."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from uuid import UUID
+
+from billing.ids import day_of, uuid7
+
+
+def test_day_is_the_utc_day_of_the_id():
+    moment = datetime(2026, 11, 21, 23, 59, 59, tzinfo=UTC)
+    assert day_of(uuid7(int(moment.timestamp() * 1000))) == moment.date()
+
+
+def test_an_id_from_beyond_the_calendar_has_its_last_day():
+    """48 bits of milliseconds reach the year 10889; such an id names nothing, and must not end in a 500."""
+    assert day_of(UUID("ffffffff-ffff-7fff-bfff-ffffffffffff")) == date.max
