@@ -21,6 +21,7 @@ from typing import Self
 FATAL = 78  # EX_CONFIG: a child that exits so can't be helped by another start
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 30.0
+ECHO = 1.0
 STEADY = 30.0  # a child that ran this long is forgiven its earlier failures
 PATIENCE = 30.0  # for a child that is to end, or to start anew, while the others go on
 _PR_SET_PDEATHSIG = 1
@@ -170,8 +171,12 @@ class Supervisor:
         return 0
 
     def _stop(self) -> None:
-        """End the children one after the other: SIGTERM, and SIGKILL after the deadline or a second signal."""
-        hurried = False
+        """End the children one after the other: SIGTERM, and SIGKILL after the deadline or a second signal.
+
+        A signal within the first second is the echo of the first one: tools that end a process group also end its
+        leader, which passes the signal on.
+        """
+        began, hurried = self._clock(), False
         for child in self._children.values():
             process = child.process
             if process is None:
@@ -179,7 +184,8 @@ class Supervisor:
             self._ask_to_end(child)
             until = self._clock() + child.spec.deadline
             while process.poll() is None and self._clock() < until and not hurried:
-                hurried = bool(self._signals.wait(min(0.25, max(0.0, until - self._clock()))) - {signal.SIGCHLD})
+                signals = self._signals.wait(min(0.25, max(0.0, until - self._clock()))) - {signal.SIGCHLD}
+                hurried = bool(signals) and self._clock() - began > ECHO
             if process.poll() is None:
                 self._say(f"{child.spec.name} did not end within {child.spec.deadline:g} s: killed")
             _kill_session(process)

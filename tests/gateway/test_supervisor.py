@@ -146,6 +146,15 @@ def test_a_deaf_child_is_killed_after_its_deadline_with_its_children(start):
     assert gone(inner)
 
 
+def test_the_echo_of_a_signal_hurries_nobody(start):
+    process = start(f"sys.exit(Supervisor([child('a', {polite('a')}), child('b', {polite('b')})]).run())")
+    read_until(process.stdout, "a up", "b up")
+    for _ in range(3):
+        process.send_signal(signal.SIGTERM)
+    assert [line.strip() for line in process.stdout if "ended" in line] == ["a ended", "b ended"]
+    assert process.wait() == 0
+
+
 def test_a_fatal_child_ends_everything_with_its_code(start):
     body = f"sys.exit(Supervisor([child('a', 'import sys; sys.exit(78)'), child('b', {polite('b')})]).run())"
     process = start(body)
