@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from billing.writer.apply import apply_now
-from billing.writer.operations import Answer, Release, Settle
+from billing.writer.operations import Answer, Release, Settle, TrueUp
 from gateway.engines import Engines
 from gateway.metrics import Metrics
 from gateway.sweep import Sweep
@@ -34,7 +34,7 @@ async def _sweep() -> Counter[str]:
     threads = DatabaseThreads(1)
     engines = Engines(Metrics())
 
-    async def submit(operation: Settle | Release) -> Answer:
+    async def submit(operation: Settle | Release | TrueUp) -> Answer:
         [answer] = await threads.run(lambda: apply_now([operation]))
         return answer
 
