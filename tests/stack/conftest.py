@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +35,7 @@ class Stack:
     process: subprocess.Popen[str] | None = None
     said: list[str] = field(default_factory=list)
     _ready: threading.Event = field(default_factory=threading.Event)
+    _heard: threading.Condition = field(default_factory=threading.Condition)
 
     @property
     def base_url(self) -> str:
@@ -109,6 +110,11 @@ class Stack:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def wait_until_said(self, is_so: Callable[[list[str]], bool]) -> None:
+        """Return once what was said so far `is_so`; lines come through a pipe, after what they tell of."""
+        with self._heard:
+            assert self._heard.wait_for(lambda: is_so(self.said), 20), "".join(self.said[-40:])
+
     def audit(self) -> dict[str, Any]:
         """What database and worker's record say, once no hold is open (bounded by the test's timeout)."""
         while True:
@@ -120,7 +126,9 @@ class Stack:
         assert process.stdout is not None
         with process.stdout:
             for line in process.stdout:
-                self.said.append(line)
+                with self._heard:
+                    self.said.append(line)
+                    self._heard.notify_all()
                 if line.startswith("ready"):
                     self._ready.set()
 

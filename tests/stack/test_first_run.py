@@ -309,10 +309,12 @@ def test_logs_are_json_with_request_ids_and_never_a_prompt(running, client):
     with pytest.raises(openai.BadRequestError):
         client.chat.completions.create(model=CHAT, messages=[{"role": "user", "content": secret}], n=2)
     assert ask(f"{running.base_url}/healthz").status == 200
-    lines = [line for line in running.said if line.startswith("{")]
-    entries = [json.loads(line) for line in lines]
-    mine = [entry for entry in entries if entry.get("request_id", "").replace("-", "") == request]
-    assert {"generation_ended", "answered"} <= {entry["event"] for entry in mine}
+
+    def events_of(said):
+        entries = [json.loads(line) for line in said if line.startswith("{")]
+        return {entry["event"] for entry in entries if entry.get("request_id", "").replace("-", "") == request}
+
+    running.wait_until_said(lambda said: {"generation_ended", "answered"} <= events_of(said))
     everything = "".join(running.said)
     assert secret not in everything
     assert answer.choices[0].message.content not in everything
