@@ -16,3 +16,12 @@ def test_day_is_the_utc_day_of_the_id():
 def test_an_id_from_beyond_the_calendar_has_its_last_day():
     """48 bits of milliseconds reach the year 10889; such an id names nothing, and must not end in a 500."""
     assert day_of(UUID("ffffffff-ffff-7fff-bfff-ffffffffffff")) == date.max
+
+
+def test_ids_of_one_millisecond_keep_their_order(monkeypatch):
+    moments = iter([1_700_000_000_000_000_000, 1_700_000_000_000_000_300, 1_700_000_000_000_999_999])
+    monkeypatch.setattr("billing.ids.time.time_ns", lambda: next(moments))
+    made = [uuid7() for _ in range(3)]
+    assert made == sorted(made)
+    assert len({identifier.int >> 80 for identifier in made}) == 1
+    assert all(identifier.version == 7 for identifier in made)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # real processes, each a second or more
+
 SCRIPT = """
 import sys
 from gateway.supervisor import ChildSpec, Supervisor

@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.inference.tiny import save_tiny
+
+pytestmark = pytest.mark.slow  # a whole interpreter with torch
 
 BLOCKED = ("msgspec", "zmq", "django", "channels", "rest_framework", "uvicorn", "structlog")
 SCRIPT = """

@@ -35,6 +35,8 @@ from inference.worker.protocol import Renew
 from tests.inference.engine_contract import chat, collect, embedding, end_of, evidence, run, same, text_of, until
 from tests.inference.worker.processes import ECHO, EMBEDDER, SLOW, WorkerProcess, ready
 
+pytestmark = pytest.mark.slow  # real processes, each a second or more
+
 Open = Callable[..., Any]
 
 
