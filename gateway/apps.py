@@ -14,6 +14,7 @@ class GatewayConfig(AppConfig):
 
     def ready(self) -> None:
         """Install the epoch's triggers after each migrate or flush, and register the system checks."""
-        from gateway import checks, epoch_triggers  # noqa: F401 - checks registers itself
+        from gateway import checks  # noqa: F401 - checks registers itself
+        from gateway.runtime import epoch_triggers
 
         post_migrate.connect(epoch_triggers.install_after_migrate, sender=self, dispatch_uid="gateway.epoch_triggers")

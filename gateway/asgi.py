@@ -10,10 +10,11 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
 django_application = get_asgi_application()
 
-from gateway.consumers.doors import Doors  # noqa: E402 - models need Django to be set up
+from gateway.consumers.caps import Doors  # noqa: E402 - models need Django to be set up
 from gateway.consumers.responses import ResponsesConsumer  # noqa: E402
 from gateway.edge.chat import chat_completions  # noqa: E402
 from gateway.edge.embeddings import embeddings  # noqa: E402
+from gateway.edge.guard import guarded  # noqa: E402
 from gateway.edge.lifespan import lifespan  # noqa: E402
 from gateway.edge.models import model, models  # noqa: E402
 from gateway.edge.probes import liveness, metrics, readiness  # noqa: E402
@@ -21,7 +22,6 @@ from gateway.edge.responses import responses  # noqa: E402
 from gateway.edge.routes import path, re_path  # noqa: E402
 from gateway.edge.unknown import refuse_websocket, unknown_endpoint  # noqa: E402
 from gateway.edge.usage import usage  # noqa: E402
-from gateway.edge.wrapper import guarded  # noqa: E402
 
 application = guarded(
     ProtocolTypeRouter(

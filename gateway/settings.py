@@ -183,7 +183,7 @@ LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "/"
 # The plan that people who sign up by themselves get; empty keeps sign-up closed.
 SLUICE_SIGNUP_PLAN = env.str("SLUICE_SIGNUP_PLAN", default="")
-ACCOUNT_ADAPTER = "gateway.accounts.AccountAdapter"
+ACCOUNT_ADAPTER = "gateway.accounts.adapter.AccountAdapter"
 ACCOUNT_USER_MODEL_USERNAME_FIELD = None
 ACCOUNT_LOGIN_METHODS = {"email"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*", "password2*"]

@@ -7,7 +7,7 @@ from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path, re_path
 from drf_spectacular.views import SpectacularAPIView
 
-from gateway import views
+from gateway.accounts import views
 from gateway.api.docs import api_docs
 from gateway.api.errors import unknown_endpoint
 
@@ -27,5 +27,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/docs/", api_docs, name="api-docs"),
     re_path(r"^api/(?P<path>.*)$", unknown_endpoint, name="api-unknown"),
 ]
-handler404 = "gateway.views.not_found"
-handler500 = "gateway.views.server_error"
+handler404 = "gateway.errors.pages.not_found"
+handler500 = "gateway.errors.pages.server_error"

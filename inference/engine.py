@@ -25,7 +25,7 @@ class EngineSpec:
     """How to reach one deployment's engine: `backend` is ``worker`` (ZeroMQ at `endpoint`) or ``fake`` (in process).
 
     Deployments served by one worker share its endpoint; `open_engine` shares the session. `options` are the backend's
-    own (for ``fake``: see `inference.fake`).
+    own (for ``fake``: see `inference.clients.fake`).
     """
 
     deployment: str
@@ -66,11 +66,11 @@ def open_engine(spec: EngineSpec) -> Engine:
     """
     match spec.backend:
         case "worker":
-            from inference.worker.client import open_worker_engine
+            from inference.clients.worker import open_worker_engine
 
             return open_worker_engine(spec)
         case "fake":
-            from inference.fake import FakeEngine
+            from inference.clients.fake import FakeEngine
 
             return FakeEngine(spec)
         case other:

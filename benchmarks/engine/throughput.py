@@ -22,13 +22,13 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as a worker has it, for both 
 
 import torch
 
+from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.core.config import SchedulerConfig
 from inference.core.prefix import PrefixKeys
 from inference.core.scheduler import Scheduler
 from inference.core.sequence import Sequence
 from inference.execution.backend import LoadedModel
-from inference.execution.load import load_model
 from inference.types import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)

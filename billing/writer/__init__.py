@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-from billing.writer.drivers import driver_for
+from billing.writer.driver import driver_for
 from billing.writer.errors import WriterBusyError, WriterClosedError, WriterError
 from billing.writer.queue import Writer
 

@@ -8,11 +8,12 @@ from uuid import UUID
 
 from django.db import connection, transaction
 
-from billing.writer import postgresql, sqlite
 from billing.writer.decide import PutAside, decide
 from billing.writer.operations import Answer, Operation
+from billing.writer.postgresql import statements as postgresql
 from billing.writer.queue import LARGEST_FLUSH
 from billing.writer.rows import closed_before
+from billing.writer.sqlite import statements as sqlite
 from billing.writer.state import Demand, groups_of_distinct, requests_of
 
 

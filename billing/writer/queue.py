@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from billing.writer.decide import PutAside
-from billing.writer.drivers import Driver
+from billing.writer.driver import Driver
 from billing.writer.errors import ConflictError, LostError, WriterBusyError, WriterClosedError, WriterError
 from billing.writer.operations import Answer, Extend, Held, Operation, Release, Renew, Reserve
 from billing.writer.state import requests_of

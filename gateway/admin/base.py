@@ -8,7 +8,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from unfold.admin import ModelAdmin
 
-from gateway.errors import ServiceError
+from gateway.errors.service import ServiceError
 
 
 class KeptAdmin(ModelAdmin):

@@ -9,8 +9,8 @@ from django.http import HttpRequest
 
 from billing.admin.dashboard import headline, usage_chart
 from billing.unit import format_credits
-from gateway.live import live_of
 from gateway.models import Tenant
+from gateway.runtime.live import live_of
 from routing.models import Deployment
 
 DAYS = 30

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 from unfold.decorators import display
 
-from gateway.live import DeploymentState, live_of
+from gateway.runtime.live import DeploymentState, live_of
 from routing.models import Deployment
 
 

@@ -16,7 +16,7 @@ from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminTextInputWidg
 
 from billing.admin.base import take_over
 from gateway.admin.base import KeptAdmin
-from gateway.errors import ServiceError
+from gateway.errors.service import ServiceError
 from gateway.models import Invitation, Membership, User
 from gateway.services import links, members
 

@@ -10,9 +10,9 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
-from gateway.errors import ServiceError
+from gateway.errors.refusal import Refusal
+from gateway.errors.service import ServiceError
 from gateway.middleware import request_id_of
-from gateway.refusal import Refusal
 from routing.errors import RoutingError
 
 

@@ -11,8 +11,8 @@ from rest_framework.response import Response
 
 from billing.models import Subscription
 from gateway.api.base import TenantView
-from gateway.live import live_of
-from gateway.refusal import Refusal
+from gateway.errors.refusal import Refusal
+from gateway.runtime.live import live_of
 from routing.routes import route
 from routing.types import RouteQuery
 

@@ -13,8 +13,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from gateway.api.base import ByName, NewestFirst, TenantView
+from gateway.errors.refusal import Refusal
 from gateway.models import Membership, Project
-from gateway.refusal import Refusal
 from gateway.services import members, tenants
 
 

@@ -16,7 +16,7 @@ from billing.models import LedgerTransfer
 from billing.selectors import LedgerCursor
 from billing.unit import format_credits
 from gateway.api.base import TenantView
-from gateway.refusal import Refusal
+from gateway.errors.refusal import Refusal
 
 _SALT = "gateway.api.wallet"
 

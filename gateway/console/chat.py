@@ -18,8 +18,8 @@ from billing.selectors import Balance
 from billing.unit import format_credits
 from gateway.console.tenancy import Place, tenant_data, tenant_page
 from gateway.edge.wire.models import auto_card, model_card
-from gateway.live import Live, live_of
 from gateway.models import Membership, Project, Tenant
+from gateway.runtime.live import Live, live_of
 
 CHAT = "chat"
 

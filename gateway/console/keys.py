@@ -16,7 +16,7 @@ from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods
 
 from gateway.console.tenancy import Place, tenant_page
-from gateway.errors import ServiceError
+from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Project
 from gateway.services import keys
 

@@ -13,12 +13,12 @@ from django.conf import settings
 from django.contrib.auth import get_user
 from django.http import parse_cookie
 
-from gateway import principals
 from gateway.edge.access import bearer_of, missing_key, require_scope
 from gateway.edge.http import Scope, header_of, runtime_of
-from gateway.principal import Principal
-from gateway.refusal import Refusal
-from gateway.runtime import Runtime
+from gateway.errors.refusal import Refusal
+from gateway.runtime import principals
+from gateway.runtime.principal import Principal
+from gateway.runtime.runtime import Runtime
 
 PROJECT_FIELD = "sluice_project"
 _PORTS = {"http": 80, "https": 443}

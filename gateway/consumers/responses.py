@@ -14,19 +14,19 @@ from channels.exceptions import StopConsumer
 
 from billing.ids import uuid7
 from gateway.consumers.callers import Caller, caller_of
-from gateway.consumers.doors import Doors
-from gateway.consumers.lanes import Lane, Lanes
-from gateway.consumers.memory import Memory
-from gateway.consumers.outlet import Outlet
+from gateway.consumers.caps import Doors
+from gateway.consumers.history import Memory
+from gateway.consumers.sender import Outlet
+from gateway.consumers.streams import Lane, Lanes
 from gateway.edge.http import Receive, Scope, Send, runtime_of
 from gateway.edge.response_events import Event, ResponseEvents
 from gateway.edge.wire.decode import decode, unsupported
 from gateway.edge.wire.limits import MAX_FRAME_BYTES
 from gateway.edge.wire.responses import ClientEvent, ResponseCancel, ResponseCreate
-from gateway.generation import Generation, start_generation
+from gateway.errors.refusal import Refusal, internal_error
+from gateway.generation.generation import Generation, start_generation
+from gateway.generation.outcome import Outcome
 from gateway.logs import request_bound
-from gateway.outcome import Outcome
-from gateway.refusal import Refusal, internal_error
 from inference.types import Delta, Message
 
 IDLE_SECONDS = 15 * 60.0

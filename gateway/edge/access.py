@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gateway import principals
 from gateway.edge.http import Scope, header_of, runtime_of
-from gateway.principal import Principal
-from gateway.refusal import Refusal
+from gateway.errors.refusal import Refusal
+from gateway.runtime import principals
+from gateway.runtime.principal import Principal
 
 INFERENCE = "inference"
 

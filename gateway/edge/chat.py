@@ -7,6 +7,8 @@ from contextlib import aclosing
 from msgspec import UNSET
 
 from gateway.edge.access import principal_of
+from gateway.edge.answer import answer_headers, credit_headers, failure_of, finish_of, opened
+from gateway.edge.disconnect import watching
 from gateway.edge.http import (
     Receive,
     Scope,
@@ -19,9 +21,7 @@ from gateway.edge.http import (
     runtime_of,
     send_json,
 )
-from gateway.edge.relay import answer_headers, credit_headers, failure_of, finish_of, opened
 from gateway.edge.sse import EventStream, event
-from gateway.edge.watch import watching
 from gateway.edge.wire.chat import (
     AnswerMessage,
     ChatChunk,
@@ -33,8 +33,8 @@ from gateway.edge.wire.chat import (
 )
 from gateway.edge.wire.decode import decode
 from gateway.edge.wire.usage import chat_usage
-from gateway.generation import Generation, start_generation
-from gateway.outcome import Outcome
+from gateway.generation.generation import Generation, start_generation
+from gateway.generation.outcome import Outcome
 from inference.types import Delta
 
 _DONE = b"data: [DONE]\n\n"

@@ -8,6 +8,8 @@ import sys
 from contextlib import aclosing
 
 from gateway.edge.access import principal_of
+from gateway.edge.answer import answer_headers, credit_headers, failure_of
+from gateway.edge.disconnect import watching
 from gateway.edge.http import (
     Receive,
     Scope,
@@ -19,14 +21,12 @@ from gateway.edge.http import (
     runtime_of,
     send_json,
 )
-from gateway.edge.relay import answer_headers, credit_headers, failure_of
-from gateway.edge.watch import watching
 from gateway.edge.wire.decode import decode
 from gateway.edge.wire.embeddings import EmbeddingAnswer, EmbeddingItem, EmbeddingRequest
 from gateway.edge.wire.usage import embedding_usage
-from gateway.generation import start_generation
-from gateway.outcome import Outcome
-from gateway.runtime import Runtime
+from gateway.generation.generation import start_generation
+from gateway.generation.outcome import Outcome
+from gateway.runtime.runtime import Runtime
 from inference.types import Vector
 
 

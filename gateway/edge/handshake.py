@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from gateway.edge.http import Send, encode, raw_headers
-from gateway.refusal import Refusal
+from gateway.errors.refusal import Refusal
 
 
 async def deny(send: Send, refusal: Refusal, request_id: UUID) -> None:

@@ -11,10 +11,10 @@ import msgspec
 
 from gateway.edge.uploads import Upload, Uploads
 from gateway.edge.wire.limits import BODY_SECONDS, MAX_BODY_BYTES
-from gateway.refusal import Refusal
+from gateway.errors.refusal import Refusal
 
 if TYPE_CHECKING:
-    from gateway.runtime import Runtime
+    from gateway.runtime.runtime import Runtime
 
 Scope = MutableMapping[str, Any]
 ASGIMessage = MutableMapping[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 
 from gateway.edge.http import Receive, Scope, Send
-from gateway.runtime import Runtime
+from gateway.runtime.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 

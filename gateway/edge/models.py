@@ -7,9 +7,9 @@ from urllib.parse import unquote
 from gateway.edge.access import principal_of
 from gateway.edge.http import Receive, Scope, Send, require_method, runtime_of, send_json
 from gateway.edge.wire.models import ModelCard, ModelList, auto_card, model_card
-from gateway.principal import Principal
-from gateway.refusal import Refusal
-from gateway.runtime import Runtime
+from gateway.errors.refusal import Refusal
+from gateway.runtime.principal import Principal
+from gateway.runtime.runtime import Runtime
 
 AUTO = "auto"
 

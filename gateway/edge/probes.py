@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.edge.http import Receive, Scope, Send, require_method, runtime_of, send_bytes, send_json
-from gateway.metrics import CONTENT_TYPE
+from gateway.runtime.metrics import CONTENT_TYPE
 
 
 async def liveness(scope: Scope, receive: Receive, send: Send) -> None:

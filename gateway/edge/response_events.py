@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from gateway.edge.relay import failure_of
+from gateway.edge.answer import failure_of
 from gateway.edge.wire.response_object import (
     Account,
     IncompleteDetails,
@@ -22,8 +22,8 @@ from gateway.edge.wire.response_object import (
 )
 from gateway.edge.wire.responses import ResponseRequest
 from gateway.edge.wire.usage import credits_text, response_usage
-from gateway.generation import Generation
-from gateway.outcome import Outcome
+from gateway.generation.generation import Generation
+from gateway.generation.outcome import Outcome
 from inference.types import FinishReason, Usage
 
 Event = dict[str, Any]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import aclosing
 
 from gateway.edge.access import principal_of
+from gateway.edge.answer import answer_headers, credit_headers, failure_of, opened
+from gateway.edge.disconnect import watching
 from gateway.edge.http import (
     Receive,
     Scope,
@@ -17,14 +19,12 @@ from gateway.edge.http import (
     runtime_of,
     send_json,
 )
-from gateway.edge.relay import answer_headers, credit_headers, failure_of, opened
 from gateway.edge.response_events import ResponseEvents
 from gateway.edge.sse import EventStream, event
-from gateway.edge.watch import watching
 from gateway.edge.wire.decode import decode, unsupported
 from gateway.edge.wire.responses import ResponseRequest
-from gateway.generation import Generation, start_generation
-from gateway.outcome import Outcome
+from gateway.generation.generation import Generation, start_generation
+from gateway.generation.outcome import Outcome
 from inference.types import Delta
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.edge.http import Receive, Scope, Send
-from gateway.refusal import Refusal
+from gateway.errors.refusal import Refusal
 
 
 async def unknown_endpoint(scope: Scope, receive: Receive, send: Send) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import UUID
 
-from gateway.refusal import Refusal
+from gateway.errors.refusal import Refusal
 
 MOST_BYTES = 64 * 1024 * 1024
 

@@ -11,7 +11,7 @@ from billing.models import Hold, UsageRecord
 from gateway.edge.access import principal_of
 from gateway.edge.http import Receive, Scope, Send, require_method, runtime_of, send_json
 from gateway.edge.wire.usage import credits_text
-from gateway.refusal import Refusal
+from gateway.errors.refusal import Refusal
 
 _ID = re.compile(r"(?:chatcmpl-|resp_)?([0-9a-f]{8}-?[0-9a-f]{4}-?7[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12})")
 

@@ -72,7 +72,7 @@ class SignInLink(models.Model):
 
 
 class CatalogueEpoch(models.Model):
-    """One row (id 1) whose number rises with every change to what gateways cache: see `gateway.epoch`."""
+    """One row (id 1) whose number rises with every change to what gateways cache: see `gateway.runtime.epoch`."""
 
     id = models.SmallIntegerField(primary_key=True, default=1)
     epoch = models.BigIntegerField(default=0)

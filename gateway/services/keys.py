@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from gateway.errors import ServiceError
+from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Project, Tenant, User
 
 SECRET_PREFIX = "sk-sluice-"  # noqa: S105 - what secret scanners look for, not a secret

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.urls import reverse
 from django.utils import timezone
 
-from gateway.errors import ServiceError
+from gateway.errors.service import ServiceError
 from gateway.models import SignInLink, User
 from gateway.services.tokens import new_token, token_digest
 

@@ -14,8 +14,8 @@ from django.db import transaction
 
 from billing.models import RateCard
 from billing.services import cards
-from gateway.errors import ServiceError
-from gateway.workers import WorkerSpecError, engine_config
+from gateway.errors.service import ServiceError
+from gateway.services.worker_specs import WorkerSpecError, engine_config
 from routing.models import Deployment
 from routing.services.catalogue import add_model
 from routing.services.defaults import ensure_default_routes
@@ -99,8 +99,8 @@ def _publish(
 
 
 def _fetch(source: str) -> dict[str, Any]:
-    """Run `inference.fetch` in a process of its own (it may need torch) and return what it found."""
-    command = [sys.executable, "-m", "inference.fetch", "--home", str(settings.SLUICE_HOME), source]
+    """Run `inference.sources.fetch` in a process of its own (it may need torch) and return what it found."""
+    command = [sys.executable, "-m", "inference.sources.fetch", "--home", str(settings.SLUICE_HOME), source]
     done = subprocess.run(command, cwd=Path(settings.BASE_DIR), capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode != 0:
         reason = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"

@@ -12,7 +12,7 @@ from django.forms import ValidationError
 from django.urls import reverse
 from django.utils import timezone
 
-from gateway.errors import ServiceError
+from gateway.errors.service import ServiceError
 from gateway.models import Invitation, Membership, Tenant, User
 from gateway.services.tokens import new_token, token_digest
 

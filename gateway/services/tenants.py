@@ -10,7 +10,7 @@ from django.utils.text import slugify
 
 from billing.models import Plan, Subscription, Wallet
 from billing.services import plans, wallets
-from gateway.errors import ServiceError
+from gateway.errors.service import ServiceError
 from gateway.models import Invitation, Membership, Project, Tenant
 from gateway.services import members
 

@@ -17,9 +17,9 @@ from typing import Any, Self
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from inference.attention.paged import AttentionMeta, attend
 from inference.core.step import Row
 from inference.errors import ModelRefusedError
+from inference.execution.attention.paged import AttentionMeta, attend
 from inference.execution.backend import KVSpec, LayerShape
 from inference.execution.inputs import StepBatch, pack
 from inference.execution.kv_cache import KVCache

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from inference.attention.paged import AttentionMeta, Chunk, DecodeGroup
 from inference.core.step import Row
+from inference.execution.attention.paged import AttentionMeta, Chunk, DecodeGroup
 
 # Decode rows share one padded gather while the longest has at most this many slots, or twice the shortest's.
 SMALL_GATHER = 128

@@ -24,15 +24,15 @@ from zmq.auth.thread import ThreadAuthenticator
 from inference.config import EngineConfig, WorkerConfig
 from inference.errors import ModelRefusedError
 from inference.execution.backend import LoadedModel
+from inference.protocol import FRAME_BYTES, FromWorker
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.tokenizer import FolderTokenizer, Tokenizer
-from inference.worker.active import Active, AddEngineCommand, Command, DrainCommand, StopCommand
-from inference.worker.long import LongPrepared, LongRequests
-from inference.worker.loop import StepLoop
-from inference.worker.protocol import FRAME_BYTES, FromWorker
-from inference.worker.reader import Outgoing, Reader
+from inference.worker.deployment import ServedEngine
+from inference.worker.prompts import LongPrepared, LongRequests
 from inference.worker.record import Record
-from inference.worker.served import ServedEngine
+from inference.worker.requests import Active, AddEngineCommand, Command, DrainCommand, StopCommand
+from inference.worker.sessions import Outgoing, Reader
+from inference.worker.step_loop import StepLoop
 
 log = logging.getLogger(__name__)
 
@@ -203,7 +203,7 @@ class Worker:
             model, tokenizer = load_fake_model(config), ByteTokenizer()
         else:
             # Here and not above: it imports torch.
-            from inference.execution.load import load_model
+            from inference.architectures.load import load_model
 
             model = load_model(config, threads=self.config.threads)
             tokenizer = FolderTokenizer(model.tokenizer_folder)

@@ -7,9 +7,9 @@ from typing import Any
 
 import zmq
 
-from inference.worker.active import Active
-from inference.worker.protocol import UNNUMBERED, Fatal, FromWorker, Inbound, encode, numbered, worker_inbound
-from inference.worker.served import Prompt, ServedEngine
+from inference.protocol import UNNUMBERED, Fatal, FromWorker, Inbound, encode, numbered, worker_inbound
+from inference.worker.deployment import Prompt, ServedEngine
+from inference.worker.requests import Active
 
 
 @dataclass(frozen=True, slots=True)

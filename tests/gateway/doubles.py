@@ -14,14 +14,14 @@ from billing.rating import CardPrices
 from billing.writer.decide import decide
 from billing.writer.operations import Release, Renew, Reserve, Settle
 from billing.writer.state import HoldRow, View, WalletRow
-from gateway.engines import Engines
-from gateway.epoch import Epoch
-from gateway.intent import Intent
-from gateway.metrics import Metrics
-from gateway.outcome import Outcome
-from gateway.principal import Principal
-from gateway.runtime import Parts, Runtime
-from gateway.snapshot import Snapshot
+from gateway.generation.intent import Intent
+from gateway.generation.outcome import Outcome
+from gateway.runtime.engines import Engines
+from gateway.runtime.epoch import Epoch
+from gateway.runtime.metrics import Metrics
+from gateway.runtime.principal import Principal
+from gateway.runtime.runtime import Parts, Runtime
+from gateway.runtime.snapshot import Snapshot
 from inference.types import Delta, Kind, Message, SamplingParams
 from routing.catalogue import Catalogue, DeploymentEntry, ModelEntry
 

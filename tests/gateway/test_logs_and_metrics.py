@@ -10,9 +10,9 @@ import pytest
 import structlog
 
 from billing.ids import uuid7
-from gateway.generation import start_generation
+from gateway.generation.generation import start_generation
 from gateway.logs import configure_logs, request_bound
-from gateway.metrics import Metrics
+from gateway.runtime.metrics import Metrics
 from tests.gateway.doubles import collect, make_intent, make_stand
 
 
@@ -59,9 +59,9 @@ def test_a_secret_in_an_address_is_not_logged(lines, path):
 
 
 async def test_generation_is_logged_without_prompt_and_answer(lines, monkeypatch):
-    from gateway import generation as module
+    from gateway.generation import generation as module
 
-    monkeypatch.setattr(module, "log", structlog.get_logger("gateway.generation"))
+    monkeypatch.setattr(module, "log", structlog.get_logger("gateway.generation.generation"))
     stand = await make_stand(text="the secret answer")
     prompt = "the secret question"
     generation = await start_generation(stand.runtime, stand.principal, make_intent(prompt=prompt), uuid7())

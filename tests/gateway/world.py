@@ -13,11 +13,11 @@ from django.db import connections
 from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, Plan, RateCard, UsageRecord, Wallet
 from billing.services import cards, credits, plans, wallets
 from billing.services.plans import TERMS
-from gateway import principals
 from gateway.models import Project, Tenant
-from gateway.runtime import Runtime
+from gateway.runtime import principals
+from gateway.runtime.runtime import Runtime
 from gateway.services import keys
-from inference.fake import FakeEngine
+from inference.clients.fake import FakeEngine
 from routing.services.catalogue import add_model
 
 RATES = {0: {"input": 10_000_000, "cache_read": 1_000_000, "output": 40_000_000}}

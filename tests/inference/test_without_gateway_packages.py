@@ -36,7 +36,7 @@ from inference.core.config import SchedulerConfig
 from inference.core.prefix import PrefixKeys
 from inference.core.scheduler import Scheduler
 from inference.core.sequence import Sequence
-from inference.execution.load import load_model
+from inference.architectures.load import load_model
 from inference.types import SamplingParams
 
 engine = EngineConfig("d", {folder!r}, dtype="float32", kv_tokens=128)

@@ -24,7 +24,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from inference import first_models
+from inference.sources import first_models
 from tests.services.postgres import free_port
 from tests.stack.conftest import ROOT, Stack
 from tests.stack.web import ask

@@ -13,8 +13,8 @@ from django.db import connection
 
 from billing import reconcile
 from billing.models import Hold, UsageRecord, Wallet
+from billing.services.holds import end_leases_of_earlier_owners, take_expired
 from billing.writer.apply import apply_now
-from billing.writer.leases import end_leases_of_earlier_owners, take_expired
 from billing.writer.operations import Release
 from tests.billing.writer.world import make_wallet
 from tests.stack.programs.writer_load import CALLERS

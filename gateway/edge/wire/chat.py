@@ -23,8 +23,8 @@ from gateway.edge.wire.common import (
 from gateway.edge.wire.decode import invalid, unsupported
 from gateway.edge.wire.limits import MAX_MESSAGES, MAX_PARTS
 from gateway.edge.wire.usage import ChatUsage
-from gateway.intent import Intent
-from gateway.refusal import Refusal
+from gateway.errors.refusal import Refusal
+from gateway.generation.intent import Intent
 from inference.types import Kind, Message
 
 

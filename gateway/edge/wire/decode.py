@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from gateway.edge.wire.limits import MAX_JSON_CONTAINERS, MAX_JSON_DEPTH
-from gateway.refusal import Refusal
+from gateway.errors.refusal import Refusal
 
 T = TypeVar("T")
 

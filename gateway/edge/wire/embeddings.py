@@ -11,7 +11,7 @@ from gateway.edge.wire.common import ModelName, ShortText, check_model, task_of
 from gateway.edge.wire.decode import invalid, unsupported
 from gateway.edge.wire.limits import MAX_EMBEDDING_INPUTS, MAX_EMBEDDING_TOKENS, MAX_TOKEN_ID
 from gateway.edge.wire.usage import EmbeddingUsage
-from gateway.intent import Intent
+from gateway.generation.intent import Intent
 from inference.types import Kind
 
 TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]

@@ -23,7 +23,7 @@ from gateway.edge.wire.common import (
 from gateway.edge.wire.decode import invalid, unsupported
 from gateway.edge.wire.input_items import message_of
 from gateway.edge.wire.limits import MAX_MESSAGES
-from gateway.intent import Intent
+from gateway.generation.intent import Intent
 from inference.types import Kind, Message
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {

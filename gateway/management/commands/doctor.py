@@ -8,7 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
-from gateway.doctor import examine
+from gateway.management.doctor import examine
 
 
 class Command(BaseCommand):

@@ -14,10 +14,11 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
 from gateway.edge.wire.limits import MAX_FRAME_BYTES
-from gateway.home import HomeInUseError, HomeLock, port_problem
+from gateway.home import HomeInUseError, HomeLock
 from gateway.logs import configure_logs
-from gateway.runtime import Runtime
-from gateway.supervisor import FATAL
+from gateway.management.ports import port_problem
+from gateway.management.supervisor import FATAL
+from gateway.runtime.runtime import Runtime
 
 PATIENCE = 4.5  # the server cuts connections off after 6 s, and the supervisor waits for ten in all
 

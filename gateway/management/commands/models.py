@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from gateway.errors import ServiceError
+from gateway.errors.service import ServiceError
 from gateway.services.local_models import add_local_model
 from routing.models import Deployment
 from routing.services.catalogue import remove_model

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from gateway.errors import ServiceError
+from gateway.errors.service import ServiceError
 from gateway.services import demo, links, local_models
 from routing.models import PublicModel
 

@@ -14,11 +14,12 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, connection
 
-from gateway.doctor import database_problem
-from gateway.home import HomeInUseError, HomeLock, port_problem
+from gateway.home import HomeInUseError, HomeLock
+from gateway.management.doctor import database_problem
+from gateway.management.ports import port_problem
+from gateway.management.supervisor import FATAL, ChildSpec, Supervisor
 from gateway.models import CatalogueEpoch
-from gateway.supervisor import FATAL, ChildSpec, Supervisor
-from gateway.workers import WorkerSpecError, clear_socket, fingerprint, worker_spec
+from gateway.services.worker_specs import WorkerSpecError, clear_socket, fingerprint, worker_spec
 
 MANAGE = str(Path(settings.BASE_DIR) / "manage.py")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from gateway.workers import WorkerSpecError, save_spec, worker_spec
+from gateway.services.worker_specs import WorkerSpecError, save_spec, worker_spec
 
 
 class Command(BaseCommand):

@@ -8,8 +8,10 @@ import pytest
 from django.db import connection
 
 from billing.models import Wallet
-from billing.writer import open_writer, postgresql, postgresql_driver
+from billing.writer import open_writer
 from billing.writer.operations import Held, Refused
+from billing.writer.postgresql import driver
+from billing.writer.postgresql.statements import STATEMENTS
 from tests.billing.writer.world import make_wallet, reserve
 
 pytestmark = [
@@ -31,7 +33,7 @@ def reserve_twice_at_once(wallet):
     async def both():
         together = asyncio.Event()
 
-        class Meeting(postgresql_driver.PostgreSQLDriver):
+        class Meeting(driver.PostgreSQLDriver):
             async def _read_charges(self, *arguments):
                 await super()._read_charges(*arguments)
                 deciding.append(self)
@@ -56,8 +58,8 @@ def reserve_twice_at_once(wallet):
 @pytest.mark.usefixtures("_postgresql_only")
 def test_two_writers_overspend_without_the_lock(monkeypatch):
     wallet = make_wallet(credit=100)
-    without = postgresql.STATEMENTS["lock_wallets"].replace("FOR NO KEY UPDATE", "")
-    monkeypatch.setitem(postgresql.STATEMENTS, "lock_wallets", without)
+    without = STATEMENTS["lock_wallets"].replace("FOR NO KEY UPDATE", "")
+    monkeypatch.setitem(STATEMENTS, "lock_wallets", without)
     assert reserve_twice_at_once(wallet) == [Held.__name__, Held.__name__]
     assert Wallet.objects.get(pk=wallet.pk).held == 160
 

@@ -11,9 +11,9 @@ from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_K
 from django.contrib.sessions.backends.db import SessionStore
 
 from gateway.consumers import callers, responses
-from gateway.consumers.doors import Doors
+from gateway.consumers.caps import Doors
+from gateway.errors.refusal import Refusal
 from gateway.models import User
-from gateway.refusal import Refusal
 from inference.types import Started
 from tests.gateway.consumers.socket import Socket
 from tests.gateway.edge.fakes import KEY, done, principal

@@ -8,10 +8,10 @@ import pytest
 
 from billing.ids import uuid7
 from gateway.consumers import responses
-from gateway.consumers.doors import Doors
-from gateway.consumers.outlet import Outlet
+from gateway.consumers.caps import Doors
+from gateway.consumers.sender import Outlet
 from gateway.edge.wire.limits import MAX_FRAME_BYTES
-from gateway.refusal import Refusal
+from gateway.errors.refusal import Refusal
 from inference.types import Delta, EngineFault, FinishReason, Message, Started
 from tests.gateway.consumers.socket import Socket
 from tests.gateway.edge.fakes import KEY, USAGE, done, principal
@@ -60,7 +60,7 @@ async def test_caller_that_asks_gets_counts_and_the_account(app, monkeypatch):
 
 
 async def test_text_that_comes_quickly_travels_together(app, world, monkeypatch):
-    from gateway.mailbox import Mailbox
+    from gateway.generation.events import Mailbox
 
     mailbox = Mailbox()
     sent = asyncio.Event()
@@ -166,7 +166,7 @@ async def test_too_much_in_a_lane_is_refused(socket, world):
 
 
 async def test_too_much_text_that_waits_is_refused(socket, world, monkeypatch):
-    monkeypatch.setattr("gateway.consumers.lanes.MOST_WAITING_BYTES", 2500)
+    monkeypatch.setattr("gateway.consumers.streams.MOST_WAITING_BYTES", 2500)
     gate = asyncio.Event()
     world.script = [Started(0), gate, done()]
     big = {**CREATE, "input": "x" * 1000}

@@ -10,11 +10,11 @@ from uuid import UUID
 
 from billing.limits.types import Bucket, BucketState
 from billing.rating import CardPrices
-from gateway.intent import Intent
-from gateway.metrics import Metrics
-from gateway.outcome import Outcome
-from gateway.principal import Principal
-from gateway.refusal import Refusal
+from gateway.errors.refusal import Refusal
+from gateway.generation.intent import Intent
+from gateway.generation.outcome import Outcome
+from gateway.runtime.metrics import Metrics
+from gateway.runtime.principal import Principal
 from inference.types import Delta, EngineInfo, FinishReason, Kind, Started, Usage
 from routing.catalogue import Catalogue, DeploymentEntry, ModelEntry
 from routing.types import Candidate, Route

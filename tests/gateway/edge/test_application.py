@@ -8,8 +8,8 @@ import openai
 import pytest
 
 from gateway.edge import lifespan as lifespan_module
-from gateway.edge.wrapper import guarded
-from gateway.refusal import Refusal
+from gateway.edge.guard import guarded
+from gateway.errors.refusal import Refusal
 from tests.gateway.consumers.socket import Socket
 from tests.gateway.edge.client import ask, assert_error
 from tests.gateway.edge.server import serving

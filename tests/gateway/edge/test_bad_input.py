@@ -11,7 +11,7 @@ import pytest
 from gateway.edge.uploads import Uploads
 from gateway.edge.wire import decode as decoding
 from gateway.edge.wire.limits import MAX_BODY_BYTES, MAX_JSON_DEPTH
-from gateway.refusal import Refusal
+from gateway.errors.refusal import Refusal
 from tests.gateway.edge.client import Exchange, ask, assert_error
 from tests.gateway.edge.fakes import KEY
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway.edge import sse
-from gateway.refusal import Refusal
+from gateway.errors.refusal import Refusal
 from inference.types import Delta, EngineFault, FinishReason, Message, Started
 from tests.gateway.edge.client import Exchange, ask, assert_error
 from tests.gateway.edge.fakes import USAGE, done

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.edge.guard import endpoint_name
 from gateway.edge.http import runtime_of
-from gateway.edge.wrapper import endpoint_name
-from gateway.refusal import Refusal
+from gateway.errors.refusal import Refusal
 from tests.gateway.edge.client import ask, assert_error
 from tests.gateway.edge.fakes import KEY, principal
 

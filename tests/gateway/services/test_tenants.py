@@ -1,7 +1,7 @@
 import pytest
 
 from billing.models import LedgerTransfer, Subscription, Wallet
-from gateway.errors import ServiceError
+from gateway.errors.service import ServiceError
 from gateway.models import Invitation, Membership, Project, Tenant
 from gateway.services import members, tenants
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from inference.architectures import encoder as module
+from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.core.step import EncodeRow, Row, RowFailure, StepPlan
 from inference.errors import ModelRefusedError
 from inference.execution.backend import LoadedModel
-from inference.execution.load import load_model
 from inference.types import Kind, SamplingParams
 
 POOL = {

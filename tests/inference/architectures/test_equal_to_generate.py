@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.execution.backend import LoadedModel
-from inference.execution.load import load_model
 from tests.inference.drive import Drive, Reference, assert_same, reference_model
 from tests.inference.tiny import save_tiny
 

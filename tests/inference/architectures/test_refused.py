@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from inference.architectures import transformers as path
-from inference.architectures.loader import resolve
+from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.errors import ModelRefusedError
-from inference.execution.load import load_model
+from inference.sources.resolve import resolve
 from tests.inference.tiny import save_tiny
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from inference import first_models
+from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.core.step import EncodeRow, StepPlan
-from inference.execution.load import load_model
+from inference.sources import first_models
 from tests.inference.drive import Drive, Reference, assert_same, reference_model
 
 PROMPTS = (

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.core.step import EncodeRow, Row, RowFailure, StepPlan
 from inference.execution.backend import LoadedModel
 from inference.execution.linear import Linear, packs
-from inference.execution.load import load_model
 from inference.execution.processor import compute_dtype
 from inference.types import Kind, SamplingParams
 from tests.inference.tiny import save_tiny

@@ -14,9 +14,12 @@ from typing import Any, cast
 import pytest
 import zmq
 
+from inference.clients import worker as client
+from inference.clients.worker import WorkerEngine
 from inference.config import EngineConfig
 from inference.engine import Engine, EngineSpec, open_engine
 from inference.errors import DrainingError, InvalidRequestError, OverloadedError, UnpreparedError, UnreachableError
+from inference.protocol import Renew
 from inference.types import (
     Delta,
     Event,
@@ -29,9 +32,6 @@ from inference.types import (
     Running,
     Usage,
 )
-from inference.worker import client
-from inference.worker.client import WorkerEngine
-from inference.worker.protocol import Renew
 from tests.inference.engine_contract import chat, collect, embedding, end_of, evidence, run, same, text_of, until
 from tests.inference.worker.processes import ECHO, EMBEDDER, SLOW, WorkerProcess, ready
 

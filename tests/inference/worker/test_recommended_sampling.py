@@ -9,7 +9,7 @@ from inference.architectures.fake import load_fake_model
 from inference.config import EngineConfig
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.types import GenerationRequest, Message, SamplingParams
-from inference.worker.served import ServedEngine, recommended_sampling
+from inference.worker.deployment import ServedEngine, recommended_sampling
 
 
 def test_open_fields_take_the_recommendation():

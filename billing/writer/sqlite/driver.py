@@ -1,0 +1,70 @@
+"""Flushes on SQLite: a thread and a connection of their own, one immediate transaction per flush."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import UUID
+
+from billing.writer.decide import PutAside, decide
+from billing.writer.errors import ConflictError
+from billing.writer.operations import Answer, Operation
+from billing.writer.sqlite import statements
+from billing.writer.sqlite.statements import STATEMENTS
+
+PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "recursive_triggers=ON", "foreign_keys=ON")
+LOCK_SECONDS = 5.0
+
+
+class SQLiteDriver:
+    """The one connection through which a gateway process writes credit to SQLite."""
+
+    rest = 0.002  # a writer that commits back to back starves the other processes
+    patience = 5.0
+    reserve_wait = 5.0
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._path = str(settings["NAME"])
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sluice-writer")
+        self._connection: sqlite3.Connection | None = None
+
+    async def flush(self, operations: Sequence[Operation], rolled: Collection[UUID]) -> list[Answer | PutAside]:
+        """Apply the operations in the writer's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._flush, operations, rolled)
+
+    async def close(self) -> None:
+        """Close the connection and end the thread, after the flush that may still run in it."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
+        self._thread.shutdown()
+
+    def _flush(self, operations: Sequence[Operation], rolled: Collection[UUID]) -> list[Answer | PutAside]:
+        connection = self._connect()
+        try:
+            connection.execute(STATEMENTS["begin"])
+            answers, changes = decide(operations, statements.read(connection, operations), rolled)
+            statements.write(connection, changes)
+            connection.execute(STATEMENTS["commit"])
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise ConflictError(str(error)) from error
+            raise
+        finally:
+            if connection.in_transaction:
+                connection.execute(STATEMENTS["rollback"])
+        return answers
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._connection is None:
+            connection = sqlite3.connect(self._path, isolation_level=None, timeout=LOCK_SECONDS)
+            for pragma in PRAGMAS:
+                connection.execute(f"PRAGMA {pragma}")
+            self._connection = connection
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

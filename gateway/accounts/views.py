@@ -1,0 +1,69 @@
+"""Pages of sign-in links and invitations. A link's GET shows a button, only POST does something.
+
+Mail scanners and link previews open addresses by GET; a single-use link must survive them.
+"""
+
+from __future__ import annotations
+
+from allauth.account.utils import perform_login
+from django.contrib import messages
+from django.contrib.auth.views import redirect_to_login
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_variables
+from django.views.decorators.http import require_http_methods
+
+from gateway.errors.service import ServiceError
+from gateway.models import User
+from gateway.services import links, members
+
+
+@never_cache
+@sensitive_variables("token")
+@require_http_methods(["GET", "HEAD", "POST"])
+def open_link(request: HttpRequest, token: str) -> HttpResponse:
+    """Sign the link's user in, once; a second factor is still asked for."""
+    if request.method == "POST":
+        try:
+            user = links.use_link(token=token)
+        except ServiceError as error:
+            return _refused(request, error)
+        return _signed_in(request, user)
+    link = links.find_link(token=token)
+    if link is None:
+        return _refused(request, ServiceError("token", "This link was used already or is too old. Ask for a new one."))
+    return render(request, "gateway/link.html", {"title": f"Sign in as {link.user.email}", "action": "Sign in"})
+
+
+@never_cache
+@sensitive_variables("token")
+@require_http_methods(["GET", "HEAD", "POST"])
+def open_invitation(request: HttpRequest, token: str) -> HttpResponse:
+    """Join the invitation's tenant: as a new user, who is then signed in, or signed in as the invited person."""
+    present = request.user if isinstance(request.user, User) else None
+    invitation = members.find_invitation(token=token)
+    if invitation is not None and present is None and members.has_user(invitation=invitation):
+        return redirect_to_login(request.path)
+    if request.method == "POST":
+        try:
+            membership = members.accept_invitation(token=token, user=present)
+        except ServiceError as error:
+            return _refused(request, error)
+        messages.success(request, f"You are a member of {membership.tenant.name} now.")
+        return redirect("/") if present else _signed_in(request, membership.user)
+    if invitation is None:
+        message = "This invitation was used already or is too old. Ask for a new one."
+        return _refused(request, ServiceError("token", message))
+    context = {"title": f"Join {invitation.tenant.name}", "action": f"Join as {invitation.role}"}
+    return render(request, "gateway/link.html", {**context, "text": f"This invitation is for {invitation.email}."})
+
+
+def _signed_in(request: HttpRequest, user: User) -> HttpResponse:
+    """Sign in through allauth, whose stages ask for a second factor where the user has one."""
+    response: HttpResponse = perform_login(request, user, email_verification="none", redirect_url="/")
+    return response
+
+
+def _refused(request: HttpRequest, error: ServiceError) -> HttpResponse:
+    return render(request, "gateway/link.html", {"title": "This link can't be used", "text": error.message}, status=410)

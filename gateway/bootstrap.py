@@ -1,0 +1,106 @@
+"""How a gateway's runtime is put together from the settings, and taken apart again in the other order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.db import connection
+
+from billing.ids import uuid7
+from billing.limits.memory import MemoryRateStore
+from billing.services.holds import end_leases_of_earlier_owners
+from billing.writer import open_writer
+from gateway.generation import leases
+from gateway.generation.sweep import SWEEP_INTERVAL, Sweep
+from gateway.home import HomeLock
+from gateway.runtime.engines import Engines
+from gateway.runtime.epoch import Epoch, EpochPoller
+from gateway.runtime.metrics import Metrics
+from gateway.runtime.principals import Principals
+from gateway.runtime.runtime import Parts, Runtime
+from gateway.runtime.snapshot import load_snapshot
+from gateway.runtime.threads import DatabaseThreads
+
+log = structlog.get_logger(__name__)
+
+
+async def open_runtime(home: Path | None = None) -> Runtime:
+    """Return a runtime with its loops running; whatever had been opened is closed again when a part fails.
+
+    On an embedded home (SQLite) its lock is taken first, and holds of earlier owners are given to the sweep at once.
+    """
+    async with AsyncExitStack() as stack:
+        incarnation = uuid7()
+        if settings.SLUICE_EMBEDDED:
+            lock = HomeLock.acquire(home or settings.SLUICE_HOME)
+            stack.callback(lock.release)
+        threads = DatabaseThreads()
+        stack.callback(threads.close)
+        own_threads = DatabaseThreads(2)  # what the gateway itself reads waits behind no client
+        stack.callback(own_threads.close)
+        if settings.SLUICE_EMBEDDED:
+            await threads.run(lambda: end_leases_of_earlier_owners(incarnation))
+        epoch = Epoch()
+        poller = EpochPoller(epoch)
+        stack.push_async_callback(poller.close)
+        await poller.start()
+        metrics = Metrics()
+        engines = Engines(metrics)
+        stack.push_async_callback(engines.close)
+        before = await epoch.current()
+        snapshot = await threads.run(lambda: load_snapshot(before))
+        engines.follow(snapshot.catalogue.all_deployments())
+        await engines.look()
+        writer = open_writer(connection.settings_dict)
+        stack.push_async_callback(writer.close)
+        parts = Parts(
+            writer=writer,
+            rates=MemoryRateStore(),
+            engines=engines,
+            epoch=epoch,
+            principals=Principals(epoch, threads),
+            threads=threads,
+            own_threads=own_threads,
+            metrics=metrics,
+        )
+        runtime = Runtime(parts, snapshot, incarnation)
+        stack.push_async_callback(runtime.principals.write_last_used)
+        sweep = Sweep(engine_of=engines.find, submit=writer.submit, threads=own_threads)
+
+        async def swept() -> None:
+            for how, count in (await sweep.turn()).items():
+                metrics.swept.labels(how).inc(count)
+
+        for loop in (
+            lambda: leases.keep_renewed(runtime),
+            lambda: leases.keep_fenced(runtime),
+            lambda: leases.follow_epoch(runtime),
+            engines.watch,
+            lambda: leases.each(SWEEP_INTERVAL, swept, "sweep"),
+            lambda: leases.each(leases.LAST_USED_INTERVAL, runtime.principals.write_last_used, "last_used"),
+        ):
+            stack.push_async_callback(_cancelled, asyncio.create_task(_logged(loop)))
+        runtime.on_close(stack.pop_all().aclose)
+    log.info("gateway_open", incarnation=str(incarnation), deployments=len(engines.entries()))
+    return runtime
+
+
+async def _logged(loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a loop; one that ends by an error says so."""
+    try:
+        await loop()
+    except Exception:
+        log.exception("loop_ended")
+        raise
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    """Cancel `task` and wait for its end."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,47 @@
+"""What a socket remembers of its own responses, so that `previous_response_id` continues them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from uuid import UUID
+
+from gateway.errors.refusal import Refusal
+from inference.types import Message
+
+MOST_RESPONSES = 32
+MOST_CHARACTERS = 1_000_000
+
+Turns = tuple[Message, ...]
+
+
+class Memory:
+    """The conversations that ended in this socket's latest responses; the oldest are forgotten first."""
+
+    def __init__(self, most_responses: int = MOST_RESPONSES, most_characters: int = MOST_CHARACTERS) -> None:
+        self._most_responses = most_responses
+        self._most_characters = most_characters
+        self._known: OrderedDict[str, tuple[UUID, Turns, int]] = OrderedDict()
+        self._characters = 0
+
+    def keep(self, response_id: str, project: UUID, turns: Turns) -> None:
+        """Remember `turns` as the conversation that `response_id` ended."""
+        size = sum(len(turn.content) for turn in turns)
+        self._known[response_id] = (project, turns, size)
+        self._characters += size
+        while len(self._known) > self._most_responses or self._characters > self._most_characters:
+            _, (_, _, gone) = self._known.popitem(last=False)
+            self._characters -= gone
+
+    def turns_of(self, response_id: str | None, project: UUID) -> Turns:
+        """The conversation that `response_id` ended, nothing for None; a Refusal if it isn't this project's."""
+        if response_id is None:
+            return ()
+        found = self._known.get(response_id)
+        if found is None or found[0] != project:
+            raise Refusal(
+                400,
+                "previous_response_not_found",
+                f"'{response_id}' is not among this connection's latest responses.",
+                param="previous_response_id",
+            )
+        return found[1]

@@ -1,0 +1,46 @@
+"""The way out of one websocket: whole events, each with its lane, and nothing after the end."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from gateway.edge.http import Send, encode
+from gateway.errors.refusal import Refusal
+
+
+class Outlet:
+    """Sends events while the socket is open; after `shut` it swallows them, since nobody reads."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._is_open = True
+
+    async def tell(self, event: dict[str, Any], stream_id: str | None) -> None:
+        """Send `event` on its lane."""
+        if self._is_open:
+            told = event if stream_id is None else {**event, "stream_id": stream_id}
+            await self._pass_on({"type": "websocket.send", "text": encode(told).decode()})
+
+    async def refuse(self, refusal: Refusal, request_id: UUID, stream_id: str | None) -> None:
+        """Send `refusal` as an error event."""
+        error = refusal.body(str(request_id))["error"]
+        if refusal.headers:
+            error["headers"] = refusal.headers
+        await self.tell({"type": "error", "status": refusal.status, "error": error}, stream_id)
+
+    async def close(self, code: int) -> None:
+        """Close the socket."""
+        if self._is_open:
+            self._is_open = False
+            await self._pass_on({"type": "websocket.close", "code": code})
+
+    async def _pass_on(self, message: dict[str, Any]) -> None:
+        try:
+            await self._send(message)
+        except OSError:  # what ASGI servers raise once the client is gone; its disconnect is on its way to `receive`
+            self._is_open = False
+
+    def shut(self) -> None:
+        """Send no more: the client closed."""
+        self._is_open = False

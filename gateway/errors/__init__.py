@@ -1,0 +1,1 @@
+"""How we say no: an operation's error, a request's refusal, an engine's fault."""

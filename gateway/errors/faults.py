@@ -1,0 +1,94 @@
+"""What other parts raise, as refusals of the API; and the faults that end a stream."""
+
+from __future__ import annotations
+
+from billing.limits.headers import rate_headers, retry_after
+from billing.limits.types import Impossible, Limited
+from billing.unit import format_credits
+from billing.writer.operations import Refused
+from gateway.errors.refusal import Refusal
+from inference.errors import EngineError, InvalidRequestError, OverloadedError
+from inference.types import EngineFault
+from routing.errors import RoutingError
+
+SETTLEMENT_PENDING = EngineFault(
+    "settlement_pending",
+    "The answer is complete, but its charge is not settled yet: it will stand at /v1/usage under this request's id.",
+)
+LEASE_LOST = EngineFault("lease_lost", "The gateway lost its claim on this request's credit.", retryable=True)
+LEDGER_SLOW = EngineFault(
+    "ledger_unavailable", "No more credit could be held in time, so the answer ends here.", retryable=True
+)
+READER_TOO_SLOW = EngineFault("reader_too_slow", "The answer was read too slowly, so it was ended.")
+DRAINING = EngineFault("server_draining", "The server is stopping, so the answer was ended.", retryable=True)
+INTERNAL = EngineFault("internal_error", "Something went wrong inside the server.", retryable=True)
+
+_SOON = {"retry-after": "1"}
+
+
+def refusal_of_route(error: RoutingError, plans: tuple[str, ...]) -> Refusal:
+    """Return the refusal for a request that can't be routed; `plans` have the model that the tenant's own lacks."""
+    message = error.message
+    if error.status == 403 and plans:
+        message = f"{message} It is part of {_listed(plans)}."
+    headers = _SOON if error.status == 503 else {}
+    param = "model" if error.status in {400, 403, 404} else None
+    return Refusal(error.status, error.code, message, param=param, headers=headers)
+
+
+def refusal_of_engine(error: EngineError) -> Refusal:
+    """Return the refusal for a request that the engine didn't take: nothing ran."""
+    if isinstance(error, InvalidRequestError):
+        return Refusal(400, error.code, error.message, param=error.param)
+    code = error.code if isinstance(error, OverloadedError) else "engine_unavailable"
+    return Refusal(503, code, error.message, headers=_SOON)
+
+
+def refusal_of_limit(decision: Limited | Impossible) -> Refusal:
+    """Return the refusal for a request that the rate store didn't let pass."""
+    if isinstance(decision, Impossible):
+        amounts = (decision.cost, decision.burst)
+        cost, burst = map(format_credits, amounts) if decision.name == "credits" else map(str, amounts)
+        message = f"This request needs {cost} {decision.name} at once; your plan's burst is {burst}."
+        return Refusal(400, "request_exceeds_burst", message, should_retry=False)
+    headers = {**dict(rate_headers(decision.states)), "retry-after": retry_after(decision.retry_us)}
+    if decision.name == "concurrency":
+        message = "Your plan's number of requests at the same time is reached."
+        return Refusal(429, "concurrency_limit_exceeded", message, headers=headers)
+    message = f"Your plan's rate of {decision.name} is reached: try again in {headers['retry-after']} s."
+    return Refusal(429, "rate_limit_exceeded", message, headers=headers)
+
+
+def refusal_of_hold(refused: Refused, least: int) -> Refusal:
+    """Return the refusal for a request that the wallet can't pay for."""
+    if refused.limit == "wallet_frozen":
+        return Refusal(403, "wallet_frozen", "Your credit is frozen: ask your operator why.")
+    available = format_credits(max(refused.available, 0))
+    message = f"This request needs at least {format_credits(least)} credits and {available} are available."
+    return Refusal(402, "credit_balance_exhausted", message, should_retry=False)
+
+
+def ledger_unavailable() -> Refusal:
+    """Return the refusal for when no credit can be held: nothing runs without it."""
+    return Refusal(503, "ledger_unavailable", "Credit can't be held right now.", headers=_SOON)
+
+
+def catalogue_unavailable() -> Refusal:
+    """Return the refusal for when it isn't known what the catalogue and the prices are now."""
+    return Refusal(503, "catalogue_unavailable", "The catalogue can't be read right now.", headers=_SOON)
+
+
+def database_busy() -> Refusal:
+    """Return the refusal for when more questions wait for the database than it answers."""
+    return Refusal(503, "database_unavailable", "Too much waits for the database right now.", headers=_SOON)
+
+
+def draining() -> Refusal:
+    """Return the refusal of a gateway that is about to stop."""
+    return Refusal(503, "server_draining", "This server is about to stop.", headers=_SOON)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    if len(names) == 1:
+        return f"the plan {names[0]}"
+    return f"the plans {', '.join(names[:-1])} and {names[-1]}"

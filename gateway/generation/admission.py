@@ -1,0 +1,173 @@
+"""From an intent to a held request: route, prepare, price, limit, hold (DESIGN §3, steps 3 to 6)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import structlog
+
+from billing.writer.errors import WriterError
+from billing.writer.operations import Held, Refused, Reserve
+from gateway.errors.faults import draining, ledger_unavailable, refusal_of_engine, refusal_of_hold, refusal_of_route
+from gateway.errors.refusal import Refusal
+from gateway.generation.intent import Intent
+from gateway.generation.limits import Limits
+from gateway.generation.meter import Meter
+from gateway.generation.privacy import end_user_digest
+from gateway.runtime.principal import Principal
+from gateway.runtime.snapshot import Snapshot
+from inference.engine import Engine
+from inference.errors import EngineError
+from inference.types import GenerationRequest, Prepared
+from routing.errors import RoutingError
+from routing.routes import route as choose_route
+from routing.types import Route, RouteQuery
+
+if TYPE_CHECKING:
+    from gateway.runtime.runtime import Runtime
+
+PREPARE_SECONDS = 10.0
+RESERVE_SECONDS = 5.0
+HOLD_LEASE_SECONDS = 30.0
+SLOW_SECONDS = 0.25  # a reserve that took this long: extensions will, too
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request whose credit is held and whose rates are taken: it may run."""
+
+    id: UUID
+    principal: Principal
+    intent: Intent
+    route: Route
+    engine: Engine
+    prepared: Prepared
+    meter: Meter
+    limits: Limits
+    lease_until: float  # on the loop's clock; the database's lease ends later
+
+
+async def admit(runtime: Runtime, principal: Principal, intent: Intent, request_id: UUID) -> Admitted:
+    """Return the request ready to run, or raise a Refusal with everything given back."""
+    if runtime.is_draining:
+        raise draining()
+    snapshot = await runtime.current_snapshot()
+    route = find_route(runtime, snapshot, principal, intent)
+    engine = runtime.engines.get(route.deployment)
+    card = snapshot.prices.get(route.rate_card)
+    if engine is None or card is None:
+        log.error("route_without_engine_or_card", deployment=route.deployment_name, rate_card=route.rate_card)
+        raise Refusal(503, "no_ready_deployment", f"{route.model} can't be served right now.")
+    prepared = await prepare(engine, principal, intent, request_id)
+    meter = Meter(
+        card,
+        principal.multiplier_bp,
+        prompt_tokens=prepared.prompt_tokens,
+        exact=prepared.exact,
+        max_output=prepared.max_output,
+        slice_tokens=principal.slice_tokens,
+    )
+    wish = meter.first(principal.credit_bucket.burst)
+    reserve = Reserve(
+        request=request_id,
+        wallet=principal.wallet,
+        amount=wish.amount,
+        least=wish.least,
+        owner=runtime.incarnation,
+        deployment=route.deployment,
+        card_version=card.id,
+        tenant=principal.tenant,
+        project=principal.project,
+        api_key=principal.api_key,
+        model=route.model,
+        multiplier_bp=principal.multiplier_bp,
+        user=principal.user,
+        facts={
+            "endpoint": intent.endpoint,
+            "task": route.task,
+            "route": route.explain(),
+            "end_user": end_user_digest(principal.tenant, intent.end_user),
+        },
+    )
+    limits = Limits(runtime.rates, principal, request_id)
+    await limits.take(wish.amount)
+    try:
+        lease_from = asyncio.get_running_loop().time()
+        held = await _hold(runtime, reserve)
+    except BaseException:
+        runtime.supervise(limits.give_back())
+        raise
+    meter.granted(held.total)
+    if asyncio.get_running_loop().time() - lease_from > SLOW_SECONDS:
+        meter.ask_early()
+    return Admitted(
+        id=request_id,
+        principal=principal,
+        intent=intent,
+        route=route,
+        engine=engine,
+        prepared=prepared,
+        meter=meter,
+        limits=limits,
+        lease_until=lease_from + HOLD_LEASE_SECONDS,
+    )
+
+
+def find_route(runtime: Runtime, snapshot: Snapshot, principal: Principal, intent: Intent) -> Route:
+    """Return where `intent` goes, or raise the Refusal that says why nowhere. Touches nothing: also the dry run."""
+    query = RouteQuery(
+        model=intent.model,
+        kind=intent.kind.value,
+        plan=principal.plan,
+        plan_default_task=principal.default_task,
+        allowed_models=principal.allowed_models,
+        task=intent.task,
+        prompt_characters=intent.characters,
+        max_output=intent.sampling.max_tokens,
+        has_schema=intent.has_schema,
+    )
+    try:
+        return choose_route(query, snapshot.catalogue, runtime.engines.usable, load=runtime.engines.load)
+    except RoutingError as error:
+        raise refusal_of_route(error, snapshot.plans_of(error.model)) from error
+
+
+async def prepare(engine: Engine, principal: Principal, intent: Intent, request_id: UUID) -> Prepared:
+    """Return the request as the engine tokenised it, or raise the Refusal for why it can't."""
+    request = GenerationRequest(
+        id=request_id.hex,
+        tenant=str(principal.tenant),
+        domain=str(principal.tenant),
+        kind=intent.kind,
+        weight=principal.weight,
+        messages=intent.messages,
+        inputs=intent.inputs,
+        truncate=intent.truncate,
+        sampling=intent.sampling,
+    )
+    try:
+        async with asyncio.timeout(PREPARE_SECONDS):
+            return await engine.prepare(request)
+    except EngineError as error:
+        raise refusal_of_engine(error) from error
+    except TimeoutError as error:
+        raise refusal_of_engine(EngineError("The engine didn't answer in time.")) from error
+
+
+async def _hold(runtime: Runtime, reserve: Reserve) -> Held:
+    """Return the answer of a hold that was made, or raise a Refusal; the writer releases one that came too late."""
+    try:
+        async with asyncio.timeout(RESERVE_SECONDS):
+            answer = await runtime.writer.submit(reserve)
+    except (WriterError, TimeoutError) as error:
+        log.warning("reserve_failed", error=str(error) or type(error).__name__)
+        raise ledger_unavailable() from error
+    if isinstance(answer, Refused):
+        raise refusal_of_hold(answer, reserve.least)
+    assert isinstance(answer, Held), answer
+    return answer

@@ -1,0 +1,69 @@
+"""The bounded way from a generation to whoever writes it to a client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from gateway.generation.outcome import Outcome
+from inference.types import Delta, Started, Vector
+
+GenerationEvent = Started | Delta | Vector | Outcome
+
+MOST_UNREAD = 1 << 20  # characters
+
+
+class Mailbox:
+    """Events in order, for one reader. Deltas that wait are joined into one, so a slow reader costs only their text."""
+
+    def __init__(self, most_unread: int = MOST_UNREAD) -> None:
+        self._events: deque[GenerationEvent] = deque()
+        self._reader: asyncio.Future[None] | None = None  # set where an Event would cost a token three times as much
+        self._most_unread = most_unread
+        self._parts: list[str] = []  # texts of the unread Delta at the end of `_events`
+        self._unread = 0
+
+    @property
+    def is_overfull(self) -> bool:
+        """True when more text waits than a reader may leave lying."""
+        return self._unread > self._most_unread
+
+    def put(self, event: GenerationEvent) -> None:
+        """Add `event` at the end."""
+        if isinstance(event, Delta):
+            self._unread += len(event.text)
+            if self._parts:
+                self._parts.append(event.text)
+                self._events[-1] = event
+            else:
+                self._parts = [event.text]
+                self._events.append(event)
+        else:
+            self._close_delta()
+            self._events.append(event)
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    async def get(self) -> GenerationEvent:
+        """Wait for the next event and take it out."""
+        while not self._events:
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        if len(self._events) == 1:
+            self._close_delta()
+        event = self._events.popleft()
+        if isinstance(event, Delta):
+            self._unread -= len(event.text)
+        return event
+
+    def _close_delta(self) -> None:
+        """Give the unread Delta at the end its whole text; the next one starts anew."""
+        if self._parts:
+            last = self._events[-1]
+            assert isinstance(last, Delta)
+            if len(self._parts) > 1:
+                self._events[-1] = Delta("".join(self._parts), last.usage)
+            self._parts = []

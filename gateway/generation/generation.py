@@ -1,0 +1,373 @@
+"""One generation from admission to settlement: the service that ties routing, billing and engines together.
+
+A supervised task owns the engine's stream, the hold and the settlement; whoever writes the answer to a client only
+reads `Generation.events`. The task ends by itself, whatever its reader does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
+
+import structlog
+
+from billing.limits.types import BucketState
+from billing.writer.errors import WriterError
+from billing.writer.operations import Extend, Held, Refused, Settle
+from gateway.errors import faults
+from gateway.errors.refusal import Refusal
+from gateway.generation.admission import Admitted, admit, prepare
+from gateway.generation.events import GenerationEvent, Mailbox
+from gateway.generation.intent import Intent
+from gateway.generation.meter import Wish
+from gateway.generation.outcome import Outcome
+from gateway.generation.settlement import close_hold, closing, end_of, exact_end
+from gateway.runtime.principal import Principal
+from inference.errors import EngineError, UnpreparedError, UnreachableError
+from inference.types import Delta, EngineFault, Event, Finished, FinishReason, Started, Usage, Vector
+from routing.types import Route
+
+if TYPE_CHECKING:
+    from gateway.runtime.runtime import Runtime
+
+REFUSAL_GRACE = 0.25  # an engine that refuses does so at once: wait that long to answer with a status
+CANCEL_SECONDS = 10.0  # an engine that was told to stop and says nothing is left to the sweep
+EXTEND_RETRY_SECONDS = 0.2
+
+log = structlog.get_logger(__name__)
+
+
+async def start_generation(runtime: Runtime, principal: Principal, intent: Intent, request_id: UUID) -> Generation:
+    """Return the running generation of `intent`, its credit held and its rates taken.
+
+    Raise `Refusal` when it may not or can't run: then nothing is held, taken or charged.
+    """
+    arrived_at = asyncio.get_running_loop().time()
+    with runtime.gate.admitting(principal):
+        generation = Generation(runtime, await admit(runtime, principal, intent, request_id), arrived_at)
+        generation.start()
+    await generation.accepted()
+    return generation
+
+
+class Generation:
+    """A request that runs: what is known of it, and its events."""
+
+    def __init__(self, runtime: Runtime, admitted: Admitted, arrived_at: float) -> None:
+        self.id = admitted.id
+        self.principal = admitted.principal
+        self.intent = admitted.intent
+        self.route: Route = admitted.route
+        self.prompt_tokens = admitted.prepared.prompt_tokens
+        self.created = (admitted.id.int >> 80) // 1000  # Unix seconds, from the uuid7
+        self.lease_until = admitted.lease_until
+        self._runtime = runtime
+        self.engine = admitted.engine
+        self._prepared = admitted.prepared
+        self._meter = admitted.meter
+        self._limits = admitted.limits
+        self._allowed = self._meter.allowed
+        self._mailbox = Mailbox()
+        self._opened = asyncio.Event()
+        self._refusal: Refusal | None = None
+        self._fault: EngineFault | None = None
+        self._is_cancelled = False
+        self._is_ended = False
+        self._extending = False
+        self._patience: asyncio.Timeout | None = None
+        self._arrived_at = arrived_at
+        self._first_at: float | None = None
+
+    # -- for whoever writes the answer ----------------------------------------------------------------------------
+
+    @property
+    def rate_states(self) -> tuple[BucketState, ...]:
+        """The tenant's buckets after this request was taken from them."""
+        return self._limits.states
+
+    def charge_so_far(self, usage: Usage) -> int:
+        """Return the µcr that `usage` costs under this request's rate card."""
+        return self._meter.charge(usage)
+
+    async def events(self) -> AsyncGenerator[GenerationEvent, None]:
+        """Yield what happens, `Outcome` last: by then the charge is settled and the rates are given back."""
+        while True:
+            event = await self._mailbox.get()
+            yield event
+            if isinstance(event, Outcome):
+                return
+
+    def client_left(self) -> None:
+        """Stop the engine; what it generated until then is settled exactly."""
+        self.cancel(None)
+
+    # -- for the runtime ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to run."""
+        self._runtime.entered(self)
+        self._runtime.supervise(self._run())
+
+    async def accepted(self) -> None:
+        """Return when the engine has begun, or after `REFUSAL_GRACE`; raise the Refusal if it didn't take it."""
+        try:
+            try:
+                async with asyncio.timeout(REFUSAL_GRACE):
+                    await self._opened.wait()
+            except TimeoutError:
+                if self._refusal is None:
+                    return
+                await self._opened.wait()  # what was held is still being given back
+        except asyncio.CancelledError:
+            self.client_left()
+            raise
+        if self._refusal is not None:
+            raise self._refusal
+
+    def cancel(self, fault: EngineFault | None) -> None:
+        """Stop the engine; `fault` says why, None that the client left."""
+        if self._is_cancelled or self._is_ended:
+            return
+        self._is_cancelled = True
+        self._fault = fault
+        if self._patience is not None:
+            self._patience.reschedule(asyncio.get_running_loop().time() + CANCEL_SECONDS)
+            self._runtime.supervise(self.engine.cancel(self.id.hex))
+
+    def checkpoint(self) -> Mapping[str, int]:
+        """The classes that would be charged if this process died now."""
+        return self._meter.usage.classes()
+
+    async def renew_limits(self) -> None:
+        """Keep the concurrency place."""
+        await self._limits.renew()
+
+    # -- the task -------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        structlog.contextvars.bind_contextvars(request_id=str(self.id))
+        outcome = Outcome(FinishReason.ERROR, Usage(), None, error=faults.INTERNAL)
+        charge = 0
+        try:
+            finished = await self._generate()
+            self._is_ended = True
+            if finished is None:
+                charge = self._meter.charge(self._meter.usage)
+                outcome = self._pending(FinishReason.ERROR, self._meter.usage)
+            else:
+                charge, outcome = await self._settle(finished)
+        except Exception:
+            # Nothing is known for sure: the hold is left to the sweep, which asks the engine.
+            log.exception("generation_failed")
+            charge = self._meter.charge(self._meter.usage)
+        finally:
+            self._is_ended = True
+            try:
+                await self._leave(charge)
+            finally:
+                self._opened.set()
+                self._mailbox.put(outcome)
+        self._report(outcome)
+
+    async def _generate(self) -> Finished | None:
+        """Run the request on its engine; None when it isn't known how that ended: the sweep will ask."""
+        if self._is_cancelled:
+            return Finished(FinishReason.CANCELLED, Usage())
+        try:
+            async with asyncio.timeout(None) as self._patience:
+                return await self._relay_prepared()
+        except TimeoutError:
+            log.warning("engine_silent_after_cancel")
+            return None
+
+    async def _relay_prepared(self) -> Finished | None:
+        try:
+            return await self._relay()
+        except UnpreparedError as error:
+            if self._opened.is_set():
+                raise
+            first = error
+        # The engine forgot the prompt (it keeps it for a while only): once more, if it still fits the hold.
+        try:
+            again = await prepare(self.engine, self.principal, self.intent, self.id)
+        except Refusal as refusal:
+            return self._refused(refusal)
+        if again.prompt_tokens > self._prepared.prompt_tokens:
+            return self._refused(faults.refusal_of_engine(EngineError(first.message)))
+        if self._is_cancelled:
+            return Finished(FinishReason.CANCELLED, Usage())
+        self._prepared = again
+        try:
+            return await self._relay()
+        except UnpreparedError as error:
+            if self._opened.is_set():
+                raise
+            return self._refused(faults.refusal_of_engine(EngineError(error.message)))
+
+    async def _relay(self) -> Finished | None:
+        """Pass the engine's events on and return the last; a refusal before the first ends the request unrun.
+
+        None when nobody answered, so that it isn't known whether anything ran.
+        """
+        stream = self.engine.generate(self._prepared, *self._allowed)
+        try:
+            async with aclosing(cast("AsyncGenerator[Event, None]", stream)) as events:
+                async for event in events:
+                    if isinstance(event, Finished):
+                        return event
+                    self._note(event)
+        except UnpreparedError:
+            raise
+        except EngineError as error:
+            if not self._opened.is_set():
+                finished = self._refused(faults.refusal_of_engine(error))
+                return None if isinstance(error, UnreachableError) else finished
+            fault = EngineFault(error.code, error.message, retryable=True)
+            return Finished(FinishReason.ERROR, self._meter.usage, fault, exact=False)
+        raise RuntimeError("the engine's stream ended without Finished")
+
+    def _refused(self, refusal: Refusal) -> Finished:
+        """Note that the engine didn't take the request: nothing ran."""
+        self._refusal = refusal
+        fault = EngineFault(refusal.code, refusal.message, retryable=refusal.status == 503)
+        return Finished(FinishReason.ERROR, Usage(), fault)
+
+    def _note(self, event: Event) -> None:
+        match event:
+            case Started():
+                self._meter.started(event.cached_tokens)
+                if self._meter.max_output and self._meter.allowed != self._allowed:
+                    self._runtime.supervise(self._allow())
+            case Delta():
+                self._meter.used(event.usage)
+                if event.text and self._first_at is None:
+                    self._note_first()
+            case Vector():
+                self._note_first()
+            case Finished():
+                raise AssertionError("Finished is the relay's")
+        self._opened.set()
+        self._mailbox.put(event)
+        if self._mailbox.is_overfull:
+            self.cancel(faults.READER_TOO_SLOW)
+        wish = None if self._extending or not self._meter.max_output else self._meter.wish()
+        if wish is not None:
+            self._extending = True
+            self._runtime.supervise(self._extend(wish))
+
+    def _note_first(self) -> None:
+        if self._first_at is None:
+            self._first_at = asyncio.get_running_loop().time()
+
+    async def _allow(self) -> None:
+        """Tell the engine what it may generate, where that changed."""
+        allowed = self._meter.allowed
+        if allowed != self._allowed:
+            self._allowed = allowed
+            await self.engine.extend(self.id.hex, *allowed)
+
+    async def _extend(self, wish: Wish) -> None:
+        """Hold more credit and raise the engine's allowance; the last one when there is no more to hold."""
+        operation = Extend(request=self.id, wallet=self.principal.wallet, amount=wish.amount, least=wish.least)
+        try:
+            while not self._is_ended:
+                try:
+                    answer = await self._runtime.writer.submit(operation)
+                except WriterError as error:
+                    log.warning("extend_failed", error=str(error))
+                    await asyncio.sleep(EXTEND_RETRY_SECONDS)
+                    continue
+                if isinstance(answer, Held):
+                    self._meter.extended(wish, answer.total)
+                elif isinstance(answer, Refused):
+                    self._meter.refused()
+                elif not self._is_ended:
+                    self.cancel(faults.LEASE_LOST)
+                if not self._is_ended:
+                    await self._allow()
+                return
+        finally:
+            self._extending = False
+
+    # -- its end --------------------------------------------------------------------------------------------------
+
+    async def _settle(self, finished: Finished) -> tuple[int, Outcome]:
+        """Close the hold; return what to leave taken from the credit bucket, and the outcome."""
+        if not finished.exact:
+            finished = await exact_end(self.engine, self.id, finished)
+        reason, error, sluice_reason = end_of(finished, self._fault, is_exhausted=self._meter.is_exhausted)
+        operation = closing(
+            self.id,
+            self.principal.wallet,
+            finished,
+            card=self._meter.card,
+            multiplier_bp=self._meter.multiplier_bp,
+            facts=self._facts(error.code if error else sluice_reason or reason.value),
+        )
+        usage = finished.usage if isinstance(operation, Settle) else Usage()
+        charge = operation.charge if isinstance(operation, Settle) else 0
+        answer = await close_hold(self._runtime.writer, operation)
+        if answer is None:
+            return charge, self._pending(reason, usage)
+        if isinstance(operation, Settle):
+            self._runtime.metrics.settled(self.route.model, operation.classes, charge)
+        outcome = Outcome(
+            reason,
+            usage,
+            answer.charge,
+            sluice_reason=sluice_reason,
+            error=error,
+            available=answer.posted - answer.held,
+            ttft_ms=self._ttft_ms(),
+            duration_ms=self._duration_ms(),
+        )
+        return answer.charge, outcome
+
+    def _pending(self, reason: FinishReason, usage: Usage) -> Outcome:
+        self._runtime.metrics.settlements_pending.inc()
+        return Outcome(
+            reason,
+            usage,
+            None,
+            error=faults.SETTLEMENT_PENDING,
+            ttft_ms=self._ttft_ms(),
+            duration_ms=self._duration_ms(),
+        )
+
+    async def _leave(self, charge: int) -> None:
+        """Stop renewing, free the tenant's place, and leave `charge` taken of its credit bucket."""
+        self._runtime.left(self)
+        if self._refusal is not None:
+            await self._limits.give_back()
+        else:
+            await self._limits.close(charge)
+
+    def _facts(self, finish: str) -> dict[str, Any]:
+        return {
+            "finish": finish[:40],
+            "ttft_ms": self._ttft_ms(),
+            "duration_ms": self._duration_ms(),
+        }
+
+    def _ttft_ms(self) -> int | None:
+        return None if self._first_at is None else round((self._first_at - self._arrived_at) * 1000)
+
+    def _duration_ms(self) -> int:
+        return round((asyncio.get_running_loop().time() - self._arrived_at) * 1000)
+
+    def _report(self, outcome: Outcome) -> None:
+        reason = outcome.error.code if outcome.error else outcome.sluice_reason or outcome.reason.value
+        self._runtime.metrics.generation_ended(self.route.model, reason, outcome)
+        log.info(
+            "generation_ended",
+            model=self.route.model,
+            deployment=self.route.deployment_name,
+            reason=reason,
+            usage=outcome.usage.classes(),
+            charge=outcome.charge,
+            ttft_ms=outcome.ttft_ms,
+            duration_ms=outcome.duration_ms,
+        )

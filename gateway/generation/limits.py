@@ -1,0 +1,91 @@
+"""What one request takes of its tenant's rates, and how it goes back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+from billing.limits.types import BucketState, Lease, Limited, RateStore, Take, Taken
+from gateway.errors.faults import refusal_of_limit
+from gateway.runtime.principal import Principal
+
+LEASE_US = 30_000_000
+FULL_RETRY_US = 1_000_000
+
+
+class Gate:
+    """A cap on each tenant's requests in this process, so that a flood costs neither tokenising nor a round trip."""
+
+    def __init__(self) -> None:
+        self._inside: Counter[UUID] = Counter()
+
+    def __len__(self) -> int:
+        return self._inside.total()
+
+    def inside(self, tenant: UUID) -> int:
+        """How many requests of `tenant` are in this process."""
+        return self._inside[tenant]
+
+    def enter(self, principal: Principal) -> None:
+        """Count one more request of the principal's tenant, or raise a 429 Refusal at its plan's concurrency."""
+        if self._inside[principal.tenant] >= principal.concurrency:
+            raise refusal_of_limit(Limited("concurrency", FULL_RETRY_US, ()))
+        self._inside[principal.tenant] += 1
+
+    def leave(self, principal: Principal) -> None:
+        """Count one less."""
+        self._inside[principal.tenant] -= 1
+        if not self._inside[principal.tenant]:
+            del self._inside[principal.tenant]
+
+    @contextmanager
+    def admitting(self, principal: Principal) -> Iterator[None]:
+        """Be inside from here on; left again only when the block raises."""
+        self.enter(principal)
+        try:
+            yield
+        except BaseException:
+            self.leave(principal)
+            raise
+
+
+class Limits:
+    """The buckets and the concurrency place of one request."""
+
+    def __init__(self, store: RateStore, principal: Principal, request_id: UUID) -> None:
+        self._store = store
+        self._principal = principal
+        self._taken = 0
+        self._lease = Lease(
+            key=f"{{{principal.tenant}}}:concurrency",
+            limit=principal.concurrency,
+            holder=request_id.hex,
+            ttl_us=LEASE_US,
+        )
+        self.states: tuple[BucketState, ...] = ()
+
+    async def take(self, amount: int) -> None:
+        """Take one request, `amount` µcr and a concurrency place, or raise a 429 or 400 Refusal and take nothing."""
+        takes = [Take(self._principal.request_bucket, 1), Take(self._principal.credit_bucket, amount)]
+        decision = await self._store.take(takes, self._lease)
+        if not isinstance(decision, Taken):
+            raise refusal_of_limit(decision)
+        self._taken = amount
+        self.states = decision.states
+
+    async def renew(self) -> None:
+        """Keep the concurrency place."""
+        await self._store.renew(self._lease)
+
+    async def give_back(self) -> None:
+        """Undo `take`: nothing ran."""
+        await self._store.adjust(self._principal.request_bucket, -1)
+        await self.close(0)
+
+    async def close(self, charge: int) -> None:
+        """Leave exactly `charge` taken from the credit bucket and free the concurrency place."""
+        if charge != self._taken:
+            await self._store.adjust(self._principal.credit_bucket, charge - self._taken)
+        await self._store.give_back(self._lease)

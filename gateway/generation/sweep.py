@@ -1,0 +1,195 @@
+"""The sweep: holds whose gateway let its lease run out are closed by what the engine knows of them.
+
+Finished is settled exactly, NothingRan released. While an engine still runs a request or can't be reached, its hold
+stays orphaned (the credit held) and is asked about again, for at most 15 minutes. What is lost, or takes longer, is
+settled at its last checkpoint and marked as an estimate. An estimate is corrected when its worker comes back within the
+24 hours that it keeps its record and that says Finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import structlog
+from django.utils import timezone
+
+from billing.models import Rate, RateCardVersion
+from billing.rating import CardPrices
+from billing.services.holds import OrphanedHold, take_expired
+from billing.writer.errors import WriterError
+from billing.writer.estimates import Estimate, estimates_since
+from billing.writer.operations import Answer, Release, Settle, Settled, TrueUp
+from gateway.generation.settlement import closing, correction
+from gateway.runtime.threads import DatabaseThreads
+from inference.engine import Engine
+from inference.errors import EngineError
+from inference.types import Evidence, Finished, FinishReason, Lost, NothingRan, Running, Usage
+
+SWEEP_INTERVAL = 10.0
+EVIDENCE_SECONDS = 2.0
+EVIDENCE_WINDOW = timedelta(minutes=15)
+RECORD_WINDOW = timedelta(hours=24)  # how long a worker's record knows a request
+BATCH = 1000
+ESTIMATES = 100  # looked at in one turn; the next one goes on behind them
+AT_ONCE = 32
+
+log = structlog.get_logger(__name__)
+
+
+class Sweep:
+    """Closes orphaned holds and corrects estimates.
+
+    `engine_of` finds a deployment's engine, `submit` applies what was decided.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine_of: Callable[[UUID], Engine | None],
+        submit: Callable[[Settle | Release | TrueUp], Awaitable[Answer]],
+        threads: DatabaseThreads,
+        clock: Callable[[], datetime] = timezone.now,
+    ) -> None:
+        self._engine_of = engine_of
+        self._submit = submit
+        self._threads = threads
+        self._clock = clock
+        self._cards: dict[UUID, CardPrices] = {}
+        self._places = asyncio.Semaphore(AT_ONCE)
+        self._after: UUID | None = None  # the last estimate that was looked at
+        self._lost: set[UUID] = set()  # estimates whose worker knows no more than we do
+
+    async def turn(self) -> Counter[str]:
+        """Look at every hold whose lease is over, then at some estimates.
+
+        Returns how many holds were settled, released, estimated or left waiting, and how many estimates corrected.
+        """
+        orphans = await self._threads.run(lambda: take_expired(BATCH))
+        found = Counter(await asyncio.gather(*(self._close(orphan) for orphan in orphans)))
+        return found + await self._correct_estimates()
+
+    async def _close(self, orphan: OrphanedHold) -> str:
+        async with self._places:
+            try:
+                operation = await self._decide(orphan)
+                answer = await self._submit(operation) if operation is not None else None
+            except WriterError as error:
+                log.warning("sweep_failed", request=str(orphan.request), error=str(error))
+                return "waiting"
+            except Exception:  # one hold that can't be understood must not keep the others, or the corrections, open
+                log.exception("sweep_failed", request=str(orphan.request))
+                return "waiting"
+        if operation is None:
+            return "waiting"
+        if not isinstance(answer, Settled):
+            return "closed_by_another"
+        how = "released" if isinstance(operation, Release) else "settled" if operation.exact else "estimated"
+        log.info("hold_swept", request=str(orphan.request), how=how, charge=answer.charge)
+        return how
+
+    async def _decide(self, orphan: OrphanedHold) -> Settle | Release | None:
+        """Return what closes the hold now, or None while better evidence may still come."""
+        evidence = await self._evidence(orphan.deployment, orphan.request)
+        is_over = self._clock() - orphan.orphaned_at >= EVIDENCE_WINDOW
+        match evidence:
+            case Finished(exact=True):
+                finished = evidence
+            case NothingRan():
+                return Release(request=orphan.request, wallet=orphan.wallet, facts={"finish": "nothing_ran"})
+            case Lost():
+                finished = _estimate(_checkpoint(orphan))
+            case Running(usage=usage) if is_over:
+                finished = _estimate(usage)
+            case _ if is_over:
+                finished = _estimate(_checkpoint(orphan))
+            case _:
+                return None
+        return closing(
+            orphan.request,
+            orphan.wallet,
+            finished,
+            card=await self._card(orphan.card_version),
+            multiplier_bp=orphan.multiplier_bp,
+            facts={"finish": finished.reason.value if finished.exact else "lost"},
+        )
+
+    async def _evidence(self, deployment: UUID, request: UUID) -> Evidence | None:
+        """Return what the engine says of the request, None when nobody answers."""
+        engine = self._engine_of(deployment)
+        if engine is None:
+            return None
+        try:
+            async with asyncio.timeout(EVIDENCE_SECONDS):
+                return await engine.usage_of(request.hex)
+        except (EngineError, TimeoutError) as error:
+            log.info("no_evidence", request=str(request), error=str(error) or type(error).__name__)
+            return None
+
+    async def _correct_estimates(self) -> Counter[str]:
+        """Ask about the next estimates of the last 24 hours, and correct those whose end is known now."""
+        since = self._clock() - RECORD_WINDOW
+        after = self._after
+        page = await self._threads.run(lambda: estimates_since(since, after=after, limit=ESTIMATES))
+        self._after = page[-1].request if len(page) == ESTIMATES else None
+        oldest = int(since.timestamp() * 1000) << 80
+        self._lost = {request for request in self._lost if request.int >= oldest}
+        silent: set[UUID] = set()
+        asked = [estimate for estimate in page if estimate.request not in self._lost]
+        return Counter(
+            how for how in await asyncio.gather(*(self._correct(one, silent) for one in asked)) if how is not None
+        )
+
+    async def _correct(self, estimate: Estimate, silent: set[UUID]) -> str | None:
+        """Return "corrected" when the estimate was; a deployment that says nothing is asked no more in this turn."""
+        async with self._places:
+            if estimate.deployment in silent:
+                return None
+            evidence = await self._evidence(estimate.deployment, estimate.request)
+            if evidence is None:
+                silent.add(estimate.deployment)
+            elif isinstance(evidence, Lost | NothingRan):
+                self._lost.add(estimate.request)
+            if not isinstance(evidence, Finished) or not evidence.exact:
+                return None
+            operation = correction(
+                estimate.request,
+                estimate.wallet,
+                evidence,
+                card=await self._card(estimate.card_version),
+                multiplier_bp=estimate.multiplier_bp,
+            )
+            try:
+                answer = await self._submit(operation)
+            except WriterError as error:
+                log.warning("true_up_failed", request=str(estimate.request), error=str(error))
+                return None
+        if not isinstance(answer, Settled):
+            return None
+        log.info("estimate_corrected", request=str(estimate.request), before=estimate.charge, charge=answer.charge)
+        return "corrected"
+
+    async def _card(self, version: UUID) -> CardPrices:
+        """Return the prices that the hold was made under; a published version never changes."""
+        if version not in self._cards:
+            self._cards[version] = await self._threads.run(lambda: prices_of(version))
+        return self._cards[version]
+
+
+def prices_of(version_id: UUID) -> CardPrices:
+    """Return the prices of one card version."""
+    version = RateCardVersion.objects.get(pk=version_id)
+    rates = Rate.objects.filter(version=version).values_list("tier_min_context", "usage_class", "rate")
+    return CardPrices.build(version.pk, version.request_fee, rates)
+
+
+def _checkpoint(orphan: OrphanedHold) -> Usage:
+    """Return the last usage that the hold's gateway kept."""
+    return Usage(**orphan.checkpoint)
+
+
+def _estimate(usage: Usage) -> Finished:
+    return Finished(FinishReason.ERROR, usage, exact=False)

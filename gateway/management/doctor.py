@@ -1,0 +1,142 @@
+"""What is configured, what is reachable, and how to mend what is not."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+from django.conf import settings
+from django.core.checks import Error, Warning, run_checks  # noqa: A004 - Django's name
+from django.db import DatabaseError, connection
+from django.db.migrations.executor import MigrationExecutor
+from django_scopes import scopes_disabled
+
+from billing import triggers
+from billing.models import PlanVersion, RateCardVersion
+from gateway.models import APIKey
+from gateway.runtime import epoch_triggers
+from gateway.services.worker_specs import WorkerSpecError, worker_spec
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """One thing looked at: fine, or what to do about it."""
+
+    subject: str
+    finding: str
+    mend: str = ""
+
+    @property
+    def is_fine(self) -> bool:
+        return not self.mend
+
+
+def examine(base_url: str) -> Iterator[Symptom]:
+    """Yield everything worth knowing, from the ground up; later parts are left out when the ground is missing."""
+    yield Symptom("home", f"{settings.SLUICE_HOME} ({settings.SLUICE_ENV})")
+    yield from _checks()
+    grounded = True
+    for symptom in _database():
+        grounded = grounded and symptom.is_fine
+        yield symptom
+    if grounded:
+        yield from _catalogue()
+    yield from _engine()
+    yield _gateway(base_url)
+
+
+def _checks() -> Iterator[Symptom]:
+    problems = [message for message in run_checks() if isinstance(message, Error | Warning)]
+    for problem in problems:
+        yield Symptom("settings", str(problem.msg), str(problem.hint or "see docs/settings.md"))
+    if not problems:
+        yield Symptom("settings", "nothing that can't be right")
+
+
+def database_problem() -> str:
+    """Return what keeps the database from being used and how to mend it, or an empty string."""
+    found = _grounds()
+    return "" if found.is_fine else f"{found.subject} {found.finding}: {found.mend}"
+
+
+def _grounds() -> Symptom:
+    name = f"{connection.vendor} ({connection.settings_dict['NAME']})"
+    driver = cast("Any", connection).Database
+    try:
+        # Past the pool, which answers with a timeout instead of the reason.
+        driver.connect(**_parameters()).close()
+        executor = MigrationExecutor(connection)
+        unapplied = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    except (DatabaseError, driver.Error) as error:
+        return Symptom("database", f"{name}: {' '.join(str(error).split())}", "start it, or correct DATABASE_URL")
+    finally:
+        connection.close()
+    if unapplied:
+        return Symptom("database", f"{name}: {len(unapplied)} migrations not applied", "run `manage.py setup`")
+    return Symptom("database", f"{name}: migrated")
+
+
+def _parameters() -> dict[str, Any]:
+    parameters: dict[str, Any] = connection.get_connection_params()
+    if connection.vendor != "postgresql":
+        return {"database": parameters["database"]}
+    return {name: value for name, value in parameters.items() if name not in {"pool", "cursor_factory"}}
+
+
+def _database() -> Iterator[Symptom]:
+    grounds = _grounds()
+    yield grounds
+    if not grounds.is_fine:
+        return
+    lacking = [*triggers.missing(connection), *epoch_triggers.missing()]
+    if lacking:
+        yield Symptom("triggers", f"missing: {', '.join(lacking)}", "run `manage.py setup`: it installs them anew")
+    else:
+        yield Symptom("triggers", "all in place")
+
+
+def _catalogue() -> Iterator[Symptom]:
+    plans = PlanVersion.objects.values("plan").distinct().count()
+    prices = RateCardVersion.objects.exclude(published_at=None).values("card").distinct().count()
+    fix = "" if plans and prices else "run `manage.py setup`, or make them in the admin"
+    yield Symptom("plans and prices", f"{plans} plans, {prices} rate cards", fix)
+    with scopes_disabled():
+        keys = APIKey.objects.filter(revoked_at=None).count()
+    yield Symptom("API keys", f"{keys} not revoked", "" if keys else "make one in the admin or on the tenant's page")
+    try:
+        spec = worker_spec("local")
+    except WorkerSpecError as error:
+        yield Symptom("models", str(error), "correct the deployment's options in the admin")
+        return
+    if not spec.engines:
+        yield Symptom("models", "none", "run `manage.py models add <hub id | folder | GGUF file>`")
+    for engine in spec.engines:
+        there = Path(engine.source).exists()
+        fix = "" if there else "the folder is gone: `manage.py models add` brings it back"
+        yield Symptom(f"model {engine.model}", engine.source, fix)
+
+
+def _engine() -> Iterator[Symptom]:
+    for module in ("torch", "transformers", "safetensors"):
+        if find_spec(module) is None:
+            yield Symptom("engine", f"{module} is not installed", "install the `engine` extra: pip install '.[engine]'")
+            return
+    yield Symptom("engine", "torch and transformers are installed")
+
+
+def _gateway(base_url: str) -> Symptom:
+    try:
+        with urllib.request.urlopen(f"{base_url}/readyz", timeout=3) as answer:  # noqa: S310 - the operator's own URL
+            json.load(answer)
+    except urllib.error.HTTPError as error:
+        reason = error.read().decode(errors="replace")[:300]
+        return Symptom("gateway", f"{base_url} is up but not ready: {reason}", "wait for the worker, or see its log")
+    except (urllib.error.URLError, TimeoutError, ConnectionError, ValueError) as error:
+        return Symptom("gateway", f"{base_url} doesn't answer ({error})", "run `make run`, or give --base-url")
+    return Symptom("gateway", f"{base_url} is ready")

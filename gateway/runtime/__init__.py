@@ -1,0 +1,1 @@
+"""What one gateway process keeps open while it serves."""

@@ -1,0 +1,174 @@
+"""The engines behind this gateway: one per deployment of the catalogue, opened and closed as the catalogue changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import structlog
+
+from gateway.home import worker_endpoint
+from gateway.runtime.metrics import Metrics
+from inference.engine import Engine, EngineSpec, open_engine
+from inference.types import Health
+from routing.catalogue import DeploymentEntry
+
+HEALTH_INTERVAL = 0.5
+HEALTH_TIMEOUT = 2.0
+CONNECT_INTERVAL = 0.1
+
+log = structlog.get_logger(__name__)
+
+
+def spec_of(entry: DeploymentEntry) -> EngineSpec:
+    """Return how to reach `entry`'s engine."""
+    if entry.backend == "worker":
+        return EngineSpec(deployment=str(entry.id), backend="worker", endpoint=worker_endpoint(entry.node))
+    return EngineSpec(deployment=str(entry.id), backend=entry.backend, options=entry.options)
+
+
+@dataclass(slots=True)
+class EngineEntry:
+    """An open engine, its deployment, the generations that run on it, and its health as last seen."""
+
+    deployment: DeploymentEntry
+    spec: EngineSpec
+    engine: Engine
+    generations: int = 0
+    health: Health = field(default_factory=lambda: Health(ready=False, reason="not heard from yet"))
+
+
+class Engines:
+    """The open engines by deployment id. `usable` and `load` answer routing from the last health, without waiting.
+
+    An engine whose deployment left the catalogue takes nothing new and is closed when nothing runs on it any more.
+    """
+
+    def __init__(self, metrics: Metrics, opener: Callable[[EngineSpec], Engine] = open_engine) -> None:
+        self._metrics = metrics
+        self._open = opener
+        self._entries: dict[UUID, EngineEntry] = {}
+        self._retired: list[EngineEntry] = []
+        self._unopened: dict[UUID, str] = {}  # why, by deployment
+
+    def get(self, deployment: UUID) -> Engine | None:
+        """Return the deployment's engine, or None when the catalogue doesn't have it."""
+        entry = self._entries.get(deployment)
+        return entry.engine if entry else None
+
+    def find(self, deployment: UUID) -> Engine | None:
+        """Return the deployment's engine also when it is about to be closed: it may still know of a request."""
+        entries = (entry for entry in self._all() if entry.deployment.id == deployment)
+        return next((entry.engine for entry in entries), None)
+
+    def entries(self) -> tuple[EngineEntry, ...]:
+        """Every open engine."""
+        return tuple(self._entries.values())
+
+    def usable(self, deployment: UUID) -> str:
+        """Return why `deployment` can't take work now, or nothing."""
+        entry = self._entries.get(deployment)
+        if entry is None:
+            return self._unopened.get(deployment, "not open")
+        return "" if entry.health.ready else entry.health.reason or "not ready"
+
+    def load(self, deployment: UUID) -> int:
+        """Return how many requests the deployment had when last seen."""
+        entry = self._entries[deployment]
+        return max(entry.health.running + entry.health.waiting, entry.generations)
+
+    def entered(self, engine: Engine) -> None:
+        """Count one more generation on `engine`."""
+        for entry in self._all():
+            if entry.engine is engine:
+                entry.generations += 1
+
+    def left(self, engine: Engine) -> None:
+        """Count one less."""
+        for entry in self._all():
+            if entry.engine is engine:
+                entry.generations -= 1
+
+    def any_ready(self) -> bool:
+        """True when some deployment takes work."""
+        return any(entry.health.ready for entry in self._entries.values())
+
+    def follow(self, deployments: Iterable[DeploymentEntry]) -> None:
+        """Have exactly the engines of `deployments` open, leaving those that didn't change alone.
+
+        Waits for none of them: a new one takes work once `look` has found it ready. One that can't be opened as it is
+        written in the catalogue takes none, and leaves the others alone.
+        """
+        wanted = {entry.id: entry for entry in deployments}
+        for identifier, entry in list(self._entries.items()):
+            new = wanted.get(identifier)
+            if new is None or spec_of(new) != entry.spec:
+                self._retired.append(self._entries.pop(identifier))
+                self._metrics.deployment_gone(entry.deployment.name)
+            elif new != entry.deployment:
+                entry.deployment = new
+        self._unopened = {}
+        for identifier, deployment in wanted.items():
+            if identifier not in self._entries:
+                spec = spec_of(deployment)
+                try:
+                    engine = self._open(spec)
+                except Exception as error:
+                    log.exception("deployment_not_opened", deployment=deployment.name)
+                    self._unopened[identifier] = f"can't be opened: {type(error).__name__}"
+                else:
+                    self._entries[identifier] = EngineEntry(deployment, spec, engine)
+
+    async def look(self) -> None:
+        """Ask every engine for its health, all at once, and close those that nobody needs any more."""
+        await asyncio.gather(*(self._refresh(entry) for entry in self.entries()))
+        await self._close_retired()
+
+    async def connected(self, seconds: float) -> bool:
+        """Wait until every engine is ready; False when some aren't after `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not all(entry.health.ready for entry in self._entries.values()):
+                    await asyncio.sleep(CONNECT_INTERVAL)
+                    await self.look()
+        except TimeoutError:
+            return False
+        return True
+
+    async def watch(self) -> None:
+        """Look at every engine each `HEALTH_INTERVAL` seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(HEALTH_INTERVAL)
+            await self.look()
+
+    async def close(self) -> None:
+        """Close every engine."""
+        entries = list(self._all())
+        self._entries, self._retired = {}, []
+        for entry in entries:
+            await entry.engine.close()
+
+    def _all(self) -> Iterator[EngineEntry]:
+        yield from self._entries.values()
+        yield from self._retired
+
+    async def _close_retired(self) -> None:
+        done = [entry for entry in self._retired if not entry.generations]
+        self._retired = [entry for entry in self._retired if entry.generations]
+        for entry in done:
+            await entry.engine.close()
+
+    async def _refresh(self, entry: EngineEntry) -> None:
+        try:
+            health = await asyncio.wait_for(entry.engine.health(), HEALTH_TIMEOUT)
+        except TimeoutError:
+            health = Health(ready=False, reason="no answer")
+        except Exception as error:  # noqa: BLE001 - one sick engine must not hide the others
+            health = Health(ready=False, reason=str(error) or type(error).__name__)
+        if health.ready != entry.health.ready:
+            log.info("deployment_ready" if health.ready else "deployment_not_ready", deployment=entry.deployment.name)
+        entry.health = health
+        if self._entries.get(entry.deployment.id) is entry:
+            self._metrics.deployment_seen(entry.deployment.name, health)

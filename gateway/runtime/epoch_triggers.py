@@ -1,0 +1,149 @@
+"""Database triggers that raise the catalogue epoch with every write to what gateways cache.
+
+Whoever writes these tables (admin, services, SQL by hand), the bump is part of the same transaction: see
+docs/decisions/0001-epoch-by-trigger.md. The reader's side is `gateway.runtime.epoch`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from django.apps import apps
+from django.db import connection, transaction
+
+EVENTS = ("insert", "update", "delete")
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A model whose rows gateways cache: which events bump, and which columns alone don't."""
+
+    model: str
+    events: tuple[str, ...] = EVENTS
+    only: tuple[str, ...] = ()
+    besides: tuple[str, ...] = ()
+
+
+WATCHED = (
+    Watched("gateway.APIKey", besides=("last_used_at",)),
+    Watched("gateway.Membership"),
+    Watched("gateway.Tenant"),
+    Watched("gateway.Project"),
+    Watched("gateway.User", events=("update", "delete"), only=("is_active",)),
+    Watched("billing.Subscription", besides=("granted_until",)),
+    Watched("billing.Plan"),
+    Watched("billing.PlanVersion"),
+    Watched("billing.RateCard"),
+    Watched("billing.RateCardVersion"),
+    Watched("billing.Rate"),
+    Watched("routing.PublicModel"),
+    Watched("routing.Deployment"),
+    Watched("routing.RouteRule"),
+    Watched("routing.RouteTarget"),
+)
+
+_FUNCTION = """
+CREATE OR REPLACE FUNCTION gateway_bump_epoch() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    -- once per transaction is enough: every bump of it becomes visible at the same commit
+    IF current_setting('sluice.epoch_bumped', true) IS DISTINCT FROM pg_current_xact_id()::text THEN
+        INSERT INTO gateway_catalogueepoch AS row (id, epoch) VALUES (1, 1)
+            ON CONFLICT (id) DO UPDATE SET epoch = row.epoch + 1;
+        PERFORM set_config('sluice.epoch_bumped', pg_current_xact_id()::text, true);
+    END IF;
+    RETURN NULL;
+END $$
+"""
+
+# No upsert: inside a trigger SQLite lets the outer statement's conflict rule override it.
+_BUMP = """
+    UPDATE gateway_catalogueepoch SET epoch = epoch + 1 WHERE id = 1;
+    INSERT INTO gateway_catalogueepoch (id, epoch)
+        SELECT 1, 1 WHERE NOT EXISTS (SELECT 1 FROM gateway_catalogueepoch WHERE id = 1);
+"""
+
+
+def install() -> None:
+    """Make the installed triggers be exactly the expected ones, and the epoch's row exist. Repeatable.
+
+    Tables that are not migrated yet are left out; the next call takes them in.
+    """
+    from gateway.models import CatalogueEpoch
+
+    tables = set(connection.introspection.table_names())
+    if CatalogueEpoch._meta.db_table not in tables:
+        return
+    expected = {name: sql for name, table, sql in _expected() if table in tables}
+    present = _present()
+    with transaction.atomic(), connection.cursor() as cursor:
+        if connection.vendor == "postgresql" and not expected.keys() <= present.keys():
+            cursor.execute(_FUNCTION)
+        for name, table in present.items():
+            if name not in expected:
+                cursor.execute(_drop(name, table))
+        for name, sql in expected.items():
+            if name not in present:
+                cursor.execute(sql)
+        CatalogueEpoch.objects.get_or_create(id=1)
+
+
+def missing() -> list[str]:
+    """Return the names of triggers that should exist and don't: empty when the installation is whole."""
+    present = _present()
+    return [name for name, _, _ in _expected() if name not in present]
+
+
+def install_after_migrate(**_: Any) -> None:
+    """Receive `post_migrate`: altering a table on SQLite drops its triggers without a word."""
+    install()
+
+
+def _expected() -> Iterator[tuple[str, str, str]]:
+    """Yield (name, table, statement) of each trigger. The name holds the definition's digest: a change renames it."""
+    for watched in WATCHED:
+        options = apps.get_model(watched.model)._meta
+        table = options.db_table
+        columns = [field.column for field in options.concrete_fields if field.column not in watched.besides]
+        chosen = [column for column in columns if not watched.only or column in watched.only]
+        for event in watched.events:
+            body = _statement(table, event, chosen)
+            digest = hashlib.sha256(body.encode()).hexdigest()[:8]
+            name = f"epoch_{table}_{event}_{digest}"
+            yield name, table, body.replace("{name}", name)
+
+
+def _statement(table: str, event: str, columns: list[str]) -> str:
+    if connection.vendor == "postgresql":
+        changed = " OR ".join(f'OLD."{column}" IS DISTINCT FROM NEW."{column}"' for column in columns)
+        when = f"WHEN ({changed})" if event == "update" else ""
+        # Deferred: the row's lock is taken at the very end, so no two transactions can wait for each other over it.
+        return (
+            f'CREATE CONSTRAINT TRIGGER {{name}} AFTER {event} ON "{table}" '
+            f"DEFERRABLE INITIALLY DEFERRED FOR EACH ROW {when} EXECUTE FUNCTION gateway_bump_epoch()"
+        )
+    changed = " OR ".join(f'OLD."{column}" IS NOT NEW."{column}"' for column in columns)
+    when = f"WHEN {changed}" if event == "update" else ""
+    return f'CREATE TRIGGER {{name}} AFTER {event} ON "{table}" FOR EACH ROW {when} BEGIN {_BUMP} END'
+
+
+def _present() -> dict[str, str]:
+    """Return the installed epoch triggers as name → table."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute(
+                "SELECT t.tgname, c.relname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid "
+                "JOIN pg_namespace n ON n.oid = c.relnamespace "
+                "WHERE NOT t.tgisinternal AND starts_with(t.tgname, 'epoch_') AND n.nspname = current_schema()"
+            )
+        else:
+            cursor.execute(
+                "SELECT name, tbl_name FROM sqlite_master WHERE type = 'trigger' AND substr(name, 1, 6) = 'epoch_'"
+            )
+        return dict(cursor.fetchall())
+
+
+def _drop(name: str, table: str) -> str:
+    return f'DROP TRIGGER "{name}" ON "{table}"' if connection.vendor == "postgresql" else f'DROP TRIGGER "{name}"'

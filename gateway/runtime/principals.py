@@ -1,0 +1,284 @@
+"""Who is asking: keys and sessions resolved by one query, kept in memory while the catalogue epoch stands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import structlog
+from django.db.models import FilteredRelation, Q, QuerySet
+from django.utils import timezone
+
+from billing.limits.types import Bucket
+from billing.models import Subscription
+from gateway.errors.faults import catalogue_unavailable
+from gateway.errors.refusal import Refusal
+from gateway.models import APIKey, Membership, Project
+from gateway.runtime.epoch import Epoch, EpochStaleError
+from gateway.runtime.principal import Principal
+from gateway.runtime.threads import DatabaseThreads
+from gateway.services.keys import digest_of
+
+if TYPE_CHECKING:
+    from gateway.runtime.runtime import Runtime
+
+MOST_ENTRIES = 10_000
+LAST_USED_EVERY = timedelta(minutes=1)
+INFERENCE_ROLES = (Membership.Role.OWNER, Membership.Role.ADMIN, Membership.Role.MEMBER)
+
+log = structlog.get_logger(__name__)
+
+
+async def by_key(runtime: Runtime, secret: str) -> Principal:
+    """Return who holds the API key `secret`; raise Refusal 401, 403, or 503 when nothing can be known."""
+    return await runtime.principals.by_key(secret)
+
+
+async def by_session(runtime: Runtime, user_id: UUID, project_id: UUID) -> Principal:
+    """Return the signed-in user as the project's principal; raise Refusal 403, or 503 when nothing can be known."""
+    return await runtime.principals.by_session(user_id, project_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Denied:
+    """A refusal that is kept like a principal (an exception would keep its traceback)."""
+
+    status: int
+    code: str
+    message: str
+
+    def refusal(self) -> Refusal:
+        return Refusal(self.status, self.code, self.message)
+
+
+_INVALID = _Denied(401, "invalid_api_key", "This API key is not valid.")
+_REVOKED = _Denied(401, "api_key_revoked", "This API key was revoked.")
+_EXPIRED = _Denied(401, "api_key_expired", "This API key has expired.")
+_INACTIVE = _Denied(403, "tenant_inactive", "This account is not active.")
+_NO_PROJECT = _Denied(403, "project_inactive", "This project is not active.")
+_NO_PLAN = _Denied(403, "no_subscription", "This account has no plan.")
+_NO_MEMBER = _Denied(403, "not_a_member", "You have no access to this project.")
+
+_Answer = Principal | _Denied
+
+
+class Principals:
+    """Answers by key or session from memory; what isn't there takes one query, shared by all who wait for it.
+
+    An entry is valid only while the epoch that was read before its query is the current one. Unknown keys are kept
+    apart, so that guessing can't push real ones out.
+    """
+
+    def __init__(self, epoch: Epoch, threads: DatabaseThreads, most: int = MOST_ENTRIES) -> None:
+        self._epoch = epoch
+        self._threads = threads
+        self._known = _Cache(most)
+        self._denied = _Cache(most)
+        self._waiting: dict[tuple[int, object], asyncio.Future[_Answer]] = {}
+        self._used: set[UUID] = set()
+        self._written: dict[UUID, datetime] = {}
+
+    async def by_key(self, secret: str) -> Principal:
+        """Return the key's principal, noting that it was used."""
+        digest = digest_of(secret)
+        principal = await self._resolve(digest, lambda: load_by_key(digest))
+        if principal.expires_at is not None and principal.expires_at <= timezone.now():
+            raise _EXPIRED.refusal()
+        assert principal.api_key is not None
+        self._used.add(principal.api_key)
+        return principal
+
+    async def by_session(self, user: UUID, project: UUID) -> Principal:
+        """Return the user's principal in the project, if its role may spend the tenant's credit."""
+        return await self._resolve((user, project), lambda: load_by_session(user, project))
+
+    async def write_last_used(self) -> None:
+        """Write when keys were last used: one statement for all, each key at most once a minute, no epoch raised."""
+        now = timezone.now()
+        self._written = {key: at for key, at in self._written.items() if now - at < LAST_USED_EVERY}
+        due = self._used - self._written.keys()
+        if not due:
+            return
+        await self._threads.run(lambda: APIKey.objects.unscoped().filter(id__in=due).update(last_used_at=now))
+        self._used -= due
+        self._written.update(dict.fromkeys(due, now))
+
+    async def _resolve(self, name: object, load: Callable[[], _Answer]) -> Principal:
+        try:
+            epoch = await self._epoch.current()
+        except EpochStaleError as error:
+            raise catalogue_unavailable() from error
+        answer = self._known.get(name, epoch) or self._denied.get(name, epoch)
+        if answer is None:
+            answer = await self._load_once(name, epoch, load)
+        if isinstance(answer, _Denied):
+            raise answer.refusal()
+        return answer
+
+    async def _load_once(self, name: object, epoch: int, load: Callable[[], _Answer]) -> _Answer:
+        waiting = self._waiting.get((epoch, name))
+        if waiting is None:
+            waiting = asyncio.ensure_future(self._load(name, epoch, load))
+            self._waiting[epoch, name] = waiting
+            waiting.add_done_callback(lambda _: self._waiting.pop((epoch, name)))
+        try:
+            return await asyncio.shield(waiting)
+        except Refusal:
+            raise
+        except Exception as error:
+            log.warning("principal_unreadable", error=str(error))
+            message = "Access can't be checked right now."
+            raise Refusal(503, "database_unavailable", message, headers={"retry-after": "1"}) from error
+
+    async def _load(self, name: object, epoch: int, load: Callable[[], _Answer]) -> _Answer:
+        answer = await self._threads.run(load)
+        cache = self._denied if isinstance(answer, _Denied) else self._known
+        cache.put(name, epoch, answer)
+        return answer
+
+
+class _Cache:
+    """The most recently used answers, each with the epoch that was current before it was read."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._entries: OrderedDict[object, tuple[int, _Answer]] = OrderedDict()
+
+    def get(self, name: object, epoch: int) -> _Answer | None:
+        entry = self._entries.get(name)
+        if entry is None or entry[0] != epoch:
+            return None
+        self._entries.move_to_end(name)
+        return entry[1]
+
+    def put(self, name: object, epoch: int, answer: _Answer) -> None:
+        self._entries[name] = (epoch, answer)
+        self._entries.move_to_end(name)
+        if len(self._entries) > self._most:
+            self._entries.popitem(last=False)
+
+
+def load_by_key(digest: str) -> _Answer:
+    """Return the principal of the key with `digest`, by one query."""
+    row = _first(
+        _with_terms(APIKey.objects.unscoped().filter(digest=digest)), "project_id", "project__is_active", *_KEY
+    )
+    if row is None:
+        return _INVALID
+    if row["revoked_at"] is not None:
+        return _REVOKED
+    return _principal(
+        row,
+        project=row["project_id"],
+        project_is_active=row["project__is_active"],
+        api_key=row["id"],
+        scopes=frozenset(row["scopes"]),
+        expires_at=row["expires_at"],
+    )
+
+
+def load_by_session(user: UUID, project: UUID) -> _Answer:
+    """Return the user's principal in the project, by one query."""
+    projects = Project.objects.unscoped().filter(
+        id=project,
+        tenant__memberships__user=user,
+        tenant__memberships__user__is_active=True,
+        tenant__memberships__is_active=True,
+        tenant__memberships__role__in=INFERENCE_ROLES,
+    )
+    row = _first(_with_terms(projects), "id", "is_active")
+    if row is None:
+        return _NO_MEMBER
+    return _principal(row, project=row["id"], project_is_active=row["is_active"], user=user)
+
+
+_KEY = ("id", "scopes", "expires_at", "revoked_at")
+_TERMS = {
+    name: f"subscription__version__{name}"
+    for name in (
+        "multiplier_bp",
+        "weight",
+        "concurrency",
+        "slice_tokens",
+        "allowed_models",
+        "default_task",
+        "request_limit",
+        "request_period_s",
+        "request_burst",
+        "credit_limit",
+        "credit_period_s",
+        "credit_burst",
+    )
+}
+
+
+def _with_terms(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Join the tenant's active subscription and its wallet, where it has them."""
+    active = Q(tenant__subscriptions__state=Subscription.State.ACTIVE)
+    joined: QuerySet[Any] = rows.annotate(
+        subscription=FilteredRelation("tenant__subscriptions", condition=active),
+        wallet=FilteredRelation("tenant__wallets", condition=Q(tenant__wallets__name="main")),
+    )
+    return joined
+
+
+def _first(rows: QuerySet[Any], *columns: str) -> dict[str, Any] | None:
+    terms = ("subscription__version_id", "subscription__version__plan__slug", *_TERMS.values())
+    shared = ("tenant_id", "tenant__slug", "tenant__is_active", "wallet__id")
+    row: dict[str, Any] | None = rows.order_by().values(*columns, *shared, *terms).first()
+    return row
+
+
+def _principal(
+    row: dict[str, Any],
+    *,
+    project: UUID,
+    project_is_active: bool,
+    api_key: UUID | None = None,
+    user: UUID | None = None,
+    scopes: frozenset[str] = frozenset(),
+    expires_at: datetime | None = None,
+) -> _Answer:
+    if not row["tenant__is_active"]:
+        return _INACTIVE
+    if not project_is_active:
+        return _NO_PROJECT
+    tenant = row["tenant_id"]
+    if row["subscription__version_id"] is None or row["wallet__id"] is None:
+        return _NO_PLAN
+    terms = {name: row[column] for name, column in _TERMS.items()}
+
+    def bucket(name: str, prefix: str) -> Bucket:
+        return Bucket(
+            key=f"{{{tenant}}}:{name}",
+            name=name,
+            limit=terms[f"{prefix}_limit"],
+            period_us=terms[f"{prefix}_period_s"] * 1_000_000,
+            burst=terms[f"{prefix}_burst"],
+        )
+
+    return Principal(
+        tenant=tenant,
+        tenant_slug=row["tenant__slug"],
+        project=project,
+        wallet=row["wallet__id"],
+        api_key=api_key,
+        user=user,
+        scopes=scopes,
+        expires_at=expires_at,
+        plan=row["subscription__version__plan__slug"],
+        plan_version=row["subscription__version_id"],
+        multiplier_bp=terms["multiplier_bp"],
+        weight=terms["weight"],
+        concurrency=terms["concurrency"],
+        slice_tokens=terms["slice_tokens"],
+        allowed_models=frozenset(terms["allowed_models"]),
+        default_task=terms["default_task"],
+        request_bucket=bucket("requests", "request"),
+        credit_bucket=bucket("credits", "credit"),
+    )

@@ -1,0 +1,56 @@
+"""The threads on which the data plane's few ORM reads run, away from the event loop and from Django's own threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from django.db import connections
+
+from gateway.errors.faults import database_busy
+
+MOST_WAITING = 256
+
+T = TypeVar("T")
+
+
+class DatabaseThreads:
+    """A small pool of threads; a call gives its connection back (or closes it) before it returns.
+
+    Clients decide how often they ask, so at most `most` calls are there at once: keys that nobody knows, tried by the
+    thousand, cost those who try them an error and not everybody else the gateway's memory and time.
+    """
+
+    def __init__(self, size: int = 4, most: int = MOST_WAITING) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=size, thread_name_prefix="gateway-database")
+        self._most = most
+        self._inside = 0
+        self._mutex = threading.Lock()
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Return `function()`, called on one of the threads; a Refusal (503) when too many calls wait."""
+        with self._mutex:
+            if self._inside >= self._most:
+                raise database_busy()
+            self._inside += 1
+        work = self._executor.submit(_with_connections_closed, function)
+        work.add_done_callback(self._leave)  # and not when the caller gives up: it may still be waiting then
+        return await asyncio.wrap_future(work)
+
+    def _leave(self, _: object) -> None:
+        with self._mutex:
+            self._inside -= 1
+
+    def close(self) -> None:
+        """Wait for what runs and end the threads."""
+        self._executor.shutdown(wait=True)
+
+
+def _with_connections_closed(function: Callable[[], T]) -> T:
+    try:
+        return function()
+    finally:
+        connections.close_all()

@@ -1,0 +1,189 @@
+"""From a deployment's config to a model that is ready to serve."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inference.config import EngineConfig
+from inference.core.step import Row, StepPlan
+from inference.errors import ModelRefusedError
+from inference.execution.backend import CausalBackend, LoadedModel, Runner
+from inference.types import Kind, SamplingParams
+
+if TYPE_CHECKING:
+    import torch
+
+UNSTATED_CONTEXT = 2048  # where neither the model nor the deployment names one
+
+
+def load_model(config: EngineConfig, *, threads: int = 0) -> LoadedModel:
+    """Load what `config` names and return it ready to serve; raise ModelRefusedError with the reason when it can't be.
+
+    `threads` > 0 sets torch's thread count for this process. Copies and downloads go under the folder in
+    `config.options["cache"]`, by default `$SLUICE_HOME/cache`; `config.options["packed_linears"]` False keeps the own
+    decoder's weights in torch's layout.
+    """
+    if config.architecture == "fake":
+        from inference.architectures.fake import load_fake_model
+
+        return load_fake_model(config)
+    import torch
+
+    if threads > 0:
+        torch.set_num_threads(threads)
+    from transformers.utils import logging
+
+    from inference.sources.resolve import resolve
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()  # what matters is refused with its reason or stands in the details
+    folder = resolve(config.source, cache_folder(config))
+    with torch.inference_mode():
+        if _is_encoder(config, folder):
+            return _load_encoder(config, folder)
+        return _load_causal(config, folder)
+
+
+def cache_folder(config: EngineConfig) -> Path:
+    """Where dense copies and downloads of this deployment go."""
+    named = config.options.get("cache")
+    return Path(named) if named else Path(os.environ.get("SLUICE_HOME", "var")) / "cache"
+
+
+def _is_encoder(config: EngineConfig, folder: Path) -> bool:
+    """A sentence-transformers folder, or a model whose class is no causal language model."""
+    if config.architecture != "auto":
+        return config.architecture == "encoder"
+    if (folder / "modules.json").is_file():
+        return True
+    names = json.loads((folder / "config.json").read_text()).get("architectures") or [""]
+    name = str(names[0])
+    return name.endswith("ForMaskedLM") or (name.endswith("Model") and not name.endswith("LMHeadModel"))
+
+
+def _read_config(folder: Path) -> Any:
+    """The folder's transformers config."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder)
+    except (ValueError, OSError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelRefusedError(f"{folder}: the config can't be read: {reason}") from error
+
+
+def _load_causal(config: EngineConfig, folder: Path) -> LoadedModel:
+    from inference.architectures import decoder
+    from inference.execution.kv_cache import KVCache
+    from inference.execution.linear import packs
+    from inference.execution.processor import compute_dtype
+    from inference.execution.runner import CPURunner
+
+    model_config = _read_config(folder)
+    dtype, dtype_text = compute_dtype(config.dtype, _stored_dtype(model_config))
+    details = {"folder": str(folder), "dtype": dtype_text, "device": "cpu"}
+    positions = getattr(model_config.get_text_config(), "max_position_embeddings", None)
+    limit = int(positions or config.max_context or UNSTATED_CONTEXT)
+    why_not = decoder.unsupported(model_config)
+    model: CausalBackend
+    if config.architecture == "decoder" and why_not is not None:
+        raise ModelRefusedError(f"the own decoder can't run {folder.name}: {why_not}")
+    if config.architecture != "transformers" and why_not is None:
+        packed = bool(config.options.get("packed_linears", True)) and packs(dtype)
+        model = decoder.Decoder(model_config, folder, dtype, packed=packed)
+        details["linears"] = "packed by oneDNN" if packed else "plain torch"
+        details["architecture"] = f"own decoder ({model_config.model_type})"
+    else:
+        from inference.architectures.transformers import TransformersModel
+
+        proved = TransformersModel.load(model_config, folder, dtype, config.block_size)
+        model, limit = proved, min(limit, proved.max_context or limit)
+        details["architecture"] = f"transformers ({model_config.model_type})"
+        details["proof"] = proved.proof
+    if config.max_context:
+        limit = min(limit, config.max_context)
+    blocks = -(-config.kv_tokens // config.block_size) + 1
+    cache = KVCache(model.spec, blocks, config.block_size)
+    details["kv"] = f"{config.kv_tokens} tokens, up to {cache.nbytes / 1e6:.0f} MB"
+    runner = CPURunner(causal=(model, cache), limit=limit)
+    _try(runner, model.vocab_size, folder)
+    return LoadedModel(
+        runner=runner,
+        kinds=frozenset({Kind.CHAT}),
+        max_context=limit,
+        max_input=limit - 1,
+        vocab_size=model.vocab_size,
+        eos_ids=_eos_ids(model_config, folder),
+        kv_blocks=blocks,
+        block_size=config.block_size,
+        vector_width=0,
+        tokenizer_folder=folder,
+        details=details,
+    )
+
+
+def _try(runner: Runner, vocabulary: int, folder: Path) -> None:
+    """Run one step with the first and the last token; raise ModelRefusedError where weights and config don't agree.
+
+    It also makes what a first step makes, so that no request waits for that.
+    """
+    row = Row(0, "load", (0, vocabulary - 1), 0, (1,), True, 0, SamplingParams(temperature=0.0), 0)
+    try:
+        runner.launch(StepPlan(0, (row,))).wait()
+    except Exception as error:  # whatever a model raises, none of it may end the worker
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelRefusedError(f"{folder}: the model fails in its first step: {reason}") from error
+
+
+def _load_encoder(config: EngineConfig, folder: Path) -> LoadedModel:
+    from inference.architectures.encoder import Encoder
+    from inference.execution.processor import compute_dtype
+    from inference.execution.runner import CPURunner
+
+    model_config = _read_config(folder)
+    dtype, dtype_text = compute_dtype(config.dtype, _stored_dtype(model_config))
+    encoder = Encoder.load(folder, dtype)
+    limit = min(encoder.max_input, config.max_context or encoder.max_input)
+    return LoadedModel(
+        runner=CPURunner(encoder=encoder, limit=limit),
+        kinds=frozenset({Kind.EMBEDDING}),
+        max_context=limit,
+        max_input=limit,
+        vocab_size=encoder.vocab_size,
+        eos_ids=frozenset(),
+        kv_blocks=0,
+        block_size=config.block_size,
+        vector_width=encoder.width,
+        tokenizer_folder=folder,
+        details={
+            "folder": str(folder),
+            "dtype": dtype_text,
+            "device": "cpu",
+            "architecture": f"encoder ({model_config.model_type})",
+            "pooling": encoder.pooling_text,
+        },
+    )
+
+
+def _stored_dtype(model_config: Any) -> torch.dtype:
+    """The checkpoint's number format: float32 where its config says nothing."""
+    import torch
+
+    stored = getattr(model_config, "dtype", None)
+    return stored if isinstance(stored, torch.dtype) else torch.float32
+
+
+def _eos_ids(model_config: Any, folder: Path) -> frozenset[int]:
+    """Every id that ends a generation, from the generation config and the model config."""
+    ids: set[int] = set()
+    path = folder / "generation_config.json"
+    generation = json.loads(path.read_text()) if path.is_file() else {}
+    for value in (generation.get("eos_token_id"), getattr(model_config.get_text_config(), "eos_token_id", None)):
+        if isinstance(value, int):
+            ids.add(value)
+        elif value is not None:
+            ids.update(int(item) for item in value)
+    return frozenset(ids)

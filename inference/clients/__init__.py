@@ -1,0 +1,1 @@
+"""The gateway's end of each kind of engine."""

@@ -1,0 +1,1 @@
+"""How a model gets here: folder, GGUF file, hub id, first models."""

@@ -1,0 +1,70 @@
+"""``python -m inference.sources.fetch``: bring a model to this machine and say what it is, as one JSON object.
+
+A process of its own, since it may need torch (GGUF conversion) and its caller, a management command, must not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from inference.errors import ModelRefusedError
+
+
+def name_of(source: str) -> str:
+    """Return what a model from `source` is called: the folder, the file without its ending, the hub's name alone."""
+    path = Path(source).expanduser()
+    if path.exists():
+        return path.stem if path.is_file() else path.resolve().name
+    return source.partition("@")[0].rpartition("/")[2]
+
+
+def describe(folder: Path, name: str = "") -> dict[str, Any]:
+    """Return kinds and context length of the model in `folder`, from its files alone; raise ModelRefusedError."""
+    config = json.loads((folder / "config.json").read_text())
+    architectures = config.get("architectures") or []
+    pooled = (folder / "modules.json").is_file() or (folder / "1_Pooling").is_dir()
+    if pooled:
+        kinds = ["embedding"]
+    elif any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in architectures):
+        kinds = ["chat"]
+    else:
+        names = ", ".join(architectures) or "its config names no architecture"
+        raise ModelRefusedError(f"{folder} is no causal language model: {names}")
+    context = int(config.get("max_position_embeddings") or config.get("n_positions") or 2048)
+    settings = folder / "sentence_bert_config.json"
+    if pooled and settings.is_file():
+        context = int(json.loads(settings.read_text()).get("max_seq_length") or context)
+    return {"name": name or folder.name, "folder": str(folder.absolute()), "kinds": kinds, "context_length": context}
+
+
+def main() -> int:
+    """Fetch `source`, or the first models, into `home`; print the result, or the reason on standard error."""
+    parser = argparse.ArgumentParser(prog="python -m inference.sources.fetch")
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("source", help="hub id, folder or GGUF file; `first-models` for those of the first run")
+    arguments = parser.parse_args()
+    try:
+        if arguments.source == "first-models":
+            from inference.sources.first_models import install, missing
+
+            found = [describe(folder) for folder in install(arguments.home).values()]
+            names = {model["name"] for model in found}
+            lacking = {name: why for name, why in missing().items() if name not in names}
+            answer: dict[str, Any] = {"models": found, "missing": lacking}
+        else:
+            from inference.sources.resolve import resolve
+
+            answer = describe(resolve(arguments.source, arguments.home / "models"), name_of(arguments.source))
+    except ModelRefusedError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,343 @@
+"""The reader thread: owns the socket, keeps the sessions, tokenises, and never waits for a step.
+
+Everything a gateway says passes here; what concerns running requests goes on to the step thread's inbox, and what
+the step thread says comes back through an in-process socket and leaves in order, one number per frame. Long requests
+are tokenised in a thread of their own (`long.py`), whose results come back the same way.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+import zmq
+
+from inference.errors import DrainingError, EngineError, InvalidRequestError, OverloadedError, UnpreparedError
+from inference.protocol import (
+    VERSION,
+    Batch,
+    Cancel,
+    Drain,
+    Drained,
+    Extend,
+    Fatal,
+    FromWorker,
+    Goodbye,
+    Hello,
+    Prepare,
+    PreparedReply,
+    ProtocolError,
+    Ready,
+    Refused,
+    Renew,
+    Stats,
+    Submit,
+    ToWorker,
+    UsageOf,
+    WireFinished,
+    evidence_reply,
+    refusal_of,
+    worker_inbound,
+)
+from inference.types import EngineInfo, Evidence, Health, Running
+from inference.worker.deployment import Prompt, ServedEngine
+from inference.worker.prompts import LONG_BYTES, LongPrepared, LongRequest, LongRequests, prompt_of
+from inference.worker.record import Record
+from inference.worker.requests import Active, CancelCommand, Command, DrainCommand, ExtendCommand, SubmitCommand
+from inference.worker.session import Kept, PeerGoneError, Sender, Session
+from inference.worker.step_loop import StepLoop
+
+log = logging.getLogger(__name__)
+
+# A session and its message; no message: announce; what became of a long request: keep it, answer; None: stop.
+Outgoing = tuple[bytes, FromWorker | None] | LongPrepared | None
+
+BYTES_PER_TOKEN = 40  # an integer and its place in a tuple
+
+
+class Reader:
+    """See the module. `engines` and `refusals` are filled by the process as models load, `run` is the thread."""
+
+    def __init__(
+        self,
+        *,
+        router: Any,
+        wake: Any,
+        incarnation: str,
+        record: Record,
+        registry: dict[str, Active],
+        inbox: SimpleQueue[Command],
+        loop: StepLoop,
+        tell: Callable[[bytes, FromWorker], None],
+        long: LongRequests,
+        session_seconds: float,
+        session_bytes: int,
+        prepared_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.engines: dict[str, ServedEngine] = {}
+        self.unready: dict[str, str] = {}
+        self.draining = False
+        self._router = router
+        self._wake = wake
+        self._sender = Sender(router)
+        self._incarnation = incarnation
+        self._record = record
+        self._registry = registry
+        self._inbox = inbox
+        self._loop = loop
+        self._session_seconds = session_seconds
+        self._session_bytes = session_bytes
+        self._prepared_seconds = prepared_seconds
+        self._clock = clock
+        self._tell = tell
+        self._long = long
+        self._sessions: dict[bytes, Session] = {}
+        self._stopped = False
+
+    def run(self, outgoing: SimpleQueue[Outgoing]) -> None:
+        """Serve until None comes out of `outgoing`; what was put there before it has been sent then.
+
+        `loop` may put messages for sessions that have ended: they are dropped, the record has what matters.
+        """
+        poller = zmq.Poller()
+        poller.register(self._router, zmq.POLLIN)
+        poller.register(self._wake, zmq.POLLIN)
+        tick = int(min(1.0, self._session_seconds / 10) * 1000)
+        while not self._stopped:
+            ready = dict(poller.poll(tick))
+            if self._wake in ready:
+                self._send_outgoing(outgoing)
+            # What waits to be read may be a renewal: silence is judged only when nothing does.
+            if self._router not in ready or self._receive():
+                self._expire()
+        for session in list(self._sessions.values()):
+            self._sender.farewell(session.identity, Fatal(self._incarnation, "the worker stops"))
+
+    # -- sockets ------------------------------------------------------------------------------------------------
+
+    def _send_outgoing(self, outgoing: SimpleQueue[Outgoing]) -> None:
+        while not self._stopped:
+            try:
+                self._wake.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            entry = outgoing.get_nowait()
+            if entry is None:
+                self._stopped = True
+            elif isinstance(entry, LongPrepared):
+                self._keep_long(entry)
+            elif entry[1] is None:
+                self._announce()
+            elif (session := self._sessions.get(entry[0])) is not None:
+                self._forget_ended(session, entry[1])
+                self._send(session, entry[1])
+
+    def _forget_ended(self, session: Session, message: FromWorker) -> None:
+        if isinstance(message, Batch):
+            for event in message.events:
+                if isinstance(event, WireFinished):
+                    session.active.pop(event.id, None)
+        elif isinstance(message, Refused):
+            session.active.pop(message.id, None)
+
+    def _receive(self) -> bool:
+        """Read what has come; True when nothing is left."""
+        # A bounded number of frames between two looks at what the steps brought.
+        for _ in range(64):
+            try:
+                identity, *parts = self._router.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return True
+            self._read(identity, parts)
+        return False
+
+    def _read(self, identity: bytes, parts: list[bytes]) -> None:
+        session = self._sessions.get(identity)
+        try:
+            if session is None:
+                self._open(identity, parts)
+                return
+            message = session.inbound.read(parts)
+            self._obey(session, message, len(parts[1]))
+        except ProtocolError as error:
+            self._fail(identity, str(error))
+
+    def _send(self, session: Session, message: FromWorker) -> None:
+        try:
+            self._sender.send(session, message)
+        except PeerGoneError:
+            self._end(session, "its gateway has left")
+            return
+        if session.unread > self._session_bytes:
+            self._fail(session.identity, f"{session.unread} bytes are unread: the gateway is too slow")
+
+    # -- sessions -----------------------------------------------------------------------------------------------
+
+    def _open(self, identity: bytes, parts: list[bytes]) -> None:
+        inbound = worker_inbound()
+        try:
+            message = inbound.read(parts)
+        except ProtocolError:
+            message = None
+        if not isinstance(message, Hello):
+            raise ProtocolError("this worker doesn't know the session")
+        if message.version != VERSION:
+            raise ProtocolError(f"the gateway speaks version {message.version}, this worker {VERSION}")
+        session = Session(identity, self._clock(), inbound)
+        self._sessions[identity] = session
+        self._send(session, self._ready())
+
+    def _ready(self) -> Ready:
+        # A copy: the main thread adds engines while they load.
+        infos: dict[str, EngineInfo] = {name: engine.info for name, engine in dict(self.engines).items()}
+        return Ready(self._incarnation, infos)
+
+    def _announce(self) -> None:
+        """Tell every session what is served now, and in what state."""
+        for session in list(self._sessions.values()):
+            self._send(session, self._ready())
+        for session in list(self._sessions.values()):
+            self._send(session, self._stats())
+
+    def _stats(self) -> Stats:
+        health = {name: Health(ready=False, reason=reason) for name, reason in dict(self.unready).items()}
+        for name in list(self.engines):
+            state = self._loop.health.get(name, Health(ready=True))
+            if self.draining and not state.draining:
+                state = Health(ready=False, reason="draining", draining=True)
+            health[name] = state
+        return Stats(self._incarnation, self._loop.steps, health)
+
+    def _fail(self, identity: bytes, reason: str) -> None:
+        """End a session that can't go on, and say so to its gateway."""
+        log.warning("session %s failed: %s", identity.hex(), reason)
+        session = self._sessions.get(identity)
+        if session is not None:
+            self._end(session, reason)
+        self._sender.farewell(identity, Fatal(self._incarnation, reason))
+
+    def _end(self, session: Session, reason: str) -> None:
+        """Forget a session and cancel all that it asked for; the record keeps how each request ended."""
+        if self._sessions.pop(session.identity, None) is None:
+            return
+        if session.active:
+            log.warning("session %s: %s; %d requests cancelled", session.identity.hex(), reason, len(session.active))
+            self._inbox.put(CancelCommand(tuple(session.active.values())))
+        session.kept.clear()
+
+    def _expire(self) -> None:
+        now = self._clock()
+        for session in list(self._sessions.values()):
+            if now - session.renewed_at > self._session_seconds:
+                self._fail(session.identity, f"not renewed for {self._session_seconds:g} s")
+                continue
+            while session.kept:
+                oldest = next(iter(session.kept))
+                if session.kept[oldest].until > now:
+                    break
+                session.take(oldest)
+
+    # -- messages -----------------------------------------------------------------------------------------------
+
+    def _obey(self, session: Session, message: ToWorker, size: int) -> None:  # noqa: C901  one arm per message
+        match message:
+            case Prepare():
+                self._prepare(session, message, size)
+            case Submit():
+                self._submit(session, message)
+            case Extend(request_id, allowance, last):
+                if (active := session.active.get(request_id)) is not None:
+                    self._inbox.put(ExtendCommand(active, allowance, last))
+            case Cancel(request_id):
+                session.take(request_id)
+                if (active := session.active.get(request_id)) is not None:
+                    self._inbox.put(CancelCommand((active,)))
+            case UsageOf(call, request_id):
+                self._send(session, evidence_reply(call, self._evidence(request_id)))
+            case Renew(received):
+                session.renewed_at = self._clock()
+                session.received = received
+                self._send(session, self._stats())
+            case Drain():
+                self._drain(session, message)
+            case Goodbye():
+                self._end(session, "its gateway said goodbye")
+            case Hello():
+                raise ProtocolError("a second hello")
+
+    def _prepare(self, session: Session, message: Prepare, size: int) -> None:
+        try:
+            engine = self._engine(message.deployment)
+            if size > LONG_BYTES:
+                self._long.put(LongRequest(session.identity, message, engine, size, self._clock()))
+                return
+            self._keep(session, message, engine, prompt_of(engine, message.request), size)
+        except EngineError as error:
+            self._send(session, refusal_of(error, call=message.call))
+
+    def _keep_long(self, done: LongPrepared) -> None:
+        asked, outcome = done.asked, done.outcome
+        session = self._sessions.get(asked.session)
+        if session is None:
+            return
+        try:
+            if isinstance(outcome, EngineError):
+                raise outcome
+            self._keep(session, asked.message, asked.engine, outcome, asked.size)
+        except EngineError as error:
+            self._send(session, refusal_of(error, call=asked.message.call))
+
+    def _keep(self, session: Session, message: Prepare, engine: ServedEngine, prompt: Prompt, size: int) -> None:
+        size += BYTES_PER_TOKEN * prompt.tokens
+        self._check_room(session, size)
+        session.keep(message.request.id, Kept(engine, prompt, self._clock() + self._prepared_seconds, size))
+        self._send(session, PreparedReply(message.call, prompt.tokens, prompt.max_output, tuple(prompt.keys)))
+
+    def _check_room(self, session: Session, size: int) -> None:
+        if session.kept_bytes + size > self._session_bytes:
+            raise OverloadedError("the gateway has too many prepared requests here")
+
+    def _engine(self, deployment: str) -> ServedEngine:
+        engine = self.engines.get(deployment)
+        if engine is None:
+            reason = self.unready.get(deployment, "unknown to this worker")
+            raise OverloadedError(f"the deployment is not ready: {reason}", code="deployment_not_ready")
+        if self.draining or engine.draining:
+            raise DrainingError("the engine is about to stop")
+        return engine
+
+    def _submit(self, session: Session, message: Submit) -> None:
+        kept = session.take(message.id)
+        try:
+            if message.id in self._registry:
+                raise InvalidRequestError("the request is running already")
+            if self._record.is_closed(message.id):
+                raise UnpreparedError("the request has ended, or was declared as never run", code="request_closed")
+            if kept is None or kept.until <= self._clock():
+                raise UnpreparedError("the request is not prepared here")
+            self._engine(kept.engine.deployment)
+        except EngineError as error:
+            self._send(session, refusal_of(error, request_id=message.id))
+            return
+        active = Active(message.id, session.identity, kept.engine, kept.prompt, message.allowance, message.last)
+        # Before the command: from here on `usage_of` says Running until the record has the end.
+        self._registry[message.id] = active
+        session.active[message.id] = active
+        self._inbox.put(SubmitCommand(active))
+
+    def _evidence(self, request_id: str) -> Evidence:
+        # The step thread records an end before it leaves the registry, so what is in neither never ran.
+        active = self._registry.get(request_id)
+        return Running(active.usage) if active is not None else self._record.evidence(request_id)
+
+    def _drain(self, session: Session, message: Drain) -> None:
+        engine = self.engines.get(message.deployment)
+        engines = (engine,) if engine is not None else ()
+        deadline = self._clock() + message.seconds
+        done = partial(self._tell, session.identity, Drained(message.call))
+        self._inbox.put(DrainCommand(engines, deadline, done))

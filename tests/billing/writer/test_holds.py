@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from billing.models import Hold
+from billing.services.holds import end_leases_of_earlier_owners, take_expired
+from billing.writer.operations import Renewed, Settled, Stale
+from tests.billing.writer.world import OWNER, extend, make_wallet, release, renew, reserve, settle
+
+pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
+
+
+def expire(*made):
+    Hold.objects.filter(pk__in=[one.request for one in made]).update(lease_until=timezone.now() - timedelta(seconds=1))
+
+
+def test_expired_holds_are_orphaned_and_given_to_the_sweep_until_closed(desk):
+    wallet, other = make_wallet(credit=100), make_wallet(credit=100)
+    old, older, fresh = reserve(wallet, 10), reserve(other, 20), reserve(wallet, 30)
+    desk.ask(old, older, fresh )  # fmt: skip
+    desk.ask_one(renew(old, input=4))
+    expire(old, older)
+    found = {orphan.request: orphan for orphan in take_expired()}
+    assert found.keys() == {old.request, older.request}
+    one = found[old.request]
+    assert (one.wallet, one.amount, one.checkpoint, one.deployment) == (wallet.pk, 10, {"input": 4}, old.deployment)
+    assert (one.card_version, one.multiplier_bp, one.owner) == (old.card_version, 10_000, OWNER)
+    assert take_expired() == [found[orphan.request] for orphan in take_expired()]
+    assert len(take_expired(limit=1)) == 1
+    assert desk.ask(renew(old, fresh), extend(old, 50)) == [Renewed(frozenset({fresh.request})), Stale()]
+    assert desk.ask(settle(old, 4), release(older)) == [Settled(4, 96, 30), Settled(0, 100, 0)]
+    assert take_expired() == []
+
+
+def test_a_lease_renewed_in_time_is_not_taken(desk):
+    made = reserve(make_wallet(credit=100), 10)
+    desk.ask_one(made)
+    expire(made)
+    assert desk.ask_one(renew(made)) == Renewed(frozenset({made.request}))
+    assert take_expired() == []
+
+
+def test_a_new_owner_of_a_home_ends_the_leases_of_earlier_ones(desk):
+    wallet = make_wallet(credit=100)
+    mine, his = reserve(wallet, 10, owner=uuid.uuid4()), reserve(wallet, 20)
+    desk.ask(mine, his)
+    assert end_leases_of_earlier_owners(mine.owner) == 1
+    assert [orphan.request for orphan in take_expired()] == [his.request]
+    assert end_leases_of_earlier_owners(mine.owner) == 0

@@ -1,0 +1,143 @@
+"""The meter: what is held, what that buys, and when more is asked for."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from billing.ids import uuid7
+from billing.rating import CardPrices, charge
+from gateway.generation.meter import Meter, Wish
+from inference.types import Usage
+from tests.gateway.doubles import CARD
+
+
+def make_meter(prompt=100, max_output=1000, slice_tokens=16, *, exact=True, card=CARD):
+    return Meter(card, 10_000, prompt_tokens=prompt, exact=exact, max_output=max_output, slice_tokens=slice_tokens)
+
+
+def test_first_hold_is_cut_to_what_may_be_taken_at_once_but_buys_one_token():
+    assert make_meter().first(10**9) == Wish(1640, 1040)
+    assert make_meter().first(1500) == Wish(1500, 1040)
+    assert make_meter().first(10) == Wish(1040, 1040)
+
+
+def test_first_hold_of_an_estimated_prompt_has_a_margin():
+    assert make_meter(exact=False).first(10**9).least == 105 * 10 + 40
+
+
+def test_allowance_never_exceeds_max_output():
+    meter = make_meter(max_output=5)
+    meter.granted(10**9)
+    assert meter.allowance == 5
+    assert meter.is_last
+
+
+def test_more_is_asked_for_at_half_a_slice():
+    meter = make_meter()
+    meter.granted(1640)
+    meter.started(0)
+    meter.used(Usage(input=100, output=7))
+    assert meter.wish() is None
+    meter.used(Usage(input=100, output=8))
+    assert meter.wish() == Wish(1000 + (16 + 32) * 40, 1000 + 17 * 40)
+
+
+def test_more_is_asked_for_at_a_whole_slice_where_answers_take_long():
+    meter = make_meter()
+    meter.granted(1640)
+    meter.ask_early()
+    meter.used(Usage(input=100, output=0))
+    assert meter.wish() == Wish(1000 + (16 + 32) * 40, 1000 + 17 * 40)
+    meter.extended(meter.wish(), 1000 + 48 * 40)
+    meter.used(Usage(input=100, output=15))
+    assert meter.wish() is None
+    meter.used(Usage(input=100, output=16))
+    assert meter.wish().amount == 1000 + (48 + 64) * 40
+
+
+def test_slices_double_up_to_a_cap():
+    meter = make_meter(max_output=100_000)
+    meter.granted(1640)
+    grown = []
+    for _ in range(11):
+        meter.used(Usage(input=100, output=meter.allowance))
+        wish = meter.wish()
+        before = meter.allowance
+        meter.extended(wish, wish.amount)
+        grown.append(meter.allowance - before)
+    assert grown == [32, 64, 128, 256, 512, 1024, 2048, 4096, 4096, 4096, 4096]
+
+
+def test_short_extension_is_the_last():
+    meter = make_meter()
+    meter.granted(1640)
+    meter.used(Usage(input=100, output=10))
+    wish = meter.wish()
+    meter.extended(wish, wish.least)
+    assert (meter.allowance, meter.is_last, meter.wish()) == (17, True, None)
+
+
+def test_refused_extension_is_the_last():
+    meter = make_meter()
+    meter.granted(1640)
+    meter.refused()
+    assert (meter.allowance, meter.is_last) == (16, True)
+
+
+DEAR_REASONING = CardPrices.build(
+    uuid7(),
+    7,
+    [(0, "input", 3_333_333), (0, "cache_read", 123_457), (0, "output", 7_777_777), (0, "reasoning", 9_999_991)],
+)
+
+
+@given(
+    prompt=st.integers(1, 5000),
+    cached=st.floats(0, 1),
+    held=st.integers(0, 100_000),
+    output=st.integers(0, 2000),
+    reasoning=st.integers(0, 2000),
+)
+def test_allowance_is_always_paid_for_and_one_more_token_is_not(prompt, cached, held, output, reasoning):
+    meter = make_meter(prompt, 10**6, card=DEAR_REASONING)
+    meter.granted(held)
+    cached = min(int(prompt * cached), prompt - 1)
+    meter.started(cached)
+    if output or reasoning:
+        meter.used(Usage(prompt - cached, cached, output, reasoning))
+    more = meter.allowance - output - reasoning
+    assert more >= 0
+
+    def cost(extra):
+        classes = {"input": prompt - cached, "cache_read": cached, "output": output, "reasoning": reasoning + extra}
+        return charge(classes, DEAR_REASONING, 10_000)
+
+    assert more == 0 or cost(more) <= held
+    assert cost(more + 1) > held
+
+
+@given(
+    cached=st.integers(0, 100),
+    steps=st.lists(st.tuples(st.integers(0, 40), st.booleans(), st.sampled_from(["output", "reasoning"])), max_size=30),
+)
+def test_what_is_remembered_of_the_allowance_changes_no_wish(cached, steps):
+    meter, fresh = make_meter(), make_meter()
+    for each in (meter, fresh):
+        each.granted(each.first(10**9).amount)
+        each.started(cached)
+    counts = {"output": 0, "reasoning": 0}
+    for tokens, is_granted, name in steps:
+        counts[name] += min(tokens, meter.allowance - sum(counts.values()))
+        usage = Usage(input=100 - cached, cache_read=cached, **counts)
+        meter.used(usage)
+        fresh = make_meter()
+        fresh.granted(meter.held)
+        fresh._slice, fresh.is_exhausted = meter._slice, meter.is_exhausted
+        fresh.started(cached)
+        fresh.used(usage)
+        wish = meter.wish()
+        assert wish == fresh.wish()
+        assert meter.allowed == (meter.allowance, meter.is_last)
+        if wish is not None and is_granted:
+            meter.extended(wish, wish.amount)

@@ -1,0 +1,317 @@
+"""The sweep: what closes an orphaned hold, by what the engine knows of its request."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.db.models import F
+from django.utils import timezone
+
+from billing import reconcile, selectors
+from billing.ids import uuid7
+from billing.models import Hold, RateCardVersion, UsageRecord, UsageRollup, Wallet
+from billing.services import rollups
+from billing.writer.apply import apply_now
+from billing.writer.operations import Held, Renew, Reserve
+from gateway.edge.usage import usage_of_request
+from gateway.generation import sweep as sweep_module
+from gateway.generation.sweep import Sweep
+from gateway.runtime.threads import DatabaseThreads
+from inference.clients.fake import FakeEngine
+from inference.engine import EngineSpec
+from inference.errors import UnreachableError
+from inference.types import Finished, FinishReason, Lost, NothingRan, Running, Usage
+from tests.gateway.world import assert_books, in_database, make_world
+
+pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
+
+DONE = Usage(input=60, cache_read=40, output=7)
+
+
+def orphan(world, checkpoint=None, amount=3000):
+    """Reserve for a request, keep its checkpoint, and let its lease run out."""
+    request, owner = uuid7(), uuid7()
+    reserve = Reserve(
+        request=request,
+        wallet=world.wallet.id,
+        amount=amount,
+        least=1,
+        owner=owner,
+        deployment=world.deployment,
+        card_version=RateCardVersion.objects.get().id,
+        tenant=world.tenant.id,
+        project=world.project.id,
+        api_key=world.key_id,
+        model="fake",
+        facts={"endpoint": "responses", "task": "chat", "route": {"rule": "r"}, "end_user": "e"},
+    )
+    [held, _] = apply_now([reserve, Renew(owner, {request: checkpoint or {}})])
+    assert isinstance(held, Held)
+    Hold.objects.update(lease_until=F("reserved_at"))
+    return request
+
+
+class Bench:
+    """A sweep over the test database with one fake engine and a clock of its own."""
+
+    def __init__(self):
+        self.engine = FakeEngine(EngineSpec("d", "fake"))
+        self.threads = DatabaseThreads(1)
+        self.later = timedelta(0)
+        self.sweep = Sweep(
+            engine_of=lambda _: self.engine,
+            submit=self.submit,
+            threads=self.threads,
+            clock=lambda: timezone.now() + self.later,
+        )
+
+    async def submit(self, operation):
+        [answer] = await self.threads.run(lambda: apply_now([operation]))
+        return answer
+
+    async def turn(self):
+        return dict(await self.sweep.turn())
+
+
+@pytest.fixture
+def bench():
+    bench = Bench()
+    yield bench
+    bench.threads.close()
+
+
+async def swept(bench, world, evidence, checkpoint=None):
+    request = await in_database(orphan, world, checkpoint)
+    if evidence is not None:
+        bench.engine.record.entries[request.hex] = evidence
+    return request, await bench.turn()
+
+
+@pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.CANCELLED, FinishReason.LENGTH])
+async def test_finished_is_settled_exactly(bench, reason):
+    world = await in_database(make_world)
+    _, found = await swept(bench, world, Finished(reason, DONE), {"input": 60})
+    assert found == {"settled": 1}
+    charged, [row] = await in_database(assert_books, world, records=1)
+    assert charged == 60 * 10 + 40 + 7 * 40
+    assert (row.exact, row.finish, row.output_tokens) == (True, reason.value, 7)
+    assert (row.endpoint, row.task, row.route, row.end_user) == ("responses", "chat", {"rule": "r"}, "e")
+    assert await bench.turn() == {}
+
+
+async def test_finished_without_work_is_released(bench):
+    world = await in_database(make_world)
+    _, found = await swept(bench, world, Finished(FinishReason.CANCELLED, Usage()))
+    assert found == {"released": 1}
+    charged, _ = await in_database(assert_books, world, records=1)
+    assert charged == 0
+
+
+async def test_nothing_ran_is_released_and_can_run_no_more(bench):
+    world = await in_database(make_world)
+    request, found = await swept(bench, world, None, {"input": 60})
+    assert found == {"released": 1}
+    assert isinstance(await bench.engine.usage_of(request.hex), NothingRan)
+    charged, _ = await in_database(assert_books, world, records=1)
+    assert charged == 0
+
+
+async def test_lost_is_settled_at_the_checkpoint_as_an_estimate(bench):
+    world = await in_database(make_world)
+    _, found = await swept(bench, world, Lost(), {"input": 60, "cache_read": 40, "output": 3})
+    assert found == {"estimated": 1}
+    charged, [row] = await in_database(assert_books, world, records=1)
+    assert charged == 60 * 10 + 40 + 3 * 40
+    assert (row.exact, row.finish) == (False, "lost")
+
+
+async def test_hold_that_cannot_be_understood_keeps_no_other_open(bench):
+    world = await in_database(make_world)
+    bad = await in_database(orphan, world)
+    await in_database(lambda: Hold.objects.filter(id=bad).update(card_version=uuid7()))
+    bench.engine.record.entries[bad.hex] = Finished(FinishReason.STOP, DONE)
+    _, found = await swept(bench, world, Finished(FinishReason.STOP, DONE))
+    assert found == {"waiting": 1, "settled": 1}
+
+
+async def test_lost_without_a_checkpoint_costs_nothing_as_far_as_is_known(bench):
+    world = await in_database(make_world)
+    _, found = await swept(bench, world, Lost())
+    assert found == {"estimated": 1}
+    charged, [row] = await in_database(assert_books, world, records=1)
+    assert (charged, row.exact) == (0, False)
+
+
+async def estimated(bench, world, checkpoint):
+    """An orphan settled at its checkpoint, since its worker can't be reached for 15 minutes."""
+    reachable = bench.engine.options
+    bench.engine.options = replace(reachable, unreachable=True)
+    request = await in_database(orphan, world, checkpoint)
+    bench.later = timedelta(minutes=15, seconds=1)
+    assert await bench.turn() == {"estimated": 1}
+    bench.engine.options = reachable
+    return request
+
+
+@pytest.mark.parametrize("checkpoint", [{}, {"input": 60, "output": 3}, {"input": 60, "output": 99}])
+async def test_estimate_is_corrected_when_the_worker_comes_back(bench, checkpoint):
+    world = await in_database(make_world)
+    request = await estimated(bench, world, checkpoint)
+    bench.engine.record.entries[request.hex] = Finished(FinishReason.STOP, DONE)
+    bench.later = timedelta(hours=23)
+    assert await bench.turn() == {"corrected": 1}
+    assert await bench.turn() == {}
+
+    def check():
+        exact = UsageRecord.objects.get(request=request, revision=1)
+        assert (exact.exact, exact.charge, exact.finish) == (True, 60 * 10 + 40 + 7 * 40, "stop")
+        assert (exact.endpoint, exact.route) == ("responses", {"rule": "r"})
+        assert (exact.input_tokens, exact.cache_read_tokens, exact.output_tokens) == (60, 40, 7)
+        wallet = Wallet.objects.get(pk=world.wallet.pk)
+        assert wallet.posted == world.wallet.posted + 10_000_000 - exact.charge
+        assert reconcile.check(connection) == []
+        assert selectors.record_of(request, world.tenant.id) == exact
+        assert selectors.recent_usage(world.tenant.id) == [exact]
+        while rollups.consume_usage():
+            pass
+        rollup = UsageRollup.objects.get(tenant=world.tenant.id)
+        assert (rollup.requests, rollup.charge, rollup.output_tokens) == (1, exact.charge, 7)
+        shown = usage_of_request(world.tenant.id, request)
+        assert (shown["revision"], shown["is_exact"], shown["usage"]["credits_micro"]) == (1, True, exact.charge)
+
+    await in_database(check)
+
+
+async def test_estimate_is_left_alone_after_a_day(bench):
+    world = await in_database(make_world)
+    request = await estimated(bench, world, {"input": 60})
+    bench.engine.record.entries[request.hex] = Finished(FinishReason.STOP, DONE)
+    bench.later = timedelta(hours=24, seconds=1)
+    assert await bench.turn() == {}
+
+
+@pytest.mark.parametrize(("evidence", "times"), [(Lost(), 1), (NothingRan(), 1), (Running(Usage()), 2), (None, 2)])
+async def test_estimate_is_asked_about_until_nothing_can_come_any_more(bench, evidence, times):
+    world = await in_database(make_world)
+    request = await estimated(bench, world, {"input": 60})
+    asked = []
+
+    async def usage_of(identifier):
+        asked.append(identifier)
+        if evidence is None:
+            raise UnreachableError("away")
+        return evidence
+
+    bench.engine.usage_of = usage_of
+    assert [await bench.turn(), await bench.turn()] == [{}, {}]
+    assert asked == [request.hex] * times
+
+
+async def test_estimates_are_looked_at_in_pages_and_a_silent_worker_is_asked_once_in_each(bench, monkeypatch):
+    monkeypatch.setattr(sweep_module, "ESTIMATES", 2)
+    world = await in_database(make_world)
+    requests = [await estimated(bench, world, {"input": 60}) for _ in range(5)]
+    reachable = bench.engine.options
+    bench.engine.options = replace(reachable, unreachable=True)
+    bench.sweep._places = asyncio.Semaphore(1)
+    bench.sweep._after, asked, usage_of = None, [], bench.engine.usage_of
+
+    async def noted(identifier):
+        asked.append(identifier)
+        return await usage_of(identifier)
+
+    bench.engine.usage_of = noted
+    for _ in range(4):
+        assert await bench.turn() == {}
+    assert asked == [requests[i].hex for i in (0, 2, 4, 0)]
+    bench.engine.options = reachable
+    for request in requests:
+        bench.engine.record.entries[request.hex] = Finished(FinishReason.STOP, DONE)
+    found = [await bench.turn() for _ in range(4)]
+    assert sum(turn.get("corrected", 0) for turn in found) == 5
+
+
+@pytest.mark.parametrize("evidence", ["running", "unreachable", "no engine"])
+async def test_hold_stays_orphaned_until_evidence_or_fifteen_minutes(bench, evidence):
+    world = await in_database(make_world)
+    checkpoint = {"input": 60, "output": 3}
+    request = await in_database(orphan, world, checkpoint)
+    if evidence == "running":
+        bench.engine.record.entries[request.hex] = Running(Usage(input=60, output=5))
+    elif evidence == "unreachable":
+        bench.engine.options = replace(bench.engine.options, unreachable=True)
+    else:
+        bench.sweep._engine_of = lambda _: None
+    assert await bench.turn() == {"waiting": 1}
+    hold = await in_database(Hold.objects.get)
+    assert (hold.state, hold.amount) == (Hold.State.ORPHANED, 3000)
+    assert (await in_database(Wallet.objects.get, pk=world.wallet.pk)).held == 3000
+    bench.later = timedelta(minutes=14)
+    assert await bench.turn() == {"waiting": 1}
+    bench.later = timedelta(minutes=15, seconds=1)
+    assert await bench.turn() == {"estimated": 1}
+    charged, [row] = await in_database(assert_books, world, records=1)
+    assert charged == 60 * 10 + (5 if evidence == "running" else 3) * 40
+    assert not row.exact
+
+
+async def test_evidence_that_comes_later_is_still_exact(bench):
+    world = await in_database(make_world)
+    request, found = await swept(bench, world, Running(Usage(input=60, output=5)))
+    assert found == {"waiting": 1}
+    bench.engine.record.entries[request.hex] = Finished(FinishReason.CANCELLED, DONE)
+    assert await bench.turn() == {"settled": 1}
+    _, [row] = await in_database(assert_books, world, records=1)
+    assert row.exact
+
+
+async def test_renewed_hold_is_left_alone(bench):
+    world = await in_database(make_world)
+    request = await in_database(orphan, world)
+    owner = (await in_database(Hold.objects.get)).owner
+    await in_database(apply_now, [Renew(owner, {request: {}})])
+    assert await bench.turn() == {}
+
+
+async def test_two_sweeps_at_once_close_a_hold_once(bench):
+    world = await in_database(make_world)
+    request = await in_database(orphan, world)
+    bench.engine.record.entries[request.hex] = Finished(FinishReason.STOP, DONE)
+    again = Bench()
+    again.engine = bench.engine
+    first, second = await bench.turn(), await again.turn()
+    again.threads.close()
+    assert first == {"settled": 1}
+    assert second == {}
+    await in_database(assert_books, world, records=1)
+
+
+async def test_hold_closed_while_its_evidence_was_asked_is_not_charged_twice(bench):
+    world = await in_database(make_world)
+    request = await in_database(orphan, world)
+    bench.engine.record.entries[request.hex] = Finished(FinishReason.STOP, DONE)
+    usage_of = bench.engine.usage_of
+
+    async def raced(request_id):
+        other = Bench()
+        other.engine.record.entries[request_id] = NothingRan()
+        await other.turn()
+        other.threads.close()
+        return await usage_of(request_id)
+
+    bench.engine.usage_of = raced
+    assert await bench.turn() == {"closed_by_another": 1}
+    await in_database(assert_books, world, records=1)
+
+
+def test_command_prints_what_it_did(capsys):
+    world = make_world()
+    orphan(world)
+    call_command("sweep")
+    assert "released: 1" in capsys.readouterr().out
+    assert UsageRecord.objects.get().charge == 0

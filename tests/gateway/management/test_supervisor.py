@@ -1,0 +1,248 @@
+"""The supervisor runs as its own process here, as it does for users; children are one-line Python programs."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow  # real processes, each a second or more
+
+SCRIPT = """
+import sys
+from gateway.management.supervisor import ChildSpec, Supervisor
+
+def child(name, code, deadline=5):
+    return ChildSpec(name, [sys.executable, "-u", "-c", code], deadline)
+
+{body}
+"""
+
+POLITE = (
+    "import os, signal, sys\\n"
+    "def end(*_):\\n    print(NAME, 'ended', flush=True); sys.exit(0)\\n"
+    "signal.signal(signal.SIGTERM, end)\\n"
+    "print(NAME, 'up', os.getpid(), flush=True)\\n"
+    "while True: signal.pause()\\n"
+)
+
+
+def polite(name):
+    return f'"{POLITE}".replace("NAME", repr("{name}"))'
+
+
+@pytest.fixture
+def start():
+    """Start a supervisor with `body`; whatever happens, it is gone and its pipes are closed at the end."""
+    started = []
+
+    def start(body, **options):
+        code = SCRIPT.format(body=textwrap.dedent(body))
+        process = subprocess.Popen([sys.executable, "-c", code], text=True, stdout=subprocess.PIPE, **options)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe:
+                pipe.close()
+
+
+def read_until(stream, *needles):
+    """Return the lines up to the one that completes `needles`; the test's timeout bounds the wait."""
+    lines, missing = [], set(needles)
+    for line in stream:
+        lines.append(line.strip())
+        missing -= {needle for needle in missing if needle in line}
+        if not missing:
+            return lines
+    pytest.fail(f"ended before {missing}: {lines}")
+
+
+def pid_of(lines, name):
+    return next(int(line.split()[-1]) for line in lines if line.startswith(f"{name} up"))
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def gone(pid):
+    """Wait for a process that isn't ours to end; bounded by the test's timeout."""
+    while alive(pid):
+        time.sleep(0.01)
+    return True
+
+
+def test_sigterm_ends_children_in_order_with_code_0(start):
+    body = f"sys.exit(Supervisor([child('a', {polite('a')}), child('b', {polite('b')})]).run())"
+    process = start(body)
+    lines = read_until(process.stdout, "a up", "b up")
+    process.send_signal(signal.SIGTERM)
+    rest = [line.strip() for line in process.stdout]
+    assert [line for line in rest if "ended" in line] == ["a ended", "b ended"]
+    assert process.wait() == 0
+    assert not alive(pid_of(lines, "a"))
+
+
+def test_ctrl_c_in_a_terminal_reaches_only_the_supervisor(start):
+    """Children sit in sessions of their own: each ends once, in order, though the terminal signals its whole group."""
+    controller, terminal = pty.openpty()
+    body = f"sys.exit(Supervisor([child('a', {polite('a')}), child('b', {polite('b')})]).run())"
+
+    def own_terminal():
+        os.setsid()
+        import fcntl
+        import termios
+
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    process = start(body, stdin=terminal, preexec_fn=own_terminal)
+    read_until(process.stdout, "a up", "b up")
+    os.write(controller, b"\x03")
+    ended = [line.strip() for line in process.stdout if "ended" in line]
+    assert ended == ["a ended", "b ended"]
+    assert process.wait() == 0
+    os.close(controller)
+    os.close(terminal)
+
+
+def test_a_child_that_dies_is_started_again_and_said(start):
+    body = f"sys.exit(Supervisor([child('a', {polite('a')})]).run())"
+    process = start(body, stderr=subprocess.PIPE)
+    first = pid_of(read_until(process.stdout, "a up"), "a")
+    os.kill(first, signal.SIGKILL)
+    second = pid_of(read_until(process.stdout, "a up"), "a")
+    assert second != first
+    process.terminate()
+    _, said = process.communicate()
+    assert "a ended (signal SIGKILL)" in said
+    assert process.returncode == 0
+
+
+def test_a_deaf_child_is_killed_after_its_deadline_with_its_children(start):
+    deaf = (
+        '"import os, signal, subprocess, sys, time\\n'
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\\n"
+        "inner = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\\n"
+        "print('a up', inner.pid, flush=True)\\n"
+        'time.sleep(600)"'
+    )
+    process = start(f"sys.exit(Supervisor([child('a', {deaf}, 0.2)]).run())", stderr=subprocess.PIPE)
+    inner = pid_of(read_until(process.stdout, "a up"), "a")
+    process.terminate()
+    _, said = process.communicate()
+    assert "did not end within 0.2 s" in said
+    assert process.returncode == 0
+    assert gone(inner)
+
+
+def test_the_echo_of_a_signal_hurries_nobody(start):
+    process = start(f"sys.exit(Supervisor([child('a', {polite('a')}), child('b', {polite('b')})]).run())")
+    read_until(process.stdout, "a up", "b up")
+    for _ in range(3):
+        process.send_signal(signal.SIGTERM)
+    assert [line.strip() for line in process.stdout if "ended" in line] == ["a ended", "b ended"]
+    assert process.wait() == 0
+
+
+def test_a_fatal_child_ends_everything_with_its_code(start):
+    body = f"sys.exit(Supervisor([child('a', 'import sys; sys.exit(78)'), child('b', {polite('b')})]).run())"
+    process = start(body)
+    assert process.wait() == 78
+    assert process.stdout.read().count("up") in {0, 1}
+
+
+def test_children_end_when_the_supervisor_is_killed(start):
+    process = start(f"sys.exit(Supervisor([child('a', {polite('a')})]).run())")
+    pid = pid_of(read_until(process.stdout, "a up"), "a")
+    process.kill()
+    process.wait()
+    assert gone(pid)
+
+
+def test_restart_waits_for_the_end_and_disable_keeps_it_down(start):
+    body = f"""
+    seen = []
+    def tick(supervisor):
+        seen.append(1)
+        if len(seen) == 4: supervisor.restart("a")
+        if len(seen) == 12: supervisor.disable("a")
+        if len(seen) == 20: print("enabled", supervisor.is_enabled("a"), flush=True)
+    sys.exit(Supervisor([child('a', {polite("a")})], tick=tick).run())
+    """
+    process = start(body)
+    lines = read_until(process.stdout, "enabled")
+    process.terminate()
+    process.wait()
+    assert [line.rsplit(" ", 1)[0] if "up" in line else line for line in lines] == [
+        "a up",
+        "a ended",
+        "a up",
+        "a ended",
+        "enabled False",
+    ]
+
+
+def draining(name, seconds):
+    """A child that says each SIGTERM it gets and ends `seconds` after the first."""
+    return (
+        '"import signal, sys, time\\n'
+        f"signal.signal(signal.SIGTERM, lambda *_: print('{name} asked', flush=True))\\n"
+        f"print('{name} up', flush=True)\\n"
+        "signal.pause()\\n"
+        f"until = time.monotonic() + {seconds}\\n"
+        'while (left := until - time.monotonic()) > 0: time.sleep(left)"'
+    )
+
+
+def test_a_child_that_drains_is_asked_only_once(start):
+    """A second SIGTERM ends a worker the hard way: neither another change of the models nor Ctrl-C may send it."""
+    body = f"""
+    seen = []
+    def tick(supervisor):
+        seen.append(1)
+        if 4 <= len(seen) <= 6: supervisor.restart("a")
+        if len(seen) == 7: print("restarted thrice", flush=True)
+    sys.exit(Supervisor([child('a', {draining("a", 2)})], tick=tick).run())
+    """
+    process = start(body)
+    lines = read_until(process.stdout, "restarted thrice")
+    process.terminate()
+    lines += [line.strip() for line in process.stdout]
+    assert lines.count("a asked") == 1
+    assert process.wait() == 0
+
+
+def test_a_child_that_never_ends_for_its_restart_is_killed_and_started_again(start):
+    deaf = (
+        '"import signal, time\\n'
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\\n"
+        "print('a up', flush=True)\\n"
+        'time.sleep(600)"'
+    )
+    body = f"""
+    import gateway.management.supervisor
+    gateway.management.supervisor.PATIENCE = 0.2
+    seen = []
+    def tick(supervisor):
+        seen.append(1)
+        if len(seen) == 4: supervisor.restart("a")
+    sys.exit(Supervisor([child('a', {deaf}, 0.2)], tick=tick).run())
+    """
+    process = start(body, stderr=subprocess.PIPE)
+    assert read_until(process.stdout, "a up") == ["a up"]
+    assert read_until(process.stdout, "a up") == ["a up"]
+    process.terminate()
+    assert "a did not end within 0.4 s: killed" in process.communicate()[1]

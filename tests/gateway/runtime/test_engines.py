@@ -1,0 +1,117 @@
+"""Engines follow the catalogue; one that runs something outlives its deployment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import uuid4
+
+from gateway.home import worker_endpoint
+from gateway.runtime.engines import Engines, spec_of
+from gateway.runtime.metrics import Metrics
+from inference.types import Health
+from routing.catalogue import DeploymentEntry
+
+
+def entry(**fields):
+    defaults = {"id": uuid4(), "name": "one", "model": "fake", "backend": "fake", "node": "local", "source": ""}
+    return DeploymentEntry(**(defaults | {"options": {}, "replicas": 1} | fields))
+
+
+class Closable:
+    """An engine of which only health and close are asked."""
+
+    def __init__(self, spec):
+        self.spec = spec
+        self.closed = False
+        self.answer = Health(ready=True, running=2, waiting=1)
+
+    async def health(self):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    async def close(self):
+        self.closed = True
+
+
+def make_engines():
+    metrics = Metrics()
+    return Engines(metrics, opener=Closable), metrics
+
+
+def test_worker_is_reached_at_its_nodes_socket_by_deployment_id():
+    deployment = entry(backend="worker", node="n1", options={"dtype": "float32"})
+    spec = spec_of(deployment)
+    assert (spec.deployment, spec.endpoint, spec.options) == (str(deployment.id), worker_endpoint("n1"), {})
+
+
+async def test_new_engine_takes_work_once_it_was_found_ready():
+    engines, metrics = make_engines()
+    one = entry()
+    engines.follow([one])
+    assert engines.usable(one.id) == "not heard from yet"
+    assert not engines.any_ready()
+    await engines.look()
+    assert engines.usable(one.id) == ""
+    assert engines.load(one.id) == 3
+    assert 'sluice_deployment_running{deployment="one"} 2.0' in metrics.render().decode()
+
+
+async def test_deployment_that_cannot_be_opened_leaves_the_others_alone():
+    """Its options are an operator's JSON: a typing error there must not stop the gateway."""
+
+    def opener(spec):
+        if spec.options:
+            raise TypeError("unknown option")
+        return Closable(spec)
+
+    engines = Engines(Metrics(), opener=opener)
+    bad, good = entry(options={"x": 1}), entry()
+    engines.follow([bad, good])
+    await engines.look()
+    assert engines.usable(bad.id) == "can't be opened: TypeError"
+    assert engines.usable(good.id) == ""
+    engines.follow([replace(bad, options={}), good])
+    await engines.look()
+    assert engines.usable(bad.id) == ""
+
+
+async def test_sick_engine_hides_no_other():
+    engines, _ = make_engines()
+    one, two = entry(), entry(name="two")
+    engines.follow([one, two])
+    engines.get(one.id).answer = RuntimeError("broken")
+    await engines.look()
+    assert engines.usable(one.id) == "broken"
+    assert engines.usable(two.id) == ""
+
+
+async def test_unchanged_deployments_keep_their_engines_and_changed_ones_get_new():
+    engines, _ = make_engines()
+    one, two = entry(), entry(name="two")
+    engines.follow([one, two])
+    first, second = engines.get(one.id), engines.get(two.id)
+    engines.follow([replace(one, replicas=2), replace(two, options={"tokens": 3})])
+    assert engines.get(one.id) is first
+    assert engines.get(two.id) is not second
+    await engines.look()
+    assert second.closed
+    assert not first.closed
+
+
+async def test_engine_is_closed_when_nothing_runs_on_it_any_more():
+    engines, metrics = make_engines()
+    one = entry()
+    engines.follow([one])
+    engine = engines.get(one.id)
+    engines.entered(engine)
+    engines.follow([])
+    await engines.look()
+    assert engines.usable(one.id) == "not open"
+    assert engines.find(one.id) is engine
+    assert not engine.closed
+    engines.left(engine)
+    await engines.look()
+    assert engine.closed
+    assert engines.find(one.id) is None
+    assert 'deployment="one"' not in metrics.render().decode()

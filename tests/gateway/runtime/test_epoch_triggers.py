@@ -1,0 +1,162 @@
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from django.db import connection, transaction
+from django.utils import timezone
+
+from billing.models import Plan, PlanVersion, Rate, RateCard, RateCardVersion, Subscription, Wallet
+from gateway.models import APIKey, CatalogueEpoch, Membership, Project, Tenant, User
+from gateway.runtime import epoch_triggers
+from routing.models import Deployment, PublicModel, RouteRule, RouteTarget
+
+pytestmark = [pytest.mark.money, pytest.mark.django_db]
+
+
+def settled_epoch():
+    """The epoch as it would be after a commit here: deferred triggers fire, and may fire again."""
+    connection.check_constraints()
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT set_config('sluice.epoch_bumped', '', true)")
+    return CatalogueEpoch.objects.get(id=1).epoch
+
+
+@pytest.fixture
+def rows():
+    now = timezone.now()
+    tenant = Tenant.objects.create(name="Acme", slug="acme")
+    project = Project.objects.create(tenant=tenant, name="Default")
+    user = User.objects.create_user("ann@example.com")
+    plan = Plan.objects.create(slug="odd", name="Odd")
+    version = PlanVersion.objects.create(
+        plan=plan, number=1, request_limit=1, request_burst=1, credit_limit=1, credit_burst=1, concurrency=1
+    )
+    card = RateCard.objects.create(name="odd")
+    card_version = RateCardVersion.objects.create(card=card, effective_from=now)
+    model = PublicModel.objects.create(name="m", context_length=10, rate_card="odd")
+    rule = RouteRule.objects.create(name="r")
+    return {
+        "tenant": tenant,
+        "project": project,
+        "user": user,
+        "key": APIKey.objects.create(tenant=tenant, project=project, name="k", digest="d"),
+        "membership": Membership.objects.create(tenant=tenant, user=user),
+        "plan": plan,
+        "version": version,
+        "subscription": Subscription.objects.create(tenant=tenant, version=version, anchor=now),
+        "card": card,
+        "card_version": card_version,
+        "rate": Rate.objects.create(version=card_version, usage_class="input", rate=1),
+        "model": model,
+        "deployment": Deployment.objects.create(name="d", model=model),
+        "rule": rule,
+        "target": RouteTarget.objects.create(rule=rule, model=model),
+    }
+
+
+BUMPING = [
+    ("tenant", "is_active", False),
+    ("project", "is_active", False),
+    ("user", "is_active", False),
+    ("key", "revoked_at", timezone.now()),
+    ("key", "expires_at", timezone.now()),
+    ("key", "scopes", ["inference"]),
+    ("membership", "role", "owner"),
+    ("membership", "is_active", False),
+    ("plan", "is_offered", False),
+    ("subscription", "state", "ended"),
+    ("card", "name", "other"),
+    ("card_version", "note", "x"),
+    ("rate", "rate", 7),
+    ("model", "context_length", 11),
+    ("deployment", "options", {"a": 1}),
+    ("deployment", "is_active", False),
+    ("rule", "needs_schema", True),
+    ("target", "weight", 3),
+]
+
+
+def update(row, field, value):
+    type(row)._base_manager.filter(pk=row.pk).update(**{field: value})
+
+
+@pytest.mark.parametrize(("name", "field", "value"), BUMPING)
+def test_each_write_bumps(rows, name, field, value):
+    before = settled_epoch()
+    update(rows[name], field, value)
+    assert settled_epoch() == before + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("key", "last_used_at", timezone.now()),
+        ("user", "last_login", timezone.now()),
+        ("user", "name", "Ann"),
+        ("subscription", "granted_until", timezone.now() + timedelta(days=30)),
+        ("tenant", "name", "Acme"),  # as it was
+    ],
+)
+def test_what_is_not_cached_does_not_bump(rows, name, field, value):
+    before = settled_epoch()
+    update(rows[name], field, value)
+    assert settled_epoch() == before
+
+
+def test_inserts_and_deletes_bump(rows):
+    for name in ("target", "key", "membership"):
+        before = settled_epoch()
+        rows[name].delete()
+        between = settled_epoch()
+        assert between > before
+        rows[name].save(force_insert=True)
+        assert settled_epoch() > between
+
+
+def test_unwatched_tables_do_not_bump(rows):
+    before = settled_epoch()
+    Wallet.objects.create(tenant=rows["tenant"])
+    assert settled_epoch() == before
+
+
+def test_every_watched_model_has_a_case(rows):
+    tested = {type(rows[name])._meta.label for name, _, _ in BUMPING} | {"billing.PlanVersion"}  # immutable: insert
+    assert tested == {watched.model for watched in epoch_triggers.WATCHED}
+
+
+def test_plan_version_insert_bumps(rows):
+    before = settled_epoch()
+    PlanVersion.objects.create(
+        plan=rows["plan"], number=2, request_limit=1, request_burst=1, credit_limit=1, credit_burst=1, concurrency=1
+    )
+    assert settled_epoch() == before + 1
+
+
+def test_missing_names_what_was_dropped_and_install_restores_it():
+    assert epoch_triggers.missing() == []
+    name, table = next(iter(epoch_triggers._present().items()))
+    with connection.cursor() as cursor:
+        cursor.execute(epoch_triggers._drop(name, table))
+        assert epoch_triggers.missing() == [name]
+        stale = name[:-8] + "00000000"
+        statement = next(sql for other, _, sql in epoch_triggers._expected() if other == name)
+        cursor.execute(statement.replace(name, stale))
+    epoch_triggers.install()
+    assert epoch_triggers.missing() == []
+    assert stale not in epoch_triggers._present()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_transaction_bumps_at_its_commit():
+    before = CatalogueEpoch.objects.get(id=1).epoch
+    with transaction.atomic():
+        Tenant.objects.bulk_create(Tenant(name=f"t{n}", slug=f"t{n}") for n in range(5))
+    after = CatalogueEpoch.objects.get(id=1).epoch
+    assert after > before
+    if connection.vendor == "postgresql":
+        assert after == before + 1  # the marker makes many rows one bump
+    with transaction.atomic():
+        Tenant.objects.create(id=uuid4(), name="x", slug="x")
+        transaction.set_rollback(True)
+    assert CatalogueEpoch.objects.get(id=1).epoch == after

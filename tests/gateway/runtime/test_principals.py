@@ -1,0 +1,255 @@
+"""Keys and sessions: one query each, kept while the epoch stands, forgotten within a second of a change."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from billing.models import Subscription
+from billing.services import plans
+from gateway.errors.refusal import Refusal
+from gateway.models import APIKey, Membership, Project, Tenant, User
+from gateway.runtime import principals as principals_module
+from gateway.runtime.epoch import Epoch
+from gateway.runtime.principals import Principals, load_by_key, load_by_session
+from gateway.runtime.threads import DatabaseThreads
+from gateway.services import keys
+from tests.gateway.doubles import StandingEpoch
+from tests.gateway.world import in_database, make_world, opened, principal_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class CountingThreads(DatabaseThreads):
+    calls = 0
+
+    async def run(self, function):
+        self.calls += 1
+        return await super().run(function)
+
+
+@pytest.fixture
+def threads():
+    threads = CountingThreads(2)
+    yield threads
+    threads.close()
+
+
+def resolver(threads, **options):
+    """Return principals and their epoch, which moves only when it is told to."""
+    epoch = StandingEpoch()
+    return Principals(epoch, threads, **options), epoch
+
+
+async def refused(awaitable):
+    with pytest.raises(Refusal) as caught:
+        await awaitable
+    return caught.value.status, caught.value.code
+
+
+def test_key_is_resolved_by_one_query():
+    world = make_world(terms={"concurrency": 7, "allowed_models": ["fake"]})
+    with CaptureQueriesContext(connection) as queries:
+        principal = load_by_key(keys.digest_of(world.secret))
+    assert len(queries) == 1
+    assert (principal.tenant, principal.project, principal.wallet, principal.api_key) == (
+        world.tenant.id,
+        world.project.id,
+        world.wallet.id,
+        world.key_id,
+    )
+    assert (principal.plan, principal.concurrency, principal.allowed_models) == ("test", 7, frozenset({"fake"}))
+    assert principal.request_bucket.key != principal.credit_bucket.key
+    assert principal.credit_bucket.period_us == 60_000_000
+
+
+async def test_second_use_of_a_key_takes_no_query(threads):
+    world = await in_database(make_world)
+    known, _ = resolver(threads)
+    first = await known.by_key(world.secret)
+    assert await known.by_key(world.secret) is first
+    assert threads.calls == 1
+
+
+async def test_simultaneous_uses_of_a_key_share_one_query(threads):
+    world = await in_database(make_world)
+    known, _ = resolver(threads)
+    found = await asyncio.gather(*(known.by_key(world.secret) for _ in range(10)))
+    assert len(set(map(id, found))) == 1
+    assert threads.calls == 1
+
+
+async def test_entry_ends_with_its_epoch(threads):
+    world = await in_database(make_world)
+    known, epoch = resolver(threads)
+    await known.by_key(world.secret)
+    await in_database(lambda: APIKey.objects.unscoped().update(revoked_at=timezone.now()))
+    assert await known.by_key(world.secret)
+    epoch.publish(2, time.monotonic())
+    assert await refused(known.by_key(world.secret)) == (401, "api_key_revoked")
+
+
+async def test_entry_carries_the_epoch_read_before_its_query(threads):
+    """A change that falls between the query and the next reading of the epoch must not be hidden by the entry."""
+    world = await in_database(make_world)
+    known, epoch = resolver(threads)
+    run = threads.run
+
+    async def raced(function):
+        found = await run(function)
+        await run(lambda: APIKey.objects.unscoped().update(revoked_at=timezone.now()))
+        epoch.publish(2, time.monotonic())
+        return found
+
+    threads.run = raced
+    await known.by_key(world.secret)
+    threads.run = run
+    assert await refused(known.by_key(world.secret)) == (401, "api_key_revoked")
+
+
+async def test_stale_epoch_is_503(threads, monkeypatch):
+    monkeypatch.setattr("gateway.runtime.epoch.INTERVAL", 0.01)
+    world = await in_database(make_world)
+    known = Principals(Epoch(), threads)
+    assert await refused(known.by_key(world.secret)) == (503, "catalogue_unavailable")
+
+
+async def test_unknown_keys_push_no_real_one_out(threads):
+    world = await in_database(make_world)
+    known, _ = resolver(threads, most=2)
+    await known.by_key(world.secret)
+    for number in range(5):
+        assert await refused(known.by_key(f"sk-sluice-{number}")) == (401, "invalid_api_key")
+    calls = threads.calls
+    await known.by_key(world.secret)
+    assert await refused(known.by_key("sk-sluice-4")) == (401, "invalid_api_key")
+    assert threads.calls == calls
+    assert len(known._denied._entries) == 2
+
+
+async def test_key_that_expires_is_refused_from_that_moment_on(threads, monkeypatch):
+    world = await in_database(make_world)
+    soon = timezone.now() + timedelta(hours=1)
+    await in_database(lambda: APIKey.objects.unscoped().update(expires_at=soon))
+    known, _ = resolver(threads)
+    await known.by_key(world.secret)
+    monkeypatch.setattr(principals_module.timezone, "now", lambda: soon)
+    assert await refused(known.by_key(world.secret)) == (401, "api_key_expired")
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda: Tenant.objects.update(is_active=False), "tenant_inactive"),
+        (lambda: Project.objects.unscoped().update(is_active=False), "project_inactive"),
+        (lambda: Subscription.objects.update(state="ended"), "no_subscription"),
+    ],
+)
+async def test_inactive_account_is_403(threads, change, code):
+    world = await in_database(make_world)
+    await in_database(change)
+    known, _ = resolver(threads)
+    assert await refused(known.by_key(world.secret)) == (403, code)
+
+
+async def test_plan_change_is_felt_with_the_next_epoch(threads):
+    world = await in_database(make_world)
+    known, epoch = resolver(threads)
+    assert (await known.by_key(world.secret)).plan == "test"
+    await in_database(plans.change_plan, world.tenant.id, "max", at_once=True)
+    epoch.publish(2, time.monotonic())
+    assert (await known.by_key(world.secret)).plan == "max"
+
+
+def make_member(world, role=Membership.Role.MEMBER):
+    user = User.objects.create_user(f"{role}@example.com")
+    Membership.objects.create(tenant=world.tenant, user=user, role=role)
+    return user
+
+
+def test_session_is_resolved_by_one_query():
+    world = make_world()
+    user = make_member(world)
+    with CaptureQueriesContext(connection) as queries:
+        principal = load_by_session(user.id, world.project.id)
+    assert len(queries) == 1
+    assert (principal.user, principal.api_key, principal.project) == (user.id, None, world.project.id)
+    assert principal.wallet == world.wallet.id
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: Membership.objects.unscoped().update(is_active=False),
+        lambda: Membership.objects.unscoped().update(role=Membership.Role.BILLING),
+        lambda: User.objects.update(is_active=False),
+    ],
+)
+async def test_session_without_a_right_to_the_project_is_403(threads, change):
+    world = await in_database(make_world)
+    user = await in_database(make_member, world)
+    known, epoch = resolver(threads)
+    assert await known.by_session(user.id, world.project.id)
+    await in_database(change)
+    epoch.publish(2, time.monotonic())
+    assert await refused(known.by_session(user.id, world.project.id)) == (403, "not_a_member")
+
+
+async def test_session_reaches_no_other_tenants_project(threads):
+    world, other = await in_database(make_world), await in_database(make_world)
+    user = await in_database(make_member, world)
+    known, _ = resolver(threads)
+    assert await refused(known.by_session(user.id, other.project.id)) == (403, "not_a_member")
+
+
+async def test_last_use_is_written_once_a_minute_for_all_keys_together(threads, monkeypatch):
+    world, other = await in_database(make_world), await in_database(make_world)
+    known, _ = resolver(threads)
+    await known.by_key(world.secret)
+    await known.by_key(other.secret)
+    calls = threads.calls
+    await known.write_last_used()
+    assert threads.calls == calls + 1
+    first = await in_database(lambda: set(APIKey.objects.unscoped().values_list("last_used_at", flat=True)))
+    assert len(first) == 1
+    assert None not in first
+    await known.by_key(world.secret)
+    await known.write_last_used()
+    assert threads.calls == calls + 1
+    later = timezone.now() + timedelta(minutes=2)
+    monkeypatch.setattr(principals_module.timezone, "now", lambda: later)
+    await known.write_last_used()
+    assert threads.calls == calls + 2
+    key = await in_database(APIKey.objects.unscoped().get, id=world.key_id)
+    assert key.last_used_at == later
+
+
+async def test_revocation_is_felt_by_the_next_reading_of_the_epoch(tmp_path):
+    world = await in_database(make_world)
+    async with opened(tmp_path) as runtime:
+        await principal_of(runtime, world)
+        before = await runtime.epoch.current()
+        key = await in_database(APIKey.objects.unscoped().get, id=world.key_id)
+        await in_database(keys.revoke_key, tenant=world.tenant, key=key)
+        async with asyncio.timeout(5):
+            while await runtime.epoch.next() == before:
+                pass
+        assert await refused(principal_of(runtime, world)) == (401, "api_key_revoked")
+
+
+async def test_use_of_a_key_raises_no_epoch(tmp_path):
+    world = await in_database(make_world)
+    async with opened(tmp_path) as runtime:
+        before = await runtime.epoch.current()
+        await principal_of(runtime, world)
+        await runtime.principals.write_last_used()
+        await runtime.epoch.next()
+        assert await runtime.epoch.next() == before
+    key = await in_database(APIKey.objects.unscoped().get, id=world.key_id)
+    assert key.last_used_at is not None

@@ -1,0 +1,129 @@
+"""The runtime over a real database: its snapshot follows the catalogue, its readiness tells the truth."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from billing.ids import uuid7
+from billing.models import RateCardVersion
+from billing.services import cards
+from gateway.errors.refusal import Refusal
+from gateway.generation.generation import start_generation
+from gateway.runtime.snapshot import load_snapshot
+from routing.services.catalogue import add_model, remove_model
+from tests.gateway.doubles import collect, make_intent, make_stand
+from tests.gateway.world import RATES, in_database, make_world, opened, principal_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+async def moved(runtime, before):
+    """Return when the runtime has the snapshot of a later epoch than `before`."""
+    async with asyncio.timeout(5):
+        while runtime.snapshot.epoch == before:  # noqa: ASYNC110 - the refresh is what is awaited
+            await asyncio.sleep(0.01)
+
+
+async def test_model_added_and_removed_is_followed(tmp_path):
+    world = await in_database(make_world)
+    async with opened(tmp_path) as runtime:
+        principal = await principal_of(runtime, world)
+        before = runtime.snapshot.epoch
+        await in_database(
+            add_model,
+            name="other",
+            kinds=["chat"],
+            context_length=100,
+            rate_card="fake-card",
+            source="",
+            backend="fake",
+            options={"model": "other"},
+        )
+        await moved(runtime, before)
+        async with asyncio.timeout(5):
+            while len([e for e in runtime.engines.entries() if e.health.ready]) < 2:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+        generation = await start_generation(runtime, principal, make_intent(model="other"), uuid7())
+        await collect(generation)
+        before = runtime.snapshot.epoch
+        await in_database(remove_model, "other")
+        await moved(runtime, before)
+        with pytest.raises(Refusal) as caught:
+            await start_generation(runtime, principal, make_intent(model="other"), uuid7())
+        assert caught.value.code == "model_not_found"
+
+
+async def test_price_change_applies_to_new_requests_and_not_to_running_ones(tmp_path):
+    world = await in_database(make_world, tokens=4, hang_at=3)
+    async with opened(tmp_path) as runtime:
+        principal = await principal_of(runtime, world)
+        engine = runtime.engines.get(world.deployment)
+        running = await start_generation(runtime, principal, make_intent(), uuid7())
+        await engine.hanging()
+        before = runtime.snapshot.epoch
+        doubled = {0: {name: 2 * rate for name, rate in RATES[0].items()}}
+        await in_database(cards.publish, "fake-card", doubled)
+        await moved(runtime, before)
+        engine.release()
+        _, old, _ = await collect(running)
+        _, new, _ = await collect(await start_generation(runtime, principal, make_intent(), uuid7()))
+    assert (old.charge, new.charge) == (1160, 2320)
+
+
+def test_snapshot_says_until_when_its_prices_hold():
+    make_world()
+    assert load_snapshot(3).good_until is None
+    moment = timezone.now() + timedelta(hours=1)
+    cards.publish("fake-card", RATES, moment)
+    snapshot = load_snapshot(3)
+    assert (snapshot.epoch, snapshot.good_until) == (3, moment)
+    assert snapshot.prices["fake-card"].id == RateCardVersion.objects.order_by("effective_from").first().id
+    assert "Max" in snapshot.plans_of("fake")
+    assert "Free" not in snapshot.plans_of("fake")
+
+
+async def test_admission_refuses_while_the_snapshot_is_older_than_the_epoch(monkeypatch):
+    monkeypatch.setattr("gateway.runtime.runtime.SNAPSHOT_SECONDS", 0.01)
+    stand = await make_stand()
+    stand.runtime.epoch.publish(2, 0.0)
+    with pytest.raises(Refusal) as caught:
+        await start_generation(stand.runtime, stand.principal, make_intent(), uuid7())
+    assert (caught.value.status, caught.value.code) == (503, "catalogue_unavailable")
+    assert len(stand.runtime.gate) == 0
+
+
+async def test_readiness_names_what_is_wrong(tmp_path):
+    await in_database(make_world, ready=False)
+    async with opened(tmp_path) as runtime:
+        checks = await runtime.readiness()
+        assert {name for name, problem in checks.items() if problem} == {"deployments"}
+        await in_database(drop_a_trigger)
+        runtime.is_draining = True
+        checks = await runtime.readiness()
+        assert {name for name, problem in checks.items() if problem} == {"deployments", "server", "triggers"}
+        await in_database(restore_triggers)
+
+
+def drop_a_trigger():
+    from billing import triggers
+
+    with connection.cursor() as cursor:
+        [name, *_] = [name for spec in triggers.GUARDED for name, _ in spec.statements(connection.vendor)]
+        table = next(
+            spec.table
+            for spec in triggers.GUARDED
+            if name in [found for found, _ in spec.statements(connection.vendor)]
+        )
+        on = f" ON {table}" if connection.vendor == "postgresql" else ""
+        cursor.execute(f"DROP TRIGGER {name}{on}")
+
+
+def restore_triggers():
+    from billing import triggers
+
+    triggers.install(connection)

@@ -1,0 +1,48 @@
+"""What a worker leaves behind, and who may remove it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+import pytest
+
+from gateway.home import runtime_directory, worker_endpoint
+from gateway.services import worker_specs
+
+
+@pytest.fixture
+def socket_file(settings, tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.home.tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.delenv("SLUICE_RUNTIME_DIR", raising=False)
+    settings.SLUICE_HOME = tmp_path
+    path = runtime_directory() / "local.sock"
+    assert worker_endpoint("local") == f"ipc://{path}"
+    path.touch()
+    return path
+
+
+def test_a_killed_workers_socket_is_removed_with_its_folder(socket_file):
+    worker_specs.clear_socket("local")
+    assert not socket_file.parent.exists()
+    worker_specs.clear_socket("local")
+    assert not socket_file.parent.exists()
+
+
+def test_a_running_workers_socket_stays(socket_file, settings):
+    lock = os.open(settings.SLUICE_HOME / "worker-local.record.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    worker_specs.clear_socket("local")
+    assert socket_file.exists()
+    os.close(lock)
+
+
+def test_another_nodes_socket_and_a_chosen_folder_stay(socket_file, tmp_path, monkeypatch):
+    other = socket_file.with_name("n2.sock")
+    other.touch()
+    worker_specs.clear_socket("local")
+    assert other.exists()
+    chosen = tmp_path / "run"
+    monkeypatch.setenv("SLUICE_RUNTIME_DIR", str(chosen))
+    worker_specs.clear_socket("local")
+    assert chosen.is_dir()

@@ -1,0 +1,132 @@
+"""A GGUF file becomes a dense copy that runs like the model it was written from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gguf import GGUFWriter
+
+from inference.architectures.load import load_model
+from inference.config import EngineConfig
+from inference.errors import ModelRefusedError
+from inference.sources import gguf
+from inference.sources.resolve import resolve
+from tests.inference.drive import Drive
+from tests.inference.tiny import save_tiny
+
+PROMPTS = [[5, 9, 200, 31], list(range(3, 40))]
+
+
+def write_gguf(folder: Path, path: Path, kind: str, end_of_turn: int | None = None, **extra: torch.Tensor) -> Path:
+    """Write the tiny model of `folder` as GGUF, as the common writer does: names, and for llama interleaved q and k."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    config = model.config
+    writer = GGUFWriter(path, kind)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_key_length(config.head_dim if kind == "qwen3" else config.hidden_size // config.num_attention_heads)
+    writer.add_eos_token_id(2)
+    if end_of_turn is not None:
+        writer.add_eot_token_id(end_of_turn)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(["t", "1", "t1", *(f"x{i}" for i in range(3, config.vocab_size))])
+    writer.add_token_types([1] * config.vocab_size)
+    writer.add_token_merges(["t 1"])
+    back = {theirs: ours for ours, theirs in (gguf.MODEL_NAMES | gguf.LAYER_NAMES).items()}
+    for name, origin in model.state_dict().items():
+        tensor = origin
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        stem, _, suffix = name.rpartition(".")
+        if stem in back:
+            target = back[stem]
+        else:
+            number, _, part = stem.removeprefix("model.layers.").partition(".")
+            target = f"blk.{number}.{back[part]}"
+            heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}.get(back[part])
+            if kind == "llama" and heads:
+                rows, columns = tensor.shape
+                tensor = tensor.view(heads, 2, rows // heads // 2, columns).transpose(1, 2).reshape(rows, columns)
+        writer.add_tensor(f"{target}.{suffix}", tensor.float().contiguous().numpy())
+    for name, tensor in extra.items():
+        writer.add_tensor(name.replace("__", "."), tensor.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def tiny(kind: str, folder: Path) -> Path:
+    """A tiny model whose weights bfloat16 holds exactly, so that its dense copy is the same model."""
+    save_tiny(kind, folder)
+    from transformers import AutoModelForCausalLM
+
+    AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+def test_the_copy_is_the_model(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tiny(kind, tmp_path / "origin")
+    path = write_gguf(folder, tmp_path / "tiny.gguf", kind)
+    monkeypatch.setattr(gguf, "SHARD_BYTES", 50_000)  # so that the copy has several shards
+    config: dict[str, Any] = {"dtype": "float32", "kv_tokens": 256, "options": {"cache": str(tmp_path / "cache")}}
+    copied = load_model(EngineConfig("a", str(path), **config), threads=1)
+    original = load_model(EngineConfig("b", str(folder), **config), threads=1)
+    assert copied.eos_ids == {2}
+    assert (copied.tokenizer_folder / "model.safetensors.index.json").is_file()
+    assert (copied.tokenizer_folder / "tokenizer.json").is_file()
+    assert Drive(copied).run(PROMPTS, 12) == [
+        row[: row.index(2)] if 2 in row else row for row in Drive(original).run(PROMPTS, 12)
+    ]
+
+
+def test_the_copy_is_made_once_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_gguf(tiny("llama", tmp_path / "origin"), tmp_path / "tiny.gguf", "llama")
+    cache = tmp_path / "cache"
+
+    def fails(*args: Any) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf, "_write_tokenizer", fails)
+        with pytest.raises(OSError, match="disk full"):
+            resolve(str(path), cache)
+    assert list((cache / "gguf").iterdir()) == []
+    first = resolve(str(path), cache)
+    assert list((cache / "gguf").iterdir()) == [first]
+    monkeypatch.setattr(gguf, "convert", fails)
+    assert resolve(str(path), cache) == first
+    assert resolve(str(path.parent), cache) == first  # a folder with one GGUF file
+
+
+def test_the_end_of_a_turn_ends_an_answer_too(tmp_path: Path) -> None:
+    path = write_gguf(tiny("llama", tmp_path / "origin"), tmp_path / "m.gguf", "llama", end_of_turn=5)
+    config = EngineConfig("test", str(path), kv_tokens=64, options={"cache": str(tmp_path / "cache")})
+    assert load_model(config).eos_ids == {2, 5}
+
+
+def test_what_we_do_not_know_is_refused(tmp_path: Path) -> None:
+    folder = tiny("llama", tmp_path / "origin")
+    for name, words in (
+        ("rope_freqs__weight", "scaled rope"),
+        ("blk__0__attn_sinks__weight", "blk.0.attn_sinks.weight is unknown"),
+    ):
+        path = write_gguf(folder, tmp_path / f"{name}.gguf", "llama", None, **{name: torch.zeros(8)})
+        with pytest.raises(ModelRefusedError, match=words):
+            resolve(str(path), tmp_path / "cache")
+    with pytest.raises(ModelRefusedError, match="'gpt2' is not one of"):
+        resolve(str(write_gguf(folder, tmp_path / "other.gguf", "gpt2")), tmp_path / "cache")

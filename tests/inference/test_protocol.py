@@ -1,0 +1,157 @@
+"""What is sent is what is read, and what can't be is noticed."""
+
+from __future__ import annotations
+
+import pytest
+
+from inference.errors import DrainingError, EngineError, InvalidRequestError, OverloadedError, UnpreparedError
+from inference.protocol import (
+    Batch,
+    Cancel,
+    Drain,
+    Drained,
+    Extend,
+    Fatal,
+    FromWorker,
+    Goodbye,
+    Hello,
+    Prepare,
+    PreparedReply,
+    ProtocolError,
+    Ready,
+    Refused,
+    Renew,
+    Stats,
+    Submit,
+    ToWorker,
+    UsageOf,
+    WireDelta,
+    WireFinished,
+    WireStarted,
+    WireVector,
+    client_inbound,
+    encode,
+    error_of,
+    event_of,
+    evidence_of,
+    evidence_reply,
+    numbered,
+    refusal_of,
+    worker_inbound,
+)
+from inference.types import (
+    Delta,
+    EngineFault,
+    EngineInfo,
+    Evidence,
+    Finished,
+    FinishReason,
+    GenerationRequest,
+    Health,
+    Kind,
+    Lost,
+    Message,
+    NothingRan,
+    Running,
+    SamplingParams,
+    Started,
+    Usage,
+    Vector,
+)
+
+REQUEST = GenerationRequest(
+    "a", "t", "d", messages=(Message("user", "é"),), inputs=("x", (1, 2)), sampling=SamplingParams(stop=("s",), seed=7)
+)
+END = Finished(FinishReason.ERROR, Usage(1, 2, 3, 4), EngineFault("c", "m", True), stop=5, exact=False, queued_ms=0.5)
+TO_WORKER: list[ToWorker] = [
+    Hello(),
+    Prepare(1, "d", REQUEST),
+    Submit("a", 5, True),
+    Extend("a", 9, False),
+    Cancel("a"),
+    UsageOf(2, "a"),
+    Drain(3, "d", 1.5),
+    Renew(10**12),
+    Goodbye(),
+]
+INFO = EngineInfo("d", "m", frozenset({Kind.CHAT}), 10, 9, details={"dtype": "float32"})
+FROM_WORKER: list[FromWorker] = [
+    Ready("i", {"d": INFO}),
+    PreparedReply(1, 5, 6, (b"k",)),
+    Refused("c", "m", "invalid", 1, param="p"),
+    Batch([WireStarted("a", 1), WireDelta("a", "é", 1, 2, 3, 4), WireVector("a", 0, b"v"), WireFinished("a", END)]),
+    evidence_reply(1, END),
+    Drained(1),
+    Stats("i", 5, {"d": Health(ready=True, running=2)}),
+    Fatal("i", "why"),
+]
+
+
+def test_messages_travel_both_ways() -> None:
+    worker, client = worker_inbound(), client_inbound()
+    for number, message in enumerate(TO_WORKER, 1):
+        assert worker.read([numbered(number), encode(message)]) == message
+    for number, answer in enumerate(FROM_WORKER, 1):
+        assert client.read([numbered(number), encode(answer)]) == answer
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_repeat_and_a_gap_are_noticed(number: int) -> None:
+    inbound = worker_inbound()
+    inbound.read([numbered(1), encode(Hello())])
+    with pytest.raises(ProtocolError, match="where 2 was due"):
+        inbound.read([numbered(number), encode(Goodbye())])
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [],
+        [b""],
+        [numbered(1)],
+        [numbered(1), b"", b""],
+        [b"123", encode(Hello())],
+        [numbered(1), b"\xc1"],
+        [numbered(1), encode(Drained(1))],
+        [numbered(1), b"\x91" * 100_000],
+    ],
+)
+def test_frames_that_cannot_be_are_refused(parts: list[bytes]) -> None:
+    with pytest.raises(ProtocolError):
+        worker_inbound().read(parts)
+
+
+def test_only_fatal_comes_without_a_number() -> None:
+    inbound = client_inbound()
+    assert inbound.read([numbered(0), encode(Fatal("i", "why"))]) == Fatal("i", "why")
+    with pytest.raises(ProtocolError):
+        inbound.read([numbered(0), encode(Drained(1))])
+    assert inbound.read([numbered(1), encode(Drained(1))]) == Drained(1)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidRequestError("m", code="context_length_exceeded", param="messages"),
+        OverloadedError("m"),
+        DrainingError("m"),
+        UnpreparedError("m"),
+        EngineError("m", code="prepare_failed"),
+    ],
+)
+def test_errors_keep_their_type_and_code(error: EngineError) -> None:
+    again = error_of(refusal_of(error, call=1))
+    assert type(again) is type(error)
+    assert (again.code, again.message, again.param) == (error.code, error.message, error.param)
+
+
+def test_events_keep_what_they_say() -> None:
+    assert event_of(WireStarted("a", 3)) == Started(3)
+    assert event_of(WireDelta("a", "t", 1, 2, 3, 4)) == Delta("t", Usage(1, 2, 3, 4))
+    assert event_of(WireVector("a", 1, b"v")) == Vector(1, b"v")
+    assert event_of(WireFinished("a", END)) == END
+
+
+@pytest.mark.parametrize("evidence", [END, Running(Usage(1)), NothingRan(), Lost()])
+def test_evidence_keeps_what_it_says(evidence: Evidence) -> None:
+    assert evidence_of(evidence_reply(1, evidence)) == evidence

@@ -1,0 +1,59 @@
+"""The reader thread over real sockets: whom it counts as silent."""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+from typing import Any, cast
+
+import zmq
+
+from inference.protocol import Extend, Renew, Stats, client_inbound, encode, numbered
+from inference.worker.process import Outbox
+from inference.worker.prompts import LongRequests
+from inference.worker.session import Session
+from inference.worker.sessions import Reader
+
+
+def test_nobody_is_silent_while_frames_wait_to_be_read() -> None:
+    context = zmq.Context()
+    router, gateway = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+    wake_in, wake_out = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+    try:
+        router.bind("inproc://router")
+        gateway.setsockopt(zmq.IDENTITY, b"gateway")
+        gateway.setsockopt(zmq.RCVTIMEO, 10_000)
+        gateway.connect("inproc://router")
+        wake_out.bind("inproc://wake-test")
+        wake_in.connect("inproc://wake-test")
+        outbox = Outbox(wake_in)
+        loop: Any = type("Loop", (), {"steps": 0, "health": {}})()
+        reader = Reader(
+            router=router,
+            wake=wake_out,
+            incarnation="i",
+            record=cast("Any", None),
+            registry={},
+            inbox=SimpleQueue(),
+            loop=loop,
+            tell=outbox.send,
+            long=LongRequests(outbox.prepared),
+            session_seconds=5.0,
+            session_bytes=1 << 20,
+            prepared_seconds=30.0,
+            clock=lambda: 10.0,  # twice as long as a session may be silent
+        )
+        reader._sessions[b"gateway"] = Session(b"gateway", 0.0)
+        # The renewal stands behind more frames than are read in one go.
+        messages = [*(Extend("unknown", 1, False) for _ in range(150)), Renew(0)]
+        for number, message in enumerate(messages, 1):
+            gateway.send_multipart([numbered(number), encode(message)])
+        thread = threading.Thread(target=reader.run, args=(outbox.queue,))
+        thread.start()
+        try:
+            assert isinstance(client_inbound().read(gateway.recv_multipart()), Stats)
+        finally:
+            outbox.finish()
+            thread.join(10)
+    finally:
+        context.destroy(linger=0)
