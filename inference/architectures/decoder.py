@@ -13,9 +13,8 @@ from torch.nn.functional import embedding, rms_norm, silu
 from inference.architectures.rope import frequencies, half_split_to_pairs, rotate
 from inference.architectures.weights import Weights
 from inference.execution.attention.paged import attend
-from inference.execution.backend import KVSpec, LayerShape
 from inference.execution.inputs import StepBatch
-from inference.execution.kv_cache import KVCache
+from inference.execution.kv_cache import KVCache, KVSpec, LayerShape
 from inference.execution.linear import Linear
 
 FAMILIES = {

@@ -20,9 +20,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from inference.core.step import Row
 from inference.errors import ModelRefusedError
 from inference.execution.attention.paged import AttentionMeta, attend
-from inference.execution.backend import KVSpec, LayerShape
 from inference.execution.inputs import StepBatch, pack
-from inference.execution.kv_cache import KVCache
+from inference.execution.kv_cache import KVCache, KVSpec, LayerShape
 from inference.types import SamplingParams
 
 EXACT = 1e-3  # of the logits' spread, at every position, in float32

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from inference.core.fairness import Prices
+from inference.core.base import BaseScheduler
+from inference.core.fairness import Prices, WaitingRoom
 from inference.core.output import Output, Stats
 from inference.core.sequence import Ending
 from inference.core.step import EncodeRow, RowFailure, StepPlan, StepResult
-from inference.core.waiting import WaitingRoom
 from inference.errors import InvalidRequestError
 from inference.types import EngineFault, Finished, FinishReason, Started, Usage, Vector
 
@@ -42,14 +42,7 @@ class EncodeTask:
         return Usage(input=self.computed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Flight:
-    plan: StepPlan
-    tasks: tuple[EncodeTask, ...]
-    alone: bool
-
-
-class EncodeScheduler:
+class EncodeScheduler(BaseScheduler[EncodeTask]):
     """Plans the steps of one encoder, with the calls and promises of `Scheduler`.
 
     Tenants take turns input by input, so a request with a thousand inputs doesn't hold up the others. Inputs of a
@@ -67,50 +60,16 @@ class EncodeScheduler:
         clock: Callable[[], float],
         prices: Prices | None = None,
     ) -> None:
+        super().__init__(WaitingRoom(max_waiting, max_waiting_per_tenant, prices or Prices()), clock)
         self.max_rows = max_rows
         self.max_step_tokens = max_step_tokens
-        self.clock = clock
-        self.room: WaitingRoom[EncodeTask] = WaitingRoom(max_waiting, max_waiting_per_tenant, prices or Prices())
-        self.steps = 0
-        self._live: dict[str, EncodeTask] = {}
         self._retries: deque[tuple[EncodeTask, int]] = deque()
-        self._flights: deque[_Flight] = deque()
-        self._outputs: list[Output] = []
-
-    def submit(self, task: EncodeTask) -> None:
-        """Let `task` wait for its turn; raise as `Scheduler.submit` does."""
-        self._validate(task)
-        self.room.enter(task)
-        task.submitted_at = self.clock()
-        self._live[task.request_id] = task
+        self._retried: StepPlan | None = None  # the last step that ran one input again, alone
 
     def extend(self, request_id: str, allowance: int, last: bool) -> None:
         """No effect: an embedding has no output tokens."""
 
-    def cancel(
-        self,
-        request_id: str,
-        reason: FinishReason = FinishReason.CANCELLED,
-        *,
-        stop: str | None = None,
-        error: EngineFault | None = None,
-    ) -> None:
-        """End a request: at once, or when the step in flight is committed. Ended and unknown requests: no effect."""
-        task = self._live.get(request_id)
-        if task is not None:
-            self._end(task, Ending(reason, stop, error))
-
-    def cancel_all(self, reason: FinishReason = FinishReason.CANCELLED, error: EngineFault | None = None) -> None:
-        """Cancel everything, as at a drain's deadline."""
-        for request_id in list(self._live):
-            self.cancel(request_id, reason, error=error)
-
-    def drain(self) -> None:
-        """Take no new requests; those here go on."""
-        self.room.draining = True
-
     def plan(self) -> StepPlan | None:
-        """Return the next step, or None when there is nothing to run until a submit or a commit."""
         rows: list[tuple[EncodeTask, int]] = []
         alone = bool(self._retries)
         if alone and not self._flights:
@@ -128,22 +87,17 @@ class EncodeScheduler:
                 begins.append(task.request_id)
         encodes = tuple(EncodeRow(task.request_id, index, task.inputs[index]) for task, index in rows)
         plan = StepPlan(number=self.steps, encodes=encodes, begins=tuple(begins))
-        self.steps += 1
-        self._flights.append(_Flight(plan, tuple(task for task, _ in rows), alone))
-        return plan
+        if alone:
+            self._retried = plan
+        return self._launch(plan, tuple(task for task, _ in rows))
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Output]:
-        """Take in the vectors of `plan`, the oldest step in flight; return every output since the last call.
-
-        Raise ValueError, having changed nothing, when `result` doesn't answer `plan` row by row.
-        """
-        if not self._flights or self._flights[0].plan is not plan:
-            raise ValueError("only the oldest step in flight can be committed")
+        self._require_oldest(plan)
         if len(result.vectors) != len(plan.encodes):
             raise ValueError(f"step {plan.number}: {len(result.vectors)} answers for {len(plan.encodes)} inputs")
         flight = self._flights.popleft()
         made: dict[EncodeTask, list[Vector]] = {}
-        for task, row, vector in zip(flight.tasks, plan.encodes, result.vectors, strict=True):
+        for task, row, vector in zip(flight.requests, plan.encodes, result.vectors, strict=True):
             task.in_flight -= 1
             vectors = made.setdefault(task, [])
             if isinstance(vector, RowFailure):
@@ -163,40 +117,22 @@ class EncodeScheduler:
         return self.take_outputs()
 
     def abandon(self, plan: StepPlan, error: BaseException) -> list[Output]:
-        """Forget `plan`, the newest step in flight, which failed as a whole; its inputs run again, each alone."""
-        if not self._flights or self._flights[-1].plan is not plan:
-            raise ValueError("only the newest step in flight can be abandoned")
-        flight = self._flights.pop()
-        for task, row in zip(flight.tasks, plan.encodes, strict=True):
+        flight = self._take_newest(plan)
+        for task, row in zip(flight.requests, plan.encodes, strict=True):
             task.in_flight -= 1
-            if flight.alone:
+            if plan is self._retried:
                 fault = EngineFault("step_failed", f"the model failed on this input twice ({type(error).__name__})")
                 task.ending = task.ending or Ending(FinishReason.ERROR, error=fault)
             if task.ending is None:
                 self._retries.append((task, row.index))
-        for task in dict.fromkeys(flight.tasks):
+        for task in dict.fromkeys(flight.requests):
             if task.ending is not None:
                 self._finish(task)
         return self.take_outputs()
 
-    def take_outputs(self) -> list[Output]:
-        """Return what was said since the last call, oldest first."""
-        outputs, self._outputs = self._outputs, []
-        return outputs
-
     def next_deadline(self) -> float | None:
         """None: nothing here waits for the clock."""
         return None
-
-    @property
-    def unfinished(self) -> int:
-        """How many requests still owe their last output."""
-        return len(self._live)
-
-    @property
-    def in_flight(self) -> int:
-        """How many steps were planned and neither committed nor abandoned."""
-        return len(self._flights)
 
     def stats(self) -> Stats:
         """The state now: a request runs from its first input's step on."""
@@ -217,10 +153,6 @@ class EncodeScheduler:
             if task.planned == len(task.inputs):
                 self.room.queue.remove(task)
         return rows
-
-    def _end(self, task: EncodeTask, ending: Ending) -> None:
-        task.ending = task.ending or ending
-        self._finish(task)
 
     def _finish(self, task: EncodeTask, vectors: tuple[Vector, ...] = ()) -> None:
         self.room.queue.remove(task)
@@ -256,11 +188,7 @@ class EncodeScheduler:
         self._outputs.append(Output(task.request_id, task.usage, started, vectors=vectors, finished=finished))
 
     def _validate(self, task: EncodeTask) -> None:
-        if task.request_id in self._live:
-            raise InvalidRequestError(f"request {task.request_id} is here already")
         if not task.inputs:
             raise InvalidRequestError("there is no input", param="input")
-        if task.weight < 1:
-            raise InvalidRequestError("a tenant's weight is at least 1 thousandth")
         if not all(task.inputs):
             raise InvalidRequestError("an input is empty", param="input")

@@ -1,4 +1,4 @@
-"""Weighted virtual token counters: who is served next when tenants compete.
+"""Weighted virtual token counters: who may wait, and who is served next when tenants compete.
 
 Each tenant has a counter of the service it got, divided by its weight; the tenant with the lowest counter among those
 that wait goes first. A tenant that was idle is lifted to the others' level when it comes back, so nobody banks credit.
@@ -7,11 +7,13 @@ Counters are integers in millionths of a priced token; Python's integers don't o
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, Protocol, TypeVar
+
+from inference.errors import DrainingError, OverloadedError
 
 
 class Queued(Protocol):
@@ -140,3 +142,38 @@ class FairQueue(Generic[T]):
 
 def _turn(share: _Share[T]) -> tuple[int, int]:
     return share.counter, next(iter(share.line.values()))
+
+
+class WaitingRoom(Generic[T]):
+    """A fair queue with a bound for all and one for each tenant, closed to newcomers while `draining`.
+
+    The bounds count what waits; requests that come back after a preemption are never turned away.
+    """
+
+    def __init__(self, most: int, most_per_tenant: int, prices: Prices) -> None:
+        self.queue: FairQueue[T] = FairQueue(prices)
+        self.draining = False
+        self._most = most
+        self._most_per_tenant = most_per_tenant
+        self._present: Counter[str] = Counter()  # requests of each tenant that haven't ended
+        self._prune_at = 64
+
+    def enter(self, item: T) -> None:
+        """Queue a new request; raise `DrainingError` or `OverloadedError`."""
+        if self.draining:
+            raise DrainingError("the engine is about to stop")
+        if len(self.queue) >= self._most:
+            raise OverloadedError(f"{len(self.queue)} requests are waiting already")
+        if self.queue.waiting(item.tenant) >= self._most_per_tenant:
+            raise OverloadedError("too many requests of this tenant are waiting already", code="tenant_queue_full")
+        self.queue.push(item)
+        self._present[item.tenant] += 1
+
+    def leave(self, item: T) -> None:
+        """Count a request as ended; now and then forget tenants that are gone."""
+        self._present[item.tenant] -= 1
+        if not self._present[item.tenant]:
+            del self._present[item.tenant]
+        if self.queue.tenants() > self._prune_at:
+            self.queue.prune(self._present)
+            self._prune_at = 2 * self.queue.tenants() + 64

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from inference.core.block_pool import BlockPool
 from inference.core.config import SchedulerConfig
+from inference.core.fairness import WaitingRoom
 from inference.core.prefix import PrefixKeys
 from inference.core.sequence import Sequence, Status
-from inference.core.waiting import WaitingRoom
 
 
 class Planner:

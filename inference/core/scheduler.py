@@ -15,59 +15,31 @@ last known token samples the next. Preempted, cached and chunked sequences follo
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from inference.core.base import BaseScheduler
 from inference.core.config import SchedulerConfig
+from inference.core.fairness import WaitingRoom
 from inference.core.output import Output, Stats
 from inference.core.planner import Planner
 from inference.core.prefix import PrefixKeys
 from inference.core.sequence import Ending, Sequence, Status
 from inference.core.step import Row, RowFailure, StepPlan, StepResult
-from inference.core.waiting import WaitingRoom
 from inference.errors import InvalidRequestError
 from inference.types import EngineFault, Finished, FinishReason, Started
 
 
-@dataclass(frozen=True, slots=True)
-class _Flight:
-    plan: StepPlan
-    sequences: tuple[Sequence, ...]
-
-
-class Scheduler:
-    """Plans the steps of one generating model; belongs to one thread.
-
-    What it has to say about requests comes from `commit`, `abandon` and `take_outputs`: exactly one output with
-    `finished` per submitted sequence, always its last. `clock` gives seconds from any fixed point.
+class Scheduler(BaseScheduler[Sequence]):
+    """Plans the steps of one generating model.
 
     One further step may be planned before the last one is committed; rows whose next token is still unknown are left
-    out of it, and nobody is preempted for it. Steps are committed oldest first and abandoned newest first.
+    out of it, and nobody is preempted for it.
     """
 
     def __init__(self, config: SchedulerConfig, keys: PrefixKeys, clock: Callable[[], float]) -> None:
+        super().__init__(WaitingRoom(config.max_waiting, config.max_waiting_per_tenant, config.prices), clock)
         self.config = config
-        self.clock = clock
-        self.room: WaitingRoom[Sequence] = WaitingRoom(config.max_waiting, config.max_waiting_per_tenant, config.prices)
-        self.steps = 0
         self._planner = Planner(config, keys, self.room, clock)
-        self._live: dict[str, Sequence] = {}
-        self._flights: deque[_Flight] = deque()
-        self._outputs: list[Output] = []
-
-    # What the worker's inbox calls ------------------------------------------------------------------------------
-
-    def submit(self, seq: Sequence) -> None:
-        """Let `seq` wait for its turn.
-
-        Raise `InvalidRequestError` for what can never run, `OverloadedError` when too much waits already, and
-        `DrainingError` while draining; then nothing is kept of it.
-        """
-        self._validate(seq)
-        self.room.enter(seq)
-        seq.submitted_at = self.clock()
-        self._live[seq.request_id] = seq
 
     def extend(self, request_id: str, allowance: int, last: bool) -> None:
         """Permit `allowance` output tokens in all (never fewer than before); with `last`, no more will come.
@@ -85,40 +57,7 @@ class Scheduler:
             elif seq.last:
                 self._end(seq, Ending(FinishReason.ALLOWANCE))
 
-    def cancel(
-        self,
-        request_id: str,
-        reason: FinishReason = FinishReason.CANCELLED,
-        *,
-        stop: str | None = None,
-        error: EngineFault | None = None,
-    ) -> None:
-        """End a request for `reason`: at once, or when the step in flight is committed, whose token is dropped then.
-
-        The worker ends a request so at a stop string (STOP, with the string) and when its text fails (ERROR).
-        Ended and unknown requests: no effect; of several reasons the first counts.
-        """
-        seq = self._live.get(request_id)
-        if seq is not None:
-            self._end(seq, Ending(reason, stop, error))
-
-    def cancel_all(self, reason: FinishReason = FinishReason.CANCELLED, error: EngineFault | None = None) -> None:
-        """Cancel everything, as at a drain's deadline."""
-        for request_id in list(self._live):
-            self.cancel(request_id, reason, error=error)
-
-    def drain(self) -> None:
-        """Take no new requests; those here go on."""
-        self.room.draining = True
-
-    # What the loop calls ----------------------------------------------------------------------------------------
-
     def plan(self) -> StepPlan | None:
-        """Return the next step, or None when there is nothing to run.
-
-        After None with no step in flight, only a call of `submit` or `extend`, or `next_deadline`, can bring work.
-        After None with a step in flight, commit it and plan again.
-        """
         self._expire_pauses()
         counts = self._planner.choose(in_flight=bool(self._flights))
         if not counts:
@@ -128,19 +67,12 @@ class Scheduler:
             return None
         begins = tuple(seq.request_id for seq in counts if not seq.begun)
         rows = tuple(self._row(seq, count) for seq, count in counts.items())
-        plan = StepPlan(number=self.steps, rows=rows, begins=begins)
-        self.steps += 1
-        self._flights.append(_Flight(plan, tuple(counts)))
-        return plan
+        return self._launch(StepPlan(number=self.steps, rows=rows, begins=begins), tuple(counts))
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Output]:
-        """Take in what `plan`, the oldest step in flight, computed; return every output since the last call.
-
-        Raise ValueError, having changed nothing, when `result` doesn't answer `plan` row by row.
-        """
         self._verify(plan, result)
         flight = self._flights.popleft()
-        for seq, row, token in zip(flight.sequences, plan.rows, result.tokens, strict=True):
+        for seq, row, token in zip(flight.requests, plan.rows, result.tokens, strict=True):
             seq.in_flight -= 1
             if isinstance(token, RowFailure):
                 self._end(seq, Ending(FinishReason.ERROR, error=EngineFault(token.code, token.message)))
@@ -159,15 +91,8 @@ class Scheduler:
         return self.take_outputs()
 
     def abandon(self, plan: StepPlan, error: BaseException) -> list[Output]:
-        """Forget `plan`, the newest step in flight, which failed as a whole; return every output since the last call.
-
-        Nothing of it is published or charged. Its rows run again, each alone; one that fails alone as well ends with
-        an error.
-        """
-        if not self._flights or self._flights[-1].plan is not plan:
-            raise ValueError("only the newest step in flight can be abandoned")
-        flight = self._flights.pop()
-        for seq, row in zip(flight.sequences, plan.rows, strict=True):
+        flight = self._take_newest(plan)
+        for seq, row in zip(flight.requests, plan.rows, strict=True):
             seq.in_flight -= 1
             seq.scheduled = row.start
             # A row that built on an abandoned one failed with it, not by itself.
@@ -180,24 +105,9 @@ class Scheduler:
                 self._finish(seq)
         return self.take_outputs()
 
-    def take_outputs(self) -> list[Output]:
-        """Return what was said since the last call (requests that ended outside a step), oldest first."""
-        outputs, self._outputs = self._outputs, []
-        return outputs
-
     def next_deadline(self) -> float | None:
         """When, on the clock, `plan` has to be called though nothing arrives: the first pause's end."""
         return next((seq.pause_ends for seq in self._planner.paused), None)
-
-    @property
-    def unfinished(self) -> int:
-        """How many requests still owe their last output."""
-        return len(self._live)
-
-    @property
-    def in_flight(self) -> int:
-        """How many steps were planned and neither committed nor abandoned."""
-        return len(self._flights)
 
     def stats(self) -> Stats:
         """The state now."""
@@ -253,8 +163,7 @@ class Scheduler:
     # Committing -------------------------------------------------------------------------------------------------
 
     def _verify(self, plan: StepPlan, result: StepResult) -> None:
-        if not self._flights or self._flights[0].plan is not plan:
-            raise ValueError("only the oldest step in flight can be committed")
+        self._require_oldest(plan)
         if len(result.tokens) != len(plan.rows):
             raise ValueError(f"step {plan.number}: {len(result.tokens)} answers for {len(plan.rows)} rows")
         for row, token in zip(plan.rows, result.tokens, strict=True):
@@ -302,11 +211,6 @@ class Scheduler:
         while self._planner.paused and (seq := next(iter(self._planner.paused))).pause_ends <= now:
             self._end(seq, Ending(FinishReason.ALLOWANCE))
 
-    def _end(self, seq: Sequence, ending: Ending) -> None:
-        """End `seq` now, or mark it to end with the step it is in."""
-        seq.ending = seq.ending or ending
-        self._finish(seq)
-
     def _finish(self, seq: Sequence, visible: tuple[int, ...] = ()) -> None:
         if seq.in_flight:
             return
@@ -345,8 +249,6 @@ class Scheduler:
 
     def _validate(self, seq: Sequence) -> None:
         context = self.config.context
-        if seq.request_id in self._live:
-            raise InvalidRequestError(f"request {seq.request_id} is here already")
         if not seq.prompt:
             raise InvalidRequestError("the prompt is empty", param="messages")
         if seq.max_output < 1 or seq.allowance < 1:
@@ -357,8 +259,6 @@ class Scheduler:
                 code="context_length_exceeded",
                 param="max_tokens",
             )
-        if seq.weight < 1:
-            raise InvalidRequestError("a tenant's weight is at least 1 thousandth")
         for ids in (seq.prompt, seq.sampling.stop_token_ids):
             if ids and (min(ids) < 0 or max(ids) >= self.config.vocab_size):
                 raise InvalidRequestError(f"a token id is outside the model's vocabulary of {self.config.vocab_size}")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from inference.execution.inputs import StepBatch
-    from inference.execution.kv_cache import KVCache
+    from inference.execution.kv_cache import KVCache, KVSpec
 
 
 class Pending(Protocol):
@@ -35,28 +35,6 @@ class Runner(Protocol):
     def reset(self) -> None:
         """Forget all K/V: every block reads as zeros. Only while no sequence runs."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class LayerShape:
-    """One attention layer's K/V: heads and widths of a key and a value (they differ for some models)."""
-
-    kv_heads: int
-    key_dim: int
-    value_dim: int
-
-
-@dataclass(frozen=True, slots=True)
-class KVSpec:
-    """What must be known of a causal model to make room for its K/V: its attention layers in order."""
-
-    layers: tuple[LayerShape, ...]
-    dtype: torch.dtype
-
-    @property
-    def bytes_per_token(self) -> int:
-        width = sum(layer.kv_heads * (layer.key_dim + layer.value_dim) for layer in self.layers)
-        return width * self.dtype.itemsize
 
 
 class CausalBackend(Protocol):

@@ -6,7 +6,27 @@ from dataclasses import dataclass
 
 import torch
 
-from inference.execution.backend import KVSpec, LayerShape
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """One attention layer's K/V: heads and widths of a key and a value (they differ for some models)."""
+
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class KVSpec:
+    """What must be known of a causal model to make room for its K/V: its attention layers in order."""
+
+    layers: tuple[LayerShape, ...]
+    dtype: torch.dtype
+
+    @property
+    def bytes_per_token(self) -> int:
+        width = sum(layer.kv_heads * (layer.key_dim + layer.value_dim) for layer in self.layers)
+        return width * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)

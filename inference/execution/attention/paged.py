@@ -112,7 +112,7 @@ def attend(
             mixed = scaled_dot_product_attention(q, key, value, attn_mask=mask, scale=scale)
         else:
             sink = None if sinks is None else sinks.view(shape.kv_heads, grouped, 1)
-            mixed = _bent_attention(q, key, value, mask, scale=scale, softcap=softcap, sink=sink)
+            mixed = _eager_attention(q, key, value, mask, scale=scale, softcap=softcap, sink=sink)
         out[group.begin : group.end] = mixed.reshape(rows, heads, shape.value_dim)
     for number, chunk in enumerate(meta.chunks):
         length = chunk.index.shape[0]
@@ -131,13 +131,13 @@ def attend(
                 mask = torch.ones(tokens, length, dtype=torch.bool).tril(length - tokens)
             q = q.reshape(1, shape.kv_heads, grouped * tokens, shape.key_dim)
             sink = None if sinks is None else sinks.repeat_interleave(tokens).view(shape.kv_heads, -1, 1)
-            mixed = _bent_attention(q, key, value, mask.repeat(grouped, 1), scale=scale, softcap=softcap, sink=sink)
+            mixed = _eager_attention(q, key, value, mask.repeat(grouped, 1), scale=scale, softcap=softcap, sink=sink)
             mixed = mixed.view(heads, tokens, shape.value_dim)
         out[chunk.begin : chunk.end] = mixed.transpose(0, 1)
     return out
 
 
-def _bent_attention(
+def _eager_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

@@ -9,9 +9,8 @@ import torch
 
 from inference.core.step import Row
 from inference.execution.attention.paged import attend
-from inference.execution.backend import KVSpec, LayerShape
 from inference.execution.inputs import pack
-from inference.execution.kv_cache import KVCache
+from inference.execution.kv_cache import KVCache, KVSpec, LayerShape
 from inference.types import SamplingParams
 
 BLOCK = 4
