@@ -33,17 +33,20 @@ application = guarded(
                     path("v1/responses", responses),
                     path("v1/embeddings", embeddings),
                     path("v1/models", models),
-                    path("v1/models/<path:name>", model),
-                    path("v1/usage/<str:request_id>", usage),
-                    re_path(r"^v1(/|$)", unknown_endpoint),
+                    path("v1/models/<path:name>", model, "/v1/models/{id}"),
+                    path("v1/usage/<str:request_id>", usage, "/v1/usage/{id}"),
+                    re_path(r"^v1(/|$)", unknown_endpoint, "/v1/*"),
                     path("healthz", liveness),
                     path("readyz", readiness),
                     path("metrics", metrics),
-                    re_path(r"", django_application),
+                    re_path(r"", django_application, "control"),
                 ]
             ),
             "websocket": URLRouter(
-                [path("v1/responses", ResponsesConsumer.as_asgi(doors=Doors())), re_path(r"", refuse_websocket)]
+                [
+                    path("v1/responses", ResponsesConsumer.as_asgi(doors=Doors())),
+                    re_path(r"", refuse_websocket, "/v1/*"),
+                ]
             ),
         }
     )

@@ -27,5 +27,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/docs/", api_docs, name="api-docs"),
     re_path(r"^api/(?P<path>.*)$", unknown_endpoint, name="api-unknown"),
 ]
-handler404 = "gateway.errors.pages.not_found"
-handler500 = "gateway.errors.pages.server_error"
+handler404 = "gateway.console.pages.not_found"
+handler500 = "gateway.console.pages.server_error"

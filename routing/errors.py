@@ -4,11 +4,10 @@ from __future__ import annotations
 
 
 class RoutingError(Exception):
-    """No route. `status` and `code` are the API's, `model` what was asked for; 503 may pass later."""
+    """No route. `code` says why (one of docs/errors.md), `model` is what was asked for."""
 
-    def __init__(self, status: int, code: str, message: str, *, model: str) -> None:
+    def __init__(self, code: str, message: str, *, model: str) -> None:
         super().__init__(message)
-        self.status = status
         self.code = code
         self.message = message
         self.model = model

@@ -57,14 +57,14 @@ class _Decision:
         name = self.query.model
         model = self.catalogue.models.get(name)
         if model is None:
-            raise RoutingError(404, "model_not_found", f"The model {name!r} does not exist.", model=name)
+            raise RoutingError("model_not_found", f"The model {name!r} does not exist.", model=name)
         if self.query.kind not in model.kinds:
             serves = " and ".join(sorted(model.kinds))
             message = f"The model {name!r} serves {serves}, not {self.query.kind}."
-            raise RoutingError(400, "model_wrong_kind", message, model=name)
+            raise RoutingError("model_wrong_kind", message, model=name)
         if not self._allowed(name):
             message = f"Your plan ({self.query.plan}) doesn't include the model {name!r}."
-            raise RoutingError(403, "model_not_allowed", message, model=name)
+            raise RoutingError("model_not_allowed", message, model=name)
         deployment = self._deployment_of(name)
         if deployment is None:
             raise self._nothing_ready(f"No deployment of {name!r} is ready.")
@@ -80,7 +80,7 @@ class _Decision:
         if any(candidate.deployment for candidate in self.candidates):
             raise self._nothing_ready("No deployment that the routing rules name is ready.")
         message = f"No routing rule gives a model for task {self.task!r} on plan {self.query.plan!r}."
-        raise RoutingError(404, "no_route", message, model=self.query.model)
+        raise RoutingError("no_route", message, model=self.query.model)
 
     def _matches(self, rule: RuleEntry) -> bool:
         if rule.plan and rule.plan != self.query.plan:
@@ -176,7 +176,7 @@ class _Decision:
     def _nothing_ready(self, message: str) -> RoutingError:
         reasons = "; ".join(f"{c.deployment}: {c.rejected}" for c in dict.fromkeys(self.candidates) if c.deployment)
         sentence = f"{message} {reasons}." if reasons else message
-        return RoutingError(503, "no_ready_deployment", sentence, model=self.query.model)
+        return RoutingError("no_ready_deployment", sentence, model=self.query.model)
 
 
 _SOURCES = {

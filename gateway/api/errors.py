@@ -10,6 +10,8 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
+from gateway.edge.wire.errors import openai_error
+from gateway.errors.faults import refusal_of_route
 from gateway.errors.refusal import Refusal
 from gateway.errors.service import ServiceError
 from gateway.middleware import request_id_of
@@ -23,7 +25,7 @@ def handle_exception(error: Exception, context: dict[str, Any]) -> Response | No
         return None
     set_rollback()
     request: HttpRequest = context["request"]._request  # noqa: SLF001 - DRF's documented way to Django's request
-    body = refusal.body(str(request_id_of(request)))
+    body = openai_error(refusal, request_id_of(request))
     return Response(body, status=refusal.status, headers=refusal.headers)
 
 
@@ -36,7 +38,7 @@ def refusal_of(error: Exception) -> Refusal | None:
         case ServiceError():
             answer = Refusal(400, "invalid_value", error.message, param=error.field or None)
         case RoutingError():
-            answer = Refusal(error.status, error.code, error.message, param="model")
+            answer = refusal_of_route(error)
         case Http404():
             answer = Refusal(404, "not_found", "There is no such thing here.")
         case PermissionDenied():
@@ -52,7 +54,7 @@ def refusal_of(error: Exception) -> Refusal | None:
 def unknown_endpoint(request: HttpRequest, path: str = "") -> HttpResponse:
     """Answer 404 for an address under /api/ that isn't any."""
     refusal = Refusal(404, "unknown_endpoint", f"There is no {request.method} {request.path}.")
-    return JsonResponse(refusal.body(str(request_id_of(request))), status=404)
+    return JsonResponse(openai_error(refusal, request_id_of(request)), status=404)
 
 
 def _of_framework(error: exceptions.APIException) -> Refusal:

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from gateway.edge.http import Send, encode
+from gateway.edge.wire.errors import openai_error
 from gateway.errors.refusal import Refusal
 
 
@@ -24,7 +25,7 @@ class Outlet:
 
     async def refuse(self, refusal: Refusal, request_id: UUID, stream_id: str | None) -> None:
         """Send `refusal` as an error event."""
-        error = refusal.body(str(request_id))["error"]
+        error = openai_error(refusal, request_id)["error"]
         if refusal.headers:
             error["headers"] = refusal.headers
         await self.tell({"type": "error", "status": refusal.status, "error": error}, stream_id)

@@ -32,6 +32,7 @@ from gateway.edge.wire.chat import (
     ChunkDelta,
 )
 from gateway.edge.wire.decode import decode
+from gateway.edge.wire.errors import openai_error
 from gateway.edge.wire.usage import chat_usage
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.outcome import Outcome
@@ -124,7 +125,7 @@ class _Chunks:
         usage = chat_usage(outcome.usage, outcome.charge)
         failure = failure_of(outcome)
         if failure is not None:
-            return event(encode({**failure.body(str(self._generation.id)), "usage": usage}))
+            return event(encode({**openai_error(failure, self._generation.id), "usage": usage}))
         last = self.choice(ChunkDelta(), finish_of(outcome), outcome.sluice_reason)
         return last + (self._chunk([], usage) if self._with_usage else b"") + _DONE
 

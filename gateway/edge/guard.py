@@ -11,6 +11,8 @@ import structlog
 from billing.ids import uuid7
 from gateway.edge.handshake import deny
 from gateway.edge.http import Application, ASGIMessage, ClientLeftError, Receive, Scope, Send, raw_headers, send_json
+from gateway.edge.routes import NOWHERE, Route
+from gateway.errors.faults import refusal_of
 from gateway.errors.refusal import Refusal, internal_error
 from gateway.logs import request_bound
 
@@ -33,19 +35,19 @@ def guarded(application: Application) -> Application:
         exchange = _Exchange(scope, send, request_id)
         with request_bound(request_id):
             try:
-                await application({**scope, "request_id": request_id}, receive, exchange.send)
+                await application({**scope, "request_id": request_id, "exchange": exchange}, receive, exchange.send)
             except ClientLeftError:
                 exchange.status = exchange.status or 499
-            except Refusal as refusal:
-                await exchange.refuse(refusal)
             except asyncio.CancelledError:
                 exchange.status = exchange.status or 499
                 raise
-            except Exception:
-                log.exception("unhandled", path=scope["path"])
+            except Exception as error:
+                refusal = refusal_of(error)
+                if refusal is None:
+                    log.exception("unhandled", path=scope["path"])
                 if exchange.begun:
                     raise
-                await exchange.refuse(internal_error())
+                await exchange.refuse(refusal or internal_error())
             finally:
                 exchange.report()
 
@@ -61,6 +63,7 @@ class _Exchange:
         self._id = request_id
         self._started = time.monotonic()
         self.status = 0
+        self.route: Route = NOWHERE
 
     @property
     def begun(self) -> bool:
@@ -78,19 +81,18 @@ class _Exchange:
         await self._send(message)
 
     async def refuse(self, refusal: Refusal) -> None:
-        if self.begun:
-            raise refusal
+        body = self.route.error_body(refusal, self._id)
         if self._scope["type"] == "websocket":
-            await deny(self.send, refusal, self._id)
+            await deny(self.send, refusal, body)
         else:
-            await send_json(self.send, refusal.status, refusal.body(str(self._id)), refusal.headers)
+            await send_json(self.send, refusal.status, body, refusal.headers)
 
     def report(self) -> None:
-        """Log the exchange and count it under its route (never under a path that the client made up)."""
+        """Log the exchange and count it under its route's name (never under a path that the client made up)."""
         path = self._scope["path"]
         runtime = self._scope.get("state", {}).get("runtime")
         if runtime is not None:
-            runtime.metrics.answered(endpoint_name(path), self.status)
+            runtime.metrics.answered(self.route.name, self.status)
         if path not in _QUIET:
             log.info(
                 "answered",
@@ -99,18 +101,3 @@ class _Exchange:
                 status=self.status,
                 ms=round((time.monotonic() - self._started) * 1000, 1),
             )
-
-
-_ENDPOINTS = frozenset(
-    {"/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/v1/models", "/healthz", "/readyz", "/metrics"}
-)
-
-
-def endpoint_name(path: str) -> str:
-    """The route that `path` belongs to, one of a few."""
-    if path in _ENDPOINTS:
-        return path
-    for prefix in ("/v1/models/", "/v1/usage/"):
-        if path.startswith(prefix):
-            return prefix + "{id}"
-    return "/v1/*" if path.startswith("/v1/") else "control"

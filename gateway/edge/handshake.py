@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from gateway.edge.http import Send, encode, raw_headers
 from gateway.errors.refusal import Refusal
 
 
-async def deny(send: Send, refusal: Refusal, request_id: UUID) -> None:
-    """Answer the handshake with `refusal`, in the same shape as over HTTP."""
-    body = encode(refusal.body(str(request_id)))
+async def deny(send: Send, refusal: Refusal, error: object) -> None:
+    """Answer the handshake with `refusal`, whose body is `error` as over HTTP."""
+    body = encode(error)
     await send(
         {
             "type": "websocket.http.response.start",

@@ -7,6 +7,7 @@ from billing.limits.types import Impossible, Limited
 from billing.unit import format_credits
 from billing.writer.operations import Refused
 from gateway.errors.refusal import Refusal
+from gateway.errors.service import DatabaseBusyError
 from inference.errors import EngineError, InvalidRequestError, OverloadedError
 from inference.types import EngineFault
 from routing.errors import RoutingError
@@ -24,16 +25,32 @@ DRAINING = EngineFault("server_draining", "The server is stopping, so the answer
 INTERNAL = EngineFault("internal_error", "Something went wrong inside the server.", retryable=True)
 
 _SOON = {"retry-after": "1"}
+_ROUTING = {"model_wrong_kind": 400, "model_not_allowed": 403, "model_not_found": 404, "no_route": 404}
 
 
-def refusal_of_route(error: RoutingError, plans: tuple[str, ...]) -> Refusal:
+def refusal_of(error: Exception) -> Refusal | None:
+    """Return what the API answers for `error`; None for what nobody expected."""
+    match error:
+        case Refusal():
+            return error
+        case RoutingError():
+            return refusal_of_route(error)
+        case EngineError():
+            return refusal_of_engine(error)
+        case DatabaseBusyError():
+            return Refusal(503, "database_unavailable", str(error), headers=_SOON)
+    return None
+
+
+def refusal_of_route(error: RoutingError, plans: tuple[str, ...] = ()) -> Refusal:
     """Return the refusal for a request that can't be routed; `plans` have the model that the tenant's own lacks."""
+    status = _ROUTING.get(error.code)
+    if status is None:
+        return Refusal(503, error.code, error.message, headers=_SOON)
     message = error.message
-    if error.status == 403 and plans:
+    if error.code == "model_not_allowed" and plans:
         message = f"{message} It is part of {_listed(plans)}."
-    headers = _SOON if error.status == 503 else {}
-    param = "model" if error.status in {400, 403, 404} else None
-    return Refusal(error.status, error.code, message, param=param, headers=headers)
+    return Refusal(status, error.code, message, param="model")
 
 
 def refusal_of_engine(error: EngineError) -> Refusal:
@@ -76,11 +93,6 @@ def ledger_unavailable() -> Refusal:
 def catalogue_unavailable() -> Refusal:
     """Return the refusal for when it isn't known what the catalogue and the prices are now."""
     return Refusal(503, "catalogue_unavailable", "The catalogue can't be read right now.", headers=_SOON)
-
-
-def database_busy() -> Refusal:
-    """Return the refusal for when more questions wait for the database than it answers."""
-    return Refusal(503, "database_unavailable", "Too much waits for the database right now.", headers=_SOON)
 
 
 def draining() -> Refusal:

@@ -1,4 +1,4 @@
-"""What gateway's services raise."""
+"""What gateway's services and threads raise."""
 
 from __future__ import annotations
 
@@ -10,3 +10,7 @@ class ServiceError(Exception):
         super().__init__(message)
         self.field = field
         self.message = message
+
+
+class DatabaseBusyError(Exception):
+    """More questions wait for the database than it answers: nothing was asked."""

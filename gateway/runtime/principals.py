@@ -18,6 +18,7 @@ from billing.limits.types import Bucket
 from billing.models import Subscription
 from gateway.errors.faults import catalogue_unavailable
 from gateway.errors.refusal import Refusal
+from gateway.errors.service import DatabaseBusyError
 from gateway.models import APIKey, Membership, Project
 from gateway.runtime.epoch import Epoch, EpochStaleError
 from gateway.runtime.principal import Principal
@@ -128,7 +129,7 @@ class Principals:
             waiting.add_done_callback(lambda _: self._waiting.pop((epoch, name)))
         try:
             return await asyncio.shield(waiting)
-        except Refusal:
+        except DatabaseBusyError:
             raise
         except Exception as error:
             log.warning("principal_unreadable", error=str(error))

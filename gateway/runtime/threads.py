@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from django.db import connections
 
-from gateway.errors.faults import database_busy
+from gateway.errors.service import DatabaseBusyError
 
 MOST_WAITING = 256
 
@@ -31,10 +31,10 @@ class DatabaseThreads:
         self._mutex = threading.Lock()
 
     async def run(self, function: Callable[[], T]) -> T:
-        """Return `function()`, called on one of the threads; a Refusal (503) when too many calls wait."""
+        """Return `function()`, called on one of the threads; raise DatabaseBusyError when too many calls wait."""
         with self._mutex:
             if self._inside >= self._most:
-                raise database_busy()
+                raise DatabaseBusyError("Too much waits for the database right now.")
             self._inside += 1
         work = self._executor.submit(_with_connections_closed, function)
         work.add_done_callback(self._leave)  # and not when the caller gives up: it may still be waiting then

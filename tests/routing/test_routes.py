@@ -60,17 +60,16 @@ def test_concrete_model_is_honoured():
 
 
 @pytest.mark.parametrize(
-    ("query", "status", "code"),
+    ("query", "code"),
     [
-        (ask("nobody"), 404, "model_not_found"),
-        (ask("vectors"), 400, "model_wrong_kind"),
-        (ask("big", allowed_models=frozenset({"small"})), 403, "model_not_allowed"),
-        (ask(prompt_characters=4_001), 404, "no_route"),
+        (ask("nobody"), "model_not_found"),
+        (ask("vectors"), "model_wrong_kind"),
+        (ask("big", allowed_models=frozenset({"small"})), "model_not_allowed"),
+        (ask(prompt_characters=4_001), "no_route"),
     ],
 )
-def test_refusals_carry_status_and_code(query, status, code):
-    error = refused(query)
-    assert (error.status, error.code) == (status, code)
+def test_error_says_what_is_wrong(query, code):
+    assert refused(query).code == code
 
 
 @pytest.mark.parametrize(
@@ -114,11 +113,11 @@ def test_a_rule_without_a_usable_target_gives_way_and_is_explained():
     assert decision.explain()["candidates"][0] == {"model": "big", "deployment": "big-1", "rejected": "draining"}
 
 
-def test_nothing_ready_is_503_and_says_why():
+def test_nothing_ready_says_why():
     error = refused(ask("big"), usable=lambda _: "worker not connected")
-    assert (error.status, error.code) == (503, "no_ready_deployment")
+    assert error.code == "no_ready_deployment"
     assert "big-1: worker not connected" in error.message
-    assert refused(ask(), usable=lambda _: "down").status == 503
+    assert refused(ask(), usable=lambda _: "down").code == "no_ready_deployment"
 
 
 def test_weights_split_the_draw():

@@ -6,10 +6,15 @@ import asyncio
 
 import openai
 import pytest
+from channels.routing import URLRouter
 
 from gateway.edge import lifespan as lifespan_module
 from gateway.edge.guard import guarded
+from gateway.edge.routes import path
 from gateway.errors.refusal import Refusal
+from gateway.errors.service import DatabaseBusyError
+from inference.errors import OverloadedError
+from routing.errors import RoutingError
 from tests.gateway.consumers.socket import Socket
 from tests.gateway.edge.client import ask, assert_error
 from tests.gateway.edge.server import serving
@@ -100,3 +105,38 @@ async def test_start_that_fails_is_told_to_the_server(monkeypatch):
     await application({"type": "lifespan", "state": {}}, incoming.get, outgoing.put)
     told = outgoing.get_nowait()
     assert told == {"type": "lifespan.startup.failed", "message": "the home is in use by process 7"}
+
+
+async def test_error_has_the_shape_of_its_routes_api():
+    def plain(refusal, request_id):
+        return {"type": "error", "about": refusal.code, "request": str(request_id)}
+
+    async def refusing(scope, receive, send):
+        raise Refusal(402, "credit_balance_exhausted", "Nothing is left.")
+
+    guard = guarded(URLRouter([path("own", refusing, error_body=plain), path("theirs", refusing)]))
+    own = await ask(guard, "/own")
+    assert own.json() == {
+        "type": "error",
+        "about": "credit_balance_exhausted",
+        "request": own.headers["x-request-id"],
+    }
+    assert assert_error(await ask(guard, "/theirs"), 402, "credit_balance_exhausted")["type"] == "insufficient_quota"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RoutingError("model_not_found", "No such model.", model="m"), 404),
+        (RoutingError("no_ready_deployment", "None is ready.", model="m"), 503),
+        (OverloadedError("Full."), 503),
+        (DatabaseBusyError("Too much waits."), 503),
+    ],
+)
+async def test_what_other_parts_raise_has_a_status_only_here(error, status):
+    async def broken(scope, receive, send):
+        raise error
+
+    answer = await ask(guarded(broken), "/x")
+    assert_error(answer, status, getattr(error, "code", "database_unavailable"))
+    assert answer.headers.get("retry-after") == ("1" if status == 503 else None)

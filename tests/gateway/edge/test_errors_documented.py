@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 CODE = re.compile(
-    r'(?:Refusal|RoutingError|_Denied)\(\s*\d{3},\s*"([a-z_]+)"|EngineFault\(\s*"([a-z_]+)"|code = "([a-z_]+)"'
+    r'(?:Refusal|_Denied)\(\s*\d{3},\s*"([a-z_]+)"|(?:EngineFault|RoutingError)\(\s*"([a-z_]+)"|code = "([a-z_]+)"'
 )
 CONTROL_PLANE = re.compile(r"gateway/(api|console|admin|services)/")
 INTERNAL = {"model_refused", "unprepared"}  # never reach a client under these names

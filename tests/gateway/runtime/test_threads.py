@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from gateway.errors.refusal import Refusal
+from gateway.errors.faults import refusal_of
+from gateway.errors.service import DatabaseBusyError
 from gateway.runtime.threads import DatabaseThreads
 
 
@@ -16,9 +17,11 @@ async def test_more_calls_than_may_wait_are_refused_and_a_place_is_free_again_af
     go = threading.Event()
     first, second = (asyncio.ensure_future(threads.run(lambda: go.wait(10))) for _ in range(2))
     await asyncio.sleep(0)
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(DatabaseBusyError) as refused:
         await threads.run(lambda: None)
-    assert (refused.value.status, refused.value.headers["retry-after"]) == (503, "1")
+    answer = refusal_of(refused.value)
+    assert answer is not None
+    assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "database_unavailable", "1")
     second.cancel()  # had not begun, so it takes no place any more
     await asyncio.gather(second, return_exceptions=True)
     go.set()

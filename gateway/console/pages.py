@@ -6,7 +6,8 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
 
-from gateway.errors.refusal import Refusal
+from gateway.edge.wire.errors import openai_error
+from gateway.errors.refusal import internal_error
 from gateway.middleware import request_id_of
 
 
@@ -18,8 +19,7 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 def server_error(request: HttpRequest) -> HttpResponse:
     """Answer 500 without touching the database: JSON under /api/, a page elsewhere, both with the request's id."""
-    request_id = str(request_id_of(request))
+    request_id = request_id_of(request)
     if request.path.startswith("/api/"):
-        refusal = Refusal(500, "internal_error", "Something went wrong on our side.")
-        return JsonResponse(refusal.body(request_id), status=500)
-    return HttpResponse(render_to_string("gateway/500.html", {"request_id": request_id}), status=500)
+        return JsonResponse(openai_error(internal_error(), request_id), status=500)
+    return HttpResponse(render_to_string("gateway/500.html", {"request_id": str(request_id)}), status=500)
