@@ -1,9 +1,9 @@
-"""How a gateway's runtime is put together from the settings, and taken apart again in the other order."""
+"""A gateway's runtime and its loops: put together from the settings, and taken apart again in the other order."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from billing.ids import uuid7
 from billing.limits.memory import MemoryRateStore
 from billing.services.holds import end_leases_of_earlier_owners
 from billing.writer import open_writer
-from gateway.generation import leases
+from gateway.generation.leases import Leases
 from gateway.generation.sweep import SWEEP_INTERVAL, Sweep
 from gateway.home import HomeLock
 from gateway.runtime.engines import Engines
@@ -27,6 +27,8 @@ from gateway.runtime.runtime import Parts, Runtime
 from gateway.runtime.snapshot import load_snapshot
 from gateway.runtime.threads import DatabaseThreads
 
+LAST_USED_INTERVAL = 5.0
+
 log = structlog.get_logger(__name__)
 
 
@@ -34,6 +36,7 @@ async def open_runtime(home: Path | None = None) -> Runtime:
     """Return a runtime with its loops running; whatever had been opened is closed again when a part fails.
 
     On an embedded home (SQLite) its lock is taken first, and holds of earlier owners are given to the sweep at once.
+    Raise HomeInUseError when another gateway has it.
     """
     async with AsyncExitStack() as stack:
         incarnation = uuid7()
@@ -77,18 +80,29 @@ async def open_runtime(home: Path | None = None) -> Runtime:
             for how, count in (await sweep.turn()).items():
                 metrics.swept.labels(how).inc(count)
 
+        leases = Leases(runtime.live, writer, incarnation)
         for loop in (
-            lambda: leases.keep_renewed(runtime),
-            lambda: leases.keep_fenced(runtime),
-            lambda: leases.follow_epoch(runtime),
+            leases.keep_renewed,
+            leases.keep_fenced,
+            runtime.follow_epoch,
             engines.watch,
-            lambda: leases.each(SWEEP_INTERVAL, swept, "sweep"),
-            lambda: leases.each(leases.LAST_USED_INTERVAL, runtime.principals.write_last_used, "last_used"),
+            lambda: _each(SWEEP_INTERVAL, swept, "sweep"),
+            lambda: _each(LAST_USED_INTERVAL, runtime.principals.write_last_used, "last_used"),
         ):
             stack.push_async_callback(_cancelled, asyncio.create_task(_logged(loop)))
         runtime.on_close(stack.pop_all().aclose)
     log.info("gateway_open", incarnation=str(incarnation), deployments=len(engines.entries()))
     return runtime
+
+
+async def _each(seconds: float, work: Callable[[], Awaitable[object]], name: str) -> None:
+    """Do `work` every so many seconds; a failure is logged and the next turn tries again."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await work()
+        except Exception:
+            log.exception("loop_failed", loop=name)
 
 
 async def _logged(loop: Callable[[], Coroutine[Any, Any, None]]) -> None:

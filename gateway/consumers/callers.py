@@ -16,7 +16,6 @@ from django.http import parse_cookie
 from gateway.edge.access import bearer_of, missing_key, require_scope
 from gateway.edge.http import Scope, header_of, runtime_of
 from gateway.errors.refusal import Refusal
-from gateway.runtime import principals
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
 
@@ -81,7 +80,7 @@ class KeyCaller:
         """The key's principal, as long as the key is good."""
         if not self._token:
             raise missing_key()
-        principal = await principals.by_key(self._runtime, self._token)
+        principal = await self._runtime.principals.by_key(self._token)
         require_scope(principal)
         return principal
 
@@ -123,7 +122,7 @@ class SessionCaller:
             project = UUID(named)
         except ValueError:
             raise Refusal(400, "invalid_value", "That is no project's id.", param=f"metadata.{PROJECT_FIELD}") from None
-        return await principals.by_session(self._runtime, user, project)
+        return await self._runtime.principals.by_session(user, project)
 
 
 def _session_of(scope: Scope) -> str | None:

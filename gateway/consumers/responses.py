@@ -24,8 +24,8 @@ from gateway.edge.wire.decode import decode, unsupported
 from gateway.edge.wire.limits import MAX_FRAME_BYTES
 from gateway.edge.wire.responses import ClientEvent, ResponseCancel, ResponseCreate
 from gateway.errors.refusal import Refusal, internal_error
+from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation, start_generation
-from gateway.generation.outcome import Outcome
 from gateway.logs import request_bound
 from inference.types import Delta, Message
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gateway.edge.http import Scope, header_of, runtime_of
 from gateway.errors.refusal import Refusal
-from gateway.runtime import principals
 from gateway.runtime.principal import Principal
 
 INFERENCE = "inference"
@@ -24,7 +23,7 @@ async def principal_of(scope: Scope) -> Principal:
     token = bearer_of(scope)
     if not token:
         raise missing_key()
-    principal = await principals.by_key(runtime_of(scope), token)
+    principal = await runtime_of(scope).principals.by_key(token)
     require_scope(principal)
     return principal
 

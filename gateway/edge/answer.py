@@ -8,9 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from billing.limits.headers import rate_headers
 from gateway.edge.wire.usage import credits_text
 from gateway.errors.refusal import Refusal
-from gateway.generation.events import GenerationEvent
+from gateway.generation.events import GenerationEvent, Outcome
 from gateway.generation.generation import Generation
-from gateway.generation.outcome import Outcome
 from inference.types import FinishReason
 
 HEAD_SECONDS = 10.0

@@ -34,8 +34,8 @@ from gateway.edge.wire.chat import (
 from gateway.edge.wire.decode import decode
 from gateway.edge.wire.errors import openai_error
 from gateway.edge.wire.usage import chat_usage
+from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation, start_generation
-from gateway.generation.outcome import Outcome
 from inference.types import Delta
 
 _DONE = b"data: [DONE]\n\n"

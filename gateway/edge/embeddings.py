@@ -24,8 +24,8 @@ from gateway.edge.http import (
 from gateway.edge.wire.decode import decode
 from gateway.edge.wire.embeddings import EmbeddingAnswer, EmbeddingItem, EmbeddingRequest
 from gateway.edge.wire.usage import embedding_usage
+from gateway.generation.events import Outcome
 from gateway.generation.generation import start_generation
-from gateway.generation.outcome import Outcome
 from gateway.runtime.runtime import Runtime
 from inference.types import Vector
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import structlog
 
+from gateway.bootstrap import open_runtime
 from gateway.edge.http import Receive, Scope, Send
 from gateway.runtime.runtime import Runtime
 
@@ -17,7 +18,7 @@ async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
         message = await receive()
         if message["type"] == "lifespan.startup":
             try:
-                runtime = await Runtime.open()
+                runtime = await open_runtime()
             except Exception as error:
                 log.exception("start_failed")
                 await send({"type": "lifespan.startup.failed", "message": str(error) or type(error).__name__})

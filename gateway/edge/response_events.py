@@ -22,8 +22,8 @@ from gateway.edge.wire.response_object import (
 )
 from gateway.edge.wire.responses import ResponseRequest
 from gateway.edge.wire.usage import credits_text, response_usage
+from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation
-from gateway.generation.outcome import Outcome
 from inference.types import FinishReason, Usage
 
 Event = dict[str, Any]

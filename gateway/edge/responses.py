@@ -23,8 +23,8 @@ from gateway.edge.response_events import ResponseEvents
 from gateway.edge.sse import EventStream, event
 from gateway.edge.wire.decode import decode, unsupported
 from gateway.edge.wire.responses import ResponseRequest
+from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation, start_generation
-from gateway.generation.outcome import Outcome
 from inference.types import Delta
 
 

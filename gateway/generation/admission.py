@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import structlog
+from django.utils.crypto import salted_hmac
 
 from billing.writer.errors import WriterError
 from billing.writer.operations import Held, Refused, Reserve
+from billing.writer.state import LEASE_SECONDS
 from gateway.errors.faults import draining, ledger_unavailable, refusal_of_engine, refusal_of_hold, refusal_of_route
 from gateway.errors.refusal import Refusal
 from gateway.generation.intent import Intent
 from gateway.generation.limits import Limits
 from gateway.generation.meter import Meter
-from gateway.generation.privacy import end_user_digest
+from gateway.runtime.engines import Engines
 from gateway.runtime.principal import Principal
+from gateway.runtime.runtime import Ledger, Runtime
 from gateway.runtime.snapshot import Snapshot
 from inference.engine import Engine
 from inference.errors import EngineError
@@ -26,12 +28,8 @@ from routing.errors import RoutingError
 from routing.routes import route as choose_route
 from routing.types import Route, RouteQuery
 
-if TYPE_CHECKING:
-    from gateway.runtime.runtime import Runtime
-
 PREPARE_SECONDS = 10.0
 RESERVE_SECONDS = 5.0
-HOLD_LEASE_SECONDS = 30.0
 SLOW_SECONDS = 0.25  # a reserve that took this long: extensions will, too
 
 log = structlog.get_logger(__name__)
@@ -57,7 +55,7 @@ async def admit(runtime: Runtime, principal: Principal, intent: Intent, request_
     if runtime.is_draining:
         raise draining()
     snapshot = await runtime.current_snapshot()
-    route = find_route(runtime, snapshot, principal, intent)
+    route = find_route(runtime.engines, snapshot, principal, intent)
     engine = runtime.engines.get(route.deployment)
     card = snapshot.prices.get(route.rate_card)
     if engine is None or card is None:
@@ -72,12 +70,12 @@ async def admit(runtime: Runtime, principal: Principal, intent: Intent, request_
         max_output=prepared.max_output,
         slice_tokens=principal.slice_tokens,
     )
-    wish = meter.first(principal.credit_bucket.burst)
+    first = meter.first_hold(principal.credit_bucket.burst)
     reserve = Reserve(
         request=request_id,
         wallet=principal.wallet,
-        amount=wish.amount,
-        least=wish.least,
+        amount=first.amount,
+        least=first.least,
         owner=runtime.incarnation,
         deployment=route.deployment,
         card_version=card.id,
@@ -95,10 +93,10 @@ async def admit(runtime: Runtime, principal: Principal, intent: Intent, request_
         },
     )
     limits = Limits(runtime.rates, principal, request_id)
-    await limits.take(wish.amount)
+    await limits.take(first.amount)
     try:
         lease_from = asyncio.get_running_loop().time()
-        held = await _hold(runtime, reserve)
+        held = await _hold(runtime.writer, reserve)
     except BaseException:
         runtime.supervise(limits.give_back())
         raise
@@ -114,11 +112,11 @@ async def admit(runtime: Runtime, principal: Principal, intent: Intent, request_
         prepared=prepared,
         meter=meter,
         limits=limits,
-        lease_until=lease_from + HOLD_LEASE_SECONDS,
+        lease_until=lease_from + LEASE_SECONDS,
     )
 
 
-def find_route(runtime: Runtime, snapshot: Snapshot, principal: Principal, intent: Intent) -> Route:
+def find_route(engines: Engines, snapshot: Snapshot, principal: Principal, intent: Intent) -> Route:
     """Return where `intent` goes, or raise the Refusal that says why nowhere. Touches nothing: also the dry run."""
     query = RouteQuery(
         model=intent.model,
@@ -132,7 +130,7 @@ def find_route(runtime: Runtime, snapshot: Snapshot, principal: Principal, inten
         has_schema=intent.has_schema,
     )
     try:
-        return choose_route(query, snapshot.catalogue, runtime.engines.usable, load=runtime.engines.load)
+        return choose_route(query, snapshot.catalogue, engines.usable, load=engines.load)
     except RoutingError as error:
         raise refusal_of_route(error, snapshot.plans_of(error.model)) from error
 
@@ -159,11 +157,11 @@ async def prepare(engine: Engine, principal: Principal, intent: Intent, request_
         raise refusal_of_engine(EngineError("The engine didn't answer in time.")) from error
 
 
-async def _hold(runtime: Runtime, reserve: Reserve) -> Held:
+async def _hold(ledger: Ledger, reserve: Reserve) -> Held:
     """Return the answer of a hold that was made, or raise a Refusal; the writer releases one that came too late."""
     try:
         async with asyncio.timeout(RESERVE_SECONDS):
-            answer = await runtime.writer.submit(reserve)
+            answer = await ledger.submit(reserve)
     except (WriterError, TimeoutError) as error:
         log.warning("reserve_failed", error=str(error) or type(error).__name__)
         raise ledger_unavailable() from error
@@ -171,3 +169,10 @@ async def _hold(runtime: Runtime, reserve: Reserve) -> Held:
         raise refusal_of_hold(answer, reserve.least)
     assert isinstance(answer, Held), answer
     return answer
+
+
+def end_user_digest(tenant: UUID, end_user: str | None) -> str:
+    """Return a keyed hash of a tenant's `user` field in 64 hex digits, or "" where there is none."""
+    if not end_user:
+        return ""
+    return salted_hmac("gateway.privacy", f"{tenant}:{end_user}", algorithm="sha256").hexdigest()

@@ -1,19 +1,39 @@
-"""The bounded way from a generation to whoever writes it to a client."""
+"""What a generation tells whoever writes it to a client, its end included, and the bounded buffer in between."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 
-from gateway.generation.outcome import Outcome
-from inference.types import Delta, Started, Vector
-
-GenerationEvent = Started | Delta | Vector | Outcome
+from inference.types import Delta, EngineFault, FinishReason, Started, Usage, Vector
 
 MOST_UNREAD = 1 << 20  # characters
 
 
-class Mailbox:
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of a generation, after its settle was answered.
+
+    `charge` is in µcr, None when the settlement is pending (`error.code` is then ``settlement_pending``).
+    `sluice_reason` is ``credit_exhausted`` when the hold could not be extended. `available` is what the wallet has
+    left, as far as this settle knew it.
+    """
+
+    reason: FinishReason
+    usage: Usage
+    charge: int | None
+    sluice_reason: str | None = None
+    error: EngineFault | None = None
+    available: int | None = None
+    ttft_ms: int | None = None
+    duration_ms: int | None = None
+
+
+GenerationEvent = Started | Delta | Vector | Outcome
+
+
+class EventBuffer:
     """Events in order, for one reader. Deltas that wait are joined into one, so a slow reader costs only their text."""
 
     def __init__(self, most_unread: int = MOST_UNREAD) -> None:

@@ -7,9 +7,9 @@ reads `Generation.events`. The task ends by itself, whatever its reader does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from uuid import UUID
 
 import structlog
@@ -20,18 +20,16 @@ from billing.writer.operations import Extend, Held, Refused, Settle
 from gateway.errors import faults
 from gateway.errors.refusal import Refusal
 from gateway.generation.admission import Admitted, admit, prepare
-from gateway.generation.events import GenerationEvent, Mailbox
+from gateway.generation.events import EventBuffer, GenerationEvent, Outcome
 from gateway.generation.intent import Intent
-from gateway.generation.meter import Wish
-from gateway.generation.outcome import Outcome
+from gateway.generation.meter import HoldRequest
 from gateway.generation.settlement import close_hold, closing, end_of, exact_end
+from gateway.runtime.metrics import Metrics
 from gateway.runtime.principal import Principal
+from gateway.runtime.runtime import Ledger, Running, Runtime
 from inference.errors import EngineError, UnpreparedError, UnreachableError
 from inference.types import Delta, EngineFault, Event, Finished, FinishReason, Started, Usage, Vector
 from routing.types import Route
-
-if TYPE_CHECKING:
-    from gateway.runtime.runtime import Runtime
 
 REFUSAL_GRACE = 0.25  # an engine that refuses does so at once: wait that long to answer with a status
 CANCEL_SECONDS = 10.0  # an engine that was told to stop and says nothing is left to the sweep
@@ -47,16 +45,38 @@ async def start_generation(runtime: Runtime, principal: Principal, intent: Inten
     """
     arrived_at = asyncio.get_running_loop().time()
     with runtime.gate.admitting(principal):
-        generation = Generation(runtime, await admit(runtime, principal, intent, request_id), arrived_at)
+        generation = Generation(
+            await admit(runtime, principal, intent, request_id),
+            arrived_at,
+            ledger=runtime.writer,
+            metrics=runtime.metrics,
+            supervise=runtime.supervise,
+            entered=runtime.entered,
+            left=runtime.left,
+        )
         generation.start()
     await generation.accepted()
     return generation
 
 
 class Generation:
-    """A request that runs: what is known of it, and its events."""
+    """A request that runs: what is known of it, and its events.
 
-    def __init__(self, runtime: Runtime, admitted: Admitted, arrived_at: float) -> None:
+    `supervise` runs work to its end whatever becomes of its caller; `entered` and `left` say from when to when the
+    process renews this request's hold.
+    """
+
+    def __init__(
+        self,
+        admitted: Admitted,
+        arrived_at: float,
+        *,
+        ledger: Ledger,
+        metrics: Metrics,
+        supervise: Callable[[Coroutine[Any, Any, Any]], object],
+        entered: Callable[[Running], None],
+        left: Callable[[Running], None],
+    ) -> None:
         self.id = admitted.id
         self.principal = admitted.principal
         self.intent = admitted.intent
@@ -64,13 +84,17 @@ class Generation:
         self.prompt_tokens = admitted.prepared.prompt_tokens
         self.created = (admitted.id.int >> 80) // 1000  # Unix seconds, from the uuid7
         self.lease_until = admitted.lease_until
-        self._runtime = runtime
+        self._ledger = ledger
+        self._metrics = metrics
+        self._supervise = supervise
+        self._entered = entered
+        self._left = left
         self.engine = admitted.engine
         self._prepared = admitted.prepared
         self._meter = admitted.meter
         self._limits = admitted.limits
         self._allowed = self._meter.allowed
-        self._mailbox = Mailbox()
+        self._buffer = EventBuffer()
         self._opened = asyncio.Event()
         self._refusal: Refusal | None = None
         self._fault: EngineFault | None = None
@@ -95,7 +119,7 @@ class Generation:
     async def events(self) -> AsyncGenerator[GenerationEvent, None]:
         """Yield what happens, `Outcome` last: by then the charge is settled and the rates are given back."""
         while True:
-            event = await self._mailbox.get()
+            event = await self._buffer.get()
             yield event
             if isinstance(event, Outcome):
                 return
@@ -108,8 +132,8 @@ class Generation:
 
     def start(self) -> None:
         """Begin to run."""
-        self._runtime.entered(self)
-        self._runtime.supervise(self._run())
+        self._entered(self)
+        self._supervise(self._run())
 
     async def accepted(self) -> None:
         """Return when the engine has begun, or after `REFUSAL_GRACE`; raise the Refusal if it didn't take it."""
@@ -135,7 +159,7 @@ class Generation:
         self._fault = fault
         if self._patience is not None:
             self._patience.reschedule(asyncio.get_running_loop().time() + CANCEL_SECONDS)
-            self._runtime.supervise(self.engine.cancel(self.id.hex))
+            self._supervise(self.engine.cancel(self.id.hex))
 
     def checkpoint(self) -> Mapping[str, int]:
         """The classes that would be charged if this process died now."""
@@ -169,7 +193,7 @@ class Generation:
                 await self._leave(charge)
             finally:
                 self._opened.set()
-                self._mailbox.put(outcome)
+                self._buffer.put(outcome)
         self._report(outcome)
 
     async def _generate(self) -> Finished | None:
@@ -240,7 +264,7 @@ class Generation:
             case Started():
                 self._meter.started(event.cached_tokens)
                 if self._meter.max_output and self._meter.allowed != self._allowed:
-                    self._runtime.supervise(self._allow())
+                    self._supervise(self._allow())
             case Delta():
                 self._meter.used(event.usage)
                 if event.text and self._first_at is None:
@@ -250,13 +274,13 @@ class Generation:
             case Finished():
                 raise AssertionError("Finished is the relay's")
         self._opened.set()
-        self._mailbox.put(event)
-        if self._mailbox.is_overfull:
+        self._buffer.put(event)
+        if self._buffer.is_overfull:
             self.cancel(faults.READER_TOO_SLOW)
-        wish = None if self._extending or not self._meter.max_output else self._meter.wish()
-        if wish is not None:
+        more = None if self._extending or not self._meter.max_output else self._meter.next_hold()
+        if more is not None:
             self._extending = True
-            self._runtime.supervise(self._extend(wish))
+            self._supervise(self._extend(more))
 
     def _note_first(self) -> None:
         if self._first_at is None:
@@ -269,19 +293,19 @@ class Generation:
             self._allowed = allowed
             await self.engine.extend(self.id.hex, *allowed)
 
-    async def _extend(self, wish: Wish) -> None:
+    async def _extend(self, more: HoldRequest) -> None:
         """Hold more credit and raise the engine's allowance; the last one when there is no more to hold."""
-        operation = Extend(request=self.id, wallet=self.principal.wallet, amount=wish.amount, least=wish.least)
+        operation = Extend(request=self.id, wallet=self.principal.wallet, amount=more.amount, least=more.least)
         try:
             while not self._is_ended:
                 try:
-                    answer = await self._runtime.writer.submit(operation)
+                    answer = await self._ledger.submit(operation)
                 except WriterError as error:
                     log.warning("extend_failed", error=str(error))
                     await asyncio.sleep(EXTEND_RETRY_SECONDS)
                     continue
                 if isinstance(answer, Held):
-                    self._meter.extended(wish, answer.total)
+                    self._meter.extended(more, answer.total)
                 elif isinstance(answer, Refused):
                     self._meter.refused()
                 elif not self._is_ended:
@@ -309,11 +333,11 @@ class Generation:
         )
         usage = finished.usage if isinstance(operation, Settle) else Usage()
         charge = operation.charge if isinstance(operation, Settle) else 0
-        answer = await close_hold(self._runtime.writer, operation)
+        answer = await close_hold(self._ledger, operation)
         if answer is None:
             return charge, self._pending(reason, usage)
         if isinstance(operation, Settle):
-            self._runtime.metrics.settled(self.route.model, operation.classes, charge)
+            self._metrics.settled(self.route.model, operation.classes, charge)
         outcome = Outcome(
             reason,
             usage,
@@ -327,7 +351,7 @@ class Generation:
         return answer.charge, outcome
 
     def _pending(self, reason: FinishReason, usage: Usage) -> Outcome:
-        self._runtime.metrics.settlements_pending.inc()
+        self._metrics.settlements_pending.inc()
         return Outcome(
             reason,
             usage,
@@ -339,7 +363,7 @@ class Generation:
 
     async def _leave(self, charge: int) -> None:
         """Stop renewing, free the tenant's place, and leave `charge` taken of its credit bucket."""
-        self._runtime.left(self)
+        self._left(self)
         if self._refusal is not None:
             await self._limits.give_back()
         else:
@@ -360,7 +384,9 @@ class Generation:
 
     def _report(self, outcome: Outcome) -> None:
         reason = outcome.error.code if outcome.error else outcome.sluice_reason or outcome.reason.value
-        self._runtime.metrics.generation_ended(self.route.model, reason, outcome)
+        self._metrics.generation_ended(
+            self.route.model, reason, ttft_ms=outcome.ttft_ms, duration_ms=outcome.duration_ms
+        )
         log.info(
             "generation_ended",
             model=self.route.model,

@@ -13,7 +13,7 @@ ESTIMATE_MARGIN = (21, 20)  # an estimated prompt is held for with 5 % more
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class HoldRequest:
     """A hold to ask for: `amount` µcr wanted, `least` acceptable; both absolute."""
 
     amount: int
@@ -53,10 +53,10 @@ class Meter:
         self._largest_slice = max(slice_tokens, LARGEST_SLICE)
         self._is_early = False
 
-    def first(self, most: int) -> Wish:
+    def first_hold(self, most: int) -> HoldRequest:
         """Return the first hold: the prompt and a slice of output, but at most `most` µcr if one token fits in that."""
         least = self._cost(min(1, self.max_output))
-        return Wish(amount=max(least, min(self._cost(self._slice), most)), least=least)
+        return HoldRequest(amount=max(least, min(self._cost(self._slice), most)), least=least)
 
     @property
     def allowance(self) -> int:
@@ -81,7 +81,7 @@ class Meter:
         self._floor = -1
 
     def ask_early(self) -> None:
-        """Wish for more when less than a whole slice is left, not half: answers take long."""
+        """Ask for more when less than a whole slice is left, not half: answers take long."""
         self._is_early = True
 
     def started(self, cached_tokens: int) -> None:
@@ -98,7 +98,7 @@ class Meter:
             self._floor = -1
         self._classes = None
 
-    def wish(self) -> Wish | None:
+    def next_hold(self) -> HoldRequest | None:
         """Return the next hold to ask for, twice the slice, when less than half a slice is left; else None.
 
         Since slices double, each answer may take twice as long as the one before it. Asked at every token, so it works
@@ -114,12 +114,12 @@ class Meter:
         if self.is_exhausted or allowance >= self.max_output or left > reach:
             return None
         wanted = min(self._slice * 2, self._largest_slice, self.max_output - allowance)
-        return Wish(amount=self._cost(left + wanted), least=self._cost(left + 1))
+        return HoldRequest(amount=self._cost(left + wanted), least=self._cost(left + 1))
 
-    def extended(self, wish: Wish, total: int) -> None:
+    def extended(self, request: HoldRequest, total: int) -> None:
         """Take note of an extension's answer; one that is short is the last."""
         self.granted(total)
-        self.is_exhausted = total < wish.amount
+        self.is_exhausted = total < request.amount
         self._slice = min(self._slice * 2, self._largest_slice)
 
     def refused(self) -> None:

@@ -15,7 +15,7 @@ from billing.rating import CardPrices
 from billing.writer.errors import WriterError
 from billing.writer.operations import Release, Settle, Settled, Stale, TrueUp
 from gateway.errors.faults import LEDGER_SLOW
-from gateway.generation.ledger import Ledger
+from gateway.runtime.runtime import Ledger
 from inference.engine import Engine
 from inference.errors import EngineError
 from inference.types import EngineFault, Finished, FinishReason, NothingRan, Usage

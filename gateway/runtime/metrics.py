@@ -8,7 +8,6 @@ from typing import TypeVar, cast
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from gateway.generation.outcome import Outcome
 from inference.types import Health
 
 TTFT_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0)
@@ -57,9 +56,10 @@ class Metrics:
             "sluice_deployment_kv_used", "Used share of KV blocks.", ["deployment"], registry=self.registry
         )
 
-    def follow_holds(self, count: Callable[[], int]) -> None:
-        """Show what `count` returns whenever somebody asks for the open holds."""
-        self.open_holds.set_function(count)
+    def follow(self, *, holds: Callable[[], int], writer_age: Callable[[], float]) -> None:
+        """Show what these return whenever somebody asks for the open holds and the writer's age."""
+        self.open_holds.set_function(holds)
+        self.writer_age.set_function(writer_age)
 
     def answered(self, endpoint: str, status: int) -> None:
         """Count one answer."""
@@ -71,13 +71,13 @@ class Metrics:
             self._of(self.tokens, model, name).inc(count)
         self._of(self.credits, model).inc(charge)
 
-    def generation_ended(self, model: str, reason: str, outcome: Outcome) -> None:
+    def generation_ended(self, model: str, reason: str, *, ttft_ms: int | None, duration_ms: int | None) -> None:
         """Count an ended generation and its times."""
         self._of(self.generations, model, reason).inc()
-        if outcome.ttft_ms is not None:
-            self._of(self.ttft, model).observe(outcome.ttft_ms / 1000)
-        if outcome.duration_ms is not None:
-            self._of(self.duration, model).observe(outcome.duration_ms / 1000)
+        if ttft_ms is not None:
+            self._of(self.ttft, model).observe(ttft_ms / 1000)
+        if duration_ms is not None:
+            self._of(self.duration, model).observe(duration_ms / 1000)
 
     def _of(self, metric: M, *labels: str) -> M:
         """Return `metric.labels(*labels)`, which checks its names anew and takes a lock at each call, kept."""

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -25,24 +25,11 @@ from gateway.runtime.principal import Principal
 from gateway.runtime.threads import DatabaseThreads
 from gateway.services.keys import digest_of
 
-if TYPE_CHECKING:
-    from gateway.runtime.runtime import Runtime
-
 MOST_ENTRIES = 10_000
 LAST_USED_EVERY = timedelta(minutes=1)
 INFERENCE_ROLES = (Membership.Role.OWNER, Membership.Role.ADMIN, Membership.Role.MEMBER)
 
 log = structlog.get_logger(__name__)
-
-
-async def by_key(runtime: Runtime, secret: str) -> Principal:
-    """Return who holds the API key `secret`; raise Refusal 401, 403, or 503 when nothing can be known."""
-    return await runtime.principals.by_key(secret)
-
-
-async def by_session(runtime: Runtime, user_id: UUID, project_id: UUID) -> Principal:
-    """Return the signed-in user as the project's principal; raise Refusal 403, or 503 when nothing can be known."""
-    return await runtime.principals.by_session(user_id, project_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +72,7 @@ class Principals:
         self._written: dict[UUID, datetime] = {}
 
     async def by_key(self, secret: str) -> Principal:
-        """Return the key's principal, noting that it was used."""
+        """Return the key's principal, noting that it was used; raise Refusal 401, 403, or 503 when nothing is known."""
         digest = digest_of(secret)
         principal = await self._resolve(digest, lambda: load_by_key(digest))
         if principal.expires_at is not None and principal.expires_at <= timezone.now():
@@ -95,7 +82,7 @@ class Principals:
         return principal
 
     async def by_session(self, user: UUID, project: UUID) -> Principal:
-        """Return the user's principal in the project, if its role may spend the tenant's credit."""
+        """Return the user's principal in the project; raise Refusal 403 unless its role may spend, or 503."""
         return await self._resolve((user, project), lambda: load_by_session(user, project))
 
     async def write_last_used(self) -> None:

@@ -1,12 +1,11 @@
-"""Everything that one gateway process keeps open while it serves: opened and closed by the ASGI lifespan."""
+"""Everything that one gateway process keeps open while it serves; `gateway.bootstrap` opens it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from uuid import UUID
 
 import structlog
@@ -14,25 +13,56 @@ from django.utils import timezone
 
 from billing.ids import uuid7
 from billing.limits.types import RateStore
+from billing.writer.operations import Answer, Operation
 from gateway.errors import faults
-from gateway.generation.ledger import Ledger
-from gateway.generation.limits import Gate
+from gateway.runtime import readiness
+from gateway.runtime.concurrency import ConcurrencyLimiter
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch, EpochStaleError
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.principal import Principal
 from gateway.runtime.principals import Principals
 from gateway.runtime.snapshot import Snapshot, load_snapshot
 from gateway.runtime.threads import DatabaseThreads
-
-if TYPE_CHECKING:
-    from gateway.generation.generation import Generation
+from inference.engine import Engine
+from inference.types import EngineFault
 
 SNAPSHOT_SECONDS = 1.0
-WRITER_BEHIND_SECONDS = 5.0
 DRAIN_SECONDS = 0.5  # the server has let requests end for 8 s before it closes the runtime; the supervisor kills at 10
 DRAINED_SECONDS = 1.0
 
 log = structlog.get_logger(__name__)
+
+
+class Ledger(Protocol):
+    """The writer as the data plane sees it.
+
+    Applies operations in groups and answers each one; raises WriterError (WriterBusyError when it is full).
+    """
+
+    @property
+    def oldest_age(self) -> float:
+        """Seconds for which the oldest unanswered operation has waited."""
+        ...
+
+    async def submit(self, operation: Operation) -> Answer: ...
+
+    async def close(self) -> None: ...
+
+
+class Running(Protocol):
+    """A generation as its process keeps it: whose it is, where it runs, how to renew it and how to stop it."""
+
+    id: UUID
+    principal: Principal
+    engine: Engine
+    lease_until: float  # on the loop's clock
+
+    def cancel(self, fault: EngineFault | None) -> None: ...
+
+    def checkpoint(self) -> Mapping[str, int]: ...
+
+    async def renew_limits(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,42 +93,32 @@ class Runtime:
         self.metrics = parts.metrics
         self.snapshot = snapshot
         self.incarnation = incarnation or uuid7()
-        self.gate = Gate()
+        self.gate = ConcurrencyLimiter()
         self.is_draining = False
-        self.live: dict[UUID, Generation] = {}
-        self.metrics.follow_holds(lambda: len(self.live))
+        self.live: dict[UUID, Running] = {}
+        self.metrics.follow(holds=lambda: len(self.live), writer_age=lambda: self.writer.oldest_age)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._refreshed = asyncio.Event()
-        self._closers: list[Any] = []
-
-    @classmethod
-    async def open(cls, home: Path | None = None) -> Runtime:
-        """Return a runtime that serves from the settings' database; on an embedded home also take that home's lock.
-
-        Raise HomeInUseError when another gateway has it.
-        """
-        from gateway.bootstrap import open_runtime
-
-        return await open_runtime(home)
+        self._closers: list[Callable[[], Awaitable[Any]]] = []
 
     async def close(self) -> None:
-        """Drain, then end the loops and close everything that `open` opened."""
+        """Drain, then end the loops and close everything that was opened for it."""
         await self.drain()
         while self._closers:
             await self._closers.pop()()
 
-    def on_close(self, closer: Any) -> None:
+    def on_close(self, closer: Callable[[], Awaitable[Any]]) -> None:
         """Have `close` await `closer()`, before those that were given earlier."""
         self._closers.append(closer)
 
     # -- generations ----------------------------------------------------------------------------------------------
 
-    def entered(self, generation: Generation) -> None:
+    def entered(self, generation: Running) -> None:
         """Keep `generation`'s hold from now on."""
         self.live[generation.id] = generation
         self.engines.entered(generation.engine)
 
-    def left(self, generation: Generation) -> None:
+    def left(self, generation: Running) -> None:
         """Keep `generation`'s hold no longer: it is closed, or the sweep's."""
         if self.live.pop(generation.id, None) is not None:
             self.gate.leave(generation.principal)
@@ -143,18 +163,28 @@ class Runtime:
         self._refreshed.set()
         self._refreshed = asyncio.Event()
 
+    async def follow_epoch(self) -> None:
+        """Refresh the snapshot whenever the epoch moved on or a new price came into force, until cancelled."""
+        while True:
+            epoch = await self.epoch.next()
+            if epoch == self.snapshot.epoch and not self.is_snapshot_old:
+                continue
+            try:
+                await self.refresh(epoch)
+            except Exception:
+                log.exception("refresh_failed")  # the next reading tries again; until then admission refuses
+
     # -- readiness ------------------------------------------------------------------------------------------------
 
     async def readiness(self) -> dict[str, str]:
         """Return each check with what is wrong, "" where nothing is."""
-        behind = self.writer.oldest_age > WRITER_BEHIND_SECONDS
-        return {
-            "server": "draining" if self.is_draining else "",
-            "database": "the ledger writer is behind" if behind else "",
-            "triggers": await self._missing_triggers(),
-            "epoch": "" if self.epoch.is_fresh else "the catalogue epoch can't be read",
-            "deployments": "" if self.engines.any_ready() else "no deployment is ready",
-        }
+        return await readiness.readiness(
+            writer_age=self.writer.oldest_age,
+            epoch=self.epoch,
+            engines=self.engines,
+            threads=self.own_threads,
+            is_draining=self.is_draining,
+        )
 
     def deployments(self) -> dict[str, str]:
         """Return each deployment's state by name: "ready", or why it isn't."""
@@ -162,15 +192,6 @@ class Runtime:
             entry.deployment.name: "ready" if entry.health.ready else entry.health.reason
             for entry in self.engines.entries()
         }
-
-    async def _missing_triggers(self) -> str:
-        from gateway.runtime.readiness import missing_triggers
-
-        try:
-            missing = await asyncio.wait_for(self.threads.run(missing_triggers), SNAPSHOT_SECONDS)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-            return f"can't be read: {type(error).__name__}"
-        return f"missing: {', '.join(missing)}" if missing else ""
 
     # -- the end --------------------------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ from billing.rating import CardPrices
 from billing.writer.decide import decide
 from billing.writer.operations import Release, Renew, Reserve, Settle
 from billing.writer.state import HoldRow, View, WalletRow
+from gateway.generation.events import Outcome
 from gateway.generation.intent import Intent
-from gateway.generation.outcome import Outcome
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch
 from gateway.runtime.metrics import Metrics

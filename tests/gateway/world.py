@@ -13,9 +13,8 @@ from django.db import connections
 from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, Plan, RateCard, UsageRecord, Wallet
 from billing.services import cards, credits, plans, wallets
 from billing.services.plans import TERMS
+from gateway.bootstrap import open_runtime
 from gateway.models import Project, Tenant
-from gateway.runtime import principals
-from gateway.runtime.runtime import Runtime
 from gateway.services import keys
 from inference.clients.fake import FakeEngine
 from routing.services.catalogue import add_model
@@ -70,7 +69,7 @@ def make_world(*, credit=10_000_000, terms=None, **options) -> World:
 @asynccontextmanager
 async def opened(home):
     """Open a real runtime over the test database, and close it."""
-    runtime = await Runtime.open(home)
+    runtime = await open_runtime(home)
     try:
         yield runtime
     finally:
@@ -78,7 +77,7 @@ async def opened(home):
 
 
 async def principal_of(runtime, world):
-    return await principals.by_key(runtime, world.secret)
+    return await runtime.principals.by_key(world.secret)
 
 
 def engine_of(runtime, world) -> FakeEngine:

@@ -60,9 +60,9 @@ async def test_caller_that_asks_gets_counts_and_the_account(app, monkeypatch):
 
 
 async def test_text_that_comes_quickly_travels_together(app, world, monkeypatch):
-    from gateway.generation.events import Mailbox
+    from gateway.generation.events import EventBuffer
 
-    mailbox = Mailbox()
+    mailbox = EventBuffer()
     sent = asyncio.Event()
 
     class Fast:

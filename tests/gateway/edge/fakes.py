@@ -11,8 +11,8 @@ from uuid import UUID
 from billing.limits.types import Bucket, BucketState
 from billing.rating import CardPrices
 from gateway.errors.refusal import Refusal
+from gateway.generation.events import Outcome
 from gateway.generation.intent import Intent
-from gateway.generation.outcome import Outcome
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principal import Principal
 from inference.types import Delta, EngineInfo, FinishReason, Kind, Started, Usage

@@ -88,7 +88,7 @@ async def test_lifespan_opens_the_runtime_for_every_request(monkeypatch):
     from gateway.asgi import application
 
     runtime = Opened()
-    monkeypatch.setattr(lifespan_module, "Runtime", runtime)
+    monkeypatch.setattr(lifespan_module, "open_runtime", runtime.open)
     async with serving(application, lifespan="on") as place:
         async with openai.AsyncOpenAI(api_key="x", base_url=f"http://{place}", max_retries=0) as client:
             assert (await client.get("/readyz", cast_to=dict))["status"] == "ready"
@@ -99,7 +99,7 @@ async def test_lifespan_opens_the_runtime_for_every_request(monkeypatch):
 async def test_start_that_fails_is_told_to_the_server(monkeypatch):
     from gateway.asgi import application
 
-    monkeypatch.setattr(lifespan_module, "Runtime", Opened(RuntimeError("the home is in use by process 7")))
+    monkeypatch.setattr(lifespan_module, "open_runtime", Opened(RuntimeError("the home is in use by process 7")).open)
     incoming, outgoing = asyncio.Queue(), asyncio.Queue()
     incoming.put_nowait({"type": "lifespan.startup"})
     await application({"type": "lifespan", "state": {}}, incoming.get, outgoing.put)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.generation.events import Mailbox
+from gateway.generation.events import EventBuffer
 from inference.types import Delta, Started, Usage
 
 
 async def test_events_come_out_in_order_and_waiting_deltas_joined():
-    box = Mailbox()
+    box = EventBuffer()
     box.put(Started(0))
     box.put(Delta("a", Usage(1, 0, 1)))
     box.put(Delta("b", Usage(1, 0, 2)))
@@ -18,7 +18,7 @@ async def test_events_come_out_in_order_and_waiting_deltas_joined():
 
 
 async def test_delta_taken_is_not_joined_with_the_next():
-    box = Mailbox()
+    box = EventBuffer()
     box.put(Delta("a", Usage(1, 0, 1)))
     assert await box.get() == Delta("a", Usage(1, 0, 1))
     box.put(Delta("b", Usage(1, 0, 2)))
@@ -26,7 +26,7 @@ async def test_delta_taken_is_not_joined_with_the_next():
 
 
 async def test_reader_that_waits_gets_what_comes():
-    box = Mailbox()
+    box = EventBuffer()
     reading = asyncio.ensure_future(box.get())
     await asyncio.sleep(0)
     box.put(Started(3))
@@ -34,7 +34,7 @@ async def test_reader_that_waits_gets_what_comes():
 
 
 async def test_too_much_unread_text_is_told_until_it_is_read():
-    box = Mailbox(most_unread=3)
+    box = EventBuffer(most_unread=3)
     box.put(Delta("abc", Usage()))
     assert not box.is_overfull
     box.put(Delta("d", Usage()))

@@ -14,13 +14,13 @@ from billing.ids import uuid7
 from billing.models import Hold, Wallet
 from billing.rating import charge
 from billing.writer.operations import Settle
+from gateway.bootstrap import open_runtime
 from gateway.errors.refusal import Refusal
 from gateway.generation import settlement
+from gateway.generation.events import Outcome
 from gateway.generation.generation import start_generation
-from gateway.generation.outcome import Outcome
 from gateway.generation.sweep import Sweep
 from gateway.home import HomeInUseError
-from gateway.runtime.runtime import Runtime
 from inference.types import FinishReason, Kind
 from tests.gateway.doubles import CARD, collect, make_intent
 from tests.gateway.world import assert_books, engine_of, in_database, make_world, opened, principal_of, settled
@@ -174,6 +174,6 @@ async def test_second_gateway_on_an_embedded_home_is_refused(tmp_path):
     await in_database(make_world)
     async with opened(tmp_path):
         with pytest.raises(HomeInUseError, match=str(os.getpid())):
-            await Runtime.open(tmp_path)
+            await open_runtime(tmp_path)
     async with opened(tmp_path) as runtime:
         assert runtime.engines.any_ready()

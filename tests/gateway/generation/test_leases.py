@@ -15,6 +15,10 @@ from inference.types import FinishReason
 from tests.gateway.doubles import collect, make_intent, make_stand
 
 
+def leases_of(stand):
+    return leases.Leases(stand.runtime.live, stand.writer, stand.runtime.incarnation)
+
+
 async def running(**options):
     """Return a stand with one generation that waits before its sixth token."""
     stand = await make_stand(**({"tokens": 40, "hang_at": 6} | options))
@@ -28,7 +32,7 @@ async def running(**options):
 async def test_renew_pushes_the_lease_and_keeps_the_checkpoint():
     stand, generation = await running()
     generation.lease_until = 0.0
-    await leases.renew(stand.runtime)
+    await leases_of(stand).renew()
     [renew] = stand.writer.renews
     assert renew.owner == stand.runtime.incarnation
     assert renew.checkpoints == {generation.id: {"input": 100, "output": 5}}
@@ -43,7 +47,7 @@ async def test_generation_whose_hold_is_not_renewed_is_stopped():
     stand, generation = await running()
     other = uuid7()
     stand.writer.holds[generation.id].owner = other
-    await leases.renew(stand.runtime)
+    await leases_of(stand).renew()
     _, outcome, _ = await collect(generation)
     assert (outcome.reason, outcome.error.code) == (FinishReason.ERROR, "lease_lost")
     assert stand.engine.cancellations == [generation.id.hex]
@@ -52,11 +56,11 @@ async def test_generation_whose_hold_is_not_renewed_is_stopped():
 async def test_generation_is_stopped_five_seconds_before_its_lease_ends():
     stand, generation = await running()
     generation.lease_until = asyncio.get_running_loop().time() + 5.5
-    leases.fence(stand.runtime)
+    leases_of(stand).fence()
     await asyncio.sleep(0)
     assert not stand.engine.cancellations
     generation.lease_until = asyncio.get_running_loop().time() + 5.0
-    leases.fence(stand.runtime)
+    leases_of(stand).fence()
     _, outcome, _ = await collect(generation)
     assert outcome.error.code == "lease_lost"
     assert outcome.charge == 1000 + 5 * 40
@@ -74,7 +78,7 @@ async def test_failed_renewal_is_tried_again_soon(monkeypatch):
             renewed.set()
 
     stand.writer.before = fail
-    loop = asyncio.create_task(leases.keep_renewed(stand.runtime))
+    loop = asyncio.create_task(leases_of(stand).keep_renewed())
     await asyncio.wait_for(renewed.wait(), 5)
     loop.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -87,5 +91,5 @@ async def test_ended_generations_are_not_renewed():
     stand, generation = await running()
     stand.engine.release()
     await collect(generation)
-    await leases.renew(stand.runtime)
+    await leases_of(stand).renew()
     assert not stand.writer.renews

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from billing.ids import uuid7
 from billing.rating import CardPrices, charge
-from gateway.generation.meter import Meter, Wish
+from gateway.generation.meter import HoldRequest, Meter
 from inference.types import Usage
 from tests.gateway.doubles import CARD
 
@@ -17,13 +17,13 @@ def make_meter(prompt=100, max_output=1000, slice_tokens=16, *, exact=True, card
 
 
 def test_first_hold_is_cut_to_what_may_be_taken_at_once_but_buys_one_token():
-    assert make_meter().first(10**9) == Wish(1640, 1040)
-    assert make_meter().first(1500) == Wish(1500, 1040)
-    assert make_meter().first(10) == Wish(1040, 1040)
+    assert make_meter().first_hold(10**9) == HoldRequest(1640, 1040)
+    assert make_meter().first_hold(1500) == HoldRequest(1500, 1040)
+    assert make_meter().first_hold(10) == HoldRequest(1040, 1040)
 
 
 def test_first_hold_of_an_estimated_prompt_has_a_margin():
-    assert make_meter(exact=False).first(10**9).least == 105 * 10 + 40
+    assert make_meter(exact=False).first_hold(10**9).least == 105 * 10 + 40
 
 
 def test_allowance_never_exceeds_max_output():
@@ -38,9 +38,9 @@ def test_more_is_asked_for_at_half_a_slice():
     meter.granted(1640)
     meter.started(0)
     meter.used(Usage(input=100, output=7))
-    assert meter.wish() is None
+    assert meter.next_hold() is None
     meter.used(Usage(input=100, output=8))
-    assert meter.wish() == Wish(1000 + (16 + 32) * 40, 1000 + 17 * 40)
+    assert meter.next_hold() == HoldRequest(1000 + (16 + 32) * 40, 1000 + 17 * 40)
 
 
 def test_more_is_asked_for_at_a_whole_slice_where_answers_take_long():
@@ -48,12 +48,12 @@ def test_more_is_asked_for_at_a_whole_slice_where_answers_take_long():
     meter.granted(1640)
     meter.ask_early()
     meter.used(Usage(input=100, output=0))
-    assert meter.wish() == Wish(1000 + (16 + 32) * 40, 1000 + 17 * 40)
-    meter.extended(meter.wish(), 1000 + 48 * 40)
+    assert meter.next_hold() == HoldRequest(1000 + (16 + 32) * 40, 1000 + 17 * 40)
+    meter.extended(meter.next_hold(), 1000 + 48 * 40)
     meter.used(Usage(input=100, output=15))
-    assert meter.wish() is None
+    assert meter.next_hold() is None
     meter.used(Usage(input=100, output=16))
-    assert meter.wish().amount == 1000 + (48 + 64) * 40
+    assert meter.next_hold().amount == 1000 + (48 + 64) * 40
 
 
 def test_slices_double_up_to_a_cap():
@@ -62,9 +62,9 @@ def test_slices_double_up_to_a_cap():
     grown = []
     for _ in range(11):
         meter.used(Usage(input=100, output=meter.allowance))
-        wish = meter.wish()
+        request = meter.next_hold()
         before = meter.allowance
-        meter.extended(wish, wish.amount)
+        meter.extended(request, request.amount)
         grown.append(meter.allowance - before)
     assert grown == [32, 64, 128, 256, 512, 1024, 2048, 4096, 4096, 4096, 4096]
 
@@ -73,9 +73,9 @@ def test_short_extension_is_the_last():
     meter = make_meter()
     meter.granted(1640)
     meter.used(Usage(input=100, output=10))
-    wish = meter.wish()
-    meter.extended(wish, wish.least)
-    assert (meter.allowance, meter.is_last, meter.wish()) == (17, True, None)
+    request = meter.next_hold()
+    meter.extended(request, request.least)
+    assert (meter.allowance, meter.is_last, meter.next_hold()) == (17, True, None)
 
 
 def test_refused_extension_is_the_last():
@@ -121,10 +121,10 @@ def test_allowance_is_always_paid_for_and_one_more_token_is_not(prompt, cached, 
     cached=st.integers(0, 100),
     steps=st.lists(st.tuples(st.integers(0, 40), st.booleans(), st.sampled_from(["output", "reasoning"])), max_size=30),
 )
-def test_what_is_remembered_of_the_allowance_changes_no_wish(cached, steps):
+def test_what_is_remembered_of_the_allowance_changes_no_hold(cached, steps):
     meter, fresh = make_meter(), make_meter()
     for each in (meter, fresh):
-        each.granted(each.first(10**9).amount)
+        each.granted(each.first_hold(10**9).amount)
         each.started(cached)
     counts = {"output": 0, "reasoning": 0}
     for tokens, is_granted, name in steps:
@@ -136,8 +136,8 @@ def test_what_is_remembered_of_the_allowance_changes_no_wish(cached, steps):
         fresh._slice, fresh.is_exhausted = meter._slice, meter.is_exhausted
         fresh.started(cached)
         fresh.used(usage)
-        wish = meter.wish()
-        assert wish == fresh.wish()
+        request = meter.next_hold()
+        assert request == fresh.next_hold()
         assert meter.allowed == (meter.allowance, meter.is_last)
-        if wish is not None and is_granted:
-            meter.extended(wish, wish.amount)
+        if request is not None and is_granted:
+            meter.extended(request, request.amount)
