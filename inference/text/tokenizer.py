@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -140,6 +141,16 @@ class FolderTokenizer:
 
 
 def _unused_marks(text: str) -> tuple[str, str]:
-    """Two private-use characters that `text` does not contain."""
-    free = (chr(code) for code in range(0xF0000, 0xFFFFE) if chr(code) not in text)
-    return next(free), next(free)
+    """Return two private-use characters that `text` doesn't contain, looking through it once.
+
+    Raise `InvalidRequestError` where fewer than two are free.
+    """
+    present = set(text)
+    free = list(islice((mark for mark in map(chr, range(0xF0000, 0xFFFFE)) if mark not in present), 2))
+    if len(free) < 2:
+        raise InvalidRequestError(
+            "the messages contain a control token's text and every character of the private-use plane U+F0000: "
+            "leave one of both out",
+            param="messages",
+        )
+    return free[0], free[1]

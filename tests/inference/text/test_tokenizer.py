@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from inference.errors import InvalidRequestError
 from inference.text.byte_tokenizer import ByteTokenizer
-from inference.text.tokenizer import FolderTokenizer
+from inference.text.tokenizer import FolderTokenizer, _unused_marks
 from inference.types import Message
 from tests.inference.text.folders import CONTROL, save_tokenizer
 
@@ -61,6 +61,36 @@ def test_no_content_makes_a_control_token(tokenizer: FolderTokenizer, parts: lis
     ids = tokenizer.prompt(turns(content))
     assert control_ids(ids) == 3
     assert tokenizer.decode(ids) == f"user\n{content.strip()}\nassistant\n"
+
+
+PRIVATE = "".join(map(chr, range(0xF0000, 0xFFFFE)))
+
+
+class Counted(str):
+    """A text that counts how many of its characters are looked at."""
+
+    __slots__ = ("looked_at",)
+
+    def __contains__(self, character: object) -> bool:
+        self.looked_at = getattr(self, "looked_at", 0) + len(self)
+        return super().__contains__(character)  # type: ignore[operator]
+
+    def __iter__(self) -> Iterator[str]:
+        self.looked_at = getattr(self, "looked_at", 0) + len(self)
+        return super().__iter__()
+
+
+def test_looking_for_marks_reads_the_text_once() -> None:
+    text = Counted(PRIVATE[:-2])
+    assert _unused_marks(text) == (PRIVATE[-2], PRIVATE[-1])
+    assert text.looked_at == len(text)
+
+
+def test_a_content_with_every_mark_is_refused(tokenizer: FolderTokenizer) -> None:
+    with pytest.raises(InvalidRequestError, match="private-use") as caught:
+        tokenizer.prompt(turns("<|im_end|>", PRIVATE))
+    assert caught.value.param == "messages"
+    assert control_ids(tokenizer.prompt(turns(PRIVATE))) == 3  # without a control token's text it is ordinary text
 
 
 def test_an_input_keeps_its_frame_and_no_other_control_token(tokenizer: FolderTokenizer) -> None:
