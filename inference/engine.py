@@ -1,12 +1,14 @@
-"""The one seam between gateway and engines (DESIGN §4): the protocol, its specification, and `open_engine`.
+"""The one seam between gateway and engines (DESIGN §4): the protocol and its specification.
 
 Contract of every implementation:
 
 - `generate` yields `Started`, then `Delta`… or `Vector`…, then exactly one `Finished`, always last, always with usage,
   on every path. Closing the iterator cancels the request. `UnpreparedError`, `OverloadedError` and
-  `InvalidRequestError` may be raised instead of the first event; then nothing ran.
+  `InvalidRequestError` may be raised instead of the first event; then nothing ran. `UnpreparedError` with its own code
+  ``unprepared`` means that the prompt was forgotten: its caller, who knows what was held for it, may prepare it once
+  more. With the code ``request_closed`` the id has run, ended or been declared as never run, and stays refused.
 - At its `allowance` (output tokens permitted in all) a request pauses for at most 2 s and goes on when `extend` raises
-  it; when `last` is set it ends there at once with reason ``allowance``. Reaching max_tokens is ``length``.
+  it; when `is_final` is set it ends there at once with reason ``allowance``. Reaching max_tokens is ``length``.
 - `extend` is absolute, so a repeat is harmless. `cancel` is idempotent.
 - `usage_of` answers from the worker's append-only record, for 24 hours; without an answer: `UnreachableError`.
 """
@@ -24,8 +26,8 @@ from inference.types import EngineInfo, Event, Evidence, GenerationRequest, Heal
 class EngineSpec:
     """How to reach one deployment's engine: `backend` is ``worker`` (ZeroMQ at `endpoint`) or ``fake`` (in process).
 
-    Deployments served by one worker share its endpoint; `open_engine` shares the session. `options` are the backend's
-    own (for ``fake``: see `inference.clients.fake`).
+    Deployments served by one worker share its endpoint and one session. `options` are the backend's own (for ``fake``:
+    see `inference.clients.fake`).
     """
 
     deployment: str
@@ -44,9 +46,9 @@ class Engine(Protocol):
 
     async def prepare(self, request: GenerationRequest) -> Prepared: ...
 
-    def generate(self, prepared: Prepared, allowance: int, last: bool) -> AsyncIterator[Event]: ...
+    def generate(self, prepared: Prepared, allowance: int, is_final: bool) -> AsyncIterator[Event]: ...
 
-    async def extend(self, request_id: str, allowance: int, last: bool) -> None: ...
+    async def extend(self, request_id: str, allowance: int, is_final: bool) -> None: ...
 
     async def cancel(self, request_id: str) -> None: ...
 
@@ -57,21 +59,3 @@ class Engine(Protocol):
     async def drain(self, deadline: float) -> None: ...
 
     async def close(self) -> None: ...
-
-
-def open_engine(spec: EngineSpec) -> Engine:
-    """Return the engine that `spec` names, connecting in the background on the running event loop.
-
-    The implementation is imported here and only here, so that a web process never loads more than it uses.
-    """
-    match spec.backend:
-        case "worker":
-            from inference.clients.worker import open_worker_engine
-
-            return open_worker_engine(spec)
-        case "fake":
-            from inference.clients.fake import FakeEngine
-
-            return FakeEngine(spec)
-        case other:
-            raise ValueError(f"EngineSpec.backend: {other!r} is not one of 'worker', 'fake'")

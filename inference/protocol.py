@@ -68,7 +68,7 @@ class Submit(msgspec.Struct, tag="submit", frozen=True):
 
     id: str
     allowance: int
-    last: bool
+    is_final: bool
 
 
 class Extend(msgspec.Struct, tag="extend", frozen=True):
@@ -76,7 +76,7 @@ class Extend(msgspec.Struct, tag="extend", frozen=True):
 
     id: str
     allowance: int
-    last: bool
+    is_final: bool
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True):

@@ -213,14 +213,21 @@ class Generation:
         except UnpreparedError as error:
             if self._opened.is_set():
                 raise
-            first = error
+            forgotten = error
+        if forgotten.code != UnpreparedError.code:
+            # The id was closed: the engine's record says whether anything ran, and the sweep asks it.
+            self._refused(faults.refusal_of_engine(forgotten))
+            return None
+        return await self._relay_again(forgotten)
+
+    async def _relay_again(self, forgotten: UnpreparedError) -> Finished | None:
         # The engine forgot the prompt (it keeps it for a while only): once more, if it still fits the hold.
         try:
             again = await prepare(self.engine, self.principal, self.intent, self.id)
         except Refusal as refusal:
             return self._refused(refusal)
         if again.prompt_tokens > self._prepared.prompt_tokens:
-            return self._refused(faults.refusal_of_engine(EngineError(first.message)))
+            return self._refused(faults.refusal_of_engine(EngineError(forgotten.message)))
         if self._is_cancelled:
             return Finished(FinishReason.CANCELLED, Usage())
         self._prepared = again

@@ -11,7 +11,8 @@ import structlog
 
 from gateway.home import worker_endpoint
 from gateway.runtime.metrics import Metrics
-from inference.engine import Engine, EngineSpec, open_engine
+from inference.engine import Engine, EngineSpec
+from inference.open import open_engine
 from inference.types import Health
 from routing.catalogue import DeploymentEntry
 

@@ -18,7 +18,7 @@ import zmq
 
 from inference.clients.link import Curve, Link
 from inference.engine import EngineSpec
-from inference.errors import EngineError, InvalidRequestError, UnpreparedError, UnreachableError
+from inference.errors import EngineError, InvalidRequestError, UnreachableError
 from inference.protocol import (
     Batch,
     Cancel,
@@ -60,15 +60,10 @@ ANSWER_SECONDS = 10.0  # for calls that the reader thread answers by itself
 class _Stream:
     """The events of one request on their way from the session to its iterator."""
 
-    __slots__ = ("_events", "_waiter", "allowance", "cancelled", "last", "left", "refused", "usage")
+    __slots__ = ("_events", "_waiter", "usage")
 
-    def __init__(self, allowance: int, last: bool) -> None:
+    def __init__(self) -> None:
         self.usage = Usage()
-        self.allowance = allowance
-        self.last = last
-        self.cancelled = False
-        self.refused = False  # the worker doesn't have it, and will not speak of it again
-        self.left = False  # nobody reads it any more
         self._events: deque[Event | EngineError] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
@@ -136,42 +131,23 @@ class WorkerSession:
         """A number for the next call."""
         return next(self._numbers)
 
-    def submit(self, request_id: str, stream: _Stream) -> None:
+    def submit(self, request_id: str, stream: _Stream, allowance: int, is_final: bool) -> None:
         """Let the worker generate; everything it says of the request goes to `stream`."""
         if not self.is_up:
             raise UnreachableError(self._unreachable)
         if self._streams.setdefault(request_id, stream) is not stream:
             raise InvalidRequestError("the request is running already")
-        stream.refused = False
-        self._link.send(Submit(request_id, stream.allowance, stream.last))
+        self._link.send(Submit(request_id, allowance, is_final))
 
-    def extend(self, request_id: str, allowance: int, last: bool) -> None:
+    def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
         """Raise a running request's allowance."""
-        stream = self._streams.get(request_id)
-        if stream is not None:
-            # Kept for a Submit that has to be repeated.
-            stream.allowance, stream.last = max(stream.allowance, allowance), last
-            self._link.send(Extend(request_id, allowance, last))
+        if request_id in self._streams:
+            self._link.send(Extend(request_id, allowance, is_final))
 
     def cancel(self, request_id: str) -> None:
         """End a running request; its Finished still comes."""
-        stream = self._streams.get(request_id)
-        if stream is not None:
-            stream.cancelled = True  # for a Submit that has to be repeated
+        if request_id in self._streams:
             self._link.send(Cancel(request_id))
-
-    def leave(self, request_id: str, stream: _Stream) -> None:
-        """End a request that nobody reads any more."""
-        stream.left = True
-        if stream.refused:
-            self.forget(request_id, stream)
-        elif self._streams.get(request_id) is stream:
-            self.cancel(request_id)
-
-    def forget(self, request_id: str, stream: _Stream) -> None:
-        """Hear no more of a request that was refused."""
-        if self._streams.get(request_id) is stream:
-            del self._streams[request_id]
 
     def close(self) -> None:
         """Say goodbye; what still runs ends as lost."""
@@ -224,13 +200,9 @@ class WorkerSession:
                 self.infos = message.engines
                 self._unreachable = ""
             case Refused() if message.id:
-                # It stays known until its iterator gives it up, or submits it once more.
-                stream = self._streams.get(message.id)
+                stream = self._streams.pop(message.id, None)
                 if stream is not None:
-                    stream.refused = True
                     stream.put(error_of(message))
-                    if stream.left:
-                        del self._streams[message.id]
             case Refused(call=call):
                 self._answer(call, error_of(message))
             case PreparedReply(call=call) | UsageReply(call=call) | Drained(call=call):
@@ -264,28 +236,25 @@ class WorkerEngine:
         reply: PreparedReply = await session.call(Prepare(session.number(), self.deployment, request))
         return Prepared(request, reply.prompt_tokens, reply.max_output, block_keys=reply.block_keys)
 
-    async def generate(self, prepared: Prepared, allowance: int, last: bool) -> AsyncIterator[Event]:
+    async def generate(self, prepared: Prepared, allowance: int, is_final: bool) -> AsyncIterator[Event]:
         request_id = prepared.request.id
-        stream = _Stream(allowance, last)
-        ended = False
+        stream = _Stream()
+        self._session.submit(request_id, stream, allowance, is_final)
+        has_ended = False
         try:
-            event = await self._first(prepared, stream)
-            while True:
-                ended = isinstance(event, Finished)
-                yield event
-                if ended:
-                    return
+            while not has_ended:
                 event = await stream.get()
+                has_ended = isinstance(event, Finished)
+                yield event
         except EngineError:
-            ended = True
-            self._session.forget(request_id, stream)
+            has_ended = True  # the worker doesn't have it
             raise
         finally:
-            if not ended:
-                self._session.leave(request_id, stream)
+            if not has_ended:
+                self._session.cancel(request_id)
 
-    async def extend(self, request_id: str, allowance: int, last: bool) -> None:
-        self._session.extend(request_id, allowance, last)
+    async def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
+        self._session.extend(request_id, allowance, is_final)
 
     async def cancel(self, request_id: str) -> None:
         self._session.cancel(request_id)
@@ -321,24 +290,6 @@ class WorkerEngine:
         if self._session.users == 0:
             _forget(self._session)
             self._session.close()
-
-    async def _first(self, prepared: Prepared, stream: _Stream) -> Event:
-        """Submit and return the first event; prepare once more where the worker has forgotten the prompt."""
-        request = prepared.request
-        self._session.submit(request.id, stream)
-        try:
-            return await stream.get()
-        except UnpreparedError as error:
-            if error.code != UnpreparedError.code:
-                raise  # it has ended, or was declared as never run
-        again = await self.prepare(request)
-        if again.prompt_tokens > prepared.prompt_tokens:
-            raise UnpreparedError("the prompt has more tokens than it was priced for")
-        if stream.cancelled:
-            self._session.forget(request.id, stream)
-            return Finished(FinishReason.CANCELLED, Usage())
-        self._session.submit(request.id, stream)
-        return await stream.get()
 
 
 _sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, WorkerSession]] = WeakKeyDictionary()

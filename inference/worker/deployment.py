@@ -78,9 +78,10 @@ class Prompt:
         return len(self.ids) + sum(len(item) for item in self.inputs)
 
 
-class ServedEngine:
-    """One deployment, ready to serve. `prepare` is the reader thread's (`apart` that of long requests), everything else
-    the step thread's.
+class Deployment:
+    """One deployment, ready to serve.
+
+    `prepare` belongs to the reader thread (with `apart`: to the thread of long prompts), all else to the step thread.
     """
 
     def __init__(
@@ -93,10 +94,10 @@ class ServedEngine:
         pause_seconds: float,
         clock: Callable[[], float],
     ) -> None:
-        self.deployment = config.deployment
+        self.id = config.deployment
         self.model = model
         self.tokenizer = tokenizer
-        self._apart: Tokenizer | None = None
+        self._tokenizer_apart = tokenizer.copy()
         self.steps = 0
         self.draining = False
         self.context = self.max_input = model.max_input
@@ -146,18 +147,18 @@ class ServedEngine:
     def prepare(self, request: GenerationRequest, *, apart: bool = False) -> Prompt:
         """Return the request in tokens; raise `InvalidRequestError` for what this deployment can't serve.
 
-        `apart` uses a tokenizer of its own, since one encodes for one thread only.
+        `apart` uses a second tokenizer, made at load, since one encodes for one thread only.
         """
         if request.kind not in self.model.kinds:
             raise InvalidRequestError(f"this model takes no {request.kind} requests", code="unsupported_task")
         if request.weight < 1:
             raise InvalidRequestError("a tenant's weight is at least 1 thousandth")
-        tokenizer = self._tokenizer_apart() if apart else self.tokenizer
+        tokenizer = self._tokenizer_apart if apart else self.tokenizer
         if request.kind is Kind.CHAT:
             return self._chat(request, tokenizer)
         return self._embedding(request, tokenizer)
 
-    def submit(self, prompt: Prompt, allowance: int, last: bool) -> Scheduling:
+    def submit(self, prompt: Prompt, allowance: int, is_final: bool) -> Scheduling:
         """Queue a prepared request and return the scheduler that has it; raise what its `submit` raises."""
         request = prompt.request
         if request.kind is Kind.EMBEDDING and self._encoding is not None:
@@ -174,7 +175,7 @@ class ServedEngine:
                 prompt=prompt.ids,
                 max_output=prompt.max_output,
                 allowance=allowance,
-                last=last,
+                last=is_final,
                 weight=request.weight,
                 sampling=request.sampling,
                 seed=secrets.randbits(64) if seed is None else seed & (2**64 - 1),
@@ -195,11 +196,6 @@ class ServedEngine:
             steps=self.steps,
             draining=self.draining,
         )
-
-    def _tokenizer_apart(self) -> Tokenizer:
-        if self._apart is None:
-            self._apart = self.tokenizer.copy()
-        return self._apart
 
     def _chat(self, request: GenerationRequest, tokenizer: Tokenizer) -> Prompt:
         if not request.messages:

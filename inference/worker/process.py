@@ -1,8 +1,8 @@
 """The worker process: takes its record, binds, loads its models, serves, drains and leaves.
 
-The main thread waits for signals, the reader (`reader.py`) owns the socket, the step thread (`loop.py`) owns models and
-schedulers. Another loads the models, so that a signal is obeyed meanwhile, and one (`long.py`) tokenises long requests,
-once there are any.
+The main thread waits for signals, the reader (`sessions.py`) owns the socket, the step thread (`step_loop.py`) owns
+models and schedulers. Another loads the models, so that a signal is obeyed meanwhile, and one (`prompts.py`) tokenises
+long prompts.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from inference.execution.backend import LoadedModel
 from inference.protocol import FRAME_BYTES, FromWorker
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.tokenizer import FolderTokenizer, Tokenizer
-from inference.worker.deployment import ServedEngine
-from inference.worker.prompts import LongPrepared, LongRequests
+from inference.worker.deployment import Deployment
+from inference.worker.prompts import PromptQueue, PromptResult
 from inference.worker.record import Record
-from inference.worker.requests import Active, AddEngineCommand, Command, DrainCommand, StopCommand
+from inference.worker.requests import AddCommand, Command, DrainCommand, Request, StopCommand
 from inference.worker.sessions import Outgoing, Reader
 from inference.worker.step_loop import StepLoop
 
@@ -49,8 +49,8 @@ class Outbox:
         """Send `message` to `session`, if it is still there by then."""
         self._put((session, message))
 
-    def prepared(self, result: LongPrepared) -> None:
-        """Give the reader what became of a long request."""
+    def prepared(self, result: PromptResult) -> None:
+        """Give the reader what became of a long prompt."""
         self._put(result)
 
     def announce(self) -> None:
@@ -88,9 +88,9 @@ class Worker:
         self._sockets = (wake_in, wake_out)
         self._outbox = Outbox(wake_in)
         self._inbox: SimpleQueue[Command] = SimpleQueue()
-        registry: dict[str, Active] = {}
+        registry: dict[str, Request] = {}
         self._loop = StepLoop(record=self._record, registry=registry, inbox=self._inbox, outbox=self._outbox)
-        self._long = LongRequests(self._outbox.prepared)
+        self._prompts = PromptQueue(self._outbox.prepared)
         self._reader = Reader(
             router=self._router,
             wake=wake_out,
@@ -100,7 +100,7 @@ class Worker:
             inbox=self._inbox,
             loop=self._loop,
             tell=self._outbox.send,
-            long=self._long,
+            prompts=self._prompts,
             session_seconds=config.session_seconds,
             session_bytes=config.session_bytes,
             prepared_seconds=config.prepared_seconds,
@@ -127,7 +127,7 @@ class Worker:
         self._inbox.put(StopCommand())
         self._outbox.finish()
         reader.join(timeout=2)
-        self._long.close(seconds=2)
+        self._prompts.close(seconds=2)
         broken = self._broken.is_set()
         if not broken:
             steps.join(timeout=2)
@@ -169,7 +169,7 @@ class Worker:
                 break
             began = time.monotonic()
             try:
-                engine = self._load(config)
+                deployment = self._load(config)
             except ModelRefusedError as error:
                 log.warning("model refused: %s", error, extra={"deployment": config.deployment})
                 self._reader.unready[config.deployment] = f"model refused: {error}"
@@ -179,22 +179,22 @@ class Worker:
             else:
                 if self._ending.is_set():
                     return
-                self._inbox.put(AddEngineCommand(engine))
-                self._reader.engines[config.deployment] = engine
+                self._inbox.put(AddCommand(deployment))
+                self._reader.deployments[config.deployment] = deployment
                 del self._reader.unready[config.deployment]
                 log.info(
                     "model ready",
                     extra={
                         "deployment": config.deployment,
                         "seconds": round(time.monotonic() - began, 3),
-                        **{f"model_{key}": value for key, value in engine.info.details.items()},
+                        **{f"model_{key}": value for key, value in deployment.info.details.items()},
                     },
                 )
             self._outbox.announce()
         gc.collect()
         gc.freeze()
 
-    def _load(self, config: EngineConfig) -> ServedEngine:
+    def _load(self, config: EngineConfig) -> Deployment:
         model: LoadedModel
         tokenizer: Tokenizer
         if config.architecture == "fake":
@@ -207,7 +207,7 @@ class Worker:
 
             model = load_model(config, threads=self.config.threads)
             tokenizer = FolderTokenizer(model.tokenizer_folder)
-        return ServedEngine(
+        return Deployment(
             config,
             model,
             tokenizer,
@@ -237,7 +237,7 @@ class Worker:
         self._outbox.announce()
         drained = threading.Event()
         deadline = time.monotonic() + self.config.drain_seconds
-        self._inbox.put(DrainCommand(tuple(self._reader.engines.values()), deadline, drained.set))
+        self._inbox.put(DrainCommand(tuple(self._reader.deployments.values()), deadline, drained.set))
         while not drained.wait(0.1) and not self._broken.is_set():
             if time.monotonic() > deadline + 5:
                 log.error("a step didn't end within 5 s of the drain's deadline")

@@ -1,7 +1,10 @@
-"""Preparing long requests in a thread of their own.
+"""Long prompts are tokenised in a thread of their own.
 
 Encoding takes seconds per megabyte. In the reader thread that would keep every gateway's renewals unanswered, and five
 seconds of silence end all that runs here; tokenizers work outside the interpreter's lock, so another thread does it.
+
+What waits is bounded in bytes: each tenant may hold as much as is left for all, so several tenants together never fill
+the room for another. The next prompt is one of the tenant that has had the fewest bytes encoded for its weight.
 """
 
 from __future__ import annotations
@@ -12,95 +15,114 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import SimpleQueue
 
+from inference.core.fairness import FairQueue
 from inference.errors import EngineError, OverloadedError
 from inference.protocol import Prepare
 from inference.types import GenerationRequest
-from inference.worker.deployment import Prompt, ServedEngine
+from inference.worker.deployment import Deployment, Prompt
 
-LONG_BYTES = 4096  # of a Prepare's frame: what encodes in a few milliseconds at most
-MOST_WAITING = 16
-MOST_PER_TENANT = 4
+SHORT_BYTES = 4096  # a Prepare frame up to here encodes in a few milliseconds at most: the reader thread does it
+MOST_BYTES = 64 * 1024 * 1024
 WAITING_SECONDS = 10.0  # a gateway waits no longer for its answer
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class LongRequest:
-    """A request to be prepared: for whom, by which engine, and the bytes that it counts as."""
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptCall:
+    """A long request to be prepared: for whom, by which deployment, and the bytes that it counts as."""
 
     session: bytes
     message: Prepare
-    engine: ServedEngine
+    deployment: Deployment
     size: int
     since: float
 
+    @property
+    def tenant(self) -> str:
+        return self.message.request.tenant
+
+    @property
+    def weight(self) -> int:
+        return max(1, self.message.request.weight)
+
 
 @dataclass(frozen=True, slots=True)
-class LongPrepared:
+class PromptResult:
     """What became of a long request: its prompt, or why there is none."""
 
-    asked: LongRequest
+    call: PromptCall
     outcome: Prompt | EngineError
 
 
-class LongRequests:
-    """The thread and its bounded queue. `done` is called in that thread with what became of each request."""
+class PromptQueue:
+    """The thread and what waits for it. `done` is called in that thread with the result of each call."""
 
-    def __init__(self, done: Callable[[LongPrepared], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, done: Callable[[PromptResult], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._done = done
         self._clock = clock
-        self._queue: SimpleQueue[LongRequest | None] = SimpleQueue()
-        self._mutex = threading.Lock()
-        self._waiting: Counter[str] = Counter()  # by tenant
-        self._thread: threading.Thread | None = None
+        self._changed = threading.Condition()
+        self._queue: FairQueue[PromptCall] = FairQueue()
+        self._bytes: Counter[str] = Counter()  # by tenant, the prompt being encoded included
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="prompts", daemon=True)
+        self._thread.start()
 
-    def put(self, asked: LongRequest) -> None:
-        """Prepare `asked` after those that wait; raise `OverloadedError` where too many do."""
-        tenant = asked.message.request.tenant
-        with self._mutex:
-            if self._waiting.total() >= MOST_WAITING or self._waiting[tenant] >= MOST_PER_TENANT:
-                raise OverloadedError("too many long requests are being prepared")
-            self._waiting[tenant] += 1
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="long-requests", daemon=True)
-                self._thread.start()
-        self._queue.put(asked)
+    def put(self, call: PromptCall) -> None:
+        """Prepare `call` when its tenant's turn comes; raise `OverloadedError` when its tenant has too much here."""
+        with self._changed:
+            if self._bytes[call.tenant] + call.size > MOST_BYTES - self._bytes.total():
+                raise OverloadedError("too many long prompts are being prepared")
+            self._bytes[call.tenant] += call.size
+            self._queue.push(call)
+            self._changed.notify()
 
     def close(self, seconds: float) -> None:
-        """End the thread after what it is doing, but wait for at most so long."""
-        self._queue.put(None)
-        if self._thread is not None:
-            self._thread.join(seconds)
+        """End the thread after the prompt it is encoding; wait for that at most `seconds`."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(seconds)
 
     def _run(self) -> None:
-        while (asked := self._queue.get()) is not None:
+        while (call := self._next()) is not None:
             try:
                 outcome: Prompt | EngineError
-                if self._clock() - asked.since > WAITING_SECONDS:
-                    outcome = OverloadedError("too many long requests are being prepared")
+                if self._clock() - call.since > WAITING_SECONDS:
+                    outcome = OverloadedError("too many long prompts are being prepared")
                 else:
-                    outcome = prompt_of(asked.engine, asked.message.request, apart=True)
+                    outcome = prompt_of(call.deployment, call.message.request, apart=True)
             except EngineError as error:
                 outcome = error
-            with self._mutex:
-                self._waiting[asked.message.request.tenant] -= 1
-                self._waiting += Counter()  # forgets tenants without any
-            self._done(LongPrepared(asked, outcome))
+            with self._changed:
+                self._bytes[call.tenant] -= call.size
+                self._bytes += Counter()  # forgets tenants without any
+                self._queue.prune(self._bytes)
+            self._done(PromptResult(call, outcome))
+
+    def _next(self) -> PromptCall | None:
+        with self._changed:
+            while not self._closed:
+                call = self._queue.peek()
+                if call is not None:
+                    self._queue.remove(call)
+                    self._queue.charge(call.tenant, prompt=call.size)
+                    return call
+                self._changed.wait()
+        return None
 
 
-def prompt_of(engine: ServedEngine, request: GenerationRequest, *, apart: bool = False) -> Prompt:
+def prompt_of(deployment: Deployment, request: GenerationRequest, *, apart: bool = False) -> Prompt:
     """Return the request in tokens; raise `EngineError` for whatever is in the way.
 
     A tokenizer or template that fails on one text must not end the thread that serves all.
     """
     try:
-        return engine.prepare(request, apart=apart)
+        return deployment.prepare(request, apart=apart)
     except EngineError:
         raise
     except Exception as error:
-        log.exception("preparing a request for %s failed", engine.deployment)
+        log.exception("preparing a request for %s failed", deployment.id)
         message = f"the request can't be prepared ({type(error).__name__})"
         raise EngineError(message, code="prepare_failed") from error

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 
 from inference.text.stream import TextStream
 from inference.types import Usage
-from inference.worker.deployment import Prompt, Scheduling, ServedEngine
+from inference.worker.deployment import Deployment, Prompt, Scheduling
 
 
 @dataclass(slots=True, eq=False)
-class Active:
+class Request:
     """One request from Submit to its Finished. The step thread writes `usage`, the reader thread may read it."""
 
     id: str
     session: bytes
-    engine: ServedEngine
+    deployment: Deployment
     prompt: Prompt
     allowance: int
-    last: bool
+    is_final: bool
     usage: Usage = field(default_factory=Usage)
     begun: bool = False
     text: TextStream | None = None
@@ -30,39 +30,39 @@ class Active:
 class SubmitCommand:
     """Queue this request."""
 
-    active: Active
+    request: Request
 
 
 @dataclass(frozen=True, slots=True)
 class ExtendCommand:
     """Raise an allowance."""
 
-    active: Active
+    request: Request
     allowance: int
-    last: bool
+    is_final: bool
 
 
 @dataclass(frozen=True, slots=True)
 class CancelCommand:
     """End these requests."""
 
-    requests: tuple[Active, ...]
+    requests: tuple[Request, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DrainCommand:
     """Take no new work for these deployments, end at `deadline` (monotonic) what still runs; then call `done`."""
 
-    engines: tuple[ServedEngine, ...]
+    deployments: tuple[Deployment, ...]
     deadline: float
     done: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
-class AddEngineCommand:
+class AddCommand:
     """Serve one more deployment from now on."""
 
-    engine: ServedEngine
+    deployment: Deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,4 +70,4 @@ class StopCommand:
     """Leave the loop after this round."""
 
 
-Command = SubmitCommand | ExtendCommand | CancelCommand | DrainCommand | AddEngineCommand | StopCommand
+Command = SubmitCommand | ExtendCommand | CancelCommand | DrainCommand | AddCommand | StopCommand

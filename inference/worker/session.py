@@ -8,15 +8,15 @@ from typing import Any
 import zmq
 
 from inference.protocol import UNNUMBERED, Fatal, FromWorker, Inbound, encode, numbered, worker_inbound
-from inference.worker.deployment import Prompt, ServedEngine
-from inference.worker.requests import Active
+from inference.worker.deployment import Deployment, Prompt
+from inference.worker.requests import Request
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
     """A prepared request that waits for its Submit; it counts as `size` bytes."""
 
-    engine: ServedEngine
+    deployment: Deployment
     prompt: Prompt
     until: float
     size: int
@@ -34,7 +34,7 @@ class Session:
     received: int = 0
     kept: dict[str, Kept] = field(default_factory=dict)
     kept_bytes: int = 0
-    active: dict[str, Active] = field(default_factory=dict)
+    requests: dict[str, Request] = field(default_factory=dict)
 
     @property
     def unread(self) -> int:

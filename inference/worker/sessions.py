@@ -1,8 +1,8 @@
 """The reader thread: owns the socket, keeps the sessions, tokenises, and never waits for a step.
 
 Everything a gateway says passes here; what concerns running requests goes on to the step thread's inbox, and what
-the step thread says comes back through an in-process socket and leaves in order, one number per frame. Long requests
-are tokenised in a thread of their own (`long.py`), whose results come back the same way.
+the step thread says comes back through an in-process socket and leaves in order, one number per frame. Long prompts
+are tokenised in a thread of their own (`prompts.py`), whose results come back the same way.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from inference.protocol import (
     worker_inbound,
 )
 from inference.types import EngineInfo, Evidence, Health, Running
-from inference.worker.deployment import Prompt, ServedEngine
-from inference.worker.prompts import LONG_BYTES, LongPrepared, LongRequest, LongRequests, prompt_of
+from inference.worker.deployment import Deployment, Prompt
+from inference.worker.prompts import SHORT_BYTES, PromptCall, PromptQueue, PromptResult, prompt_of
 from inference.worker.record import Record
-from inference.worker.requests import Active, CancelCommand, Command, DrainCommand, ExtendCommand, SubmitCommand
+from inference.worker.requests import CancelCommand, Command, DrainCommand, ExtendCommand, Request, SubmitCommand
 from inference.worker.session import Kept, PeerGoneError, Sender, Session
 from inference.worker.step_loop import StepLoop
 
 log = logging.getLogger(__name__)
 
-# A session and its message; no message: announce; what became of a long request: keep it, answer; None: stop.
-Outgoing = tuple[bytes, FromWorker | None] | LongPrepared | None
+# A session and its message; no message: announce; what became of a long prompt: keep it, answer; None: stop.
+Outgoing = tuple[bytes, FromWorker | None] | PromptResult | None
 
 BYTES_PER_TOKEN = 40  # an integer and its place in a tuple
 
 
 class Reader:
-    """See the module. `engines` and `refusals` are filled by the process as models load, `run` is the thread."""
+    """See the module. `deployments` and `unready` are filled by the process as models load; `run` is the thread."""
 
     def __init__(
         self,
@@ -69,17 +69,17 @@ class Reader:
         wake: Any,
         incarnation: str,
         record: Record,
-        registry: dict[str, Active],
+        registry: dict[str, Request],
         inbox: SimpleQueue[Command],
         loop: StepLoop,
         tell: Callable[[bytes, FromWorker], None],
-        long: LongRequests,
+        prompts: PromptQueue,
         session_seconds: float,
         session_bytes: int,
         prepared_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.engines: dict[str, ServedEngine] = {}
+        self.deployments: dict[str, Deployment] = {}
         self.unready: dict[str, str] = {}
         self.draining = False
         self._router = router
@@ -95,7 +95,7 @@ class Reader:
         self._prepared_seconds = prepared_seconds
         self._clock = clock
         self._tell = tell
-        self._long = long
+        self._prompts = prompts
         self._sessions: dict[bytes, Session] = {}
         self._stopped = False
 
@@ -129,8 +129,8 @@ class Reader:
             entry = outgoing.get_nowait()
             if entry is None:
                 self._stopped = True
-            elif isinstance(entry, LongPrepared):
-                self._keep_long(entry)
+            elif isinstance(entry, PromptResult):
+                self._keep_result(entry)
             elif entry[1] is None:
                 self._announce()
             elif (session := self._sessions.get(entry[0])) is not None:
@@ -141,9 +141,9 @@ class Reader:
         if isinstance(message, Batch):
             for event in message.events:
                 if isinstance(event, WireFinished):
-                    session.active.pop(event.id, None)
+                    session.requests.pop(event.id, None)
         elif isinstance(message, Refused):
-            session.active.pop(message.id, None)
+            session.requests.pop(message.id, None)
 
     def _receive(self) -> bool:
         """Read what has come; True when nothing is left."""
@@ -193,8 +193,8 @@ class Reader:
         self._send(session, self._ready())
 
     def _ready(self) -> Ready:
-        # A copy: the main thread adds engines while they load.
-        infos: dict[str, EngineInfo] = {name: engine.info for name, engine in dict(self.engines).items()}
+        # A copy: the loading thread adds deployments meanwhile.
+        infos: dict[str, EngineInfo] = {name: deployment.info for name, deployment in dict(self.deployments).items()}
         return Ready(self._incarnation, infos)
 
     def _announce(self) -> None:
@@ -206,7 +206,7 @@ class Reader:
 
     def _stats(self) -> Stats:
         health = {name: Health(ready=False, reason=reason) for name, reason in dict(self.unready).items()}
-        for name in list(self.engines):
+        for name in list(self.deployments):
             state = self._loop.health.get(name, Health(ready=True))
             if self.draining and not state.draining:
                 state = Health(ready=False, reason="draining", draining=True)
@@ -222,12 +222,12 @@ class Reader:
         self._sender.farewell(identity, Fatal(self._incarnation, reason))
 
     def _end(self, session: Session, reason: str) -> None:
-        """Forget a session and cancel all that it asked for; the record keeps how each request ended."""
+        """Forget a session and cancel all that it call for; the record keeps how each request ended."""
         if self._sessions.pop(session.identity, None) is None:
             return
-        if session.active:
-            log.warning("session %s: %s; %d requests cancelled", session.identity.hex(), reason, len(session.active))
-            self._inbox.put(CancelCommand(tuple(session.active.values())))
+        if session.requests:
+            log.warning("session %s: %s; %d requests cancelled", session.identity.hex(), reason, len(session.requests))
+            self._inbox.put(CancelCommand(tuple(session.requests.values())))
         session.kept.clear()
 
     def _expire(self) -> None:
@@ -250,13 +250,13 @@ class Reader:
                 self._prepare(session, message, size)
             case Submit():
                 self._submit(session, message)
-            case Extend(request_id, allowance, last):
-                if (active := session.active.get(request_id)) is not None:
-                    self._inbox.put(ExtendCommand(active, allowance, last))
+            case Extend(request_id, allowance, is_final):
+                if (request := session.requests.get(request_id)) is not None:
+                    self._inbox.put(ExtendCommand(request, allowance, is_final))
             case Cancel(request_id):
                 session.take(request_id)
-                if (active := session.active.get(request_id)) is not None:
-                    self._inbox.put(CancelCommand((active,)))
+                if (request := session.requests.get(request_id)) is not None:
+                    self._inbox.put(CancelCommand((request,)))
             case UsageOf(call, request_id):
                 self._send(session, evidence_reply(call, self._evidence(request_id)))
             case Renew(received):
@@ -272,44 +272,44 @@ class Reader:
 
     def _prepare(self, session: Session, message: Prepare, size: int) -> None:
         try:
-            engine = self._engine(message.deployment)
-            if size > LONG_BYTES:
-                self._long.put(LongRequest(session.identity, message, engine, size, self._clock()))
+            deployment = self._deployment(message.deployment)
+            if size > SHORT_BYTES:
+                self._prompts.put(PromptCall(session.identity, message, deployment, size, self._clock()))
                 return
-            self._keep(session, message, engine, prompt_of(engine, message.request), size)
+            self._keep(session, message, deployment, prompt_of(deployment, message.request), size)
         except EngineError as error:
             self._send(session, refusal_of(error, call=message.call))
 
-    def _keep_long(self, done: LongPrepared) -> None:
-        asked, outcome = done.asked, done.outcome
-        session = self._sessions.get(asked.session)
+    def _keep_result(self, result: PromptResult) -> None:
+        call, outcome = result.call, result.outcome
+        session = self._sessions.get(call.session)
         if session is None:
             return
         try:
             if isinstance(outcome, EngineError):
                 raise outcome
-            self._keep(session, asked.message, asked.engine, outcome, asked.size)
+            self._keep(session, call.message, call.deployment, outcome, call.size)
         except EngineError as error:
-            self._send(session, refusal_of(error, call=asked.message.call))
+            self._send(session, refusal_of(error, call=call.message.call))
 
-    def _keep(self, session: Session, message: Prepare, engine: ServedEngine, prompt: Prompt, size: int) -> None:
+    def _keep(self, session: Session, message: Prepare, deployment: Deployment, prompt: Prompt, size: int) -> None:
         size += BYTES_PER_TOKEN * prompt.tokens
         self._check_room(session, size)
-        session.keep(message.request.id, Kept(engine, prompt, self._clock() + self._prepared_seconds, size))
+        session.keep(message.request.id, Kept(deployment, prompt, self._clock() + self._prepared_seconds, size))
         self._send(session, PreparedReply(message.call, prompt.tokens, prompt.max_output, tuple(prompt.keys)))
 
     def _check_room(self, session: Session, size: int) -> None:
         if session.kept_bytes + size > self._session_bytes:
             raise OverloadedError("the gateway has too many prepared requests here")
 
-    def _engine(self, deployment: str) -> ServedEngine:
-        engine = self.engines.get(deployment)
-        if engine is None:
-            reason = self.unready.get(deployment, "unknown to this worker")
+    def _deployment(self, name: str) -> Deployment:
+        deployment = self.deployments.get(name)
+        if deployment is None:
+            reason = self.unready.get(name, "unknown to this worker")
             raise OverloadedError(f"the deployment is not ready: {reason}", code="deployment_not_ready")
-        if self.draining or engine.draining:
+        if self.draining or deployment.draining:
             raise DrainingError("the engine is about to stop")
-        return engine
+        return deployment
 
     def _submit(self, session: Session, message: Submit) -> None:
         kept = session.take(message.id)
@@ -320,24 +320,26 @@ class Reader:
                 raise UnpreparedError("the request has ended, or was declared as never run", code="request_closed")
             if kept is None or kept.until <= self._clock():
                 raise UnpreparedError("the request is not prepared here")
-            self._engine(kept.engine.deployment)
+            self._deployment(kept.deployment.id)
         except EngineError as error:
             self._send(session, refusal_of(error, request_id=message.id))
             return
-        active = Active(message.id, session.identity, kept.engine, kept.prompt, message.allowance, message.last)
+        request = Request(
+            message.id, session.identity, kept.deployment, kept.prompt, message.allowance, message.is_final
+        )
         # Before the command: from here on `usage_of` says Running until the record has the end.
-        self._registry[message.id] = active
-        session.active[message.id] = active
-        self._inbox.put(SubmitCommand(active))
+        self._registry[message.id] = request
+        session.requests[message.id] = request
+        self._inbox.put(SubmitCommand(request))
 
     def _evidence(self, request_id: str) -> Evidence:
         # The step thread records an end before it leaves the registry, so what is in neither never ran.
-        active = self._registry.get(request_id)
-        return Running(active.usage) if active is not None else self._record.evidence(request_id)
+        request = self._registry.get(request_id)
+        return Running(request.usage) if request is not None else self._record.evidence(request_id)
 
     def _drain(self, session: Session, message: Drain) -> None:
-        engine = self.engines.get(message.deployment)
-        engines = (engine,) if engine is not None else ()
+        deployment = self.deployments.get(message.deployment)
+        deployments = (deployment,) if deployment is not None else ()
         deadline = self._clock() + message.seconds
         done = partial(self._tell, session.identity, Drained(message.call))
-        self._inbox.put(DrainCommand(engines, deadline, done))
+        self._inbox.put(DrainCommand(deployments, deadline, done))

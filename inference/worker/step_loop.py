@@ -1,9 +1,9 @@
-"""The step thread: takes the engines in turn, one step each, and says what each step brought.
+"""The step thread: takes the deployments in turn, one step each, and says what each step brought.
 
     inbox → plan → record what begins → run → commit → text and stop strings → record what ended → one frame a session
 
-When no engine has work it waits for the inbox or the next deadline; it never polls. A step that raises is abandoned:
-its rows run again, each alone, and one that fails alone ends with an error while the others go on.
+When no deployment has work it waits for the inbox or the next deadline; it never polls. A step that raises is
+abandoned: its rows run again, each alone, and one that fails alone ends with an error while the others go on.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from inference.protocol import (
 )
 from inference.text.stream import TextStream
 from inference.types import EngineFault, Finished, FinishReason, Health, Kind
-from inference.worker.deployment import Scheduling, ServedEngine
+from inference.worker.deployment import Deployment, Scheduling
 from inference.worker.record import Record
 from inference.worker.requests import (
-    Active,
-    AddEngineCommand,
+    AddCommand,
     CancelCommand,
     Command,
     DrainCommand,
     ExtendCommand,
+    Request,
     StopCommand,
     SubmitCommand,
 )
@@ -55,14 +55,14 @@ class Outbox(Protocol):
 class StepLoop:
     """See the module. `registry` maps the ids of submitted, unfinished requests; the reader thread adds to it.
 
-    `steps` counts steps of all engines; `health` holds each deployment's last state. Both may be read anywhere.
+    `steps` counts steps of all deployments; `health` holds each deployment's last state. Both may be read anywhere.
     """
 
     def __init__(
         self,
         *,
         record: Record,
-        registry: dict[str, Active],
+        registry: dict[str, Request],
         inbox: SimpleQueue[Command],
         outbox: Outbox,
         clock: Callable[[], float] = time.monotonic,
@@ -74,7 +74,7 @@ class StepLoop:
         self._inbox = inbox
         self._outbox = outbox
         self._clock = clock
-        self._engines: list[ServedEngine] = []
+        self._deployments: list[Deployment] = []
         self._drains: list[DrainCommand] = []
         self._stopped = False
 
@@ -84,10 +84,10 @@ class StepLoop:
         while not self._stopped:
             self._read_inbox(block=not busy)
             busy = False
-            for engine in self._engines:
-                for scheduler in engine.schedulers:
-                    busy = self._step(engine, scheduler) or busy
-                self.health[engine.deployment] = engine.health()
+            for deployment in self._deployments:
+                for scheduler in deployment.schedulers:
+                    busy = self._step(deployment, scheduler) or busy
+                self.health[deployment.id] = deployment.health()
             self._check_drains()
 
     # -- inbox --------------------------------------------------------------------------------------------------
@@ -101,93 +101,93 @@ class StepLoop:
 
     def _until_deadline(self) -> float | None:
         deadlines = [drain.deadline for drain in self._drains]
-        for engine in self._engines:
-            deadlines += [due for scheduler in engine.schedulers if (due := scheduler.next_deadline()) is not None]
+        for deployment in self._deployments:
+            deadlines += [due for scheduler in deployment.schedulers if (due := scheduler.next_deadline()) is not None]
         return max(0.0, min(deadlines) - self._clock()) if deadlines else None
 
     def _obey(self, command: Command) -> None:  # noqa: C901  one arm per command
         match command:
-            case SubmitCommand(active):
-                self._submit(active)
-            case ExtendCommand(active, allowance, last):
-                if active.scheduler is not None:
-                    active.scheduler.extend(active.id, allowance, last)
+            case SubmitCommand(request):
+                self._submit(request)
+            case ExtendCommand(request, allowance, is_final):
+                if request.scheduler is not None:
+                    request.scheduler.extend(request.id, allowance, is_final)
             case CancelCommand(requests):
-                for active in requests:
-                    if active.scheduler is not None:
-                        active.scheduler.cancel(active.id)
+                for request in requests:
+                    if request.scheduler is not None:
+                        request.scheduler.cancel(request.id)
             case DrainCommand():
-                for engine in command.engines:
-                    engine.draining = True
-                    for scheduler in engine.schedulers:
+                for deployment in command.deployments:
+                    deployment.draining = True
+                    for scheduler in deployment.schedulers:
                         scheduler.drain()
                 self._drains.append(command)
-            case AddEngineCommand(engine):
-                self._engines.append(engine)
-                self.health[engine.deployment] = engine.health()
+            case AddCommand(deployment):
+                self._deployments.append(deployment)
+                self.health[deployment.id] = deployment.health()
             case StopCommand():
                 self._stopped = True
 
-    def _submit(self, active: Active) -> None:
-        request = active.prompt.request
-        if request.kind is Kind.CHAT:
-            active.text = TextStream(active.engine.tokenizer.decode, active.prompt.ids, request.sampling.stop)
+    def _submit(self, request: Request) -> None:
+        if request.prompt.request.kind is Kind.CHAT:
+            stop = request.prompt.request.sampling.stop
+            request.text = TextStream(request.deployment.tokenizer.decode, request.prompt.ids, stop)
         try:
-            active.scheduler = active.engine.submit(active.prompt, active.allowance, active.last)
+            request.scheduler = request.deployment.submit(request.prompt, request.allowance, request.is_final)
         except EngineError as error:
-            del self._registry[active.id]
-            self._outbox.send(active.session, refusal_of(error, request_id=active.id))
+            del self._registry[request.id]
+            self._outbox.send(request.session, refusal_of(error, request_id=request.id))
 
     def _check_drains(self) -> None:
         now = self._clock()
         for drain in list(self._drains):
-            schedulers = [scheduler for engine in drain.engines for scheduler in engine.schedulers]
+            schedulers = [scheduler for deployment in drain.deployments for scheduler in deployment.schedulers]
             if drain.deadline <= now:
-                for engine in drain.engines:
-                    for scheduler in engine.schedulers:
+                for deployment in drain.deployments:
+                    for scheduler in deployment.schedulers:
                         scheduler.cancel_all()
-                        self._say(engine, scheduler, scheduler.take_outputs())
+                        self._say(deployment, scheduler, scheduler.take_outputs())
             if not any(scheduler.unfinished for scheduler in schedulers):
                 self._drains.remove(drain)
                 drain.done()
 
     # -- steps --------------------------------------------------------------------------------------------------
 
-    def _step(self, engine: ServedEngine, scheduler: Scheduling) -> bool:
+    def _step(self, deployment: Deployment, scheduler: Scheduling) -> bool:
         """Make one step; False when there was nothing to run."""
         plan = scheduler.plan()
         if plan is None:
             outputs = scheduler.take_outputs()
-            self._say(engine, scheduler, outputs)
+            self._say(deployment, scheduler, outputs)
             return bool(outputs)
         if plan.begins:
             self._record.begin(plan.begins)
             for request_id in plan.begins:
                 self._registry[request_id].begun = True
         try:
-            result = engine.model.runner.launch(plan).wait()
+            result = deployment.model.runner.launch(plan).wait()
             outputs = scheduler.commit(plan, result)
         except Exception as error:
-            log.exception("step of %s failed with %d rows", engine.deployment, len(plan.rows) + len(plan.encodes))
+            log.exception("step of %s failed with %d rows", deployment.id, len(plan.rows) + len(plan.encodes))
             outputs = scheduler.abandon(plan, error)
         self.steps += 1
-        engine.steps += 1
-        self._say(engine, scheduler, outputs)
+        deployment.steps += 1
+        self._say(deployment, scheduler, outputs)
         return True
 
-    def _say(self, engine: ServedEngine, scheduler: Scheduling, outputs: Iterable[Output]) -> None:
+    def _say(self, deployment: Deployment, scheduler: Scheduling, outputs: Iterable[Output]) -> None:
         """Turn outputs into events, record every end, and only then send one frame to each session."""
         batches: dict[bytes, list[WireEvent]] = {}
         ended: dict[str, Finished] = {}
         pending = list(outputs)
         while pending:
             for output in pending:
-                active = self._registry[output.request_id]
-                events = batches.setdefault(active.session, [])
-                finished = self._events(active, scheduler, output, events)
+                request = self._registry[output.request_id]
+                events = batches.setdefault(request.session, [])
+                finished = self._events(request, scheduler, output, events)
                 if finished is not None:
-                    ended[active.id] = finished
-                    events.append(WireFinished(active.id, finished))
+                    ended[request.id] = finished
+                    events.append(WireFinished(request.id, finished))
             # A stop string or a failing text cancels its request: those endings belong to this step's frame.
             pending = scheduler.take_outputs()
         if ended:
@@ -199,16 +199,16 @@ class StepLoop:
                 self._outbox.send(session, Batch(events))
 
     def _events(
-        self, active: Active, scheduler: Scheduling, output: Output, events: list[WireEvent]
+        self, request: Request, scheduler: Scheduling, output: Output, events: list[WireEvent]
     ) -> Finished | None:
         """Append what `output` means to `events`; return the end of the request if this is it."""
-        active.usage = output.usage
+        request.usage = output.usage
         if output.started is not None:
-            events.append(WireStarted(active.id, output.started.cached_tokens))
-        events.extend(WireVector(active.id, vector.index, vector.data) for vector in output.vectors)
+            events.append(WireStarted(request.id, output.started.cached_tokens))
+        events.extend(WireVector(request.id, vector.index, vector.data) for vector in output.vectors)
         finished = output.finished
         text = ""
-        stream = active.text
+        stream = request.text
         if stream is not None:
             already = stream.matched
             try:
@@ -216,18 +216,18 @@ class StepLoop:
                 if finished is not None and already is None and stream.matched is None:
                     text += stream.finish()
             except Exception as error:
-                log.exception("text of a request of %s failed", active.engine.deployment)
+                log.exception("text of a request of %s failed", request.deployment.id)
                 fault = EngineFault("text_failed", f"the answer can't be decoded ({type(error).__name__})")
                 if finished is None:
-                    scheduler.cancel(active.id, FinishReason.ERROR, error=fault)
+                    scheduler.cancel(request.id, FinishReason.ERROR, error=fault)
                 else:
                     finished = replace(finished, reason=FinishReason.ERROR, error=fault, stop=None)
             if stream.matched is not None and already is None:
                 if finished is None:
-                    scheduler.cancel(active.id, FinishReason.STOP, stop=stream.matched)
+                    scheduler.cancel(request.id, FinishReason.STOP, stop=stream.matched)
                 elif finished.reason in {FinishReason.LENGTH, FinishReason.ALLOWANCE, FinishReason.STOP}:
                     finished = replace(finished, reason=FinishReason.STOP, stop=stream.matched)
         if text or output.tokens:
             usage = output.usage
-            events.append(WireDelta(active.id, text, usage.input, usage.cache_read, usage.output, usage.reasoning))
+            events.append(WireDelta(request.id, text, usage.input, usage.cache_read, usage.output, usage.reasoning))
         return finished

@@ -24,6 +24,7 @@ from inference.types import (
     Kind,
     Message,
     NothingRan,
+    Prepared,
     Running,
     SamplingParams,
     Started,
@@ -71,8 +72,10 @@ async def collect(stream: AsyncIterator[Event]) -> list[Event]:
     return [event async for event in stream]
 
 
-async def run(engine: Engine, request: GenerationRequest, allowance: int = 10_000, last: bool = True) -> list[Event]:
-    return await collect(engine.generate(await engine.prepare(request), allowance, last))
+async def run(
+    engine: Engine, request: GenerationRequest, allowance: int = 10_000, is_final: bool = True
+) -> list[Event]:
+    return await collect(engine.generate(await engine.prepare(request), allowance, is_final))
 
 
 def text_of(events: list[Event]) -> str:
@@ -132,18 +135,18 @@ class EngineContract:
         assert same(found) == same(finished)
 
     async def test_max_tokens_ends_with_length_and_never_pauses(self, harness: Harness) -> None:
-        events = await run(harness.engine, harness.request("a b c d", max_tokens=3), allowance=3, last=False)
+        events = await run(harness.engine, harness.request("a b c d", max_tokens=3), allowance=3, is_final=False)
         finished = end_of(events)
         assert (finished.reason, finished.usage.completion) == (FinishReason.LENGTH, 3)
 
     @pytest.mark.parametrize("allowance", [1, 2, 5])
     async def test_the_last_allowance_ends_at_its_token(self, harness: Harness, allowance: int) -> None:
-        events = await run(harness.engine, harness.request("a b c d", ignore_eos=True), allowance, last=True)
+        events = await run(harness.engine, harness.request("a b c d", ignore_eos=True), allowance, is_final=True)
         finished = end_of(events)
         assert (finished.reason, finished.usage.completion) == (FinishReason.ALLOWANCE, allowance)
 
     async def test_a_pause_without_an_extension_ends_at_the_allowance(self, harness: Harness) -> None:
-        events = await run(harness.engine, harness.request("a b c d", ignore_eos=True), 2, last=False)
+        events = await run(harness.engine, harness.request("a b c d", ignore_eos=True), 2, is_final=False)
         finished = end_of(events)
         assert (finished.reason, finished.usage.completion) == (FinishReason.ALLOWANCE, 2)
 
@@ -211,9 +214,32 @@ class EngineContract:
         request = harness.request("a")
         prepared = await harness.engine.prepare(request)
         assert await harness.engine.usage_of(request.id) == NothingRan()
-        with pytest.raises(UnpreparedError):
+        with pytest.raises(UnpreparedError) as caught:
             await collect(harness.engine.generate(prepared, 10, True))
+        assert caught.value.code == "request_closed"
         assert await harness.engine.usage_of(request.id) == NothingRan()
+
+    async def test_a_prompt_that_nobody_knows_is_unprepared(self, harness: Harness) -> None:
+        request = harness.request("a")
+        with pytest.raises(UnpreparedError) as caught:
+            await collect(harness.engine.generate(Prepared(request, 10, 10), 10, True))
+        assert caught.value.code == "unprepared"
+        assert text_of(await run(harness.engine, request)) == "a"  # nothing was declared: it may be prepared and run
+
+    async def test_an_id_runs_once(self, harness: Harness) -> None:
+        request = harness.request("a b c d", ignore_eos=True)
+        stream = cast("Any", harness.engine.generate(await harness.engine.prepare(request), 10_000, True))
+        async with aclosing(stream) as events:
+            await anext(events)
+            again = await harness.engine.prepare(request)
+            with pytest.raises(InvalidRequestError):
+                await collect(harness.engine.generate(again, 10, True))
+        ended = await evidence(harness.engine, request.id)
+        again = await harness.engine.prepare(request)
+        with pytest.raises(UnpreparedError) as caught:
+            await collect(harness.engine.generate(again, 10, True))
+        assert caught.value.code == "request_closed"
+        assert await harness.engine.usage_of(request.id) == ended
 
     async def test_calls_for_unknown_requests_are_harmless(self, harness: Harness) -> None:
         await harness.engine.cancel(uuid.uuid4().hex)

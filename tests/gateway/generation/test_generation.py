@@ -287,6 +287,24 @@ async def test_forgotten_prompt_is_prepared_once_more():
     assert_clean(stand)
 
 
+async def test_an_id_that_is_closed_is_not_tried_again_and_left_to_the_evidence(monkeypatch):
+    stand = await make_stand()
+    prepare = stand.engine.prepare
+
+    async def closed(request):
+        prepared = await prepare(request)
+        await stand.engine.usage_of(request.id)  # somebody asked: it is declared as never run
+        return prepared
+
+    monkeypatch.setattr(stand.engine, "prepare", closed)
+    with pytest.raises(Refusal) as caught:
+        await start(stand)
+    assert caught.value.status == 503
+    assert stand.engine.prepares == 1
+    assert len(stand.writer.holds) == 1
+    assert stand.places() == 0
+
+
 async def test_failing_row_is_charged_for_what_it_gave():
     stand = await make_stand(tokens=20, error_at=6)
     _, outcome, _ = await collect(await start(stand))

@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 
 from inference.clients.fake import FakeEngine, FakeRecord
-from inference.engine import EngineSpec, open_engine
+from inference.engine import EngineSpec
 from inference.errors import DrainingError, OverloadedError, UnreachableError
+from inference.open import open_engine
 from inference.types import Delta, Event, Finished, FinishReason, GenerationRequest, Lost, Running, Started
 from tests.inference.engine_contract import EngineContract, Harness, chat, end_of, run, text_of
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from inference.config import EngineConfig, WorkerConfig
-from inference.engine import Engine, EngineSpec, open_engine
+from inference.engine import Engine, EngineSpec
+from inference.open import open_engine
 from tests.inference.engine_contract import until
 
 # A step takes a millisecond: without that a busy machine generates a whole context before a cancel is even sent.

@@ -15,22 +15,22 @@ from inference.core.scheduler import Scheduler
 from inference.errors import InvalidRequestError
 from inference.text.byte_tokenizer import VOCABULARY, ByteTokenizer
 from inference.types import Kind, Message
-from inference.worker.deployment import CHARACTERS_PER_TOKEN, ServedEngine
+from inference.worker.deployment import CHARACTERS_PER_TOKEN, Deployment
 from tests.inference.engine_contract import chat, embedding
 
 
-def serve(**config: Any) -> ServedEngine:
+def serve(**config: Any) -> Deployment:
     spec = EngineConfig("d", "fake", **{"architecture": "fake", **config})
-    return ServedEngine(spec, load_fake_model(spec), ByteTokenizer(), secret=b"s", pause_seconds=2.0, clock=lambda: 0.0)
+    return Deployment(spec, load_fake_model(spec), ByteTokenizer(), secret=b"s", pause_seconds=2.0, clock=lambda: 0.0)
 
 
 @pytest.fixture(scope="module")
-def chatting() -> ServedEngine:
+def chatting() -> Deployment:
     return serve(kv_tokens=256)
 
 
 @pytest.fixture(scope="module")
-def encoding() -> ServedEngine:
+def encoding() -> Deployment:
     return serve(options={"kinds": ["embedding"], "max_context": 16})
 
 
@@ -51,20 +51,20 @@ def encoding() -> ServedEngine:
         ({"stop_token_ids": (-1,)}, "stop_token_ids"),
     ],
 )
-def test_sampling_out_of_range_is_refused(chatting: ServedEngine, sampling: dict[str, Any], param: str) -> None:
+def test_sampling_out_of_range_is_refused(chatting: Deployment, sampling: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         chatting.prepare(chat("hi", **sampling))
     assert caught.value.param == param
 
 
-def test_the_output_is_bounded_by_max_tokens_and_by_the_context(chatting: ServedEngine) -> None:
+def test_the_output_is_bounded_by_max_tokens_and_by_the_context(chatting: Deployment) -> None:
     prompt = chatting.prepare(chat("hi"))
     assert prompt.max_output == 256 - prompt.tokens
     assert chatting.prepare(chat("hi", max_tokens=7)).max_output == 7
     assert chatting.prepare(chat("hi", max_tokens=10_000)).max_output == 256 - prompt.tokens
 
 
-def test_the_longest_prompt_leaves_room_for_one_token(chatting: ServedEngine) -> None:
+def test_the_longest_prompt_leaves_room_for_one_token(chatting: Deployment) -> None:
     frame = chatting.prepare(chat("")).tokens
     assert chatting.prepare(chat("x" * (255 - frame))).max_output == 1
     with pytest.raises(InvalidRequestError) as caught:
@@ -72,7 +72,7 @@ def test_the_longest_prompt_leaves_room_for_one_token(chatting: ServedEngine) ->
     assert caught.value.code == "context_length_exceeded"
 
 
-def test_block_keys_are_rooted_in_the_domain(chatting: ServedEngine) -> None:
+def test_block_keys_are_rooted_in_the_domain(chatting: Deployment) -> None:
     request = chat("a prompt of several blocks, long enough")
     keys = chatting.prepare(request).keys
     assert len(keys) == chatting.prepare(request).tokens // 16
@@ -81,19 +81,19 @@ def test_block_keys_are_rooted_in_the_domain(chatting: ServedEngine) -> None:
 
 
 @pytest.mark.parametrize("request_", [replace(chat("x"), messages=()), replace(chat("x"), weight=0), embedding("x")])
-def test_what_a_chat_model_cannot_serve(chatting: ServedEngine, request_: Any) -> None:
+def test_what_a_chat_model_cannot_serve(chatting: Deployment, request_: Any) -> None:
     with pytest.raises(InvalidRequestError):
         chatting.prepare(request_)
 
 
 @pytest.mark.parametrize("inputs", [(), ((),), ((300,),), ((-1,),), ("x" * 16,), ((1,) * 17,)])
-def test_inputs_that_an_encoder_cannot_take(encoding: ServedEngine, inputs: Any) -> None:
+def test_inputs_that_an_encoder_cannot_take(encoding: Deployment, inputs: Any) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         encoding.prepare(embedding(*inputs))
     assert caught.value.param == "input"
 
 
-def test_long_inputs_are_cut_when_asked(encoding: ServedEngine) -> None:
+def test_long_inputs_are_cut_when_asked(encoding: Deployment) -> None:
     prompt = encoding.prepare(embedding("x" * 40, tuple(range(40)), "short", truncate=True))
     assert [len(item) for item in prompt.inputs] == [16, 16, 6]
     assert prompt.inputs[0][-1] == encoding.tokenizer.encode("")[-1]
@@ -101,7 +101,7 @@ def test_long_inputs_are_cut_when_asked(encoding: ServedEngine) -> None:
     assert prompt.max_output == 0
 
 
-def test_the_announcement_names_what_is_served(chatting: ServedEngine, encoding: ServedEngine) -> None:
+def test_the_announcement_names_what_is_served(chatting: Deployment, encoding: Deployment) -> None:
     assert chatting.info.kinds == {Kind.CHAT}
     assert (chatting.info.max_context, chatting.info.block_size) == (256, 16)
     assert encoding.info.kinds == {Kind.EMBEDDING}
@@ -109,7 +109,7 @@ def test_the_announcement_names_what_is_served(chatting: ServedEngine, encoding:
 
 
 def test_what_can_never_fit_is_refused_before_it_is_encoded(
-    chatting: ServedEngine, encoding: ServedEngine, monkeypatch: pytest.MonkeyPatch
+    chatting: Deployment, encoding: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def encoded(*_: object) -> None:
         raise AssertionError("encoded")
@@ -145,7 +145,7 @@ class Foreign(ByteTokenizer):
 def test_tokens_that_the_model_never_got_are_refused(kind: str, param: str) -> None:
     spec = EngineConfig("d", "fake", architecture="fake", options={"kinds": [kind]})
     model = load_fake_model(spec)
-    engine = ServedEngine(spec, model, Foreign(), secret=b"s", pause_seconds=2.0, clock=lambda: 0.0)
+    engine = Deployment(spec, model, Foreign(), secret=b"s", pause_seconds=2.0, clock=lambda: 0.0)
     with pytest.raises(InvalidRequestError, match=str(VOCABULARY)) as caught:
         engine.prepare(chat("hi") if kind == "chat" else embedding("hi"))
     assert caught.value.param == param
@@ -154,7 +154,27 @@ def test_tokens_that_the_model_never_got_are_refused(kind: str, param: str) -> N
 def test_the_tokenizers_end_counts_beside_the_models() -> None:
     spec = EngineConfig("d", "fake", architecture="fake")
     model = load_fake_model(spec)
-    engine = ServedEngine(spec, model, Foreign(), secret=b"s", pause_seconds=2.0, clock=lambda: 0.0)
+    engine = Deployment(spec, model, Foreign(), secret=b"s", pause_seconds=2.0, clock=lambda: 0.0)
     (scheduler,) = engine.schedulers
     assert isinstance(scheduler, Scheduler)
     assert scheduler.config.eos_ids == model.eos_ids | {7}
+
+
+class Copied(ByteTokenizer):
+    """A tokenizer that counts how often it was copied."""
+
+    def __init__(self) -> None:
+        self.copies = 0
+
+    def copy(self) -> ByteTokenizer:
+        self.copies += 1
+        return ByteTokenizer()
+
+
+def test_the_second_tokenizer_is_made_at_load() -> None:
+    spec = EngineConfig("d", "fake", architecture="fake")
+    tokenizer = Copied()
+    deployment = Deployment(spec, load_fake_model(spec), tokenizer, secret=b"s", pause_seconds=2.0, clock=lambda: 0.0)
+    assert tokenizer.copies == 1
+    assert deployment.prepare(chat("hi"), apart=True).ids == deployment.prepare(chat("hi")).ids
+    assert tokenizer.copies == 1

@@ -17,20 +17,19 @@ import zmq
 from inference.clients import worker as client
 from inference.clients.worker import WorkerEngine
 from inference.config import EngineConfig
-from inference.engine import Engine, EngineSpec, open_engine
+from inference.engine import Engine, EngineSpec
 from inference.errors import DrainingError, InvalidRequestError, OverloadedError, UnpreparedError, UnreachableError
-from inference.protocol import Renew
+from inference.open import open_engine
+from inference.protocol import Renew, Submit
 from inference.types import (
     Delta,
     Event,
     Finished,
     FinishReason,
-    GenerationRequest,
     Lost,
     NothingRan,
     Prepared,
     Running,
-    Usage,
 )
 from tests.inference.engine_contract import chat, collect, embedding, end_of, evidence, run, same, text_of, until
 from tests.inference.worker.processes import ECHO, EMBEDDER, SLOW, WorkerProcess, ready
@@ -192,7 +191,7 @@ async def test_a_gap_in_the_frames_fails_the_session_loudly(
     assert found.reason is FinishReason.CANCELLED
 
 
-async def test_what_was_prepared_expires_and_is_prepared_once_more(start: Open, engine_of: Open) -> None:
+async def test_what_was_prepared_expires(start: Open, engine_of: Open) -> None:
     worker = start(ECHO, prepared_seconds=0.0)
     engine = await engine_of(worker, "echo")
     prepared = await engine.prepare(chat("hello"))
@@ -203,63 +202,31 @@ async def test_what_was_prepared_expires_and_is_prepared_once_more(start: Open, 
     assert await engine.usage_of(prepared.request.id) == NothingRan()
 
 
-async def test_a_forgotten_prompt_is_prepared_again_by_itself(start: Open, engine_of: Open) -> None:
-    worker = start(ECHO)
-    engine = await engine_of(worker, "echo")
-    prepared = await engine.prepare(chat("hello"))
-    worker.stop(signal.SIGKILL)
-    await successor(engine, worker)
-    assert text_of(await collect(engine.generate(prepared, 100, True))) == "hello"
-    smaller = Prepared(chat("hello"), prepared.prompt_tokens - 1, prepared.max_output)
-    with pytest.raises(UnpreparedError):
-        await collect(engine.generate(smaller, 100, True))
-
-
-async def test_what_is_said_while_a_prompt_is_prepared_again_counts(
-    start: Open, engine_of: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker = start(ECHO)
-    engine = await engine_of(worker, "echo")
-    cancelled, extended = await engine.prepare(chat("hello")), await engine.prepare(chat("hello"))
-    worker.stop(signal.SIGKILL)
-    await successor(engine, worker)
-    prepare = engine.prepare
-
-    async def meanwhile(request: GenerationRequest) -> Prepared:
-        if request.id == cancelled.request.id:
-            await engine.cancel(request.id)
-        else:
-            await engine.extend(request.id, 100, True)
-        return await prepare(request)
-
-    monkeypatch.setattr(engine, "prepare", meanwhile)
-    (end,) = await collect(engine.generate(cancelled, 100, True))
-    assert end == Finished(FinishReason.CANCELLED, Usage())
-    assert text_of(await collect(engine.generate(extended, 1, True))) == "hello"
-    assert not engine._session._streams
-
-
-async def test_a_request_left_around_its_refusal_is_forgotten(
+async def test_a_refused_request_is_submitted_once_and_forgotten(
     start: Open, engine_of: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = await engine_of(start(ECHO), "echo")
-    prepared = Prepared(chat("unprepared"), 100, 100)
-    preparing = asyncio.Event()
+    sent: list[object] = []
+    send = engine._session._link.send
+    monkeypatch.setattr(engine._session._link, "send", lambda message: (sent.append(message), send(message)))
+    with pytest.raises(UnpreparedError):
+        await collect(engine.generate(Prepared(chat("unprepared"), 100, 100), 100, True))
+    assert [type(message) for message in sent if not isinstance(message, Renew)] == [Submit]
+    assert not engine._session._streams
+    left = asyncio.create_task(collect(engine.generate(Prepared(chat("unprepared"), 100, 100), 100, True)))
+    await asyncio.sleep(0)  # submitted; left before the refusal comes
+    left.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await left
+    await engine.usage_of(uuid.uuid4().hex)  # answered after the refusal
+    assert not engine._session._streams
 
-    async def stuck(request: GenerationRequest) -> Prepared:
-        preparing.set()
-        await asyncio.Event().wait()
-        raise AssertionError
 
-    monkeypatch.setattr(engine, "prepare", stuck)
-    for wait in (preparing.wait, lambda: asyncio.sleep(0)):  # left after the refusal came, and before
-        task = asyncio.create_task(collect(engine.generate(prepared, 100, True)))
-        await wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await engine.usage_of(uuid.uuid4().hex)  # answered after the refusal
-        assert not engine._session._streams
+async def test_a_burst_of_prompts_of_5_kb_is_answered(start: Open, engine_of: Open) -> None:
+    engine = await engine_of(start(ECHO), "echo")
+    prompts = [f"{number:02}".ljust(5000, "x") for number in range(12)]
+    answers = await asyncio.gather(*(run(engine, chat(prompt, max_tokens=2)) for prompt in prompts))
+    assert [text_of(events) for events in answers] == [prompt[:2] for prompt in prompts]
 
 
 async def successor(engine: WorkerEngine, worker: WorkerProcess) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any, cast
 
@@ -13,9 +14,9 @@ from inference.errors import EngineError, OverloadedError
 from inference.protocol import Prepare, Renew
 from inference.types import GenerationRequest
 from inference.worker import prompts
-from inference.worker.deployment import Prompt, ServedEngine
+from inference.worker.deployment import Deployment, Prompt
 from inference.worker.process import Outbox
-from inference.worker.prompts import LONG_BYTES, LongPrepared, LongRequest, LongRequests
+from inference.worker.prompts import SHORT_BYTES, PromptCall, PromptQueue, PromptResult
 from inference.worker.session import Session
 from inference.worker.sessions import Reader
 from tests.inference.engine_contract import chat
@@ -26,17 +27,19 @@ WAIT = 10.0
 class Engine:
     """Prepares a request that says "stuck" only when it is let go."""
 
-    deployment = "d"
+    id = "d"
     draining = False
 
     def __init__(self) -> None:
         self.go = threading.Event()
         self.began = threading.Event()
         self.apart: list[bool] = []
+        self.order: list[str] = []
 
     def prepare(self, request: GenerationRequest, *, apart: bool = False) -> Prompt:
         self.apart.append(apart)
         text = request.messages[-1].content
+        self.order.append(text)
         if text.startswith("broken"):
             raise ZeroDivisionError
         if text.startswith("stuck"):
@@ -71,7 +74,7 @@ class Served:
     def __init__(self) -> None:
         self.engine, self.router, self.wake = Engine(), Router(), Wake()
         self.outbox = Outbox(self.wake)
-        self.long = LongRequests(self.outbox.prepared)
+        self.prompts = PromptQueue(self.outbox.prepared)
         loop: Any = type("Loop", (), {"steps": 0, "health": {}})()
         self.reader = Reader(
             router=self.router,
@@ -82,24 +85,24 @@ class Served:
             inbox=SimpleQueue(),
             loop=loop,
             tell=self.outbox.send,
-            long=self.long,
+            prompts=self.prompts,
             session_seconds=5.0,
             session_bytes=1 << 20,
             prepared_seconds=30.0,
         )
-        self.reader.engines["d"] = cast("ServedEngine", self.engine)
+        self.reader.deployments["d"] = cast("Deployment", self.engine)
         self.session = Session(b"gateway", 0.0)
         self.reader._sessions[b"gateway"] = self.session
 
-    def ask(self, text: str, call: int = 1) -> None:
-        request = chat(text)
-        self.reader._obey(self.session, Prepare(call, "d", request), len(text))
+    def ask(self, text: str, call: int = 1, tenant: str = "tenant", size: int = 0) -> None:
+        request = replace(chat(text), tenant=tenant)
+        self.reader._obey(self.session, Prepare(call, "d", request), size or len(text))
 
     def prepared(self) -> None:
         """Hand one long request's end to the reader, as its run does."""
         result = self.outbox.queue.get(timeout=WAIT)
-        assert isinstance(result, LongPrepared)
-        self.reader._keep_long(result)
+        assert isinstance(result, PromptResult)
+        self.reader._keep_result(result)
 
 
 @pytest.fixture
@@ -107,11 +110,11 @@ def served() -> Iterator[Served]:
     served = Served()
     yield served
     served.engine.go.set()
-    served.long.close(WAIT)
+    served.prompts.close(WAIT)
 
 
 def test_a_long_request_keeps_nobody_waiting(served: Served) -> None:
-    served.ask("stuck" * LONG_BYTES)
+    served.ask("stuck" * SHORT_BYTES)
     assert served.engine.began.wait(WAIT)
     served.reader._obey(served.session, Renew(0), 1)
     served.ask("short", call=2)
@@ -125,38 +128,65 @@ def test_a_long_request_keeps_nobody_waiting(served: Served) -> None:
 
 
 def test_a_long_request_that_fails_is_refused_and_the_next_is_prepared(served: Served) -> None:
-    served.ask("broken" * LONG_BYTES)
+    served.ask("broken" * SHORT_BYTES)
     served.prepared()
     assert b"prepare_failed" in served.router.frames[-1][-1]
-    served.ask("whole" * LONG_BYTES)
+    served.ask("whole" * SHORT_BYTES)
     served.prepared()
     assert len(served.session.kept) == 1
 
 
 def test_a_session_that_has_left_is_not_answered(served: Served) -> None:
-    served.ask("whole" * LONG_BYTES)
+    served.ask("whole" * SHORT_BYTES)
     result = served.outbox.queue.get(timeout=WAIT)
     del served.reader._sessions[b"gateway"]
-    served.reader._keep_long(result)
+    served.reader._keep_result(result)
     assert served.router.frames == []
 
 
-def test_no_tenant_waits_behind_many_of_another(served: Served) -> None:
-    served.ask("stuck" * LONG_BYTES)
-    for _ in range(prompts.MOST_PER_TENANT - 1):
-        served.ask("stuck" * LONG_BYTES)
-    served.ask("stuck" * LONG_BYTES)
-    assert b"too many long" in served.router.frames[-1][-1]
+def test_a_burst_of_one_tenant_is_prepared_as_a_whole(served: Served) -> None:
+    for call in range(12):
+        served.ask("whole" * SHORT_BYTES, call=call)
+    for _ in range(12):
+        served.prepared()
+    assert len(served.session.kept) == 12
+    assert b"refused" not in b"".join(frame for frames in served.router.frames for frame in frames)
+
+
+def test_tenants_who_fill_the_room_leave_some_for_the_next(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "MOST_BYTES", 100 * SHORT_BYTES)
+    size = SHORT_BYTES + 1
+    for number in range(4):
+        taken = 0
+        while not served.router.frames:
+            served.ask("stuck", tenant=f"t{number}", size=size)
+            taken += 1
+        assert taken > 1, "each found some room"
+        assert b"too many long prompts" in served.router.frames.pop()[-1]
+    served.ask("stuck", tenant="newcomer", size=size)
+    assert served.router.frames == []
+
+
+def test_tenants_take_turns(served: Served) -> None:
+    served.ask("stuck", tenant="first", size=SHORT_BYTES + 1)
+    assert served.engine.began.wait(WAIT)
+    for number in range(3):
+        served.ask(f"flood {number}", tenant="first", size=10 * SHORT_BYTES)
+    served.ask("other", tenant="second", size=10 * SHORT_BYTES)
+    served.engine.go.set()
+    for _ in range(5):
+        served.prepared()
+    assert served.engine.order.index("other") < served.engine.order.index("flood 1")
 
 
 def test_what_waited_too_long_is_not_begun() -> None:
-    done: SimpleQueue[LongPrepared] = SimpleQueue()
+    done: SimpleQueue[PromptResult] = SimpleQueue()
     engine = Engine()
-    requests = LongRequests(done.put, clock=lambda: 100.0)
+    queue = PromptQueue(done.put, clock=lambda: 100.0)
     message = Prepare(1, "d", chat("whole"))
-    requests.put(LongRequest(b"s", message, cast("ServedEngine", engine), 1, 100.0 - prompts.WAITING_SECONDS - 1))
+    queue.put(PromptCall(b"s", message, cast("Deployment", engine), 1, 100.0 - prompts.WAITING_SECONDS - 1))
     outcome = done.get(timeout=WAIT).outcome
     assert isinstance(outcome, EngineError)
     assert isinstance(outcome, OverloadedError)
     assert engine.apart == []
-    requests.close(WAIT)
+    queue.close(WAIT)

@@ -10,7 +10,7 @@ import zmq
 
 from inference.protocol import Extend, Renew, Stats, client_inbound, encode, numbered
 from inference.worker.process import Outbox
-from inference.worker.prompts import LongRequests
+from inference.worker.prompts import PromptQueue
 from inference.worker.session import Session
 from inference.worker.sessions import Reader
 
@@ -27,6 +27,7 @@ def test_nobody_is_silent_while_frames_wait_to_be_read() -> None:
         wake_out.bind("inproc://wake-test")
         wake_in.connect("inproc://wake-test")
         outbox = Outbox(wake_in)
+        prompts = PromptQueue(outbox.prepared)
         loop: Any = type("Loop", (), {"steps": 0, "health": {}})()
         reader = Reader(
             router=router,
@@ -37,7 +38,7 @@ def test_nobody_is_silent_while_frames_wait_to_be_read() -> None:
             inbox=SimpleQueue(),
             loop=loop,
             tell=outbox.send,
-            long=LongRequests(outbox.prepared),
+            prompts=prompts,
             session_seconds=5.0,
             session_bytes=1 << 20,
             prepared_seconds=30.0,
@@ -55,5 +56,6 @@ def test_nobody_is_silent_while_frames_wait_to_be_read() -> None:
         finally:
             outbox.finish()
             thread.join(10)
+            prompts.close(10)
     finally:
         context.destroy(linger=0)

@@ -17,15 +17,15 @@ from inference.core.scheduler import Scheduler
 from inference.protocol import Batch, FromWorker, Refused, WireDelta, WireFinished, WireStarted
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.types import Finished, FinishReason, GenerationRequest, Usage
-from inference.worker.deployment import ServedEngine
+from inference.worker.deployment import Deployment
 from inference.worker.record import Record
 from inference.worker.requests import (
-    Active,
-    AddEngineCommand,
+    AddCommand,
     CancelCommand,
     Command,
     DrainCommand,
     ExtendCommand,
+    Request,
     SubmitCommand,
 )
 from inference.worker.step_loop import StepLoop
@@ -46,7 +46,7 @@ class Bench:
     def __init__(self, record: Record) -> None:
         self.record = record
         self.clock = Clock()
-        self.registry: dict[str, Active] = {}
+        self.registry: dict[str, Request] = {}
         self.sent: list[tuple[bytes, FromWorker]] = []
         self.inbox: SimpleQueue[Command] = SimpleQueue()
         self.loop = StepLoop(record=record, registry=self.registry, inbox=self.inbox, outbox=self, clock=self.clock)
@@ -58,25 +58,25 @@ class Bench:
                     assert self.record.evidence(event.id) == event.finished, "said before it was recorded"
         self.sent.append((session, message))
 
-    def serve(self, **config: Any) -> ServedEngine:
+    def serve(self, **config: Any) -> Deployment:
         options = {"architecture": "fake", "kv_tokens": 1024, **config}
-        spec = EngineConfig(str(len(self.loop._engines)), "fake", **options)
-        engine = ServedEngine(
+        spec = EngineConfig(str(len(self.loop._deployments)), "fake", **options)
+        engine = Deployment(
             spec, load_fake_model(spec), ByteTokenizer(), secret=b"s", pause_seconds=2.0, clock=self.clock
         )
-        self.inbox.put(AddEngineCommand(engine))
+        self.inbox.put(AddCommand(engine))
         self.loop._read_inbox(block=False)
         return engine
 
     def submit(
         self,
-        engine: ServedEngine,
+        engine: Deployment,
         request: GenerationRequest,
         allowance: int = 1000,
-        last: bool = True,
+        is_final: bool = True,
         session: bytes = b"s",
-    ) -> Active:
-        active = Active(request.id, session, engine, engine.prepare(request), allowance, last)
+    ) -> Request:
+        active = Request(request.id, session, engine, engine.prepare(request), allowance, is_final)
         self.registry[active.id] = active
         self.inbox.put(SubmitCommand(active))
         return active
@@ -84,7 +84,7 @@ class Bench:
     def round(self) -> bool:
         self.loop._read_inbox(block=False)
         busy = False
-        for engine in self.loop._engines:
+        for engine in self.loop._deployments:
             for scheduler in engine.schedulers:
                 busy = self.loop._step(engine, scheduler) or busy
                 if isinstance(scheduler, Scheduler):
@@ -98,7 +98,7 @@ class Bench:
                 return
         raise AssertionError("the loop doesn't come to an end")
 
-    def events(self, active: Active) -> list[Any]:
+    def events(self, active: Request) -> list[Any]:
         return [
             event
             for _, message in self.sent
@@ -107,10 +107,10 @@ class Bench:
             if event.id == active.id
         ]
 
-    def text(self, active: Active) -> str:
+    def text(self, active: Request) -> str:
         return "".join(event.text for event in self.events(active) if isinstance(event, WireDelta))
 
-    def end(self, active: Active) -> Finished:
+    def end(self, active: Request) -> Finished:
         ends = [event.finished for event in self.events(active) if isinstance(event, WireFinished)]
         assert len(ends) == 1
         assert isinstance(self.events(active)[-1], WireFinished)
@@ -192,7 +192,7 @@ def test_a_stop_string_at_the_last_permitted_token_counts(bench: Bench) -> None:
     engine = bench.serve()
     by_length = bench.submit(engine, chat("abcdefg", stop=("bc",), max_tokens=3))
     by_allowance = bench.submit(engine, chat("abcdefg", stop=("bc",)), allowance=3)
-    paused = bench.submit(engine, chat("abcdefg", stop=("bc",)), allowance=3, last=False)
+    paused = bench.submit(engine, chat("abcdefg", stop=("bc",)), allowance=3, is_final=False)
     bench.finish()
     for active in (by_length, by_allowance, paused):
         finished = bench.end(active)
@@ -202,7 +202,7 @@ def test_a_stop_string_at_the_last_permitted_token_counts(bench: Bench) -> None:
 
 def test_a_pause_waits_for_the_clock_alone(bench: Bench) -> None:
     engine = bench.serve()
-    active = bench.submit(engine, chat("abcdefg"), allowance=2, last=False)
+    active = bench.submit(engine, chat("abcdefg"), allowance=2, is_final=False)
     bench.finish()
     assert active.id in bench.registry
     assert bench.loop._until_deadline() == pytest.approx(2.0)

@@ -1,0 +1,62 @@
+"""What a fake engine does, and where it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from inference.errors import (
+    DrainingError,
+    EngineError,
+    InvalidRequestError,
+    OverloadedError,
+    UnpreparedError,
+    UnreachableError,
+)
+
+REFUSALS: dict[str, type[EngineError]] = {
+    "invalid": InvalidRequestError,
+    "overloaded": OverloadedError,
+    "draining": DrainingError,
+    "unprepared": UnpreparedError,
+    "unreachable": UnreachableError,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FakeOptions:
+    """The keys of `EngineSpec.options`. Token numbers count the output from 1.
+
+    `text` is the answer (one token per word) or, when empty, `tokens` numbered words; with `ignore_eos` it repeats.
+    With `echo` the answer is the last message, and a message that begins with `bad` fails its row.
+    `cached` is the fraction of a prompt that comes from the cache. `prompt_rule` is ``characters`` (one token per
+    four) or ``words``. `prepare_error` and `generate_error` are keys of `REFUSALS`. `error_at`, `lose_at` and
+    `hang_at` name the token before which a request fails, loses its worker, or waits for `FakeEngine.release`;
+    0 is never. `unreachable` makes `usage_of` and `prepare` find nobody.
+    """
+
+    model: str = "fake"
+    kinds: Sequence[str] = ("chat", "embedding")
+    text: str = ""
+    echo: bool = False
+    bad: str = ""
+    tokens: int = 16
+    tokens_per_delta: int = 1
+    delay: float = 0.0
+    cached: float = 0.0
+    prompt_rule: str = "characters"
+    max_context: int = 8192
+    vector_width: int = 8
+    pause_seconds: float = 2.0
+    prepared_seconds: float = 30.0
+    prepare_error: str = ""
+    generate_error: str = ""
+    error_at: int = 0
+    lose_at: int = 0
+    hang_at: int = 0
+    unreachable: bool = False
+    ready: bool = True
+
+    def count(self, text: str) -> int:
+        """The tokens of `text` by the `prompt_rule`."""
+        return len(text.split()) if self.prompt_rule == "words" else -(-len(text) // 4)

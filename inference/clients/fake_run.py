@@ -1,0 +1,203 @@
+"""One request that a fake engine generates: its tokens or vectors, its pauses, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import struct
+import time
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+
+from inference.clients.fake_options import FakeOptions
+from inference.text.stops import StopMatcher
+from inference.types import (
+    Delta,
+    EngineFault,
+    Event,
+    Finished,
+    FinishReason,
+    GenerationRequest,
+    Kind,
+    Prepared,
+    Usage,
+    Vector,
+)
+
+
+@dataclass(slots=True)
+class FakeState:
+    """What all requests of one fake engine share: its options, its steps, and the gate at `hang_at`."""
+
+    options: FakeOptions
+    steps: int = 0
+    hanging: asyncio.Event = field(default_factory=asyncio.Event)
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class FakeRun:
+    """See the module. `reported` is the usage that the reader has seen."""
+
+    def __init__(self, state: FakeState, prepared: Prepared, allowance: int, *, is_final: bool) -> None:
+        self.reported = Usage()
+        self.cached = _cached(state.options, prepared)
+        self._state = state
+        self._prepared = prepared
+        self._allowance = allowance
+        self._is_final = is_final
+        self._produced = 0
+        self._is_cancelled = False
+        self._changed = asyncio.Event()
+        self._created = time.monotonic()
+
+    @property
+    def usage(self) -> Usage:
+        """What has run so far."""
+        prompt = self._prepared.prompt_tokens
+        return Usage(input=prompt - self.cached, cache_read=self.cached, output=self._produced)
+
+    def extend(self, allowance: int, *, is_final: bool) -> None:
+        """Raise the allowance."""
+        self._allowance = max(self._allowance, allowance)
+        self._is_final = self._is_final or is_final
+        self._changed.set()
+
+    def cancel(self) -> None:
+        """End it before its next token."""
+        self._is_cancelled = True
+        self._changed.set()
+
+    def end(self, reason: FinishReason, error: EngineFault | None = None, stop: str | None = None) -> Finished:
+        """Its end now."""
+        elapsed = (time.monotonic() - self._created) * 1000
+        return Finished(reason, self.usage, error, stop, decode_ms=elapsed)
+
+    def events(self) -> AsyncGenerator[Event, None]:
+        """Everything after `Started`."""
+        return self._vectors() if self._prepared.request.kind is Kind.EMBEDDING else self._tokens()
+
+    async def _tokens(self) -> AsyncGenerator[Event, None]:
+        options, prepared = self._state.options, self._prepared
+        sampling = prepared.request.sampling
+        content = prepared.request.messages[-1].content
+        answer = content if options.echo else options.text
+        words = answer.split(" ") if answer else _numbered(options.tokens)
+        endless = islice(cycle(words), prepared.max_output)
+        stops = StopMatcher(sampling.stop)
+        text, pending = "", 0
+        for word in endless if sampling.ignore_eos else islice(words, prepared.max_output):
+            if self._produced >= self._allowance and pending:
+                yield Delta(text, self.usage)
+                text, pending = "", 0
+            end = await self._before(self._produced + 1, is_step=not pending)
+            if end is None and options.bad and content.startswith(options.bad):
+                end = self.end(FinishReason.ERROR, EngineFault("row_failed", "the fake row failed"))
+            if end is not None:
+                if text and end.exact:
+                    yield Delta(text, self.usage)
+                yield end
+                return
+            self._produced += 1
+            pending += 1
+            self._state.steps += 1
+            text += stops.push(word if self._produced == 1 else f" {word}")
+            if stops.matched is not None:
+                yield Delta(text, self.usage)
+                yield self.end(FinishReason.STOP, stop=stops.matched)
+                return
+            if pending >= options.tokens_per_delta:
+                yield Delta(text, self.usage)
+                text, pending = "", 0
+            if self._is_cancelled:
+                yield self.end(FinishReason.CANCELLED)
+                return
+        text += stops.finish()
+        if text or pending:
+            yield Delta(text, self.usage)
+        reached = self._produced >= prepared.max_output
+        yield self.end(FinishReason.LENGTH if reached else FinishReason.STOP)
+
+    async def _vectors(self) -> AsyncGenerator[Event, None]:
+        options, request = self._state.options, self._prepared.request
+        computed = 0
+        for index, count in enumerate(input_tokens(options, request)):
+            self._allowance = self._produced + 1  # an embedding generates nothing, so it waits for no allowance
+            end = await self._before(index + 1)
+            if end is not None:
+                yield Finished(end.reason, Usage(input=computed) if end.exact else Usage(), end.error, exact=end.exact)
+                return
+            computed += count
+            self._state.steps += 1
+            yield Vector(index, _vector(request.inputs[index], options.vector_width))
+        yield Finished(FinishReason.STOP, Usage(input=computed))
+
+    async def _before(self, number: int, *, is_step: bool = True) -> Finished | None:
+        """Wait until token `number` may be generated; return the end of the request if it may not.
+
+        `is_step` when the token begins a Delta: only then others get a turn.
+        """
+        state, options = self._state, self._state.options
+        if options.delay:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._until_cancelled(), options.delay)
+        elif is_step:
+            await asyncio.sleep(0)
+        if number == options.hang_at and not state.released.is_set():
+            state.hanging.set()
+            await _first_of(state.released.wait(), self._until_cancelled())
+        paused_until = time.monotonic() + options.pause_seconds
+        while not self._is_cancelled and self._produced >= self._allowance:
+            patience = paused_until - time.monotonic()
+            if self._is_final or patience <= 0:
+                return self.end(FinishReason.ALLOWANCE)
+            self._changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), patience)
+        if self._is_cancelled:
+            return self.end(FinishReason.CANCELLED)
+        if number == options.error_at:
+            return self.end(FinishReason.ERROR, EngineFault("row_failed", "the fake row failed"))
+        if number == options.lose_at:
+            fault = EngineFault("worker_lost", "the worker was lost", retryable=True)
+            return Finished(FinishReason.ERROR, self.reported, fault, exact=False)
+        return None
+
+    async def _until_cancelled(self) -> None:
+        while not self._is_cancelled:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+def input_tokens(options: FakeOptions, request: GenerationRequest) -> list[int]:
+    """The tokens of each input of an embedding request."""
+    return [max(1, options.count(item)) if isinstance(item, str) else len(item) for item in request.inputs]
+
+
+@functools.cache
+def _numbered(count: int) -> tuple[str, ...]:
+    return tuple(f"w{number}" for number in range(1, count + 1))
+
+
+def _cached(options: FakeOptions, prepared: Prepared) -> int:
+    if prepared.request.kind is Kind.EMBEDDING:
+        return 0
+    return min(int(prepared.prompt_tokens * options.cached), prepared.prompt_tokens - 1)
+
+
+def _vector(item: str | tuple[int, ...], width: int) -> bytes:
+    digest = hashlib.blake2b(repr(item).encode(), digest_size=width).digest()
+    values = [byte / 255 + 0.01 for byte in digest]
+    norm = sum(value * value for value in values) ** 0.5
+    return struct.pack(f"<{len(values)}f", *(value / norm for value in values))
+
+
+async def _first_of(*waits: Coroutine[None, None, object]) -> None:
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
