@@ -187,11 +187,14 @@ ACCOUNT_ADAPTER = "gateway.accounts.adapter.AccountAdapter"
 ACCOUNT_USER_MODEL_USERNAME_FIELD = None
 ACCOUNT_LOGIN_METHODS = {"email"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*", "password2*"]
-ACCOUNT_EMAIL_VERIFICATION = "mandatory" if SLUICE_SIGNUP_PLAN else "none"
+# Whoever signs in has proved the address: by an invitation, by the mail of a sign-up, or an operator vouches for it.
+ACCOUNT_EMAIL_VERIFICATION = "mandatory"
 ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Sluice] "
 ACCOUNT_SESSION_REMEMBER = True
 MFA_TOTP_ISSUER = "Sluice"
 vars().update(env.email_url("SLUICE_EMAIL_URL", default="consolemail://"))
+# Shown to members of a suspended tenant.
+SLUICE_SUPPORT_CONTACT = env.str("SLUICE_SUPPORT_CONTACT", default="")
 DEFAULT_FROM_EMAIL = env.str("SLUICE_EMAIL_FROM", default=f"sluice@{_base.hostname}")
 
 # Management API

@@ -18,7 +18,7 @@ admin.site.index_title = "Dashboard"
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/", admin.site.urls),
-    path("accounts/", include("allauth.urls")),
+    path("accounts/", include("gateway.accounts.urls")),
     path("links/<str:token>/", views.open_link, name="link-open"),
     path("invitations/<str:token>/", views.open_invitation, name="invitation-open"),
     path("", include("gateway.console.urls")),

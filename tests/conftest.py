@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 from django.db import connections
-from django.test import TransactionTestCase
+from django.test import TransactionTestCase, override_settings
 
 from billing import triggers
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quick_passwords() -> Any:
+    """Hash passwords quickly: a slow hash proves nothing here."""
+    with override_settings(PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"]):
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

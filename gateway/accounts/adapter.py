@@ -34,5 +34,5 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth isn
             owner_email=saved.email,
             plan=settings.SLUICE_SIGNUP_PLAN,
         )
-        members.accept_invitation(token=made.invitation_address.rstrip("/").rpartition("/")[2], user=saved)
+        members.take_up(invitation=made.invitation, user=saved)  # the address is proved later, by its own mail
         return saved

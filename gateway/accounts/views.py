@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from allauth.account.utils import perform_login
 from django.contrib import messages
+from django.contrib.auth.forms import SetPasswordForm
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
-from django.views.decorators.debug import sensitive_variables
+from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
 from django.views.decorators.http import require_http_methods
 
 from gateway.errors.service import ServiceError
@@ -37,26 +38,33 @@ def open_link(request: HttpRequest, token: str) -> HttpResponse:
 
 
 @never_cache
-@sensitive_variables("token")
+@sensitive_post_parameters()
+@sensitive_variables("token", "form")
 @require_http_methods(["GET", "HEAD", "POST"])
 def open_invitation(request: HttpRequest, token: str) -> HttpResponse:
-    """Join the invitation's tenant: as a new user, who is then signed in, or signed in as the invited person."""
+    """Join the invitation's tenant: as a new user with a password, then signed in, or signed in as who is invited."""
     present = request.user if isinstance(request.user, User) else None
     invitation = members.find_invitation(token=token)
-    if invitation is not None and present is None and members.has_user(invitation=invitation):
+    if invitation is None:
+        message = "This invitation was used already or is too old. Ask for a new one."
+        return _refused(request, ServiceError("token", message))
+    if present is None and members.has_user(invitation=invitation):
         return redirect_to_login(request.path)
-    if request.method == "POST":
+    form = None
+    if present is None:
+        form = SetPasswordForm(User(email=invitation.email), request.POST if request.method == "POST" else None)
+        form.label_suffix = ""
+    if request.method == "POST" and (form is None or form.is_valid()):
+        password = "" if form is None else form.cleaned_data["new_password1"]
         try:
-            membership = members.accept_invitation(token=token, user=present)
+            membership = members.accept_invitation(token=token, user=present, password=password)
         except ServiceError as error:
             return _refused(request, error)
         messages.success(request, f"You are a member of {membership.tenant.name} now.")
         return redirect("/") if present else _signed_in(request, membership.user)
-    if invitation is None:
-        message = "This invitation was used already or is too old. Ask for a new one."
-        return _refused(request, ServiceError("token", message))
-    context = {"title": f"Join {invitation.tenant.name}", "action": f"Join as {invitation.role}"}
-    return render(request, "gateway/link.html", {**context, "text": f"This invitation is for {invitation.email}."})
+    context = {"invitation": invitation, "form": form}
+    status = 400 if form is not None and form.errors else 200
+    return render(request, "gateway/invitation.html", context, status=status)
 
 
 def _signed_in(request: HttpRequest, user: User) -> HttpResponse:

@@ -18,12 +18,21 @@ from billing.admin.base import take_over
 from gateway.admin.base import KeptAdmin
 from gateway.errors.service import ServiceError
 from gateway.models import Invitation, Membership, User
-from gateway.services import links, members
+from gateway.services import links, members, people
 
 admin.site.unregister(Group)  # roles are memberships; operators are staff
 
 
-class NewUserForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subscripted when it runs
+class LowerEmail(forms.ModelForm):  # type: ignore[type-arg] # can't be subscripted when it runs
+    """Compares addresses as they are kept: in small letters."""
+
+    def clean_email(self) -> str:
+        """Return the address as it will be kept."""
+        email: str = self.cleaned_data["email"].lower()
+        return email
+
+
+class NewUserForm(LowerEmail):
     """A user without a password: they sign in by link, or set one by reset."""
 
     class Meta:
@@ -32,12 +41,12 @@ class NewUserForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subscri
         widgets = {"email": UnfoldAdminEmailInputWidget, "name": UnfoldAdminTextInputWidget}
 
 
-class ChangedUserForm(UserChangeForm):
+class ChangedUserForm(LowerEmail, UserChangeForm):
     """A user's fields; the password by its own form."""
 
     class Meta:
         model = User
-        fields = "__all__"  # the admin's fieldsets choose
+        fields = ["email", "name", "password", "is_active", "is_staff", "is_superuser"]
 
 
 @admin.register(User)
@@ -62,11 +71,12 @@ class UserAdmin(KeptAdmin, DjangoUserAdmin):  # type: ignore[type-arg] # can't b
     actions_detail = ["sign_in_link"]
 
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
-        """Save with the address in small letters, as services look it up."""
-        obj.email = obj.email.lower()
+        """Save; the address through the service, which leaves no other one behind."""
+        email, obj.email = obj.email, form.initial.get("email", obj.email)
         if not change:
             obj.set_unusable_password()
         super().save_model(request, obj, form, change)
+        people.change_address(user=obj, email=email)
 
     @action(description="Make a sign-in link", url_path="sign-in-link", permissions=["sign_in_link"])
     def sign_in_link(self, request: HttpRequest, object_id: str) -> HttpResponse:

@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 from urllib.parse import urlencode
 
+from django.conf import settings
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
@@ -18,9 +19,10 @@ from billing import selectors
 from billing.unit import format_credits
 from gateway.console.amounts import show_credits
 from gateway.models import Tenant, User
-from gateway.services.access import Access, accesses_of_user
+from gateway.services.access import Access, accesses_of_user, suspended_tenants
 
 P = ParamSpec("P")
+_NO_MEMBER = ("not_a_member", "You belong to no tenant.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def tenant_page(view: View[P]) -> Callable[..., HttpResponse]:
         if place is None and request.user.is_staff:
             return redirect("admin:index")
         if place is None:
-            return render(request, "console/no_tenant.html", status=403)
+            return _no_tenant(request)
         with scope(tenant=place.tenant):
             return view(request, place, *args, **kwargs)
 
@@ -92,11 +94,19 @@ def tenant_data(view: View[P]) -> Callable[..., HttpResponse]:
             return JsonResponse({"error": {"code": "not_signed_in", "message": "Sign in again."}}, status=401)
         place = place_of(request)
         if place is None:
-            return JsonResponse({"error": {"code": "not_a_member", "message": "You belong to no tenant."}}, status=403)
+            is_suspended = bool(suspended_tenants(user=request.user))
+            code, message = ("tenant_inactive", "Your tenant is suspended.") if is_suspended else _NO_MEMBER
+            return JsonResponse({"error": {"code": code, "message": message}}, status=403)
         with scope(tenant=place.tenant):
             return view(request, place, *args, **kwargs)
 
     return inner
+
+
+def _no_tenant(request: HttpRequest) -> HttpResponse:
+    assert isinstance(request.user, User)
+    context = {"suspended": suspended_tenants(user=request.user), "contact": settings.SLUICE_SUPPORT_CONTACT}
+    return render(request, "console/no_tenant.html", context, status=403)
 
 
 def place_of(request: HttpRequest) -> Place | None:

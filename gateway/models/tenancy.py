@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
+from allauth.account.models import EmailAddress
 from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager
 from django.contrib.auth.models import PermissionsMixin
-from django.db import models
+from django.db import models, transaction
 from django.db.models.functions import Lower, Now
 
 from billing.ids import uuid7
@@ -16,14 +17,23 @@ from gateway.models.scoping import TenantManager
 class UserManager(BaseUserManager["User"]):
     """Makes users by email address."""
 
+    @transaction.atomic
     def create_user(self, email: str, password: str | None = None, **fields: Any) -> User:
-        """Return a new user; without a password they can only sign in by link or reset."""
+        """Return a new user whose address counts as proved; without a password they sign in by link or reset."""
         if not email:
             raise ValueError("email: an address is required")
         user = self.model(email=self.normalize_email(email).lower(), **fields)
         user.set_password(password)
         user.save(using=self._db)
+        self.confirm_address(user)
         return user
+
+    @transaction.atomic
+    def confirm_address(self, user: User) -> None:
+        """Make `user.email` the user's only address, and proved; nobody else keeps a claim on it."""
+        EmailAddress.objects.filter(email=user.email).exclude(user=user).delete()
+        EmailAddress.objects.filter(user=user).exclude(email=user.email).delete()
+        EmailAddress.objects.update_or_create(user=user, email=user.email, defaults={"verified": True, "primary": True})
 
     def create_superuser(self, email: str, password: str | None = None, **fields: Any) -> User:
         """Return a new operator."""

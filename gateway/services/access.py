@@ -49,6 +49,13 @@ class Access:
         return self.role != Role.MEMBER or (self.user is not None and key.created_by_id == self.user.id)
 
 
+def suspended_tenants(*, user: User) -> list[Tenant]:
+    """Return the tenants that `user` would have access to, had an operator not suspended them."""
+    return list(
+        Tenant.objects.filter(is_active=False, memberships__user=user, memberships__is_active=True).order_by("name")
+    )
+
+
 def access_of_user(*, user: User, slug: str | None = None) -> Access | None:
     """Return the user's access to the tenant named `slug`, or to their first one; None where there is none."""
     mine = Membership.objects.unscoped().select_related("tenant").filter(user=user, is_active=True)

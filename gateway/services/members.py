@@ -66,29 +66,41 @@ def has_user(*, invitation: Invitation) -> bool:
 
 
 @transaction.atomic
-def accept_invitation(*, token: str, user: User | None = None) -> Membership:
-    """Take the invitation up for `user`, or for a new user with its address, made here; once only.
+def accept_invitation(*, token: str, user: User | None = None, password: str = "") -> Membership:
+    """Take the invitation up for `user`, or for a new user with its address and `password`, made here; once only.
 
-    Holding the link, which only its mail shows, proves the address, so a new user needs no other verification. It
-    doesn't stand for a user who exists already: that would sign whoever has the link in to all that this user has.
-    Raises ServiceError if the link is used or too old, if `user` has another address, or if a user exists and isn't
-    `user`.
+    Holding the link, which only its mail shows, proves the address: it becomes the user's only one. It doesn't stand
+    for a user who exists already: that would sign whoever has the link in to all that this user has. Raises
+    ServiceError if the link is used or too old, if `user` has another address, if a user exists and isn't `user`, or if
+    a new user chooses no password.
     """
     invitation = find_invitation(token=token)
     if invitation is None:
         raise ServiceError("token", "This invitation was used already or is too old. Ask for a new one.")
     if user is not None and user.email != invitation.email:
         raise ServiceError("user", f"This invitation is for {invitation.email}: sign out first.")
+    if user is None and has_user(invitation=invitation):
+        raise ServiceError("user", f"Sign in as {invitation.email} first.")
+    if user is None and not password:
+        raise ServiceError("password", "Choose a password.")
+    if user is None:
+        membership = take_up(invitation=invitation, user=User.objects.create_user(invitation.email, password))
+    else:
+        membership = take_up(invitation=invitation, user=user)
+        User.objects.confirm_address(user)
+    return membership
+
+
+@transaction.atomic
+def take_up(*, invitation: Invitation, user: User) -> Membership:
+    """Make `user` a member as the invitation says, and use it up; of two calls at once only one succeeds."""
     tenant = invitation.tenant
     open_one = Invitation.objects.of(tenant).filter(id=invitation.id, accepted_at=None)
     if not open_one.update(accepted_at=timezone.now()):
         raise ServiceError("token", "This invitation was used already.")
-    if user is None and has_user(invitation=invitation):
-        raise ServiceError("user", f"Sign in as {invitation.email} first.")
-    invitee = user or User.objects.create_user(invitation.email)
     role = {"role": invitation.role, "is_active": True}
     mine = Membership.objects.of(tenant)
-    membership, _ = mine.update_or_create(user=invitee, defaults=role, create_defaults={**role, "tenant": tenant})
+    membership, _ = mine.update_or_create(user=user, defaults=role, create_defaults={**role, "tenant": tenant})
     return membership
 
 

@@ -11,6 +11,8 @@ from billing.services import cards, plans
 from gateway.models import APIKey, Membership, Project, Tenant, User
 from gateway.services import keys, members, tenants
 
+PASSWORD = "kvb3!xq9-plum"
+
 
 @dataclass(frozen=True)
 class Party:
@@ -43,7 +45,9 @@ def terms(db):
 
 def make_party(slug: str) -> Party:
     made = tenants.create_tenant(name=slug.title(), slug=slug, owner_email=f"owner@{slug}.example", plan="free")
-    membership = members.accept_invitation(token=made.invitation_address.rstrip("/").rpartition("/")[2])
+    membership = members.accept_invitation(
+        token=made.invitation_address.rstrip("/").rpartition("/")[2], password=PASSWORD
+    )
     key, secret = keys.create_key(tenant=made.tenant, project=made.project, name="all", created_by=membership.user)
     return Party(made.tenant, made.project, membership.user, membership, key, secret)
 

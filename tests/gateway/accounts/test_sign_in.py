@@ -17,6 +17,7 @@ from gateway.models import Membership, SignInLink, Tenant, User
 from gateway.services import links, members
 
 pytestmark = pytest.mark.django_db
+CHOSEN = {"new_password1": "kvb3!xq9-plum", "new_password2": "kvb3!xq9-plum"}
 
 
 def path_of(address):
@@ -28,8 +29,7 @@ def signed_in(client):
 
 
 @pytest.fixture
-def user(db, settings):
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # a slow one proves nothing here
+def user(db):
     return User.objects.create_user("ann@example.com", "a long password")
 
 
@@ -125,7 +125,6 @@ def test_sign_up_is_closed(db):
 
 def test_open_sign_up_gives_a_tenant_on_the_plan(terms, settings):
     settings.SLUICE_SIGNUP_PLAN = "free"
-    settings.ACCOUNT_EMAIL_VERIFICATION = "mandatory"
     form = {"email": "New.Person@example.com", "password1": "kvb3!xq9-plum", "password2": "kvb3!xq9-plum"}
     response = Client().post("/accounts/signup/", form)
     assert response.status_code == 302, re.findall(r"errorlist.*", response.content.decode())
@@ -145,10 +144,18 @@ def test_invitation_joins_once(acme):
     client = Client()
     assert acme.tenant.name in client.get(path_of(address)).content.decode()
     assert not User.objects.filter(email="new@x.example").exists()
-    assert client.post(path_of(address)).status_code == 302
+    for wrong in ({}, {"new_password1": "short", "new_password2": "short"}, {**CHOSEN, "new_password2": "another"}):
+        page = client.post(path_of(address), wrong)
+        assert page.status_code == 400
+        assert "errorlist" in page.content.decode()
+    assert not User.objects.filter(email="new@x.example").exists()
+    assert client.post(path_of(address), CHOSEN).status_code == 302
     assert signed_in(client)
     assert Membership.objects.of(acme.tenant).get(user__email="new@x.example").role == "member"
     assert Client().post(path_of(address)).status_code == 410
+    client.post("/accounts/logout/")
+    client.post("/accounts/login/", {"login": "new@x.example", "password": CHOSEN["new_password1"]})
+    assert signed_in(client)
 
 
 def test_invitation_is_for_its_address(acme, other):
@@ -181,3 +188,23 @@ def test_unknown_page_is_404_with_our_page(db):
     page = Client().get("/nowhere/")
     assert page.status_code == 404
     assert "no page at this address" in page.content.decode()
+
+
+def test_the_owner_of_a_suspended_tenant_reads_so(acme, settings):
+    settings.SLUICE_SUPPORT_CONTACT = "help@sluice.example"
+    client = acme.client()
+    Tenant.objects.filter(id=acme.tenant.id).update(is_active=False)
+    page = client.get("/usage/")
+    assert page.status_code == 403
+    text = page.content.decode()
+    assert "Acme is suspended" in text
+    assert "help@sluice.example" in text
+    assert "belong to no tenant" not in text
+    assert client.get("/chat/account/").json()["error"]["code"] == "tenant_inactive"
+
+
+def test_who_belongs_to_no_tenant_reads_so(user):
+    client = Client()
+    client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+    assert "You belong to no tenant yet" in client.get("/usage/").content.decode()
+    assert client.get("/chat/account/").json()["error"]["code"] == "not_a_member"

@@ -12,6 +12,7 @@ from billing.services import credits as credit_services
 from gateway.models import APIKey, Membership, Project
 from gateway.services import keys, members
 from routing.models import Deployment, PublicModel, RouteRule, RouteTarget
+from tests.gateway.conftest import PASSWORD
 
 pytestmark = pytest.mark.django_db
 
@@ -160,7 +161,7 @@ def test_use_is_noted_to_the_minute(acme):
 
 def role_client(party, role):
     _, address = members.invite_member(tenant=party.tenant, email=f"{role}@acme.example", role=role)
-    membership = members.accept_invitation(token=address.rstrip("/").rpartition("/")[2])
+    membership = members.accept_invitation(token=address.rstrip("/").rpartition("/")[2], password=PASSWORD)
     client = Client()
     client.force_login(membership.user, backend="django.contrib.auth.backends.ModelBackend")
     return client
@@ -220,7 +221,7 @@ def test_owner_invites_changes_and_removes(acme):
     assert invited.status_code == 201
     address = re.search(r"http\S+/invitations/\S+/", mail.outbox[0].body).group()
     assert address not in invited.content.decode()  # it proves the invited person's address, so it goes nowhere else
-    membership = members.accept_invitation(token=address.rstrip("/").rpartition("/")[2])
+    membership = members.accept_invitation(token=address.rstrip("/").rpartition("/")[2], password=PASSWORD)
     path = f"/api/v1/members/{membership.id}/"
     changed = client.patch(path, json.dumps({"role": "billing"}), content_type="application/json")
     assert (changed.status_code, changed.json()["role"]) == (200, "billing")

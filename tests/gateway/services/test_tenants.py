@@ -4,6 +4,7 @@ from billing.models import LedgerTransfer, Subscription, Wallet
 from gateway.errors.service import ServiceError
 from gateway.models import Invitation, Membership, Project, Tenant
 from gateway.services import members, tenants
+from tests.gateway.conftest import PASSWORD
 
 pytestmark = pytest.mark.django_db
 
@@ -58,14 +59,14 @@ def test_the_last_owner_stays(acme):
         with pytest.raises(ServiceError):
             refused()
     _, address = members.invite_member(tenant=acme.tenant, email="b@x.example", role="owner")
-    members.accept_invitation(token=address.rstrip("/").rpartition("/")[2])
+    members.accept_invitation(token=address.rstrip("/").rpartition("/")[2], password=PASSWORD)
     members.remove_member(tenant=acme.tenant, membership=acme.membership)
     assert not Membership.objects.of(acme.tenant).get(id=acme.membership.id).is_active
 
 
 def test_a_removed_member_can_come_back(acme):
     _, address = members.invite_member(tenant=acme.tenant, email="b@x.example")
-    membership = members.accept_invitation(token=address.rstrip("/").rpartition("/")[2])
+    membership = members.accept_invitation(token=address.rstrip("/").rpartition("/")[2], password=PASSWORD)
     members.remove_member(tenant=acme.tenant, membership=membership)
     _, address = members.invite_member(tenant=acme.tenant, email="b@x.example", role="billing")
     again = members.accept_invitation(token=address.rstrip("/").rpartition("/")[2], user=membership.user)

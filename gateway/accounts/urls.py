@@ -1,0 +1,35 @@
+"""The pages of people's own accounts: of allauth's only those that we mean to have.
+
+There is none for addresses: an address is proved by the link of an invitation or of a sign-up, belongs to one user, and
+is changed by an operator. An unproved one beside it would be a claim on somebody else's account.
+"""
+
+from __future__ import annotations
+
+from allauth.account import views as account
+from django.urls import URLPattern, URLResolver, include, path, re_path
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("login/", account.login, name="account_login"),
+    path("logout/", account.logout, name="account_logout"),
+    path("inactive/", account.account_inactive, name="account_inactive"),
+    path("signup/", account.signup, name="account_signup"),
+    path("reauthenticate/", account.reauthenticate, name="account_reauthenticate"),
+    path("confirm-email/", account.email_verification_sent, name="account_email_verification_sent"),
+    re_path(r"^confirm-email/(?P<key>[-:\w]+)/$", account.confirm_email, name="account_confirm_email"),
+    path("password/change/", account.password_change, name="account_change_password"),
+    path("password/set/", account.password_set, name="account_set_password"),
+    path("password/reset/", account.password_reset, name="account_reset_password"),
+    path("password/reset/done/", account.password_reset_done, name="account_reset_password_done"),
+    path(
+        "password/reset/key/done/",
+        account.password_reset_from_key_done,
+        name="account_reset_password_from_key_done",
+    ),
+    re_path(
+        r"^password/reset/key/(?P<uidb36>[0-9A-Za-z]+)-(?P<key>.+)/$",
+        account.password_reset_from_key,
+        name="account_reset_password_from_key",
+    ),
+    path("2fa/", include("allauth.mfa.urls")),
+]

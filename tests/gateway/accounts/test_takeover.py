@@ -1,0 +1,143 @@
+"""How somebody could come into another tenant by claiming an address, link by link: each must break the chain."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from urllib.parse import urlsplit
+
+import pytest
+from allauth.account.models import EmailAddress
+from django.apps import apps
+from django.core import mail
+from django.test import Client
+
+from gateway.errors.service import ServiceError
+from gateway.models import Membership, User
+from gateway.services import members, people
+
+pytestmark = pytest.mark.django_db
+
+VICTIM = "victim@corp.example"
+CHOSEN = {"new_password1": "kvb3!xq9-plum", "new_password2": "kvb3!xq9-plum"}
+BACKEND = "django.contrib.auth.backends.ModelBackend"
+
+
+def reset_link():
+    return urlsplit(re.search(r"http\S+/password/reset/key/\S+/", mail.outbox[-1].body).group()).path
+
+
+def set_password(client, link, password):
+    form = client.get(link).headers["location"]
+    return client.post(form, {"password1": password, "password2": password})
+
+
+@pytest.fixture
+def attacker(acme):
+    """A member of another tenant with an address and a password of their own."""
+    user = User.objects.create_user("mallory@evil.example", "a long password")
+    Membership(tenant=acme.tenant, user=user, role="member").save(force_insert=True)
+    return user
+
+
+def test_the_chain_from_a_claimed_address_to_anothers_tenant(attacker, other):
+    """Claim the victim's address, let another tenant invite it, take the account back by the old address."""
+    thief = Client()
+    thief.force_login(attacker, backend=BACKEND)
+    for action in ("add", "primary"):
+        thief.post("/accounts/email/", {f"action_{action}": "", "email": VICTIM})
+    attacker.refresh_from_db()
+    assert attacker.email == "mallory@evil.example"
+
+    _, address = members.invite_member(tenant=other.tenant, email=VICTIM, role="admin")
+    victim = Client()
+    invitation = urlsplit(address).path
+    page = victim.post(invitation, CHOSEN)
+    if "/accounts/login/" in page.headers["location"]:  # the account is the attacker's: the victim resets its password
+        victim.post("/accounts/password/reset/", {"email": VICTIM})
+        set_password(victim, reset_link(), "kvb3!xq9-plum")
+        victim.post("/accounts/login/", {"login": VICTIM, "password": "kvb3!xq9-plum"})
+        victim.post(invitation)
+    joined = Membership.objects.of(other.tenant).get(role="admin").user
+    assert joined.email == VICTIM
+
+    mail.outbox.clear()
+    thief = Client()
+    thief.post("/accounts/password/reset/", {"email": "mallory@evil.example"})
+    if mail.outbox and "/password/reset/key/" in mail.outbox[-1].body:
+        set_password(thief, reset_link(), "mine, a long one")
+    thief.post("/accounts/login/", {"login": "mallory@evil.example", "password": "mine, a long one"})
+    signed_in = thief.session.get("_auth_user_id")
+    assert signed_in != str(joined.pk), "the attacker is signed in as the victim"
+    assert joined.check_password("kvb3!xq9-plum")
+    assert list(EmailAddress.objects.filter(user=joined).values_list("email", "verified", "primary")) == [
+        (VICTIM, True, True)
+    ]
+
+
+def test_there_is_no_page_of_addresses(acme):
+    client = acme.client()
+    for method in ("get", "post"):
+        assert getattr(client, method)("/accounts/email/").status_code == 404
+    for path in ("3rdparty/", "login/code/", "login/code/confirm/", "social/signup/", "signup/passkey/"):
+        assert client.get(f"/accounts/{path}").status_code == 404, path
+
+
+@pytest.mark.parametrize("plan", ["", "free"], ids=["closed", "open"])
+def test_an_unproved_account_never_signs_in(terms, settings, plan):
+    """An account made while sign-up was open, with somebody else's address, is none after it was closed either."""
+    settings.SLUICE_SIGNUP_PLAN = "free"
+    form = {"email": VICTIM, "password1": "kvb3!xq9-plum", "password2": "kvb3!xq9-plum"}
+    Client().post("/accounts/signup/", form)
+    settings.SLUICE_SIGNUP_PLAN = plan
+    thief = Client()
+    thief.post("/accounts/login/", {"login": VICTIM, "password": "kvb3!xq9-plum"})
+    assert User.objects.filter(email=VICTIM).exists()
+    assert "_auth_user_id" not in thief.session
+
+
+def test_an_address_in_use_is_one_clear_error(attacker, other):
+    root = Client()
+    root.force_login(User.objects.create_superuser("root@example.com"), backend=BACKEND)
+    form = {"email": other.owner.email.upper(), "name": "", "is_active": "on"}
+    page = root.post(f"/admin/gateway/user/{attacker.pk}/change/", form)
+    assert page.status_code == 200
+    assert "already exists" in page.content.decode()
+    with pytest.raises(ServiceError, match="Another user has this address") as caught:
+        people.change_address(user=attacker, email=other.owner.email.upper())
+    assert caught.value.field == "email"
+    attacker.refresh_from_db()
+    assert attacker.email == "mallory@evil.example"
+    assert EmailAddress.objects.get(user=attacker).email == attacker.email
+    assert EmailAddress.objects.get(email=other.owner.email).user == other.owner
+
+
+def test_another_address_replaces_the_old_one(attacker):
+    root = Client()
+    root.force_login(User.objects.create_superuser("root@example.com"), backend=BACKEND)
+    EmailAddress.objects.create(user=attacker, email="second@evil.example")
+    form = {"email": "New@evil.example", "name": "", "is_active": "on"}
+    assert root.post(f"/admin/gateway/user/{attacker.pk}/change/", form).status_code == 302
+    attacker.refresh_from_db()
+    assert attacker.email == "new@evil.example"
+    assert [row.email for row in EmailAddress.objects.filter(user=attacker)] == ["new@evil.example"]
+    for old in ("mallory@evil.example", "second@evil.example"):
+        mail.outbox.clear()
+        Client().post("/accounts/password/reset/", {"email": old})
+        assert all("/password/reset/key/" not in letter.body for letter in mail.outbox)
+
+
+def test_claims_made_before_are_dropped_by_the_migration(attacker, other):
+    """What the old page of addresses left behind: second addresses, and a claim as one's own."""
+    claimed = User.objects.create_user("claim@corp.example")
+    EmailAddress.objects.filter(user=claimed).update(verified=False)
+    EmailAddress.objects.create(user=claimed, email="thief@evil.example", verified=True)
+    EmailAddress.objects.filter(user=other.owner).delete()
+    import_module("gateway.migrations.0002_proved_addresses").prove(apps, None)
+    rows = EmailAddress.objects.values_list("user__email", "email", "verified", "primary")
+    assert set(rows) == {
+        ("claim@corp.example", "claim@corp.example", False, True),
+        ("owner@other.example", "owner@other.example", True, True),
+        ("mallory@evil.example", "mallory@evil.example", True, True),
+        ("owner@acme.example", "owner@acme.example", True, True),
+    }
