@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from datetime import UTC, date, datetime
 from uuid import UUID
 
 _LAST_MILLISECOND = 253_402_300_799_000  # where dates end; 48 bits go on for a thousand years
+_REQUEST_ID = re.compile(
+    r"(?:chatcmpl-|resp_)?([0-9a-f]{8}-?[0-9a-f]{4}-?7[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12})", re.IGNORECASE
+)
 
 
 def uuid7(milliseconds: int | None = None) -> UUID:
@@ -26,9 +30,28 @@ def uuid7(milliseconds: int | None = None) -> UUID:
     return UUID(int=value)
 
 
-def day_of(identifier: UUID) -> date:
-    """Return the UTC day in which a uuid7 was made: the partition key of what it names.
+def moment_of(identifier: UUID) -> datetime:
+    """Return when a uuid7 was made, to the millisecond, in UTC.
 
-    One that a client made up may lie after the last day that there is: then it is that one.
+    One that a client made up may lie after the last day that there is: then it is that day's end.
     """
-    return datetime.fromtimestamp(min(identifier.int >> 80, _LAST_MILLISECOND) / 1000, tz=UTC).date()
+    return datetime.fromtimestamp(min(identifier.int >> 80, _LAST_MILLISECOND) / 1000, tz=UTC)
+
+
+def day_of(identifier: UUID) -> date:
+    """Return the UTC day in which a uuid7 was made: the partition key of what it names."""
+    return moment_of(identifier).date()
+
+
+def first_at(moment: datetime) -> UUID:
+    """Return the least id that can have been made at `moment`, for walking an index of ids from there on."""
+    return UUID(int=int(moment.timestamp() * 1000) << 80)
+
+
+def request_id_in(text: str) -> UUID | None:
+    """Return the request id that a text is: a uuid7, also in hex behind an answer's prefix (``chatcmpl-``, ``resp_``).
+
+    None for any other text.
+    """
+    found = _REQUEST_ID.fullmatch(text.strip())
+    return UUID(found[1]) if found else None

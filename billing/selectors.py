@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Q, Subquery, Sum
+from django.db.models import OuterRef, Q, QuerySet, Subquery, Sum
+from django.db.models.expressions import RawSQL
 from django.db.models.functions import TruncDate
 from django.utils import timezone
 
@@ -147,13 +148,6 @@ def _midnight(day: date) -> datetime:
     return datetime(day.year, day.month, day.day, tzinfo=UTC)
 
 
-def _latest_revisions() -> Q:
-    later = UsageRecord.objects.filter(
-        day=OuterRef("day"), request=OuterRef("request"), revision__gt=OuterRef("revision")
-    )
-    return ~Q(Exists(later))
-
-
 def recent_usage(
     tenant: UUID,
     *,
@@ -164,7 +158,7 @@ def recent_usage(
     model: str = "",
 ) -> Sequence[UsageRecord]:
     """Return the tenant's latest requests, newest first, each with its last revision; `before` pages by request id."""
-    rows = UsageRecord.objects.filter(_latest_revisions(), tenant=tenant)
+    rows = UsageRecord.objects.latest_revisions().filter(tenant=tenant)
     if before is not None:
         rows = rows.filter(day__lte=day_of(before), request__lt=before)  # a page begins where the index says
     if project is not None:
@@ -217,10 +211,9 @@ def ledger_of(wallet: UUID, *, limit: int = 50, before: LedgerCursor | None = No
         # Compared inside the database: SQLite keeps its own clock's times in another length than ours.
         moment = Subquery(LedgerTransfer.objects.filter(pk=before.id).values("booked_at"))
         older = older.filter(Q(booked_at__lt=moment) | Q(booked_at=moment, id__lt=before.id))
-    # Each side along its own index, and the wallet in the same statement: a balance that fits its newest transfer.
-    sides = [older.filter(**{side: account}).values("pk")[: limit + 1] for side in ("debit", "credit")]
+    # The wallet in the same statement: a balance that fits its newest transfer.
     found = list(
-        LedgerTransfer.objects.filter(Q(pk__in=sides[0]) | Q(pk__in=sides[1]))
+        LedgerTransfer.objects.filter(pk__in=_newest_of_both_sides(older, account, limit + 1))
         .annotate(posted=Subquery(Wallet.objects.filter(pk=wallet).values("posted")))
         .select_related("grant")
         .order_by("-booked_at", "-id")[: limit + 1]
@@ -234,3 +227,18 @@ def ledger_of(wallet: UUID, *, limit: int = 50, before: LedgerCursor | None = No
     if len(found) <= limit:
         return LedgerPage(lines, None)
     return LedgerPage(lines, LedgerCursor(lines[-1].transfer.pk, running))
+
+
+def _newest_of_both_sides(transfers: QuerySet[LedgerTransfer], account: UUID, limit: int) -> RawSQL:
+    """Return the ids of an account's newest `limit` debits and `limit` credits among `transfers`.
+
+    A union walks each side's own index. PostgreSQL reads the whole table for an OR of the two, and Django can't
+    write a union of limited queries for SQLite.
+    """
+    halves: list[str] = []
+    given: list[object] = []
+    for side in ("debit", "credit"):
+        sql, parameters = transfers.filter(**{side: account}).values("pk")[:limit].query.sql_with_params()
+        halves.append(f"SELECT * FROM ({sql}) AS {side}s")  # noqa: S608 - written by Django
+        given += parameters
+    return RawSQL(" UNION ALL ".join(halves), given)  # noqa: S611

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from django.contrib import admin
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import OuterRef, Q, QuerySet, Subquery
 from django.http import HttpRequest
 from django.utils import timezone
 from unfold.decorators import display
 
-from billing.admin.base import ReadOnlyAdmin, credits_column
+from billing.admin.base import ReadOnlyAdmin, SearchById, credits_column, wallets_of_tenants_named
+from billing.ids import day_of
 from billing.models import UsageRecord, UsageRollup, Wallet
 
 
@@ -31,7 +33,7 @@ class ModelFilter(admin.SimpleListFilter):
 
 
 @admin.register(UsageRecord)
-class UsageRecordAdmin(ReadOnlyAdmin):
+class UsageRecordAdmin(SearchById, ReadOnlyAdmin):
     """Requests, newest first."""
 
     list_display = [
@@ -39,8 +41,7 @@ class UsageRecordAdmin(ReadOnlyAdmin):
         "exact", "finish", "request", "revision",
     ]  # fmt: skip
     list_filter = [ModelFilter, "exact", "day"]
-    search_fields = ["=request", "=tenant", "=api_key"]
-    search_help_text = "A whole id of a request, tenant or key."
+    search_help_text = "A request's id (also chatcmpl-… or resp_…), a key's id, or a tenant's id or name."
     ordering = ["-day", "-request"]
     display_charge = credits_column("charge", "Credits")
 
@@ -48,6 +49,12 @@ class UsageRecordAdmin(ReadOnlyAdmin):
         name = Wallet.objects.filter(pk=OuterRef("wallet")).values("tenant__name")
         found: QuerySet[UsageRecord] = super().get_queryset(request)
         return found.annotate(tenant_name=Subquery(name))
+
+    def rows_named(self, rows: QuerySet[Any], text: str, identifier: UUID | None) -> QuerySet[Any]:
+        if identifier is None:
+            return rows.filter(tenant__in=[tenant for _, tenant in wallets_of_tenants_named(text)])
+        request = Q(day=day_of(identifier), request=identifier)
+        return rows.filter(request | Q(tenant=identifier) | Q(api_key=identifier))
 
     @display(description="Tenant")
     def display_tenant(self, record: Any) -> str:

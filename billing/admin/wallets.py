@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from django import forms
 from django.contrib import admin
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
@@ -14,9 +16,18 @@ from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminSelectWidget
 
 from billing import selectors
-from billing.admin.base import CreditsField, ReadOnlyAdmin, ServiceAdmin, ServiceForm, credits_column, take_over
+from billing.admin.base import (
+    CreditsField,
+    ReadOnlyAdmin,
+    SearchById,
+    ServiceAdmin,
+    ServiceForm,
+    credits_column,
+    take_over,
+    wallets_of_tenants_named,
+)
 from billing.admin.grants import mint_key
-from billing.models import Hold, LedgerTransfer, Wallet
+from billing.models import Hold, LedgerAccount, LedgerTransfer, Wallet
 from billing.services import credits
 from billing.unit import format_credits
 
@@ -92,14 +103,14 @@ class AdjustForm(ServiceForm):
 
 
 @admin.register(LedgerTransfer)
-class LedgerTransferAdmin(ServiceAdmin):
+class LedgerTransferAdmin(SearchById, ServiceAdmin):
     """Every movement of credit; "add" corrects with a new one."""
 
     add_form = AdjustForm
     list_display = ["booked_at", "display_debit", "display_credit", "display_amount", "code", "request", "reason"]
     list_filter = ["code"]
     list_select_related = ["debit__wallet__tenant", "credit__wallet__tenant"]
-    search_fields = ["=request", "=key"]
+    search_help_text = "A request's id, a transfer's key, or a tenant's name."
     ordering = ["-id"]
     fields = [
         "booked_at", "effective_at", "display_debit", "display_credit", "display_amount", "code", "request", "order",
@@ -107,6 +118,13 @@ class LedgerTransferAdmin(ServiceAdmin):
     ]  # fmt: skip
     readonly_fields = fields
     display_amount = credits_column("amount", "Credits")
+
+    def rows_named(self, rows: QuerySet[Any], text: str, identifier: UUID | None) -> QuerySet[Any]:
+        if identifier is not None:
+            return rows.filter(Q(request=identifier) | Q(key=text))
+        wallets = [wallet for wallet, _ in wallets_of_tenants_named(text)]
+        accounts = list(LedgerAccount.objects.filter(wallet__in=wallets).values_list("pk", flat=True))
+        return rows.filter(Q(key=text) | Q(debit__in=accounts) | Q(credit__in=accounts))
 
     @display(description="From")
     def display_debit(self, transfer: LedgerTransfer) -> str:
@@ -129,12 +147,17 @@ class LedgerTransferAdmin(ServiceAdmin):
 
 
 @admin.register(Hold)
-class HoldAdmin(ReadOnlyAdmin):
+class HoldAdmin(SearchById, ReadOnlyAdmin):
     """Credit that running requests stand on."""
 
     list_display = ["id", "wallet", "model", "display_amount", "state", "reserved_at", "lease_until"]
     list_filter = ["state"]
     list_select_related = ["wallet__tenant"]
-    search_fields = ["=id"]
+    search_help_text = "A request's id, or a tenant's name."
     ordering = ["-reserved_at"]
     display_amount = credits_column("amount", "Held")
+
+    def rows_named(self, rows: QuerySet[Any], text: str, identifier: UUID | None) -> QuerySet[Any]:
+        if identifier is not None:
+            return rows.filter(pk=identifier)
+        return rows.filter(wallet__in=[wallet for wallet, _ in wallets_of_tenants_named(text)])

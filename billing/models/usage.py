@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from django.db import models
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 
 from billing.ids import uuid7
@@ -49,6 +51,15 @@ class Hold(models.Model):
         return str(self.id)
 
 
+class UsageRecordQuerySet(models.QuerySet["UsageRecord"]):
+    """Usage records, of which a request has one for each revision."""
+
+    def latest_revisions(self) -> Self:
+        """Return those that no later revision replaces."""
+        same = {"day": OuterRef("day"), "request": OuterRef("request")}
+        return self.filter(~Exists(UsageRecord.objects.filter(**same, revision__gt=OuterRef("revision"))))
+
+
 class UsageRecord(models.Model):
     """What one request used and what it was charged, never changed (trigger); a correction is the next `revision`.
 
@@ -90,6 +101,8 @@ class UsageRecord(models.Model):
     duration_ms = models.IntegerField(null=True, blank=True)
     reserved_at = models.DateTimeField()
     settled_at = models.DateTimeField(db_default=Now())
+
+    objects = UsageRecordQuerySet.as_manager()
 
     class Meta:
         constraints = [

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
-from django.db import connection, transaction
-from django.db.models import F
+from django.db import OperationalError, connection, transaction
+from django.db.models import F, Field
+from django.db.models.functions import Least
 
-from billing.ids import day_of
+from billing.ids import day_of, moment_of, uuid7
 from billing.models import OutboxEvent, UsageRecord, UsageRollup
 
 TOPIC = "usage"
+MOST_EVENTS = 64
+MOST_ATTEMPTS = 1_000  # counted no further; the column is small
 
 _SUMS = ("input_tokens", "cache_read_tokens", "output_tokens", "charge")
+_ADDED = ("requests", *_SUMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +42,60 @@ class Cell:
         return (self.hour, self.tenant, self.project, str(self.api_key or ""), self.model)
 
 
-@transaction.atomic
-def consume_usage(limit: int = 8) -> int:
-    """Add the usage of at most `limit` outbox events to the rollups, and return how many events there were.
+def consume_usage(records: int = 512) -> int:
+    """Add usage from the outbox's oldest events to the rollups, and return how many events took effect.
 
-    An event is one flush of the writer, of at most 256 records, so a chunk stays short. Consumers may overlap: an
-    event belongs to the one whose delete returned it.
+    Takes as many events as hold `records` usage records together, at least one, so a chunk stays short. Consumers may
+    overlap: an event belongs to the one whose delete returned it. When a chunk fails, its events are tried one by
+    one: one that fails again stays in the outbox behind all others, to be tried when those are done, and the failures
+    are raised together.
     """
-    payloads = _take_events(limit)
+    try:
+        return _consume(_oldest(records))
+    except OperationalError:  # the database, not an event
+        raise
+    except Exception:  # noqa: BLE001 - found out below, event by event
+        return _consume_singly(_oldest(records))
+
+
+def _oldest(records: int) -> list[int]:
+    """Return the ids of the oldest events that name `records` usage records together; one that failed comes alone."""
+    chosen: list[int] = []
+    found = OutboxEvent.objects.filter(topic=TOPIC).order_by("attempts", "id")[:MOST_EVENTS]
+    for event, attempts, payload in found.values_list("id", "attempts", "payload"):
+        records -= _size(payload)
+        if chosen and (attempts or records < 0):
+            break
+        chosen.append(event)
+    return chosen
+
+
+def _size(payload: Any) -> int:
+    """Return how many records an event names, whatever is wrong with it."""
+    lists = payload.values() if isinstance(payload, dict) else ()
+    return sum(len(names) for names in lists if isinstance(names, list))
+
+
+def _consume_singly(events: list[int]) -> int:
+    done, errors = 0, []
+    for event in events:
+        try:
+            done += _consume([event])
+        except OperationalError:
+            raise
+        except Exception as error:  # noqa: BLE001 - all are raised together below
+            error.add_note(f"while consuming outbox event {event}")
+            errors.append(error)
+            OutboxEvent.objects.filter(pk=event).update(attempts=Least(F("attempts") + 1, MOST_ATTEMPTS))
+    if errors:
+        raise ExceptionGroup(f"{len(errors)} of {len(events)} outbox events failed", errors)
+    return done
+
+
+@transaction.atomic
+def _consume(events: list[int]) -> int:
+    """Let `events` take effect all or none, but for those that another consumer took meanwhile."""
+    payloads = _take(events) if events else []
     if payloads:
         requests = [UUID(request) for payload in payloads for request in payload["records"]]
         corrected = [
@@ -57,15 +108,12 @@ def consume_usage(limit: int = 8) -> int:
     return len(payloads)
 
 
-def _take_events(limit: int) -> list[dict[str, Any]]:
-    """Delete the oldest events and return their payloads."""
+def _take(events: list[int]) -> list[dict[str, Any]]:
+    """Delete events and return their payloads."""
     table = OutboxEvent._meta.db_table
+    places = ", ".join(["%s"] * len(events))
     with connection.cursor() as cursor:
-        cursor.execute(
-            f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE topic = %s ORDER BY id LIMIT %s) "  # noqa: S608
-            "RETURNING payload",
-            [TOPIC, limit],
-        )
+        cursor.execute(f"DELETE FROM {table} WHERE id IN ({places}) RETURNING payload", events)  # noqa: S608
         return [json.loads(payload) for (payload,) in cursor.fetchall()]
 
 
@@ -101,24 +149,33 @@ def _differences_of(corrected: list[tuple[UUID, int]]) -> dict[Cell, Counter[str
 
 
 def _add(sums: dict[Cell, Counter[str]]) -> None:
-    """Add to the cells' rollups, making those that are missing."""
+    """Add to the cells' rollups, making those that are missing: one statement for cells with a key, one for others."""
     cells = sorted(sums, key=attrgetter("order"))
-    UsageRollup.objects.bulk_create(
-        [
-            UsageRollup(
-                hour=cell.hour, tenant=cell.tenant, project=cell.project, api_key=cell.api_key, model=cell.model
-            )
-            for cell in cells
-        ],
-        ignore_conflicts=True,
-    )
-    for cell in cells:
-        UsageRollup.objects.filter(
-            hour=cell.hour, tenant=cell.tenant, project=cell.project, api_key=cell.api_key, model=cell.model
-        ).update(**{name: F(name) + amount for name, amount in sums[cell].items()})
+    for has_key in (True, False):
+        some = [cell for cell in cells if (cell.api_key is not None) == has_key]
+        if some:
+            _upsert(some, sums, has_key=has_key)
+
+
+def _upsert(cells: list[Cell], sums: dict[Cell, Counter[str]], *, has_key: bool) -> None:
+    """Add what `sums` says to each cell's row; both unique indexes of the table are partial, one for each statement."""
+    names = ("id", *(field.name for field in dataclasses.fields(Cell)), *_ADDED)
+    fields = [cast("Field[Any, Any]", UsageRollup._meta.get_field(name)) for name in names]
+    rows = [(uuid7(), *dataclasses.astuple(cell), *(sums[cell][name] for name in _ADDED)) for cell in cells]
+    values = [
+        field.get_db_prep_save(value, connection) for row in rows for field, value in zip(fields, row, strict=True)
+    ]
+    places = ", ".join([f"({', '.join(['%s'] * len(fields))})"] * len(rows))
+    key, condition = ("api_key, ", "IS NOT NULL") if has_key else ("", "IS NULL")
+    added = ", ".join(f"{name} = present.{name} + excluded.{name}" for name in _ADDED)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO {UsageRollup._meta.db_table} AS present ({', '.join(names)}) VALUES {places} "  # noqa: S608
+            f"ON CONFLICT (hour, tenant, project, {key}model) WHERE api_key {condition} DO UPDATE SET {added}",
+            values,
+        )
 
 
 def hour_of(request: UUID) -> datetime:
     """Return the UTC hour in which a request's uuid7 was made."""
-    moment = datetime.fromtimestamp((request.int >> 80) / 1000, tz=UTC)
-    return moment.replace(minute=0, second=0, microsecond=0)
+    return moment_of(request).replace(minute=0, second=0, microsecond=0)

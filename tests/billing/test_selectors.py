@@ -52,6 +52,23 @@ def test_ledger_runs_backwards_from_the_posted_balance(wallet, give):
     assert rest.next is None
 
 
+def test_ledger_never_reads_the_whole_table(wallet, give):
+    """With an OR of its two sides PostgreSQL read all of it: 2.2 s at a million transfers."""
+    if connection.vendor != "postgresql":
+        pytest.skip("a plan of PostgreSQL")
+    give(100)
+    with CaptureQueriesContext(connection) as seen:
+        page = selectors.ledger_of(wallet.pk, limit=1)
+        selectors.ledger_of(wallet.pk, limit=1, before=selectors.LedgerCursor(page.lines[0].transfer.pk, 0))
+    pages = [query["sql"] for query in seen if "UNION ALL" in query["sql"]]
+    assert len(pages) == 2
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")  # a plan that can't do without still has it
+        for sql in pages:
+            cursor.execute("EXPLAIN " + sql)
+            assert not [line for (line,) in cursor.fetchall() if "Seq Scan on billing_ledgertransfer" in line]
+
+
 def test_ledger_takes_two_queries_whatever_its_length(wallet, give, django_assert_num_queries):
     for amount in range(1, 6):
         give(amount)

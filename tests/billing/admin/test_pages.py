@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.contrib import admin
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
+from billing.ids import uuid7
 from billing.models import (
     CreditGrant,
     Hold,
@@ -130,6 +132,30 @@ def test_usage_can_be_filtered_by_model_and_found_by_request(admin_client, recor
     page = admin_client.get(url, {"q": str(other.request)}).content.decode()
     assert str(other.request) in page
     assert str(kept.request) not in page
+
+
+@pytest.mark.parametrize("written", ["{}", " {} ", "chatcmpl-{.hex}", "resp_{.hex}"])
+def test_a_request_is_found_by_whatever_its_answer_called_it(admin_client, record, written):
+    wanted, other = record(), record()
+    url = reverse("admin:billing_usagerecord_changelist")
+    page = admin_client.get(url, {"q": written.format(wanted.request)}).content.decode()
+    assert str(wanted.request) in page
+    assert str(other.request) not in page
+
+
+@pytest.mark.parametrize("model", [UsageRecord, LedgerTransfer, Hold], ids=lambda model: model._meta.model_name)
+def test_a_search_by_tenant_finds_its_rows_and_walks_an_index(tenant, give, hold, record, model):
+    """Comparing upper-cased texts of ids took 3 s at a million rows."""
+    give(5), hold(5), record()
+    pages = admin.site.get_model_admin(model)
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SET LOCAL enable_seqscan = off")  # a plan that can't do without still has it
+    for searched, is_found in ((tenant.name.upper(), True), ("nobody's", False), (str(uuid7()), False)):
+        rows, _ = pages.get_search_results(None, model.objects.all(), searched)
+        assert rows.exists() == is_found
+        if connection.vendor == "postgresql":
+            assert f"Seq Scan on {model._meta.db_table}" not in rows.order_by(*pages.ordering)[:100].explain()
 
 
 @pytest.mark.parametrize("model", [UsageRecord, LedgerTransfer, Hold], ids=lambda model: model._meta.model_name)

@@ -86,7 +86,7 @@ def test_a_chunk_takes_the_oldest_events_of_its_topic_only(record):
     OutboxEvent.objects.create(topic="webhook", payload={})
     first = publish(record())
     second = publish(record())
-    assert rollups.consume_usage(limit=1) == 1
+    assert rollups.consume_usage(records=1) == 1
     left = set(OutboxEvent.objects.values_list("id", flat=True))
     assert first.pk not in left
     assert second.pk in left
@@ -94,14 +94,47 @@ def test_a_chunk_takes_the_oldest_events_of_its_topic_only(record):
     assert OutboxEvent.objects.get().topic == "webhook"
 
 
+def test_a_chunk_is_bounded_by_records_and_takes_one_event_at_least(record):
+    for size in (3, 2, 2, 9):
+        publish(*[record() for _ in range(size)])
+    assert [rollups.consume_usage(records=5) for _ in range(4)] == [2, 1, 1, 0]
+    assert UsageRollup.objects.get().requests == 16
+
+
+def test_many_cells_take_as_many_queries_as_one(record, django_assert_num_queries):
+    """One cell after another took 43 to 69 queries a chunk."""
+    keys = [uuid7() if n % 2 else None for n in range(40)]
+    for _ in range(2):  # made, then added to
+        publish(*[record(at=NOON, model=f"m{n}", api_key=key) for n, key in enumerate(keys)])
+        with django_assert_num_queries(7):  # oldest, begin, take, records, with a key, without, commit
+            rollups.consume_usage()
+    assert UsageRollup.objects.count() == 40
+    assert set(UsageRollup.objects.values_list("requests", flat=True)) == {2}
+
+
 def test_a_failure_leaves_the_events_for_the_next_time(record, monkeypatch):
     publish(record(charge=3))
     with monkeypatch.context() as broken:
         broken.setattr(rollups, "_add", None)
-        with pytest.raises(TypeError):
+        with pytest.raises(ExceptionGroup, match="1 of 1"):
             rollups.consume_usage()
     assert rollups.consume_usage() == 1
     assert UsageRollup.objects.get().charge == 3
+
+
+@pytest.mark.parametrize("bad", [{"records": ["no uuid"]}, {}, [1], "text", {"records": None}])
+def test_an_event_that_always_fails_keeps_no_other_from_taking_effect(record, bad):
+    event = OutboxEvent.objects.create(topic="usage", payload=bad)
+    publish(record(charge=3))
+    with pytest.raises(ExceptionGroup, match="1 of 2 outbox events failed"):
+        rollups.consume_usage()
+    assert UsageRollup.objects.get().charge == 3
+    for _ in range(20):
+        publish(record(charge=1))
+    assert [rollups.consume_usage(records=10) for _ in range(2)] == [10, 10]
+    with pytest.raises(ExceptionGroup, match="1 of 1 outbox events failed"):
+        rollups.consume_usage()
+    assert OutboxEvent.objects.get() == event
 
 
 @pytest.mark.django_db(transaction=True)
@@ -114,7 +147,7 @@ def test_two_consumers_at_once_count_each_record_once(record):
     def consume():
         try:
             start.wait()
-            while rollups.consume_usage(limit=3):
+            while rollups.consume_usage(records=6):
                 pass
         except Exception as error:  # noqa: BLE001 - handed to the test's thread
             failures.append(error)
