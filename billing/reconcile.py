@@ -60,19 +60,20 @@ def _wrong_charges(connection: BaseDatabaseWrapper, since: datetime | None) -> I
     records = UsageRecord.objects.using(connection.alias)
     if since is not None:
         records = records.filter(settled_at__gte=since)
-    for record in records.iterator():
-        classes = {name: getattr(record, f"{name}_tokens") for name in CLASSES}
-        card = cards.get(record.card_version)
-        formula = FORMULAS.get(record.formula)
-        if not any(classes.values()):
-            if record.charge:
-                yield Finding("charge_recomputed", str(record.request), f"{record.charge} charged for nothing")
+    # Plain tuples: as model instances a million records take three times as long.
+    columns = ("request", "charge", "card_version", "formula", "multiplier_bp", *(f"{name}_tokens" for name in CLASSES))
+    rows = records.values_list(*columns).iterator(chunk_size=10_000)
+    for request, charge, card_version, number, multiplier_bp, *tokens in rows:
+        card, formula = cards.get(card_version), FORMULAS.get(number)
+        if not any(tokens):
+            if charge:
+                yield Finding("charge_recomputed", str(request), f"{charge} charged for nothing")
         elif card is None or formula is None:
-            detail = f"card version {record.card_version} or formula {record.formula} is unknown"
-            yield Finding("charge_recomputed", str(record.request), detail)
-        elif record.charge != (expected := formula(classes, card, record.multiplier_bp)):
-            detail = f"{record.charge} charged, {expected} by its card version"
-            yield Finding("charge_recomputed", str(record.request), detail)
+            detail = f"card version {card_version} or formula {number} is unknown"
+            yield Finding("charge_recomputed", str(request), detail)
+        elif charge != (expected := formula(dict(zip(CLASSES, tokens, strict=True)), card, multiplier_bp)):
+            detail = f"{charge} charged, {expected} by its card version"
+            yield Finding("charge_recomputed", str(request), detail)
 
 
 def _cards(connection: BaseDatabaseWrapper) -> dict[UUID, CardPrices]:
