@@ -19,6 +19,8 @@ SLUICE_HOME = Path(env.str("SLUICE_HOME", default=str(BASE_DIR / "var"))).resolv
 SLUICE_HOME.mkdir(parents=True, exist_ok=True)
 SLUICE_ENV = env.str("SLUICE_ENV", default="development")
 DEBUG = env.bool("SLUICE_DEBUG", default=False)
+# A supervised process that gives no sign of life for so long is replaced; 0: never.
+SLUICE_WATCHDOG_SECONDS = env.float("SLUICE_WATCHDOG_SECONDS", default=15.0)
 
 
 def _generated_secret() -> str:

@@ -1,8 +1,9 @@
 """Run Sluice's processes as one: started together, restarted with back-off, stopped in order, none left behind.
 
 Each child leads a process session of its own, so that a terminal's Ctrl-C reaches only the supervisor, and gets
-SIGTERM from the kernel when the supervisor dies (Linux). Everything happens on the main thread: the parent-death
-signal follows the thread that spawned.
+SIGTERM when the supervisor dies: from the kernel on Linux, elsewhere from a small process beside it (`leash`).
+Everything happens on the main thread: the kernel's parent-death signal follows the thread that spawned. A child that
+has a `silence` and touches its heartbeat no more is killed and started again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
+
+from gateway.management import leash
+from gateway.management.watchdog import VARIABLE, Watchdog
 
 FATAL = 78  # EX_CONFIG: a child that exits so can't be helped by another start
 FIRST_DELAY = 0.5
@@ -25,22 +30,29 @@ ECHO = 1.0
 STEADY = 30.0  # a child that ran this long is forgiven its earlier failures
 PATIENCE = 30.0  # for a child that is to end, or to start anew, while the others go on
 _PR_SET_PDEATHSIG = 1
+HAS_DEATH_SIGNAL = sys.platform == "linux"
 _WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """A process to keep running: its command, and how long it may take to end after SIGTERM."""
+    """A process to keep running: its command, and how long it may take to end after SIGTERM.
+
+    With a `silence` it is replaced when it hasn't touched its `heartbeat` file for so many seconds.
+    """
 
     name: str
     command: Sequence[str]
     deadline: float
+    silence: float = 0.0
+    heartbeat: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Child:
     spec: ChildSpec
+    watchdog: Watchdog | None
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
     failures: int = 0
@@ -54,9 +66,10 @@ class _Signals:
     """Signals as data, whichever thread the kernel hands them to (a database pool has threads of its own)."""
 
     def __enter__(self) -> Self:
-        self._reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._writing = writing
-        self._fd_before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        self._reading, self._writing = os.pipe()
+        for end in (self._reading, self._writing):
+            os.set_blocking(end, False)
+        self._fd_before = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
         self._before = {number: signal.signal(number, lambda *_: None) for number in _WATCHED}
         return self
 
@@ -88,10 +101,11 @@ class Supervisor:
         say: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._children = {spec.name: _Child(spec) for spec in specs}
+        self._children = {spec.name: _Child(spec, _watchdog(spec)) for spec in specs}
         self._tick = tick
         self._say = say or _to_stderr
         self._clock = clock
+        self._leash: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
         """Run until told to stop; return 0, or a child's FATAL after everything was stopped."""
@@ -128,11 +142,16 @@ class Supervisor:
 
     def _run(self) -> int:
         code = 0
+        if not HAS_DEATH_SIGNAL:
+            command = [sys.executable, leash.__file__]
+            self._leash = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603 - ours
+            self._say("this system tells no process of its parent's death: a process beside this one does")
         try:
             while True:
                 self._start_due()
                 if self._signals.wait(0.25) - {signal.SIGCHLD}:
                     return code
+                self._replace_silent()
                 code = self._reap()
                 if code:
                     return code
@@ -144,8 +163,25 @@ class Supervisor:
         now = self._clock()
         for child in self._children.values():
             if child.wanted and child.process is None and child.start_at <= now:
+                if child.watchdog is not None:
+                    child.watchdog.restart(now)
                 child.process = _spawn(child.spec)
                 child.started_at = now
+                self._tell_leash(f"+{child.process.pid}")
+
+    def _tell_leash(self, line: str) -> None:
+        if self._leash is not None and self._leash.stdin is not None:
+            self._leash.stdin.write(f"{line}\n".encode())
+            self._leash.stdin.flush()
+
+    def _replace_silent(self) -> None:
+        """Kill each child that gives no sign of life any more; what is stopped or stuck obeys nothing milder."""
+        for child in self._children.values():
+            if child.process is None or child.watchdog is None or child.kill_at is not None:
+                continue
+            if child.watchdog.is_silent(self._clock()) and child.process.poll() is None:
+                self._say(f"{child.spec.name} gave no sign of life for {child.spec.silence:g} s: killed")
+                _kill_session(child.process)
 
     def _reap(self) -> int:
         """Schedule the next start of each child that ended; return FATAL when one can't be helped."""
@@ -157,6 +193,7 @@ class Supervisor:
             if child.process is None or child.process.poll() is None:
                 continue
             code, ran = child.process.returncode, self._clock() - child.started_at
+            self._tell_leash(f"-{child.process.pid}")
             _kill_session(child.process)
             child.process = child.kill_at = None
             if code == FATAL:
@@ -191,11 +228,21 @@ class Supervisor:
             _kill_session(process)
             process.wait()
             child.process = None
+            if child.watchdog is not None:
+                child.watchdog.file.unlink(missing_ok=True)
+        if self._leash is not None:
+            self._leash.kill()
+            self._leash.communicate()
+
+
+def _watchdog(spec: ChildSpec) -> Watchdog | None:
+    return Watchdog(spec.heartbeat, spec.silence) if spec.silence and spec.heartbeat is not None else None
 
 
 def _spawn(spec: ChildSpec) -> subprocess.Popen[bytes]:
     supervisor = os.getpid()
-    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+    heartbeat = {VARIABLE: str(spec.heartbeat)} if spec.heartbeat is not None else {}
+    prctl = ctypes.CDLL(None).prctl if HAS_DEATH_SIGNAL else None
 
     def prepare() -> None:
         if prctl is not None:
@@ -205,7 +252,7 @@ def _spawn(spec: ChildSpec) -> subprocess.Popen[bytes]:
 
     return subprocess.Popen(  # noqa: S603 - our own commands
         list(spec.command),
-        env={**os.environ, **spec.environment},
+        env={**os.environ, **spec.environment, **heartbeat},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         preexec_fn=prepare,  # noqa: PLW1509 - one thread spawns, before any other exists

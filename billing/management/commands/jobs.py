@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import select
 import signal
 import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
@@ -21,6 +23,7 @@ from billing.services import rollups, sweeps
 logger = logging.getLogger("sluice.jobs")
 
 _BACK_OFF_S = 10.0
+_LONGEST_WAIT_S = 1.0
 
 
 @dataclass(slots=True)
@@ -100,11 +103,18 @@ def run_all(job: Job) -> None:
 def run_forever(jobs: list[Job], stop: StopSignal) -> None:
     """Do a chunk of every job that is due, in turn, until `stop`; a failing job is logged and tried again later."""
     while not stop.has_come:
+        beat()
         for job in jobs:
             if not stop.has_come and job.due_at <= time.monotonic():
                 job.due_at = time.monotonic() + _delay_after(job)
                 stop.wait(0.002)  # SQLite's only lock is left free between chunks
-        stop.wait(max(min(job.due_at for job in jobs) - time.monotonic(), 0))
+        stop.wait(min(max(min(job.due_at for job in jobs) - time.monotonic(), 0), _LONGEST_WAIT_S))
+
+
+def beat() -> None:
+    """Touch the file by which a supervisor sees that the loop turns, if there is one."""
+    if heartbeat := os.environ.get("SLUICE_HEARTBEAT"):
+        Path(heartbeat).touch()
 
 
 def _delay_after(job: Job) -> float:

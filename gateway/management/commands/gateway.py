@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -18,6 +20,7 @@ from gateway.home import HomeInUseError, HomeLock
 from gateway.logs import configure_logs
 from gateway.management.ports import port_problem
 from gateway.management.supervisor import FATAL
+from gateway.management.watchdog import VARIABLE
 from gateway.runtime.runtime import Runtime
 
 PATIENCE = 4.5  # the server cuts connections off after 6 s, and the supervisor waits for ten in all
@@ -65,12 +68,20 @@ class Command(BaseCommand):
             proxy_headers=settings.SLUICE_TRUST_PROXY,
             forwarded_allow_ips=settings.SLUICE_PROXIES,
             server_header=False,
+            callback_notify=_beat,
+            timeout_notify=1,
         )
         server = _Server(config)
         with contextlib.suppress(KeyboardInterrupt):  # the server ends in order, then takes the signal again
             server.run()
         if not server.started:
             sys.exit(1)
+
+
+async def _beat() -> None:
+    """Show the supervisor, if there is one, that the event loop turns."""
+    if heartbeat := os.environ.get(VARIABLE):
+        Path(heartbeat).touch()  # noqa: ASYNC240 - one inode's time, nothing to wait for
 
 
 class _Server(uvicorn.Server):

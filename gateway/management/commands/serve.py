@@ -14,7 +14,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, connection
 
-from gateway.home import HomeInUseError, HomeLock
+from gateway.home import HomeInUseError, HomeLock, runtime_directory
 from gateway.management.doctor import database_problem
 from gateway.management.ports import port_problem
 from gateway.management.supervisor import FATAL, ChildSpec, Supervisor
@@ -44,13 +44,13 @@ class Command(BaseCommand):
         host, port, node = options["host"], str(options["port"]), options["node"]
         if problem := database_problem() or port_problem(host, options["port"]):
             raise CommandError(problem)
-        python = [sys.executable, MANAGE]
+        python, silence = [sys.executable, MANAGE], settings.SLUICE_WATCHDOG_SECONDS
         watch = _Watch(f"http://{host}:{port}", node, self.stdout.write)
         supervisor = Supervisor(
             [
-                ChildSpec("gateway", [*python, "gateway", "--host", host, "--port", port], 10),
-                ChildSpec("jobs", [*python, "jobs"], 5),
-                ChildSpec("worker", [*python, "worker", "--node", node], 5),
+                _child("gateway", [*python, "gateway", "--host", host, "--port", port], 10, silence),
+                _child("jobs", [*python, "jobs"], 5, 2 * silence),  # one chunk may wait 20 s for SQLite's only lock
+                _child("worker", [*python, "worker", "--node", node], 5, silence),
             ],
             tick=watch.tick,
             say=self.stderr.write,
@@ -62,6 +62,10 @@ class Command(BaseCommand):
         finally:
             clear_socket(node)
         sys.exit(code)
+
+
+def _child(name: str, command: list[str], deadline: float, silence: float) -> ChildSpec:
+    return ChildSpec(name, command, deadline, silence, runtime_directory() / f"{name}.heartbeat")
 
 
 class _Watch:

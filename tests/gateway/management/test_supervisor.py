@@ -246,3 +246,58 @@ def test_a_child_that_never_ends_for_its_restart_is_killed_and_started_again(sta
     assert read_until(process.stdout, "a up") == ["a up"]
     process.terminate()
     assert "a did not end within 0.4 s: killed" in process.communicate()[1]
+
+
+BEATING = (
+    "import os, pathlib, time\\n"
+    "print('a up', os.getpid(), flush=True)\\n"
+    "while True:\\n    pathlib.Path(os.environ['SLUICE_HEARTBEAT']).touch(); time.sleep(0.05)\\n"
+)
+
+
+def test_a_stopped_child_is_replaced_and_said(start, tmp_path):
+    spec = f"ChildSpec('a', [sys.executable, '-u', '-c', \"{BEATING}\"], 5, 1.0, Path('{tmp_path}/a'))"
+    process = start(f"from pathlib import Path; sys.exit(Supervisor([{spec}]).run())", stderr=subprocess.PIPE)
+    first = pid_of(read_until(process.stdout, "a up"), "a")
+    while not (tmp_path / "a").exists():
+        time.sleep(0.01)
+    os.kill(first, signal.SIGSTOP)
+    second = pid_of(read_until(process.stdout, "a up"), "a")
+    assert second != first
+    process.terminate()
+    said = process.communicate()[1]
+    assert "a gave no sign of life for 1 s: killed" in said
+    assert process.returncode == 0
+    assert gone(first)
+    assert gone(second)
+    assert not (tmp_path / "a").exists()
+
+
+def test_where_the_kernel_tells_nobody_a_process_beside_ends_the_children(start):
+    body = f"""
+    import gateway.management.supervisor
+    gateway.management.supervisor.HAS_DEATH_SIGNAL = False
+    sys.exit(Supervisor([child('a', {polite("a")})]).run())
+    """
+    process = start(body, stderr=subprocess.PIPE)
+    pid = pid_of(read_until(process.stdout, "a up"), "a")
+    assert alive(pid)
+    process.kill()
+    process.wait()
+    assert gone(pid)
+    assert "a process beside this one" in process.stderr.read()
+
+
+def test_the_process_beside_ends_with_the_supervisor(start):
+    body = f"""
+    import gateway.management.supervisor
+    gateway.management.supervisor.HAS_DEATH_SIGNAL = False
+    supervisor = Supervisor([child('a', {polite("a")})], tick=lambda s: print("leash up", s._leash.pid, flush=True))
+    sys.exit(supervisor.run())
+    """
+    process = start(body, stderr=subprocess.PIPE)
+    beside = pid_of(read_until(process.stdout, "a up", "leash up"), "leash")
+    process.terminate()
+    assert "a ended" in process.communicate()[0]
+    assert process.returncode == 0
+    assert not alive(beside)
