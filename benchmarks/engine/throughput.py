@@ -1,4 +1,4 @@
-"""Tokens per second of the engine (scheduler and runner, in process) beside `transformers.generate`, in one run.
+"""Tokens per second of the engine (in process) beside `transformers.generate`, in one run.
 
     python benchmarks/engine/throughput.py --model var/models/SmolLM2-135M-Instruct
 
@@ -24,34 +24,23 @@ import torch
 
 from inference.architectures.load import load_model
 from inference.config import EngineConfig
-from inference.core.config import SchedulerConfig
-from inference.core.prefix import PrefixKeys
-from inference.core.scheduler import Scheduler
-from inference.core.sequence import Sequence
 from inference.execution.backend import LoadedModel
-from inference.types import SamplingParams
+from inference.local import LocalEngine
+from inference.text.prepare import Prompt
+from inference.types import GenerationRequest, SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 
 
 def run_engine(loaded: LoadedModel, prompts: list[list[int]], new: int) -> float:
     """Seconds for all prompts at once, on a fresh scheduler."""
-    config = SchedulerConfig.of(
-        EngineConfig("bench", "-", block_size=loaded.block_size),
-        blocks=loaded.kv_blocks,
-        max_context=loaded.max_context,
-        vocab_size=loaded.vocab_size,
-        eos_ids=loaded.eos_ids,
-    )
-    keys = PrefixKeys(b"bench", model="m", dtype="d", block_size=loaded.block_size)
-    scheduler = Scheduler(config, keys, time.monotonic)
+    engine = LocalEngine(EngineConfig("bench", "-", block_size=loaded.block_size), loaded)
     begin = time.perf_counter()
     for i, prompt in enumerate(prompts):
-        scheduler.submit(Sequence(str(i), "t", "d", tuple(prompt), new, new, last=True, sampling=GREEDY))
-    while scheduler.unfinished:
-        plan = scheduler.plan()
-        assert plan is not None
-        scheduler.commit(plan, loaded.runner.launch(plan).wait())
+        request = GenerationRequest(str(i), tenant="t", domain="d", sampling=GREEDY)
+        engine.submit(Prompt(request, new, ids=tuple(prompt)))
+    while engine.unfinished:
+        engine.step()
     return time.perf_counter() - begin
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from inference.types import Finished, Started, Usage, Vector
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Output:
     """News of one request, in the order of the engine's contract: started, then tokens or vectors, then finished.
 
     `tokens` are for the text: the end-of-sequence token or stop id that ended the request is counted in `usage` but
-    isn't among them. A request that ends before its first step was committed never says started.
+    isn't among them. A request that ends before its first step was committed never says started. `text` is filled in
+    by whoever has the tokenizer, who may find that the text ends the request otherwise than its tokens did.
     """
 
     request_id: str
@@ -21,6 +22,7 @@ class Output:
     tokens: tuple[int, ...] = ()
     vectors: tuple[Vector, ...] = ()
     finished: Finished | None = None
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,48 +1,35 @@
-"""The real scheduler over a real runner, in process: what a worker's loop does, without text and transport."""
+"""A real model in a `LocalEngine`, and what its greedy answers are compared with."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from inference.config import EngineConfig
-from inference.core.config import SchedulerConfig
-from inference.core.prefix import PrefixKeys
 from inference.core.scheduler import Scheduler
-from inference.core.sequence import Sequence
 from inference.execution.backend import LoadedModel
-from inference.types import FinishReason, SamplingParams
+from inference.local import LocalEngine
+from inference.text.prepare import Prompt
+from inference.types import FinishReason, GenerationRequest, SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0)
 MARGIN = 1e-4  # a different greedy token passes only where the reference's top two are closer than this
 
 
-@dataclass
 class Drive:
-    """One loaded model under one scheduler."""
+    """One loaded model in a `LocalEngine`, driven by ids; `changes` are fields of `EngineConfig`, or `kv_blocks`."""
 
-    loaded: LoadedModel
-    changes: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        loaded = self.loaded
-        config = SchedulerConfig.of(
-            EngineConfig("test", "-", block_size=loaded.block_size),
-            blocks=loaded.kv_blocks,
-            max_context=loaded.max_context,
-            vocab_size=loaded.vocab_size,
-            eos_ids=loaded.eos_ids,
-        )
-        self.scheduler = Scheduler(
-            replace(config, **self.changes),
-            PrefixKeys(b"secret", model="m", dtype="float32", block_size=loaded.block_size),
-            lambda: 0.0,
-        )
+    def __init__(self, loaded: LoadedModel, changes: dict[str, Any] | None = None) -> None:
+        settings = dict(changes or {})
+        loaded = replace(loaded, kv_blocks=settings.pop("kv_blocks", loaded.kv_blocks))
+        config = EngineConfig("test", "-", block_size=loaded.block_size, **settings)
+        self.engine = LocalEngine(config, loaded, secret=b"secret", clock=lambda: 0.0)
+        (self.scheduler,) = self.engine.schedulers
         self.ids = itertools.count()
         self.cached: dict[str, int] = {}
 
@@ -56,20 +43,17 @@ class Drive:
         """Generate up to `tokens` for each prompt, all submitted at once, and return what each got."""
         names = [f"r{next(self.ids)}" for _ in prompts]
         for i, (name, prompt) in enumerate(zip(names, prompts, strict=True)):
-            seed = seeds[i] if seeds else 0
-            self.scheduler.submit(
-                Sequence(name, "t", "d", tuple(prompt), tokens, tokens, last=True, sampling=sampling, seed=seed)
-            )
+            seeded = replace(sampling, seed=seeds[i] if seeds else 0)
+            self.engine.submit(Prompt(GenerationRequest(name, "t", "d", sampling=seeded), tokens, ids=tuple(prompt)))
         generated: dict[str, list[int]] = {name: [] for name in names}
-        while self.scheduler.unfinished:
-            plan = self.scheduler.plan()
-            assert plan is not None
-            for output in self.scheduler.commit(plan, self.loaded.runner.launch(plan).wait()):
+        while self.engine.unfinished:
+            for output in self.engine.step():
                 generated[output.request_id].extend(output.tokens)
                 if output.started is not None:
                     self.cached[output.request_id] = output.started.cached_tokens
                 if output.finished is not None:
                     assert output.finished.reason in {FinishReason.STOP, FinishReason.LENGTH}, output.finished
+            assert isinstance(self.scheduler, Scheduler)
             self.scheduler.check()
         return [generated[name] for name in names]
 

@@ -28,28 +28,22 @@ import inference
 
 for module in pkgutil.walk_packages(inference.__path__, "inference."):
     parts = module.name.split(".")
-    if not {{"worker", "text", "apps", "management", "__main__"}} & set(parts):
+    if not {{"worker", "clients", "open", "engine", "protocol", "apps", "management", "__main__"}} & set(parts):
         importlib.import_module(module.name)
 
-from inference.config import EngineConfig
-from inference.core.config import SchedulerConfig
-from inference.core.prefix import PrefixKeys
-from inference.core.scheduler import Scheduler
-from inference.core.sequence import Sequence
 from inference.architectures.load import load_model
-from inference.types import SamplingParams
+from inference.config import EngineConfig
+from inference.local import LocalEngine
+from inference.text.prepare import Prompt
+from inference.types import GenerationRequest, SamplingParams
 
-engine = EngineConfig("d", {folder!r}, dtype="float32", kv_tokens=128)
-loaded = load_model(engine, threads=1)
-bounds = SchedulerConfig.of(
-    engine, blocks=loaded.kv_blocks, max_context=loaded.max_context, vocab_size=loaded.vocab_size, eos_ids=frozenset()
-)
-scheduler = Scheduler(bounds, PrefixKeys(b"s", model="m", dtype="d", block_size=16), lambda: 0.0)
-scheduler.submit(Sequence("r", "t", "d", (5, 6, 7), 9, 9, last=True, sampling=SamplingParams(temperature=0.0)))
+config = EngineConfig("d", {folder!r}, dtype="float32", kv_tokens=128)
+engine = LocalEngine(config, load_model(config, threads=1))
+greedy = SamplingParams(temperature=0.0)
+engine.submit(Prompt(GenerationRequest("r", "t", "d", sampling=greedy), 9, ids=(5, 6, 7)))
 tokens = []
-while scheduler.unfinished:
-    plan = scheduler.plan()
-    for output in scheduler.commit(plan, loaded.runner.launch(plan).wait()):
+while engine.unfinished:
+    for output in engine.step():
         tokens += output.tokens
 print(len(tokens), sorted(name for name in {blocked} if name in sys.modules))
 """

@@ -25,7 +25,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "one at a time": {"max_rows": 1},
     "small chunks": {"prefill_chunk": 7, "max_step_tokens": 16, "max_rows": 4},
     "no prefix cache": {"prefix_cache": False},
-    "eight blocks": {"blocks": 9},
+    "eight blocks": {"kv_blocks": 9},
 }
 
 

@@ -1,0 +1,286 @@
+"""The engine in process: requests in, one step at a time, text out. Workers, tests and benchmarks drive it.
+
+From Python, without gateway and worker:
+
+    from inference.local import LocalEngine
+    from inference.types import GenerationRequest, Message, SamplingParams
+
+    engine = LocalEngine.load("HuggingFaceTB/SmolLM2-135M-Instruct")  # a hub id, a folder or a GGUF file
+    for name, question in (("a", "What is a ledger?"), ("b", "Name three rivers.")):
+        request = GenerationRequest(
+            name,
+            tenant="me",
+            domain="me",
+            messages=(Message("user", question),),
+            sampling=SamplingParams(temperature=0.0, max_tokens=64),
+        )
+        engine.submit(engine.prepare(request))
+    answers = {"a": "", "b": ""}
+    while engine.unfinished:
+        for output in engine.step():
+            answers[output.request_id] += output.text
+    print(answers)
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Self
+
+from inference.config import EngineConfig
+from inference.core.base import BaseScheduler
+from inference.core.config import SchedulerConfig
+from inference.core.encoder_scheduler import EncodeScheduler, EncodeTask
+from inference.core.output import Output
+from inference.core.prefix import PrefixKeys
+from inference.core.scheduler import Scheduler
+from inference.core.sequence import Sequence
+from inference.errors import InvalidRequestError
+from inference.execution.backend import LoadedModel
+from inference.text.prepare import Preparer, Prompt, recommended_sampling
+from inference.text.stream import TextStream
+from inference.text.tokenizer import Tokenizer
+from inference.types import EngineFault, EngineInfo, FinishReason, GenerationRequest, Health, Kind
+
+log = logging.getLogger(__name__)
+
+
+class LocalEngine:
+    """One loaded model with its tokenizer and schedulers. `prepare` may run in another thread than everything else.
+
+    Without a tokenizer it takes prompts in ids and its outputs carry no text. `secret` keys the prefix cache's digests;
+    `clock` gives seconds from any fixed point. `steps` counts the steps that ran.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: LoadedModel,
+        tokenizer: Tokenizer | None = None,
+        *,
+        secret: bytes = b"",
+        pause_seconds: float = 2.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.steps = 0
+        self.draining = False
+        self._streams: dict[str, TextStream] = {}
+        self._generating: Scheduler | None = None
+        self._encoding: EncodeScheduler | None = None
+        context = max_input = model.max_input
+        keys: PrefixKeys | None = None
+        if Kind.CHAT in model.kinds:
+            bounds = SchedulerConfig.of(
+                config,
+                blocks=model.kv_blocks,
+                max_context=model.max_context,
+                vocab_size=model.vocab_size,
+                # Checkpoints tuned for chat often name their new end of turn only in the tokenizer.
+                eos_ids=model.eos_ids | (tokenizer.end_ids if tokenizer is not None else frozenset()),
+                pause_seconds=pause_seconds,
+            )
+            dtype = str(model.details.get("dtype", config.dtype))
+            keys = PrefixKeys(
+                secret or secrets.token_bytes(32), model=config.source, dtype=dtype, block_size=model.block_size
+            )
+            self._generating = Scheduler(bounds, keys, clock)
+            context = bounds.context
+            max_input = min(max_input, context - 1)
+        if Kind.EMBEDDING in model.kinds:
+            self._encoding = EncodeScheduler(
+                max_rows=config.max_rows,
+                max_step_tokens=config.max_step_tokens,
+                max_waiting=config.max_waiting,
+                max_waiting_per_tenant=config.max_waiting_per_tenant,
+                clock=clock,
+            )
+        self.schedulers: tuple[BaseScheduler[Any], ...] = tuple(
+            scheduler for scheduler in (self._generating, self._encoding) if scheduler is not None
+        )
+        self._preparer = Preparer(
+            kinds=model.kinds,
+            vocab_size=model.vocab_size,
+            context=context,
+            max_input=max_input,
+            keys=keys if config.prefix_cache else None,
+            recommended={**recommended_sampling(model.tokenizer_folder), **config.sampling},
+        )
+        self.info = EngineInfo(
+            deployment=config.deployment,
+            model=config.model or config.source,
+            kinds=model.kinds,
+            max_context=context,
+            max_input=max_input,
+            block_size=model.block_size,
+            kv_blocks=model.kv_blocks,
+            vector_width=model.vector_width,
+            details=model.details,
+        )
+
+    @classmethod
+    def load(cls, source: str, **settings: Any) -> Self:
+        """Load `source` with the further fields of `EngineConfig`; raise `ModelRefusedError` with the reason."""
+        # Here and not above: they import torch and transformers.
+        from inference.architectures.load import load_model
+        from inference.text.tokenizer import FolderTokenizer
+
+        config = EngineConfig("local", source, **settings)
+        model = load_model(config)
+        return cls(config, model, FolderTokenizer(model.tokenizer_folder))
+
+    def prepare(self, request: GenerationRequest, tokenizer: Tokenizer | None = None) -> Prompt:
+        """Return the request in tokens; raise `InvalidRequestError` for what this model can't serve.
+
+        `tokenizer` stands in for the engine's own in another thread, since one encodes for one thread only.
+        """
+        tokenizer = tokenizer or self.tokenizer
+        if tokenizer is None:
+            raise InvalidRequestError("this engine has no tokenizer: it takes prompts in ids")
+        return self._preparer.prepare(request, tokenizer)
+
+    def submit(self, prompt: Prompt, allowance: int | None = None, last: bool = True) -> None:
+        """Let a prepared request wait for its turn; raise what `BaseScheduler.submit` raises.
+
+        It pauses after `allowance` output tokens (None: all it may generate) until `extend` permits more, or ends
+        there with `last`.
+        """
+        request = prompt.request
+        if request.kind is Kind.EMBEDDING and self._encoding is not None:
+            self._encoding.submit(EncodeTask(request.id, request.tenant, prompt.inputs, request.weight))
+            return
+        if self._generating is None:
+            raise InvalidRequestError(f"this model takes no {request.kind} requests", code="unsupported_task")
+        seed = request.sampling.seed
+        self._generating.submit(
+            Sequence(
+                request_id=request.id,
+                tenant=request.tenant,
+                domain=request.domain,
+                prompt=prompt.ids,
+                max_output=prompt.max_output,
+                allowance=prompt.max_output if allowance is None else allowance,
+                last=last,
+                weight=request.weight,
+                sampling=request.sampling,
+                seed=secrets.randbits(64) if seed is None else seed & (2**64 - 1),
+                keys=prompt.keys,
+            )
+        )
+        if self.tokenizer is not None:
+            self._streams[request.id] = TextStream(self.tokenizer.decode, prompt.ids, request.sampling.stop)
+
+    def extend(self, request_id: str, allowance: int, last: bool) -> None:
+        """Permit `allowance` output tokens in all; with `last`, no more will come. Unknown requests: no effect."""
+        for scheduler in self.schedulers:
+            scheduler.extend(request_id, allowance, last)
+
+    def cancel(self, request_id: str) -> None:
+        """End a request with the next output. Ended and unknown requests: no effect."""
+        for scheduler in self.schedulers:
+            scheduler.cancel(request_id)
+
+    def cancel_all(self) -> None:
+        """End every request, as at a drain's deadline."""
+        for scheduler in self.schedulers:
+            scheduler.cancel_all()
+
+    def drain(self) -> None:
+        """Take no new requests; those here go on."""
+        self.draining = True
+        for scheduler in self.schedulers:
+            scheduler.drain()
+
+    def step(self, begin: Callable[[tuple[str, ...]], None] | None = None) -> list[Output]:
+        """Run one step of each scheduler that has one, and return what became of the requests, text included.
+
+        `begin` is told the requests whose first forward comes next, before it runs. A step that raises is abandoned:
+        its rows run again, each alone, and one that fails alone as well ends with an error while the others go on.
+        """
+        outputs: list[Output] = []
+        for scheduler in self.schedulers:
+            plan = scheduler.plan()
+            if plan is None:
+                outputs += self._with_text(scheduler, scheduler.take_outputs())
+                continue
+            if begin is not None and plan.begins:
+                begin(plan.begins)
+            try:
+                said = scheduler.commit(plan, self.model.runner.launch(plan).wait())
+            except Exception as error:
+                rows = len(plan.rows) + len(plan.encodes)
+                log.exception("step of %s failed with %d rows", self.info.deployment, rows)
+                said = scheduler.abandon(plan, error)
+            self.steps += 1
+            outputs += self._with_text(scheduler, said)
+        return outputs
+
+    def take_outputs(self) -> list[Output]:
+        """Return, without a step, what became of requests that ended since the last one."""
+        return [
+            output for scheduler in self.schedulers for output in self._with_text(scheduler, scheduler.take_outputs())
+        ]
+
+    def next_deadline(self) -> float | None:
+        """When, on the clock, `step` has to be called though nothing arrives."""
+        return min(
+            (due for scheduler in self.schedulers if (due := scheduler.next_deadline()) is not None), default=None
+        )
+
+    @property
+    def unfinished(self) -> int:
+        """How many requests still owe their last output."""
+        return sum(scheduler.unfinished for scheduler in self.schedulers)
+
+    def health(self) -> Health:
+        """The state now."""
+        stats = [scheduler.stats() for scheduler in self.schedulers]
+        return Health(
+            ready=not self.draining,
+            reason="draining" if self.draining else "",
+            running=sum(part.running for part in stats),
+            waiting=sum(part.waiting for part in stats),
+            kv_used=max((part.kv_used for part in stats), default=0.0),
+            steps=self.steps,
+            draining=self.draining,
+        )
+
+    def _with_text(self, scheduler: BaseScheduler[Any], outputs: list[Output]) -> list[Output]:
+        """Fill in the outputs' text and end the requests whose text does; their endings belong to the same step."""
+        all_outputs: list[Output] = []
+        while outputs:
+            for output in outputs:
+                stream = self._streams.get(output.request_id)
+                if stream is not None:
+                    self._add_text(scheduler, stream, output)
+                if output.finished is not None:
+                    self._streams.pop(output.request_id, None)
+            all_outputs += outputs
+            outputs = scheduler.take_outputs()
+        return all_outputs
+
+    def _add_text(self, scheduler: BaseScheduler[Any], stream: TextStream, output: Output) -> None:
+        ended_before = stream.matched
+        try:
+            output.text = stream.push(output.tokens)
+            if output.finished is not None and stream.matched is None:
+                output.text += stream.finish()
+        except Exception as error:
+            log.exception("text of a request of %s failed", self.info.deployment)
+            fault = EngineFault("text_failed", f"the answer can't be decoded ({type(error).__name__})")
+            if output.finished is None:
+                scheduler.cancel(output.request_id, FinishReason.ERROR, error=fault)
+            else:
+                output.finished = replace(output.finished, reason=FinishReason.ERROR, error=fault, stop=None)
+            return
+        if stream.matched is None or ended_before is not None:
+            return
+        if output.finished is None:
+            scheduler.cancel(output.request_id, FinishReason.STOP, stop=stream.matched)
+        elif output.finished.reason in {FinishReason.LENGTH, FinishReason.ALLOWANCE, FinishReason.STOP}:
+            output.finished = replace(output.finished, reason=FinishReason.STOP, stop=stream.matched)

@@ -1,0 +1,157 @@
+"""From a request to the tokens that a scheduler takes: validated, templated, tokenised, its cache keys hashed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from inference.config import SAMPLING_FIELDS
+from inference.core.prefix import PrefixKeys
+from inference.errors import InvalidRequestError
+from inference.text.tokenizer import Tokenizer
+from inference.types import GenerationRequest, Kind, SamplingParams
+
+MOST_STOPS = 64
+LONGEST_STOP = 1000  # characters
+CHARACTERS_PER_TOKEN = 128  # the longest tokens of common vocabularies: so much white space
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What `prepare` keeps of a request until it is submitted: a chat's ids and cache keys, or the inputs' ids."""
+
+    request: GenerationRequest
+    max_output: int
+    ids: tuple[int, ...] = ()
+    inputs: tuple[tuple[int, ...], ...] = ()
+    keys: list[bytes] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        return len(self.ids) + sum(len(item) for item in self.inputs)
+
+
+class Preparer:
+    """Prepares the requests of one model, in any thread.
+
+    `context` bounds a prompt and its output together, `max_input` one prompt or one embedding input. Without `keys` no
+    prefix is hashed. `recommended` fills the sampling fields that a client leaves open.
+    """
+
+    def __init__(
+        self,
+        *,
+        kinds: frozenset[Kind],
+        vocab_size: int,
+        context: int,
+        max_input: int,
+        keys: PrefixKeys | None,
+        recommended: Mapping[str, float],
+    ) -> None:
+        self._kinds = kinds
+        self._vocab_size = vocab_size
+        self._context = context
+        self._max_input = max_input
+        self._keys = keys
+        self._recommended = recommended
+
+    def prepare(self, request: GenerationRequest, tokenizer: Tokenizer) -> Prompt:
+        """Return the request in tokens; raise `InvalidRequestError` for what this model can't serve."""
+        if request.kind not in self._kinds:
+            raise InvalidRequestError(f"this model takes no {request.kind} requests", code="unsupported_task")
+        if request.weight < 1:
+            raise InvalidRequestError("a tenant's weight is at least 1 thousandth")
+        if request.kind is Kind.CHAT:
+            return self._chat(request, tokenizer)
+        return self._embedding(request, tokenizer)
+
+    def _chat(self, request: GenerationRequest, tokenizer: Tokenizer) -> Prompt:
+        if not request.messages:
+            raise InvalidRequestError("there are no messages", param="messages")
+        request = replace(request, sampling=request.sampling.completed(self._recommended))
+        _check_sampling(request.sampling)
+        self._check_ids(request.sampling.stop_token_ids, "stop_token_ids")
+        characters = sum(len(message.content) for message in request.messages)
+        if characters > CHARACTERS_PER_TOKEN * self._max_input:  # not worth the seconds that it takes to be exact
+            raise InvalidRequestError(
+                f"the prompt has {characters} characters, more than fit into this model's {self._context} tokens",
+                code="context_length_exceeded",
+                param="messages",
+            )
+        ids = tuple(tokenizer.prompt(request.messages))
+        self._check_ids(ids, "messages")  # a tokenizer may have got tokens that its model never did
+        room = self._context - len(ids)
+        if room < 1 or len(ids) > self._max_input:
+            raise InvalidRequestError(
+                f"the prompt has {len(ids)} tokens, this model's context {self._context} with the answer",
+                code="context_length_exceeded",
+                param="messages",
+            )
+        wanted = request.sampling.max_tokens
+        keys = self._keys.keys(request.domain, ids) if self._keys is not None else []
+        return Prompt(request, room if wanted is None else min(wanted, room), ids=ids, keys=keys)
+
+    def _embedding(self, request: GenerationRequest, tokenizer: Tokenizer) -> Prompt:
+        if not request.inputs:
+            raise InvalidRequestError("there is no input", param="input")
+        inputs: list[tuple[int, ...]] = []
+        longest = CHARACTERS_PER_TOKEN * self._max_input
+        for number, given in enumerate(request.inputs):
+            item = given
+            if isinstance(item, str):
+                if len(item) > longest:
+                    if not request.truncate:
+                        raise InvalidRequestError(
+                            f"input {number} has {len(item)} characters, too many for {self._max_input} tokens",
+                            code="context_length_exceeded",
+                            param="input",
+                        )
+                    item = item[:longest]
+                ids = tuple(tokenizer.encode(item))
+                self._check_ids(ids, "input")
+            else:
+                self._check_ids(item, "input")
+                ids = tuple(item)
+            if not ids:
+                raise InvalidRequestError(f"input {number} is empty", param="input")
+            if len(ids) > self._max_input:
+                if not request.truncate:
+                    raise InvalidRequestError(
+                        f"input {number} has {len(ids)} tokens, this model takes {self._max_input}",
+                        code="context_length_exceeded",
+                        param="input",
+                    )
+                limit = self._max_input
+                ids = tuple(tokenizer.encode(item, limit)) if isinstance(item, str) else ids[:limit]
+            inputs.append(ids)
+        return Prompt(request, 0, inputs=tuple(inputs))
+
+    def _check_ids(self, ids: Sequence[int], param: str) -> None:
+        if ids and not 0 <= min(ids) <= max(ids) < self._vocab_size:
+            token = next(token for token in ids if not 0 <= token < self._vocab_size)
+            raise InvalidRequestError(f"token id {token} is not in the model's vocabulary", param=param)
+
+
+def recommended_sampling(folder: Path) -> dict[str, float]:
+    """Return what the model's own generation_config.json says of sampling; empty without one."""
+    path = folder / "generation_config.json"
+    stated = json.loads(path.read_text()) if path.is_file() else {}
+    return {name: stated[name] for name in SAMPLING_FIELDS if isinstance(stated.get(name), int | float)}
+
+
+def _check_sampling(sampling: SamplingParams) -> None:
+    """Raise `InvalidRequestError` for what a sampler can't use; comparisons are written so that NaN fails them."""
+    for name, fits in (
+        ("max_tokens", sampling.max_tokens is None or sampling.max_tokens >= 1),
+        ("temperature", 0.0 <= sampling.temperature < math.inf),
+        ("top_p", 0.0 < sampling.top_p <= 1.0),
+        ("top_k", sampling.top_k >= 0),
+        ("min_p", 0.0 <= sampling.min_p <= 1.0),
+        # Each token's text is held against each of them, in the thread that all requests share.
+        ("stop", len(sampling.stop) <= MOST_STOPS and all(len(stop) <= LONGEST_STOP for stop in sampling.stop)),
+    ):
+        if not fits:
+            raise InvalidRequestError(f"{name} is out of range", param=name)
