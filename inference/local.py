@@ -144,11 +144,11 @@ class LocalEngine:
             raise InvalidRequestError("this engine has no tokenizer: it takes prompts in ids")
         return self._preparer.prepare(request, tokenizer)
 
-    def submit(self, prompt: Prompt, allowance: int | None = None, last: bool = True) -> None:
+    def submit(self, prompt: Prompt, allowance: int | None = None, is_final: bool = True) -> None:
         """Let a prepared request wait for its turn; raise what `BaseScheduler.submit` raises.
 
         It pauses after `allowance` output tokens (None: all it may generate) until `extend` permits more, or ends
-        there with `last`.
+        there with `is_final`.
         """
         request = prompt.request
         if request.kind is Kind.EMBEDDING and self._encoding is not None:
@@ -165,7 +165,7 @@ class LocalEngine:
                 prompt=prompt.ids,
                 max_output=prompt.max_output,
                 allowance=prompt.max_output if allowance is None else allowance,
-                last=last,
+                is_final=is_final,
                 weight=request.weight,
                 sampling=request.sampling,
                 seed=secrets.randbits(64) if seed is None else seed & (2**64 - 1),
@@ -175,10 +175,10 @@ class LocalEngine:
         if self.tokenizer is not None:
             self._streams[request.id] = TextStream(self.tokenizer.decode, prompt.ids, request.sampling.stop)
 
-    def extend(self, request_id: str, allowance: int, last: bool) -> None:
-        """Permit `allowance` output tokens in all; with `last`, no more will come. Unknown requests: no effect."""
+    def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
+        """Permit `allowance` output tokens in all; with `is_final`, no more will come. Unknown requests: no effect."""
         for scheduler in self.schedulers:
-            scheduler.extend(request_id, allowance, last)
+            scheduler.extend(request_id, allowance, is_final)
 
     def cancel(self, request_id: str) -> None:
         """End a request with the next output. Ended and unknown requests: no effect."""

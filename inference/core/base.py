@@ -72,8 +72,8 @@ class BaseScheduler(ABC, Generic[T]):
         self._live[request.request_id] = request
 
     @abstractmethod
-    def extend(self, request_id: str, allowance: int, last: bool) -> None:
-        """Permit `allowance` output tokens in all (never fewer than before); with `last`, no more will come."""
+    def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
+        """Permit `allowance` output tokens in all (never fewer than before); with `is_final`, no more will come."""
 
     def cancel(
         self,

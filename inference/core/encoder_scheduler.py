@@ -66,7 +66,7 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
         self._retries: deque[tuple[EncodeTask, int]] = deque()
         self._retried: StepPlan | None = None  # the last step that ran one input again, alone
 
-    def extend(self, request_id: str, allowance: int, last: bool) -> None:
+    def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
         """No effect: an embedding has no output tokens."""
 
     def plan(self) -> StepPlan | None:

@@ -4,7 +4,7 @@
                   ▲                                      │  │  ▲                                               ▲
                   ├───── preempted: front of its line ───┘  │  │ extended                                      │
                   │                                         ▼  │                                               │
-                  └── extended after it was preempted ──── PAUSED ───── last, or `pause_seconds` went by ──────┘
+                  └── extended after it was preempted ──── PAUSED ───── final, or `pause_seconds` went by ─────┘
 
     loop:  plan() ──▶ run it ──▶ commit(plan, result)     tokens accepted, full blocks published, ends noticed
                          └─────▶ abandon(plan, error)     as if never planned; its rows run alone next
@@ -41,8 +41,8 @@ class Scheduler(BaseScheduler[Sequence]):
         self.config = config
         self._planner = Planner(config, keys, self.room, clock)
 
-    def extend(self, request_id: str, allowance: int, last: bool) -> None:
-        """Permit `allowance` output tokens in all (never fewer than before); with `last`, no more will come.
+    def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
+        """Permit `allowance` output tokens in all (never fewer than before); with `is_final`, no more will come.
 
         A request that paused goes on, or ends here when it was the last word. Ended and unknown requests: no effect.
         """
@@ -50,11 +50,11 @@ class Scheduler(BaseScheduler[Sequence]):
         if seq is None:
             return
         seq.allowance = max(seq.allowance, allowance)
-        seq.last = last
+        seq.is_final = is_final
         if seq.status is Status.PAUSED:
             if seq.output < seq.allowance:
                 self._planner.resume(seq)
-            elif seq.last:
+            elif seq.is_final:
                 self._end(seq, Ending(FinishReason.ALLOWANCE))
 
     def plan(self) -> StepPlan | None:
@@ -196,7 +196,7 @@ class Scheduler(BaseScheduler[Sequence]):
         if seq.output >= seq.max_output:
             seq.ending = Ending(FinishReason.LENGTH)
         elif seq.output >= seq.allowance:
-            if seq.last:
+            if seq.is_final:
                 seq.ending = Ending(FinishReason.ALLOWANCE)
             else:
                 seq.status = Status.PAUSED

@@ -32,7 +32,7 @@ class Sequence:
     """A generation: what the worker submits, and what its scheduler knows about it.
 
     The worker sets the first group of fields; `max_output` is the most tokens it may generate, `allowance` how many
-    of them are permitted so far, and with `last` no more will be. `keys` may be given as hashed when the prompt was
+    of them are permitted so far, and with `is_final` no more will be. `keys` may be given as hashed when the prompt was
     prepared (`PrefixKeys.keys`). The rest is the scheduler's: `computed` counts the tokens whose KV a committed step
     wrote and chases `known`, the prompt and what was generated; `scheduled` runs ahead of it by what is in flight.
     """
@@ -43,7 +43,7 @@ class Sequence:
     prompt: tuple[int, ...]
     max_output: int
     allowance: int
-    last: bool = False
+    is_final: bool = False
     weight: int = 1000
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int = 0

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from inference.core.fairness import FairQueue
 from inference.errors import EngineError, OverloadedError
 from inference.protocol import Prepare
+from inference.text.prepare import Prompt
 from inference.types import GenerationRequest
-from inference.worker.deployment import Deployment, Prompt
+from inference.worker.deployment import Deployment
 
 SHORT_BYTES = 4096  # a Prepare frame up to here encodes in a few milliseconds at most: the reader thread does it
 MOST_BYTES = 64 * 1024 * 1024

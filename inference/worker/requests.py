@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from inference.text.stream import TextStream
+from inference.text.prepare import Prompt
 from inference.types import Usage
-from inference.worker.deployment import Deployment, Prompt, Scheduling
+from inference.worker.deployment import Deployment
 
 
 @dataclass(slots=True, eq=False)
@@ -22,8 +22,6 @@ class Request:
     is_final: bool
     usage: Usage = field(default_factory=Usage)
     begun: bool = False
-    text: TextStream | None = None
-    scheduler: Scheduling | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from typing import Any
 import zmq
 
 from inference.protocol import UNNUMBERED, Fatal, FromWorker, Inbound, encode, numbered, worker_inbound
-from inference.worker.deployment import Deployment, Prompt
+from inference.text.prepare import Prompt
+from inference.worker.deployment import Deployment
 from inference.worker.requests import Request
 
 

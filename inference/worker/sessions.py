@@ -43,8 +43,9 @@ from inference.protocol import (
     refusal_of,
     worker_inbound,
 )
+from inference.text.prepare import Prompt
 from inference.types import EngineInfo, Evidence, Health, Running
-from inference.worker.deployment import Deployment, Prompt
+from inference.worker.deployment import Deployment
 from inference.worker.prompts import SHORT_BYTES, PromptCall, PromptQueue, PromptResult, prompt_of
 from inference.worker.record import Record
 from inference.worker.requests import CancelCommand, Command, DrainCommand, ExtendCommand, Request, SubmitCommand

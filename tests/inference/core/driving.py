@@ -108,7 +108,7 @@ class Bench:
         *,
         tenant: str = "a",
         allowance: int = 1000,
-        last: bool = False,
+        is_final: bool = False,
         weight: int = 1000,
         sampling: SamplingParams | None = None,
         domain: str | None = None,
@@ -121,7 +121,7 @@ class Bench:
             prompt=ids,
             max_output=max_output,
             allowance=allowance,
-            last=last,
+            is_final=is_final,
             weight=weight,
             sampling=sampling or SamplingParams(),
         )

@@ -56,7 +56,7 @@ def test_a_stop_string_ends_with_its_token_counted():
 
 def test_allowance_with_the_last_word_ends_at_once():
     bench = Bench()
-    bench.submit("r", PROMPT, 10, allowance=3, last=True)
+    bench.submit("r", PROMPT, 10, allowance=3, is_final=True)
     bench.run()
     end = bench.end("r")
     assert (end.reason, end.usage.output) == (FinishReason.ALLOWANCE, 3)
@@ -65,7 +65,7 @@ def test_allowance_with_the_last_word_ends_at_once():
 
 def test_reaching_max_output_is_length_even_at_the_allowance():
     bench = Bench()
-    bench.submit("r", PROMPT, 3, allowance=3, last=False)
+    bench.submit("r", PROMPT, 3, allowance=3, is_final=False)
     bench.run()
     assert bench.end("r").reason is FinishReason.LENGTH
 
@@ -78,13 +78,13 @@ def test_a_paused_row_keeps_its_blocks_goes_on_when_extended_and_never_overruns(
     assert bench.scheduler.stats().kv_used > 0
     assert bench.scheduler.next_deadline() == 2.0
     assert bench.stories["r"].tokens == SAID[:2]
-    bench.scheduler.extend("r", 5, last=False)
-    bench.scheduler.extend("r", 5, last=False)
-    bench.scheduler.extend("r", 1, last=False)
+    bench.scheduler.extend("r", 5, is_final=False)
+    bench.scheduler.extend("r", 5, is_final=False)
+    bench.scheduler.extend("r", 1, is_final=False)
     assert bench.scheduler.next_deadline() is None
     bench.run()
     assert bench.stories["r"].tokens == SAID[:5]
-    bench.scheduler.extend("r", 10, last=True)
+    bench.scheduler.extend("r", 10, is_final=True)
     bench.run()
     assert bench.stories["r"].tokens == SAID
     assert bench.end("r").reason is FinishReason.LENGTH
@@ -123,7 +123,7 @@ def test_the_last_word_ends_a_paused_row_with_nothing_more():
     bench = Bench()
     bench.submit("r", PROMPT, 10, allowance=2)
     bench.run()
-    bench.scheduler.extend("r", 2, last=True)
+    bench.scheduler.extend("r", 2, is_final=True)
     bench.listen(bench.scheduler.take_outputs())
     assert bench.end("r").reason is FinishReason.ALLOWANCE
     assert settled(bench)
@@ -232,7 +232,7 @@ def test_nobody_is_preempted_for_a_step_while_another_is_in_flight():
     bench.run()
     bench.submit("b", [2] * 8, 4, tenant="b")
     first = bench.plan()
-    bench.scheduler.extend("a", 8, last=True)  # it has to grow, and only b could make room
+    bench.scheduler.extend("a", 8, is_final=True)  # it has to grow, and only b could make room
     second = bench.plan()
     assert first
     assert second

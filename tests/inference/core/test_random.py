@@ -55,23 +55,29 @@ class SchedulerMachine(RuleBasedStateMachine):
         own=st.lists(st.integers(0, 2), min_size=1, max_size=6),
         max_output=st.integers(1, 12),
         allowance=st.integers(1, 12),
-        last=st.booleans(),
+        is_final=st.booleans(),
         weight=st.sampled_from([500, 1000, 3000]),
     )
-    def submit(self, *, tenant, shared, own, max_output, allowance, last, weight):
+    def submit(self, *, tenant, shared, own, max_output, allowance, is_final, weight):
         name = f"r{len(self.names)}"
         try:
             self.bench.submit(
-                name, [*range(shared), *own], max_output, tenant=tenant, allowance=allowance, last=last, weight=weight
+                name,
+                [*range(shared), *own],
+                max_output,
+                tenant=tenant,
+                allowance=allowance,
+                is_final=is_final,
+                weight=weight,
             )
         except (InvalidRequestError, OverloadedError):
             return
         self.names.append(name)
 
     @precondition(lambda self: self.names)
-    @rule(data=st.data(), allowance=st.integers(1, 14), last=st.booleans())
-    def extend(self, data, allowance, last):
-        self.bench.scheduler.extend(data.draw(st.sampled_from(self.names[-6:])), allowance, last)
+    @rule(data=st.data(), allowance=st.integers(1, 14), is_final=st.booleans())
+    def extend(self, data, allowance, is_final):
+        self.bench.scheduler.extend(data.draw(st.sampled_from(self.names[-6:])), allowance, is_final)
 
     @precondition(lambda self: self.names)
     @rule(data=st.data(), reason=st.sampled_from([FinishReason.CANCELLED, FinishReason.STOP]))

@@ -180,7 +180,7 @@ def test_a_paused_sequence_is_the_first_victim_and_comes_back():
     bench.run(until=lambda: bench.scheduler.stats().preemptions > 0)
     paused = bench.scheduler._live["paused"]
     assert not paused.blocks
-    bench.scheduler.extend("paused", 8, last=True)
+    bench.scheduler.extend("paused", 8, is_final=True)
     bench.run()
     assert bench.stories["paused"].tokens == continuation(range(8), 8)
     assert bench.end("other").reason is FinishReason.LENGTH
@@ -215,7 +215,7 @@ def test_a_newcomer_turns_a_paused_sequence_out_of_the_last_slot():
     bench.run()
     bench.submit("new", 4, 2, tenant="b")
     bench.run(until=lambda: bool(bench.stories["new"].finished))
-    bench.scheduler.extend("paused", 8, last=False)
+    bench.scheduler.extend("paused", 8, is_final=False)
     bench.run()
     assert bench.stories["paused"].tokens == continuation(range(4), 8)
 
@@ -227,7 +227,7 @@ def test_who_was_paused_and_lost_its_row_goes_before_its_tenants_others():
     bench.submit("new", [1] * 4, 3)
     bench.submit("next", [2] * 4, 3)
     bench.step()
-    bench.scheduler.extend("paused", 8, last=False)
+    bench.scheduler.extend("paused", 8, is_final=False)
     bench.run(until=lambda: bool(bench.stories["paused"].finished))
     assert bench.begun == ["paused", "new"]
 

@@ -12,9 +12,10 @@ import pytest
 
 from inference.errors import EngineError, OverloadedError
 from inference.protocol import Prepare, Renew
+from inference.text.prepare import Prompt
 from inference.types import GenerationRequest
 from inference.worker import prompts
-from inference.worker.deployment import Deployment, Prompt
+from inference.worker.deployment import Deployment
 from inference.worker.process import Outbox
 from inference.worker.prompts import SHORT_BYTES, PromptCall, PromptQueue, PromptResult
 from inference.worker.session import Session

@@ -85,8 +85,8 @@ class Bench:
         self.loop._read_inbox(block=False)
         busy = False
         for engine in self.loop._deployments:
-            for scheduler in engine.schedulers:
-                busy = self.loop._step(engine, scheduler) or busy
+            busy = self.loop._step(engine.engine) or busy
+            for scheduler in engine.engine.schedulers:
                 if isinstance(scheduler, Scheduler):
                     scheduler.check()
         self.loop._check_drains()
@@ -250,7 +250,7 @@ def test_a_text_that_cannot_be_decoded_fails_its_request(bench: Bench, monkeypat
                 raise ValueError("no such token")
             return super().decode(ids)
 
-    monkeypatch.setattr(engine, "tokenizer", Breaking())
+    monkeypatch.setattr(engine.engine, "tokenizer", Breaking())
     bad, good = bench.submit(engine, chat("ab!cd")), bench.submit(engine, chat("abcd"))
     bench.finish()
     finished = bench.end(bad)
@@ -308,7 +308,7 @@ def test_preempted_requests_answer_as_if_alone(bench: Bench) -> None:
     active = [bench.submit(engine, chat(answer)) for answer in answers]
     bench.finish()
     assert [bench.text(one) for one in active] == answers
-    scheduler = engine.schedulers[0]
+    scheduler = engine.engine.schedulers[0]
     assert isinstance(scheduler, Scheduler)
     assert scheduler.stats().preemptions > 0
 

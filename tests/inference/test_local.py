@@ -1,0 +1,86 @@
+"""The engine in process, as a person uses it from Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from inference import local
+from inference.architectures.fake import load_fake_model
+from inference.config import EngineConfig
+from inference.errors import InvalidRequestError
+from inference.execution.backend import LoadedModel
+from inference.local import LocalEngine
+from inference.text.byte_tokenizer import ByteTokenizer
+from inference.text.prepare import Prompt
+from inference.types import FinishReason, GenerationRequest, Usage
+from tests.inference.engine_contract import chat
+
+
+def load_fake(config: EngineConfig) -> LoadedModel:
+    return load_fake_model(EngineConfig("d", "fake", architecture="fake"))
+
+
+def test_the_documented_example_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference.architectures.load.load_model", load_fake)
+    monkeypatch.setattr("inference.text.tokenizer.FolderTokenizer", lambda _: ByteTokenizer())
+    assert local.__doc__ is not None
+    lines = local.__doc__.partition("worker:\n")[2].replace("print(answers)", "")
+    names: dict[str, Any] = {}
+    exec("\n".join(line.removeprefix("    ") for line in lines.splitlines()), names)
+    assert names["answers"] == {"a": "What is a ledger?", "b": "Name three rivers."}
+
+
+def engine(**config: Any) -> LocalEngine:
+    spec = EngineConfig("d", "fake", **{"architecture": "fake", **config})
+    return LocalEngine(spec, load_fake_model(spec), ByteTokenizer(), clock=lambda: 0.0)
+
+
+def test_what_begins_is_told_before_it_runs_and_once() -> None:
+    served = engine(prefill_chunk=4)
+    begun: list[tuple[str, ...]] = []
+    request = chat("hello")
+    served.submit(served.prepare(request))
+    while served.unfinished:
+        served.step(lambda ids: begun.append((*ids, str(served.steps))))
+    assert begun == [(request.id, "0")]
+    assert served.steps > 3
+
+
+def test_a_stop_string_ends_within_its_step() -> None:
+    served = engine()
+    served.submit(served.prepare(chat("abcdef", stop=("cd",))))
+    outputs = []
+    while served.unfinished:
+        outputs += served.step()
+    assert "".join(output.text for output in outputs) == "ab"
+    finished = outputs[-1].finished
+    assert finished is not None
+    assert (finished.reason, finished.stop, served.steps) == (FinishReason.STOP, "cd", 4)
+
+
+def test_without_a_tokenizer_it_takes_ids_and_gives_no_text() -> None:
+    spec = EngineConfig("d", "fake", architecture="fake", options={"text": "xy"})
+    served = LocalEngine(spec, load_fake_model(spec))
+    with pytest.raises(InvalidRequestError, match="no tokenizer"):
+        served.prepare(chat("hi"))
+    served.submit(Prompt(GenerationRequest("r", "t", "d"), 2, ids=(1, 2, 3)))
+    outputs = []
+    while served.unfinished:
+        outputs += served.step()
+    assert [token for output in outputs for token in output.tokens] == list(b"xy")
+    assert "".join(output.text for output in outputs) == ""
+    assert outputs[-1].usage == Usage(input=3, output=2)
+
+
+def test_cancelled_requests_end_without_a_step() -> None:
+    served = engine()
+    for number in range(3):
+        served.submit(served.prepare(chat(f"text {number}")))
+    served.step()
+    served.cancel_all()
+    ended = served.take_outputs()
+    assert [output.finished.reason for output in ended if output.finished] == [FinishReason.CANCELLED] * 3
+    assert served.step() == []
+    assert (served.steps, served.unfinished, served.health().running) == (1, 0, 0)
