@@ -199,6 +199,10 @@ vars().update(env.email_url("SLUICE_EMAIL_URL", default="consolemail://"))
 SLUICE_SUPPORT_CONTACT = env.str("SLUICE_SUPPORT_CONTACT", default="")
 DEFAULT_FROM_EMAIL = env.str("SLUICE_EMAIL_FROM", default=f"sluice@{_base.hostname}")
 
+# Most that one tenant may have open.
+SLUICE_MOST_KEYS = env.int("SLUICE_MOST_KEYS", default=100)
+SLUICE_MOST_INVITATIONS = env.int("SLUICE_MOST_INVITATIONS", default=50)
+
 # Management API
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [

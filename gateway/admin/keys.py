@@ -24,9 +24,9 @@ class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subscrip
 
     scopes = forms.MultipleChoiceField(
         choices=[(scope, scope) for scope in keys.SCOPES],
-        required=False,
+        initial=keys.DEFAULT_SCOPES,
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
-        help_text="None chosen means all.",
+        help_text="“management” lets the key make keys of its project and read usage and wallet.",
     )
 
     class Meta:
@@ -55,7 +55,7 @@ class APIKeyAdmin(KeptAdmin):
         """Return what can be seen."""
         if obj is None:
             return ["name", "project", "scopes", "expires_at"]
-        shown = ["name", "tenant", "project", "shown", "scopes", "created_by", "created_at"]
+        shown = ["name", "tenant", "project", "shown", "scopes", "created_by", "parent", "created_at"]
         return [*shown, "expires_at", "revoked_at", "last_used_at"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[str]:
@@ -105,7 +105,7 @@ class APIKeyAdmin(KeptAdmin):
 
     @action(description="Revoke")
     def revoke(self, request: HttpRequest, queryset: QuerySet[APIKey]) -> None:
-        """Make these keys useless within a second."""
+        """Make these keys, and those that they made, useless within a second."""
         revoked = 0
         for key in queryset.select_related("tenant"):
             if keys.revoke_key(tenant=key.tenant, key=key):

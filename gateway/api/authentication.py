@@ -27,7 +27,7 @@ class KeyAuthentication(BaseAuthentication):
         key = found.filter(revoked_at=None, tenant__is_active=True, project__is_active=True).first()
         if key is None or (key.expires_at is not None and key.expires_at <= timezone.now()):
             raise AuthenticationFailed("This API key is unknown, revoked or expired.", code="invalid_api_key")
-        if key.scopes and "management" not in key.scopes:
+        if "management" not in key.scopes:
             raise PermissionDenied("This API key lacks the scope 'management'.", code="missing_scope")
         note_use(key=key)
         return AnonymousUser(), Access(tenant=key.tenant, role=KEY, key=key)

@@ -41,11 +41,13 @@ class KeySerializer(serializers.ModelSerializer[APIKey]):
 
 
 class NewKeySerializer(serializers.Serializer[Any]):
-    """What a new key needs. No `scopes` means all; no `project` the oldest."""
+    """What a new key needs. No `project` means that of the key that asks, or the oldest."""
 
     name = serializers.CharField(max_length=120)
     project = serializers.UUIDField(required=False)
-    scopes = serializers.ListField(child=serializers.ChoiceField(choices=keys.SCOPES), required=False, default=list)
+    scopes = serializers.ListField(
+        child=serializers.ChoiceField(choices=keys.SCOPES), required=False, default=["inference"], min_length=1
+    )
     expires_at = serializers.DateTimeField(required=False, allow_null=True, default=None)
 
 
@@ -68,11 +70,11 @@ class KeysView(ListModelMixin, TenantView):
     pagination_class = NewestFirst
 
     def get_queryset(self) -> QuerySet[APIKey]:
-        """Return the tenant's keys."""
-        return APIKey.objects.of(self.tenant)
+        """Return the tenant's keys, or those of the asking key's project."""
+        return self.access.keys()
 
     def get(self, request: Request) -> Response:
-        """List the keys, newest first, revoked ones included."""
+        """List the keys, newest first, revoked ones included. A key sees those of its own project."""
         return self.list(request)
 
     @extend_schema(
@@ -82,14 +84,17 @@ class KeysView(ListModelMixin, TenantView):
         responses={201: MadeKeySerializer},
     )
     def post(self, request: Request) -> Response:
-        """Make a key; its `secret` can't be had again."""
+        """Make a key; its `secret` can't be had again. A key made by a key is bounded by it and ends with it."""
         wanted = NewKeySerializer(data=request.data)
         wanted.is_valid(raise_exception=True)
         data = wanted.validated_data
         if not self.access.may_give_scopes(data["scopes"]):
-            message = 'Only owners and admins make management keys: set scopes to ["inference"].'
+            message = 'Only owners, admins and management keys make management keys: set scopes to ["inference"].'
             raise Refusal(403, "role_not_allowed", message, param="scopes")
+        by = self.access.key
         projects = Project.objects.of(self.tenant).filter(is_active=True).order_by("created_at", "id")
+        if by is not None:
+            projects = projects.filter(id=by.project_id)
         project = (projects.filter(id=data["project"]) if "project" in data else projects).first()
         if project is None:
             raise Refusal(400, "invalid_value", "No such project.", param="project")
@@ -100,6 +105,7 @@ class KeysView(ListModelMixin, TenantView):
             scopes=data["scopes"],
             expires_at=data["expires_at"],
             created_by=self.access.user,
+            parent=by,
         )
         answer = {**KeySerializer(key).data, "secret": secret}
         return Response(answer, status=status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
@@ -112,8 +118,8 @@ class KeyView(RetrieveModelMixin, TenantView):
     serializer_class = KeySerializer
 
     def get_queryset(self) -> QuerySet[APIKey]:
-        """Return the tenant's keys."""
-        return APIKey.objects.of(self.tenant)
+        """Return the tenant's keys, or those of the asking key's project."""
+        return self.access.keys()
 
     def get(self, request: Request, pk: str) -> Response:
         """Show the key."""
@@ -130,8 +136,8 @@ class KeyRevokeView(TenantView):
         operation_id="keys_revoke", summary="Revoke an API key", request=None, responses={200: KeySerializer}
     )
     def post(self, request: Request, pk: str) -> Response:
-        """Revoke the key: within a second no process takes it any more. Revoking twice changes nothing."""
-        key = get_object_or_404(APIKey.objects.of(self.tenant), pk=pk)
+        """Revoke the key and those that it made: within a second no process takes them any more."""
+        key = get_object_or_404(self.access.keys(), pk=pk)
         if not self.access.may_revoke(key):
             raise Refusal(403, "role_not_allowed", "Members revoke only the keys that they made.")
         keys.revoke_key(tenant=self.tenant, key=key)

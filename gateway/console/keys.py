@@ -45,7 +45,7 @@ class KeyLine:
     @property
     def scopes(self) -> str:
         """The key's scopes, in words."""
-        return ", ".join(self.key.scopes or keys.SCOPES)
+        return ", ".join(self.key.scopes)
 
 
 def key_lines(place: Place) -> list[KeyLine]:

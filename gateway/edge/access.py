@@ -30,7 +30,7 @@ async def principal_of(scope: Scope) -> Principal:
 
 def require_scope(principal: Principal) -> None:
     """Refuse (403) a key whose scopes leave out the use of models."""
-    if principal.scopes and INFERENCE not in principal.scopes:
+    if INFERENCE not in principal.scopes:
         raise Refusal(403, "missing_scope", f"This key lacks the scope '{INFERENCE}'.")
 
 

@@ -12,6 +12,11 @@ from gateway.models.scoping import TenantManager
 from gateway.models.tenancy import Membership, Project, Tenant, User
 
 
+def only_inference() -> list[str]:
+    """Return the scopes of a key that nobody asked more of."""
+    return ["inference"]
+
+
 class APIKey(models.Model):
     """A project's key. Only an HMAC of it is kept; `prefix` and `last_four` are what people see."""
 
@@ -22,7 +27,15 @@ class APIKey(models.Model):
     prefix = models.CharField(max_length=16)
     last_four = models.CharField(max_length=4)
     digest = models.CharField(max_length=64, unique=True, help_text="HMAC-SHA256 of the key, in hex.")
-    scopes = models.JSONField(default=list, help_text='"inference", "management"; empty means both.')
+    scopes = models.JSONField(default=only_inference, help_text='"inference", "management"; empty means none.')
+    parent = models.ForeignKey(
+        "self",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="children",
+        help_text="The key that made this one and bounds it; revoked together.",
+    )
     created_by = models.ForeignKey(User, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     created_at = models.DateTimeField(db_default=Now())
     expires_at = models.DateTimeField(null=True, blank=True)

@@ -19,7 +19,7 @@ class Principal:
     wallet: UUID
     api_key: UUID | None
     user: UUID | None
-    scopes: frozenset[str]  # empty means all
+    scopes: frozenset[str]  # of "inference" and "management"
     expires_at: datetime | None
     plan: str
     plan_version: UUID

@@ -182,7 +182,8 @@ def load_by_session(user: UUID, project: UUID) -> _Answer:
     row = _first(_with_terms(projects), "id", "is_active")
     if row is None:
         return _NO_MEMBER
-    return _principal(row, project=row["id"], project_is_active=row["is_active"], user=user)
+    scopes = frozenset({"inference"})  # what the roles above are for
+    return _principal(row, project=row["id"], project_is_active=row["is_active"], user=user, scopes=scopes)
 
 
 _KEY = ("id", "scopes", "expires_at", "revoked_at")
@@ -229,7 +230,7 @@ def _principal(
     project_is_active: bool,
     api_key: UUID | None = None,
     user: UUID | None = None,
-    scopes: frozenset[str] = frozenset(),
+    scopes: frozenset[str],
     expires_at: datetime | None = None,
 ) -> _Answer:
     if not row["tenant__is_active"]:

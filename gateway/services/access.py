@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from django.db.models import QuerySet
+
 from gateway.models import APIKey, Membership, Tenant, User
 
 Role = Membership.Role
@@ -29,14 +31,20 @@ class Access:
     user: User | None = None
     key: APIKey | None = None
 
+    def keys(self) -> QuerySet[APIKey]:
+        """Return the tenant's keys that may be seen: a key sees those of its own project."""
+        mine = APIKey.objects.of(self.tenant)
+        return mine if self.key is None else mine.filter(project=self.key.project_id)
+
     def may(self, capability: str) -> bool:
         """Return whether this role has `capability`, one of CAPABILITIES."""
         return self.role in CAPABILITIES[capability]
 
     def may_give_scopes(self, scopes: Iterable[str]) -> bool:
-        """Return whether a key with these scopes may be made: members can't make one that outranks them."""
-        wanted = set(scopes)
-        return self.role in CAPABILITIES["projects"] or wanted == {"inference"}
+        """Return whether a key with these scopes may be made: nobody makes one that outranks them."""
+        if self.key is not None:
+            return set(scopes) <= set(self.key.scopes)
+        return self.role in CAPABILITIES["projects"] or set(scopes) == {"inference"}
 
     def may_give_role(self, role: str) -> bool:
         """Return whether `role` may be given or taken away: only owners decide about owners."""
@@ -46,6 +54,8 @@ class Access:
         """Return whether `key` may be revoked: members revoke what they made."""
         if not self.may("keys"):
             return False
+        if self.key is not None:
+            return key.project_id == self.key.project_id
         return self.role != Role.MEMBER or (self.user is not None and key.created_by_id == self.user.id)
 
 

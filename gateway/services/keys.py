@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from django.conf import settings
+from django.db import transaction
+from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -18,6 +20,7 @@ from gateway.models import APIKey, Project, Tenant, User
 
 SECRET_PREFIX = "sk-sluice-"  # noqa: S105 - what secret scanners look for, not a secret
 SCOPES = ("inference", "management")
+DEFAULT_SCOPES = ("inference",)
 _SHOWN = len(SECRET_PREFIX) + 4
 _USE_RESOLUTION = timedelta(minutes=1)
 
@@ -33,29 +36,36 @@ def _mac_key(secret_key: str) -> bytes:
     return hashlib.sha256(f"gateway.services.keys{secret_key}".encode()).digest()
 
 
+@transaction.atomic
 def create_key(
     *,
     tenant: Tenant,
     project: Project,
     name: str,
-    scopes: Iterable[str] = (),
+    scopes: Iterable[str] = DEFAULT_SCOPES,
     expires_at: datetime | None = None,
     created_by: User | None = None,
+    parent: APIKey | None = None,
 ) -> tuple[APIKey, str]:
     """Return a new key of `project` and its secret of 256 random bits, which cannot be had again.
 
-    No scopes means all. Raises ServiceError naming the field that is wrong.
+    A key made by another one, its `parent`, is of that one's project, has none but its scopes, and ends with it at the
+    latest. Raises ServiceError naming the field that is wrong, or if the tenant has as many keys as it may.
     """
     wanted = sorted(set(scopes))
     unknown = [scope for scope in wanted if scope not in SCOPES]
     if not name.strip():
         raise ServiceError("name", "A key needs a name.")
-    if unknown:
-        raise ServiceError("scopes", f"Unknown scope {unknown[0]!r}: choose from {', '.join(SCOPES)}.")
+    if unknown or not wanted:
+        message = f"Unknown scope {unknown[0]!r}" if unknown else "A key needs a scope"
+        raise ServiceError("scopes", f"{message}: choose from {', '.join(SCOPES)}.")
     if project.tenant_id != tenant.id or not project.is_active:
         raise ServiceError("project", "No such project.")
     if expires_at is not None and expires_at <= timezone.now():
         raise ServiceError("expires_at", "The expiry must be in the future.")
+    _keep_below_the_most(tenant)
+    if parent is not None:
+        expires_at = _bounded(parent, project, wanted, expires_at)
     secret = SECRET_PREFIX + secrets.token_urlsafe(32)
     key = APIKey(
         tenant=tenant,
@@ -65,12 +75,43 @@ def create_key(
         last_four=secret[-4:],
         digest=digest_of(secret),
         scopes=wanted,
+        parent=parent,
         created_by=created_by,
         expires_at=expires_at,
     )
     key.save(force_insert=True)
     key.refresh_from_db(fields=["created_at"], from_queryset=APIKey.objects.of(tenant))
     return key, secret
+
+
+def _keep_below_the_most(tenant: Tenant) -> None:
+    """Refuse one more key where the tenant has the most; its row's lock keeps two from passing as the last one."""
+    Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
+    works = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
+    most = settings.SLUICE_MOST_KEYS
+    if APIKey.objects.of(tenant).filter(works, revoked_at=None).count() >= most:
+        raise ServiceError("", f"This tenant has {most} active keys, the most it may have: revoke one first.")
+
+
+def _bounded(parent: APIKey, project: Project, scopes: list[str], expires_at: datetime | None) -> datetime | None:
+    """Return when a key made by `parent` ends; refuse what the parent itself may not.
+
+    The parent's row is locked, so that it can't be revoked without its new child.
+    """
+    now = timezone.now()
+    mine = (
+        APIKey.objects.of(parent.tenant).select_for_update(of=("self",)).filter(id=parent.id, revoked_at=None).first()
+    )
+    if mine is None or (mine.expires_at is not None and mine.expires_at <= now):
+        raise ServiceError("", "The key that asks was revoked or has expired.")
+    if project.id != mine.project_id:
+        raise ServiceError("project", "A key makes keys of its own project only.")
+    more = sorted(set(scopes) - set(mine.scopes))
+    if more:
+        raise ServiceError("scopes", f"A key gives no scope that it lacks: {', '.join(more)}.")
+    if mine.expires_at is not None and expires_at is not None and expires_at > mine.expires_at:
+        raise ServiceError("expires_at", f"A key makes none that outlives it: it ends {mine.expires_at.isoformat()}.")
+    return expires_at or mine.expires_at
 
 
 def note_use(*, key: APIKey) -> None:
@@ -80,10 +121,19 @@ def note_use(*, key: APIKey) -> None:
         APIKey.objects.of(key.tenant).filter(id=key.id).update(last_used_at=now)
 
 
+@transaction.atomic
 def revoke_key(*, tenant: Tenant, key: APIKey) -> bool:
-    """Make `key` useless from now on (within a second in every process); False if it was revoked already."""
+    """Make `key`, and every key that it made, useless from now on (within a second in every process).
+
+    Return False if it was revoked already.
+    """
     if key.tenant_id != tenant.id:
         raise ServiceError("key", "No such key.")
-    changed = APIKey.objects.of(tenant).filter(id=key.id, revoked_at=None).update(revoked_at=Now())
-    key.refresh_from_db(fields=["revoked_at"], from_queryset=APIKey.objects.of(tenant))
+    mine = APIKey.objects.of(tenant)
+    changed = mine.filter(id=key.id, revoked_at=None).update(revoked_at=Now())
+    above = [key.id]
+    while above:
+        above = list(mine.filter(parent__in=above).values_list("id", flat=True))
+        mine.filter(id__in=above, revoked_at=None).update(revoked_at=Now())
+    key.refresh_from_db(fields=["revoked_at"], from_queryset=mine)
     return changed == 1

@@ -35,6 +35,7 @@ def invite_member(*, tenant: Tenant, email: str, role: str = Role.MEMBER) -> tup
     token = new_token()
     with transaction.atomic():
         Invitation.objects.of(tenant).filter(email=email, accepted_at=None).delete()
+        _keep_below_the_most(tenant)
         invitation = Invitation(
             tenant=tenant,
             email=email,
@@ -45,6 +46,15 @@ def invite_member(*, tenant: Tenant, email: str, role: str = Role.MEMBER) -> tup
         )
         invitation.save(force_insert=True)
     return invitation, settings.SLUICE_BASE_URL.rstrip("/") + reverse("invitation-open", args=[token])
+
+
+def _keep_below_the_most(tenant: Tenant) -> None:
+    """Refuse one more invitation where the tenant has the most; its row's lock keeps two from passing as the last."""
+    Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
+    most = settings.SLUICE_MOST_INVITATIONS
+    if Invitation.objects.of(tenant).filter(accepted_at=None, expires_at__gt=timezone.now()).count() >= most:
+        message = f"This tenant has {most} open invitations, the most it may have: wait until some are taken up."
+        raise ServiceError("", message)
 
 
 def send_invitation(*, invitation: Invitation, address: str) -> None:

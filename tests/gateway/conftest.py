@@ -48,7 +48,9 @@ def make_party(slug: str) -> Party:
     membership = members.accept_invitation(
         token=made.invitation_address.rstrip("/").rpartition("/")[2], password=PASSWORD
     )
-    key, secret = keys.create_key(tenant=made.tenant, project=made.project, name="all", created_by=membership.user)
+    key, secret = keys.create_key(
+        tenant=made.tenant, project=made.project, name="all", scopes=keys.SCOPES, created_by=membership.user
+    )
     return Party(made.tenant, made.project, membership.user, membership, key, secret)
 
 

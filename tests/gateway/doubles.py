@@ -88,7 +88,7 @@ def make_principal(wallet=None, **terms):
         "wallet": wallet or uuid7(),
         "api_key": uuid7(),
         "user": None,
-        "scopes": frozenset(),
+        "scopes": frozenset({"inference"}),
         "expires_at": None,
         "plan": "business",
         "plan_version": uuid7(),

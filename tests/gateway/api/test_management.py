@@ -1,14 +1,17 @@
 import json
 import re
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 
 import pytest
+from django.apps import apps
 from django.core import mail
 from django.test import Client
 from django.utils import timezone
 
 from billing.models import CreditGrant, UsageRollup, Wallet
 from billing.services import credits as credit_services
+from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Membership, Project
 from gateway.services import keys, members
 from routing.models import Deployment, PublicModel, RouteRule, RouteTarget
@@ -156,6 +159,113 @@ def test_use_is_noted_to_the_minute(acme):
     assert APIKey.objects.of(acme.tenant).get().last_used_at >= noted
 
 
+# -- what a key may make
+
+
+def bearer(secret):
+    return {"authorization": f"Bearer {secret}"}
+
+
+def make(secret, **body):
+    return Client().post(
+        "/api/v1/keys/", json.dumps({"name": "child", **body}), content_type="application/json", headers=bearer(secret)
+    )
+
+
+def management_key(party, **more):
+    return keys.create_key(
+        tenant=party.tenant,
+        project=party.project,
+        name="manager",
+        scopes=["management"],
+        created_by=party.owner,
+        **more,
+    )
+
+
+def test_a_key_is_for_inference_unless_more_is_asked_for(acme):
+    made = send(acme, "post", "keys/", {"name": "plain"}).json()
+    assert made["scopes"] == ["inference"]
+    assert_error(Client().get("/api/v1/keys/", headers=bearer(made["secret"])), 403, "missing_scope")
+    assert_error(make(made["secret"]), 403, "missing_scope")
+    assert_error(send(acme, "post", "keys/", {"name": "none", "scopes": []}), 400, "invalid_value", "scopes")
+
+
+def test_a_key_gives_no_scope_that_it_lacks(acme):
+    _, secret = management_key(acme)
+    assert_error(make(secret, scopes=["inference"]), 403, "role_not_allowed", "scopes")
+    assert make(secret, scopes=["management"]).status_code == 201
+
+
+def test_a_key_of_three_seconds_leaves_none_that_lives_longer(acme):
+    end = timezone.now() + timedelta(seconds=3)
+    _, secret = management_key(acme, expires_at=end)
+    child = make(secret, scopes=["management"]).json()
+    assert datetime.fromisoformat(child["expires_at"]) == end
+    later = (end + timedelta(days=1)).isoformat()
+    assert_error(make(secret, scopes=["management"], expires_at=later), 400, "invalid_value", "expires_at")
+    grandchild = make(child["secret"], scopes=["management"]).json()
+    assert datetime.fromisoformat(grandchild["expires_at"]) == end
+
+
+def test_revoking_a_key_revokes_all_that_came_of_it(acme):
+    parent, secret = management_key(acme)
+    child = make(secret, scopes=["management"]).json()
+    grandchild = make(child["secret"], scopes=["management"]).json()
+    assert send(acme, "post", f"keys/{parent.id}/revoke/").status_code == 200
+    for one in (secret, child["secret"], grandchild["secret"]):
+        assert_error(Client().get("/api/v1/keys/", headers=bearer(one)), 401, "invalid_api_key")
+        assert_error(make(one, scopes=["management"]), 401, "invalid_api_key")
+
+
+def test_a_revoked_key_makes_none_in_the_same_breath(acme):
+    """Revoked between its authentication and the making: the parent's locked row says so."""
+    parent, _ = management_key(acme)
+    APIKey.objects.of(acme.tenant).filter(id=parent.id).update(revoked_at=timezone.now())
+    with pytest.raises(ServiceError, match="was revoked"):
+        keys.create_key(tenant=acme.tenant, project=acme.project, name="c", scopes=["management"], parent=parent)
+
+
+def test_a_key_of_one_project_neither_sees_nor_touches_anothers(acme):
+    second = Project.objects.create(tenant=acme.tenant, name="Second")
+    theirs, _ = keys.create_key(tenant=acme.tenant, project=second, name="theirs", created_by=acme.owner)
+    _, secret = management_key(acme)
+    client = Client(headers=bearer(secret))
+    listed = [row["id"] for row in client.get("/api/v1/keys/").json()["data"]]
+    assert str(theirs.id) not in listed
+    assert len(listed) == 2
+    assert_error(client.get(f"/api/v1/keys/{theirs.id}/"), 404, "not_found")
+    assert_error(client.post(f"/api/v1/keys/{theirs.id}/revoke/"), 404, "not_found")
+    assert_error(make(secret, scopes=["management"], project=str(second.id)), 400, "invalid_value", "project")
+    assert APIKey.objects.of(acme.tenant).get(id=theirs.id).revoked_at is None
+    assert acme.client().get(f"/api/v1/keys/{theirs.id}/").status_code == 200
+    with pytest.raises(ServiceError, match="its own project"):
+        keys.create_key(tenant=acme.tenant, project=second, name="c", parent=acme.key)
+
+
+def test_old_keys_without_scopes_keep_what_they_could_do(acme):
+    key, _ = keys.create_key(tenant=acme.tenant, project=acme.project, name="old")
+    APIKey.objects.of(acme.tenant).filter(id=key.id).update(scopes=[])
+    import_module("gateway.migrations.0003_explicit_scopes").name_all(apps, None)
+    assert APIKey.objects.of(acme.tenant).get(id=key.id).scopes == ["inference", "management"]
+
+
+def test_a_tenant_has_at_most_so_many_keys_and_invitations(acme, settings):
+    settings.SLUICE_MOST_KEYS = 2
+    assert send(acme, "post", "keys/", {"name": "second"}).status_code == 201
+    refused = send(acme, "post", "keys/", {"name": "third"})
+    assert_error(refused, 400, "invalid_value")
+    assert "2 active keys" in refused.json()["error"]["message"]
+    APIKey.objects.of(acme.tenant).filter(name="second").update(expires_at=timezone.now())
+    assert send(acme, "post", "keys/", {"name": "third"}).status_code == 201
+    settings.SLUICE_MOST_INVITATIONS = 1
+    client = acme.client()
+    assert post(client, "members/", {"email": "a@acme.example"}).status_code == 201
+    assert_error(post(client, "members/", {"email": "b@acme.example"}), 400, "invalid_value")
+    assert post(client, "members/", {"email": "a@acme.example"}).status_code == 201
+    assert [letter.to for letter in mail.outbox] == [["a@acme.example"]] * 2
+
+
 # -- sessions and roles
 
 
@@ -193,7 +303,8 @@ def test_header_picks_the_tenant(acme, other):
 
 def test_member_makes_inference_keys_only_and_revokes_only_own(acme):
     client = role_client(acme, "member")
-    assert_error(post(client, "keys/", {"name": "k"}), 403, "role_not_allowed", "scopes")
+    body = {"name": "k", "scopes": ["management"]}
+    assert_error(post(client, "keys/", body), 403, "role_not_allowed", "scopes")
     made = post(client, "keys/", {"name": "k", "scopes": ["inference"]})
     assert made.status_code == 201
     assert_error(post(client, f"keys/{acme.key.id}/revoke/", {}), 403, "role_not_allowed")

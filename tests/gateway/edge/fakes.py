@@ -33,7 +33,7 @@ def principal(**changes: object) -> Principal:
         wallet=UUID(int=3),
         api_key=UUID(int=4),
         user=None,
-        scopes=frozenset(),
+        scopes=frozenset({"inference"}),
         expires_at=None,
         plan="free",
         plan_version=UUID(int=5),

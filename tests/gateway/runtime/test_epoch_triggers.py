@@ -61,7 +61,7 @@ BUMPING = [
     ("user", "is_active", False),
     ("key", "revoked_at", timezone.now()),
     ("key", "expires_at", timezone.now()),
-    ("key", "scopes", ["inference"]),
+    ("key", "scopes", ["management"]),
     ("membership", "role", "owner"),
     ("membership", "is_active", False),
     ("plan", "is_offered", False),
