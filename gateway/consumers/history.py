@@ -14,7 +14,7 @@ MOST_CHARACTERS = 1_000_000
 Turns = tuple[Message, ...]
 
 
-class Memory:
+class History:
     """The conversations that ended in this socket's latest responses; the oldest are forgotten first."""
 
     def __init__(self, most_responses: int = MOST_RESPONSES, most_characters: int = MOST_CHARACTERS) -> None:

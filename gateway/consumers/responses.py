@@ -15,14 +15,16 @@ from channels.exceptions import StopConsumer
 from billing.ids import uuid7
 from gateway.consumers.callers import Caller, caller_of
 from gateway.consumers.caps import Doors
-from gateway.consumers.history import Memory
-from gateway.consumers.sender import Outlet
-from gateway.consumers.streams import Lane, Lanes
+from gateway.consumers.history import History
+from gateway.consumers.sender import EventSender
+from gateway.consumers.streams import Stream, Streams
+from gateway.edge.answer import relay
 from gateway.edge.http import Receive, Scope, Send, runtime_of
 from gateway.edge.response_events import Event, ResponseEvents
 from gateway.edge.wire.decode import decode, unsupported
 from gateway.edge.wire.limits import MAX_FRAME_BYTES
 from gateway.edge.wire.responses import ClientEvent, ResponseCancel, ResponseCreate
+from gateway.errors.faults import refusal_of
 from gateway.errors.refusal import Refusal, internal_error
 from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation, start_generation
@@ -36,6 +38,8 @@ USAGE_SECONDS = 0.2  # between two running counts
 
 GOING_AWAY = 1001
 TOO_BIG = 1009
+
+NO_EVENT = ClientEvent("")
 
 log = structlog.get_logger(__name__)
 
@@ -61,11 +65,11 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         self._caller: Caller = await caller_of(self.scope)
         self._doors.enter(self._caller.owner)
         self._ending.callback(self._doors.leave, self._caller.owner)
-        self._outlet = Outlet(self.send)
-        self._ending.callback(self._outlet.shut)
-        self._lanes = Lanes(self._runtime, self._respond)
-        self._ending.callback(self._lanes.close)
-        self._memory = Memory()
+        self._sender = EventSender(self.send)
+        self._ending.callback(self._sender.shut)
+        self._streams = Streams(self._runtime, self._respond)
+        self._ending.callback(self._streams.close)
+        self._history = History()
         self._quiet_since = self._opened_at = asyncio.get_running_loop().time()
         await self.send({"type": "websocket.accept"})
         self._clock = asyncio.create_task(self._watch_clock())
@@ -77,29 +81,28 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         frame = message.get("bytes") or (message.get("text") or "").encode()
         if len(frame) > MAX_FRAME_BYTES:
             text = f"A message is larger than {MAX_FRAME_BYTES // 1024} KiB."
-            await self._refuse(Refusal(413, "request_too_large", text), None)
-            await self._outlet.close(TOO_BIG)
+            await self._refuse(Refusal(413, "request_too_large", text))
+            await self._sender.close(TOO_BIG)
             return
-        stream_id: str | None = None
+        event = NO_EVENT
         try:
             event = decode(ClientEvent, frame)
-            stream_id = event.stream_id
             self._take(event, frame)
         except Refusal as refusal:
-            await self._refuse(refusal, stream_id)
+            await self._refuse(refusal, event)
 
     def _take(self, event: ClientEvent, frame: bytes) -> None:
         match event.type:
             case "response.create":
-                self._lanes.create(decode(ResponseCreate, frame), len(frame))
+                self._streams.create(decode(ResponseCreate, frame), len(frame))
             case "response.cancel":
                 cancel = decode(ResponseCancel, frame)
-                self._lanes.cancel(cancel.stream_id, cancel.response_id)
+                self._streams.cancel(cancel.stream_id, cancel.response_id)
             case other:
                 raise unsupported("type", f"there is no client event '{other}'")
 
-    async def _refuse(self, refusal: Refusal, stream_id: str | None) -> None:
-        await self._outlet.refuse(refusal, self.scope["request_id"], stream_id)
+    async def _refuse(self, refusal: Refusal, event: ClientEvent = NO_EVENT) -> None:
+        await self._sender.refuse(refusal, self.scope["request_id"], stream_id=event.stream_id, event_id=event.event_id)
 
     async def websocket_disconnect(self, message: dict[str, Any]) -> None:
         """End the consumer."""
@@ -107,53 +110,53 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
 
     # -- one response -------------------------------------------------------------------------------------------------
 
-    async def _respond(self, lane: Lane, request: ResponseCreate) -> None:
-        """Make one response and tell it on its lane; whatever goes wrong is told as an error event."""
+    async def _respond(self, stream: Stream, request: ResponseCreate) -> None:
+        """Make one response and tell it on its stream; whatever goes wrong is told as an error event."""
         request_id = uuid7()
         with request_bound(request_id):
             try:
-                await self._generate(lane, request, request_id)
-            except Refusal as refusal:
-                await self._outlet.refuse(refusal, request_id, lane.stream_id)
-            except Exception:
-                log.exception("unhandled", path=self.scope["path"])
-                lane.stop()
-                await self._outlet.refuse(internal_error(), request_id, lane.stream_id)
+                await self._generate(stream, request, request_id)
+            except Exception as error:
+                refusal = refusal_of(error)
+                if refusal is None:
+                    log.exception("unhandled", path=self.scope["path"])
+                    stream.stop()
+                    refusal = internal_error()
+                await self._sender.refuse(refusal, request_id, stream_id=stream.stream_id, event_id=request.event_id)
 
-    async def _generate(self, lane: Lane, request: ResponseCreate, request_id: UUID) -> None:
+    async def _generate(self, stream: Stream, request: ResponseCreate, request_id: UUID) -> None:
         principal = await self._caller.principal(request.metadata or {})
         turns = request.turns()
-        earlier = self._memory.turns_of(request.previous_response_id, principal.project)
+        earlier = self._history.turns_of(request.previous_response_id, principal.project)
         generation = await start_generation(self._runtime, principal, request.intent(turns, earlier), request_id)
-        lane.began(generation)
+        stream.began(generation)
         told = ResponseEvents(request, generation, with_account=self._caller.wants_account)
-        outcome = await self._relay(generation, told, lane.stream_id)
+        outcome = await self._tell(generation, told, stream.stream_id)
         if outcome.error is None:
             answer = Message("assistant", told.text)
-            self._memory.keep(told.response_id, principal.project, (*earlier, *turns, answer))
-        await self._tell(told.closing(outcome), lane.stream_id)
+            self._history.keep(told.response_id, principal.project, (*earlier, *turns, answer))
+        await self._send_all(told.closing(outcome), stream.stream_id)
 
-    async def _relay(self, generation: Generation, told: ResponseEvents, stream_id: str | None) -> Outcome:
+    async def _tell(self, generation: Generation, told: ResponseEvents, stream_id: str | None) -> Outcome:
         """Tell the response up to its last delta. Deltas that come quickly are joined: one frame for each painting."""
         loop = asyncio.get_running_loop()
         counted_at = float("-inf")
-        await self._tell(told.opening(), stream_id)
-        async with aclosing(generation.events()) as events:
-            async for item in events:
-                match item:
-                    case Outcome():
-                        return item
-                    case Delta(text=text, usage=usage) if text:
-                        await self._outlet.tell(told.delta(text), stream_id)
-                        if self._caller.wants_account and loop.time() - counted_at >= USAGE_SECONDS:
-                            counted_at = loop.time()
-                            await self._outlet.tell(told.usage(usage), stream_id)
-                        await asyncio.sleep(PAUSE_SECONDS)  # the mailbox joins what comes meanwhile
-        raise RuntimeError("the generation ended without an outcome")
 
-    async def _tell(self, events: Iterable[Event], stream_id: str | None) -> None:
+        async def send(delta: Delta) -> None:
+            nonlocal counted_at
+            await self._sender.send(told.delta(delta.text), stream_id)
+            if self._caller.wants_account and loop.time() - counted_at >= USAGE_SECONDS:
+                counted_at = loop.time()
+                await self._sender.send(told.usage(delta.usage), stream_id)
+            await asyncio.sleep(PAUSE_SECONDS)  # what comes meanwhile is joined into one delta
+
+        await self._send_all(told.opening(), stream_id)
+        async with aclosing(generation.events()) as events:
+            return await relay(events, send)
+
+    async def _send_all(self, events: Iterable[Event], stream_id: str | None) -> None:
         for event in events:
-            await self._outlet.tell(event, stream_id)
+            await self._sender.send(event, stream_id)
 
     # -- the end of an idle or old socket -----------------------------------------------------------------------------
 
@@ -161,15 +164,15 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         """Close the socket once it has been silent or open for too long, but never in the middle of a response."""
         loop = asyncio.get_running_loop()
         oldest = self._opened_at + LIFETIME_SECONDS
-        while (left := min(self._quiet_since + IDLE_SECONDS, oldest) - loop.time()) > 0 or not self._lanes.is_idle:
+        while (left := min(self._quiet_since + IDLE_SECONDS, oldest) - loop.time()) > 0 or not self._streams.is_idle:
             await asyncio.sleep(left)
-            if not self._lanes.is_idle:
-                await self._lanes.idle()
+            if not self._streams.is_idle:
+                await self._streams.idle()
                 self._quiet_since = loop.time()
         if loop.time() >= oldest:
             minutes = round(LIFETIME_SECONDS / 60)
             refusal = Refusal(
                 400, "websocket_connection_limit_reached", f"A connection lasts {minutes} minutes: open a new one."
             )
-            await self._refuse(refusal, None)
-        await self._outlet.close(GOING_AWAY)
+            await self._refuse(refusal)
+        await self._sender.close(GOING_AWAY)

@@ -1,4 +1,4 @@
-"""The way out of one websocket: whole events, each with its lane, and nothing after the end."""
+"""The way out of one websocket: whole events, each with its stream, and nothing after the end."""
 
 from __future__ import annotations
 
@@ -10,25 +10,29 @@ from gateway.edge.wire.errors import openai_error
 from gateway.errors.refusal import Refusal
 
 
-class Outlet:
+class EventSender:
     """Sends events while the socket is open; after `shut` it swallows them, since nobody reads."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._is_open = True
 
-    async def tell(self, event: dict[str, Any], stream_id: str | None) -> None:
-        """Send `event` on its lane."""
+    async def send(self, event: dict[str, Any], stream_id: str | None) -> None:
+        """Send `event` on its stream."""
         if self._is_open:
-            told = event if stream_id is None else {**event, "stream_id": stream_id}
-            await self._pass_on({"type": "websocket.send", "text": encode(told).decode()})
+            named = event if stream_id is None else {**event, "stream_id": stream_id}
+            await self._pass_on({"type": "websocket.send", "text": encode(named).decode()})
 
-    async def refuse(self, refusal: Refusal, request_id: UUID, stream_id: str | None) -> None:
-        """Send `refusal` as an error event."""
+    async def refuse(
+        self, refusal: Refusal, request_id: UUID, *, stream_id: str | None = None, event_id: str | None = None
+    ) -> None:
+        """Send `refusal` as an error event; `event_id` is what the client called the event that was wrong."""
         error = openai_error(refusal, request_id)["error"]
+        if event_id is not None:
+            error["event_id"] = event_id
         if refusal.headers:
             error["headers"] = refusal.headers
-        await self.tell({"type": "error", "status": refusal.status, "error": error}, stream_id)
+        await self.send({"type": "error", "status": refusal.status, "error": error}, stream_id)
 
     async def close(self, code: int) -> None:
         """Close the socket."""

@@ -1,4 +1,4 @@
-"""A socket's lanes: in each, responses are made one after the other; lanes run beside each other."""
+"""A socket's streams: in each, responses are made one after the other; streams run beside each other."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gateway.errors.refusal import Refusal
 from gateway.generation.generation import Generation
 from gateway.runtime.runtime import Runtime
 
-MOST_LANES = 16
+MOST_STREAMS = 16
 MOST_WAITING = 8
-MOST_WAITING_BYTES = 4 * 1024 * 1024  # in all lanes of a socket, as the client sent it
+MOST_WAITING_BYTES = 4 * 1024 * 1024  # in all streams of a socket, as the client sent it
 
-Work = Callable[["Lane", ResponseCreate], Awaitable[None]]
+Work = Callable[["Stream", ResponseCreate], Awaitable[None]]
 
 
 @dataclass(eq=False, slots=True)
-class Lane:
+class Stream:
     """One conversation of a socket: what waits and what runs."""
 
     stream_id: str | None
@@ -42,56 +42,56 @@ class Lane:
             self.generation.client_left()
 
 
-class Lanes:
-    """The lanes of one socket. `work` makes one response; it runs under the runtime's supervision."""
+class Streams:
+    """The streams of one socket. `work` makes one response; it runs under the runtime's supervision."""
 
     def __init__(self, runtime: Runtime, work: Work) -> None:
         self._runtime = runtime
         self._work = work
-        self._busy: dict[str | None, Lane] = {}
+        self._busy: dict[str | None, Stream] = {}
         self._waiting_bytes = 0
         self._is_closed = False
         self._idle = asyncio.Event()
         self._idle.set()
 
     def create(self, request: ResponseCreate, size: int) -> None:
-        """Make a response in its lane, after those that wait there; a Refusal (429) where too many do.
+        """Make a response in its stream, after those that wait there; a Refusal (429) where too many do.
 
         `size` is what the request counts as while it waits.
         """
-        lane = self._busy.get(request.stream_id)
-        if lane is not None:
-            if len(lane.waiting) >= MOST_WAITING:
-                raise _crowded(f"{MOST_WAITING} responses wait in this lane already.")
+        stream = self._busy.get(request.stream_id)
+        if stream is not None:
+            if len(stream.waiting) >= MOST_WAITING:
+                raise _crowded(f"{MOST_WAITING} responses wait in this stream already.")
             if self._waiting_bytes + size > MOST_WAITING_BYTES:
                 raise _crowded(f"{self._waiting_bytes} bytes of responses wait in this connection already.")
-            lane.waiting.append((request, size))
+            stream.waiting.append((request, size))
             self._waiting_bytes += size
             return
-        if len(self._busy) >= MOST_LANES:
-            raise _crowded(f"{MOST_LANES} lanes of this connection are busy already.")
-        lane = Lane(request.stream_id, deque([(request, 0)]))
-        self._busy[request.stream_id] = lane
+        if len(self._busy) >= MOST_STREAMS:
+            raise _crowded(f"{MOST_STREAMS} streams of this connection are busy already.")
+        stream = Stream(request.stream_id, deque([(request, 0)]))
+        self._busy[request.stream_id] = stream
         self._idle.clear()
-        self._runtime.supervise(self._run(lane))
+        self._runtime.supervise(self._run(stream))
 
     def cancel(self, stream_id: str | None, identifier: str | None) -> None:
-        """Stop what runs in the lane, or the response called `identifier`; harmless when it has ended."""
+        """Stop what runs in the stream, or the response called `identifier`; harmless when it has ended."""
         if identifier is None:
-            lane = self._busy.get(stream_id)
-            if lane is not None:
-                lane.stop()
+            stream = self._busy.get(stream_id)
+            if stream is not None:
+                stream.stop()
             return
-        for lane in self._busy.values():
-            if lane.generation is not None and response_id(lane.generation) == identifier:
-                lane.stop()
+        for stream in self._busy.values():
+            if stream.generation is not None and response_id(stream.generation) == identifier:
+                stream.stop()
 
     def close(self) -> None:
         """Stop everything and forget what waits; settling goes on without the socket."""
         self._is_closed = True
-        for lane in self._busy.values():
-            lane.waiting.clear()
-            lane.stop()
+        for stream in self._busy.values():
+            stream.waiting.clear()
+            stream.stop()
 
     @property
     def is_idle(self) -> bool:
@@ -102,18 +102,18 @@ class Lanes:
         """Return when nothing runs."""
         await self._idle.wait()
 
-    async def _run(self, lane: Lane) -> None:
+    async def _run(self, stream: Stream) -> None:
         try:
-            while lane.waiting:
-                request, size = lane.waiting.popleft()
+            while stream.waiting:
+                request, size = stream.waiting.popleft()
                 self._waiting_bytes -= size
-                lane.is_stopped = self._is_closed
+                stream.is_stopped = self._is_closed
                 try:
-                    await self._work(lane, request)
+                    await self._work(stream, request)
                 finally:
-                    lane.generation = None
+                    stream.generation = None
         finally:
-            del self._busy[lane.stream_id]
+            del self._busy[stream.stream_id]
             if not self._busy:
                 self._idle.set()
 

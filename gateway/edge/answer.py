@@ -1,22 +1,116 @@
-"""What the endpoints share between a generation and its client: the first event, failures, headers."""
+"""Answering with a generation, whole or as a stream; what differs between the APIs is a `Format` of four methods."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Protocol
 
 from billing.limits.headers import rate_headers
+from gateway.edge.disconnect import watching
+from gateway.edge.http import ClientLeftError, Receive, Send, send_json
+from gateway.edge.sse import EventStream
 from gateway.edge.wire.usage import credits_text
 from gateway.errors.refusal import Refusal
 from gateway.generation.events import GenerationEvent, Outcome
 from gateway.generation.generation import Generation
-from inference.types import FinishReason
+from inference.types import Delta, FinishReason, Vector
 
 HEAD_SECONDS = 10.0
 
 
-async def opened(generation: Generation, seconds: float = HEAD_SECONDS) -> AsyncGenerator[GenerationEvent, None]:
-    """Return the generation's events, after waiting up to `seconds` for the first of them.
+@dataclass(frozen=True, slots=True)
+class Output:
+    """All that a generation produced: text, or one vector (float32, little-endian) for each input, in their order."""
+
+    text: str
+    vectors: tuple[bytes, ...] = ()
+
+
+class WholeFormat(Protocol):
+    """One API's way to tell a generation that has ended well."""
+
+    def whole(self, output: Output, outcome: Outcome) -> object:
+        """Return the body of an answer without streaming."""
+        ...
+
+
+class Format(WholeFormat, Protocol):
+    """One API's way to tell a generation, piece by piece too; each piece is whole server-sent events."""
+
+    def opening(self) -> bytes:
+        """Return what comes before any text."""
+        ...
+
+    def delta(self, text: str) -> bytes:
+        """Return more text."""
+        ...
+
+    def closing(self, outcome: Outcome) -> bytes:
+        """Return the end: of an answer with its usage and end mark, or of a failure, which has no end mark."""
+        ...
+
+
+async def answer(generation: Generation, told: Format, receive: Receive, send: Send, *, stream: bool) -> None:
+    """Answer with `generation`, as a stream where that was asked for; a client that leaves stops it.
+
+    A generation that failed is raised as a Refusal, unless its stream has begun: then the failure is told there.
+    """
+    if not stream:
+        await answer_whole(generation, told, receive, send)
+        return
+    async with (
+        watching(receive, generation.client_left) as client,
+        aclosing(await _opened(generation, client)) as events,
+        EventStream(send, dict(rate_headers(generation.rate_states))) as body,
+    ):
+        await body.write(told.opening())
+        outcome = await relay(events, lambda delta: body.write(told.delta(delta.text)))
+        await client.stop()
+        if client.left:
+            raise ClientLeftError
+        await body.finish(told.closing(outcome))
+
+
+async def answer_whole(generation: Generation, told: WholeFormat, receive: Receive, send: Send) -> None:
+    """Answer with `generation` once it has ended, or raise the Refusal that it failed with."""
+    async with watching(receive, generation.client_left) as client, aclosing(generation.events()) as events:
+        output, outcome = await _collect(events)
+        await client.stop()
+    _raise_failure(outcome, client)
+    headers = {**dict(rate_headers(generation.rate_states)), **_credit_headers(outcome)}
+    await send_json(send, 200, told.whole(output, outcome), headers)
+
+
+async def relay(events: AsyncIterator[GenerationEvent], on_delta: Callable[[Delta], Awaitable[None]]) -> Outcome:
+    """Await `on_delta` for each piece of text and return the outcome."""
+    async for event in events:
+        match event:
+            case Delta(text=text) if text:
+                await on_delta(event)
+            case Outcome():
+                return event
+    raise RuntimeError("the generation ended without an outcome")
+
+
+async def _collect(events: AsyncIterator[GenerationEvent]) -> tuple[Output, Outcome]:
+    texts: list[str] = []
+    vectors: dict[int, bytes] = {}
+    async for event in events:
+        match event:
+            case Delta(text=text):
+                texts.append(text)
+            case Vector(index=index, data=data):
+                vectors[index] = data
+            case Outcome():
+                return Output("".join(texts), tuple(data for _, data in sorted(vectors.items()))), event
+    raise RuntimeError("the generation ended without an outcome")
+
+
+async def _opened(generation: Generation, client: watching) -> AsyncGenerator[GenerationEvent, None]:
+    """Return the generation's events, after waiting up to `HEAD_SECONDS` for the first of them.
 
     A generation that fails before anything else is raised as a Refusal, so that a stream which can't begin has the
     status of its failure. The caller closes the iterator.
@@ -24,19 +118,13 @@ async def opened(generation: Generation, seconds: float = HEAD_SECONDS) -> Async
     events = generation.events()
     first = asyncio.ensure_future(anext(events))
     try:
-        await asyncio.wait({first}, timeout=seconds)
+        await asyncio.wait({first}, timeout=HEAD_SECONDS)
         if first.done() and isinstance(outcome := first.result(), Outcome):
-            _raise_failure(outcome)
+            _raise_failure(outcome, client)
     except BaseException:
         await _end(first)
         raise
     return _resumed(first, events)
-
-
-def _raise_failure(outcome: Outcome) -> None:
-    failure = failure_of(outcome)
-    if failure is not None:
-        raise failure
 
 
 async def _resumed(
@@ -55,9 +143,17 @@ async def _end(first: asyncio.Future[GenerationEvent]) -> None:
     await asyncio.gather(first, return_exceptions=True)
 
 
+def _raise_failure(outcome: Outcome, client: watching) -> None:
+    if client.left:
+        raise ClientLeftError
+    failure = failure_of(outcome)
+    if failure is not None:
+        raise failure
+
+
 def failure_of(outcome: Outcome) -> Refusal | None:
     """The error that an outcome is for its client; None when it is an answer."""
-    headers = credit_headers(outcome)
+    headers = _credit_headers(outcome)
     if outcome.error is not None:
         fault = outcome.error
         status = 503 if fault.retryable or fault.code == "settlement_pending" else 500
@@ -69,17 +165,7 @@ def failure_of(outcome: Outcome) -> Refusal | None:
     return None
 
 
-def finish_of(outcome: Outcome) -> str:
-    """Chat Completions' `finish_reason`."""
-    return "stop" if outcome.reason is FinishReason.STOP else "length"
-
-
-def credit_headers(outcome: Outcome) -> dict[str, str]:
+def _credit_headers(outcome: Outcome) -> dict[str, str]:
     """What the request cost, for answers that have headers after it is known."""
     text = credits_text(outcome.charge)
     return {} if text is None else {"x-sluice-credits": text}
-
-
-def answer_headers(generation: Generation) -> dict[str, str]:
-    """What every answer of a generation says in its head: the rate limits after it was admitted."""
-    return dict(rate_headers(generation.rate_states))

@@ -37,7 +37,7 @@ def guarded(application: Application) -> Application:
             try:
                 await application({**scope, "request_id": request_id, "exchange": exchange}, receive, exchange.send)
             except ClientLeftError:
-                exchange.status = exchange.status or 499
+                exchange.status = 499
             except asyncio.CancelledError:
                 exchange.status = exchange.status or 499
                 raise

@@ -75,7 +75,7 @@ class ResponseEvents:
 
     def closing(self, outcome: Outcome) -> Iterator[Event]:
         """The message ends, then the response: completed, incomplete or failed."""
-        response = self.end(outcome)
+        response = self._ended(outcome)
         if response.status != "failed":
             text = self.text
             yield self._part_event("response.output_text.done", text=text, logprobs=[])
@@ -84,12 +84,12 @@ class ResponseEvents:
         kind = "incomplete" if response.status == "cancelled" else response.status
         yield self._event(f"response.{kind}", response=response)
 
-    def add(self, text: str) -> None:
-        """Take note of text that isn't told piece by piece."""
-        self._texts.append(text)
+    def whole(self, text: str, outcome: Outcome) -> Response:
+        """The response after its end, of which nothing was told before."""
+        self._texts = [text]
+        return self._ended(outcome)
 
-    def end(self, outcome: Outcome) -> Response:
-        """The response after its end."""
+    def _ended(self, outcome: Outcome) -> Response:
         response = self._response
         response.usage = response_usage(outcome.usage, outcome.charge)
         if self._with_account:

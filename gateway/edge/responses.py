@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from collections.abc import Iterable
 
 from gateway.edge.access import principal_of
-from gateway.edge.answer import answer_headers, credit_headers, failure_of, opened
-from gateway.edge.disconnect import watching
+from gateway.edge.answer import Output, answer
 from gateway.edge.http import (
     Receive,
     Scope,
@@ -17,15 +16,15 @@ from gateway.edge.http import (
     request_id_of,
     require_method,
     runtime_of,
-    send_json,
 )
-from gateway.edge.response_events import ResponseEvents
-from gateway.edge.sse import EventStream, event
+from gateway.edge.response_events import Event, ResponseEvents
+from gateway.edge.sse import event
+from gateway.edge.wire.common import TASK_HEADER
 from gateway.edge.wire.decode import decode, unsupported
+from gateway.edge.wire.response_object import Response
 from gateway.edge.wire.responses import ResponseRequest
 from gateway.generation.events import Outcome
-from gateway.generation.generation import Generation, start_generation
-from inference.types import Delta
+from gateway.generation.generation import start_generation
 
 
 async def responses(scope: Scope, receive: Receive, send: Send) -> None:
@@ -37,44 +36,34 @@ async def responses(scope: Scope, receive: Receive, send: Send) -> None:
         raise unsupported("previous_response_id", "responses aren't stored; a websocket continues its own")
     if request.stream_options is not None and not request.stream:
         raise unsupported("stream_options", "it is only allowed when 'stream' is true")
-    intent = request.intent(request.turns(), task_header=header_of(scope, b"x-sluice-task"))
+    intent = request.intent(request.turns(), task_header=header_of(scope, TASK_HEADER))
     generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
-    told = ResponseEvents(request, generation)
-    async with watching(receive, generation.client_left) as client:
-        if request.stream:
-            await _stream(generation, told, client, send)
-        else:
-            await _answer(generation, told, client, send)
+    told = ResponseFormat(ResponseEvents(request, generation))
+    await answer(generation, told, receive, send, stream=intent.stream)
 
 
-async def _answer(generation: Generation, told: ResponseEvents, client: watching, send: Send) -> None:
-    async with aclosing(generation.events()) as events:
-        async for item in events:
-            match item:
-                case Delta(text=text):
-                    told.add(text)
-                case Outcome():
-                    outcome = item
-    await client.stop()
-    failure = failure_of(outcome)
-    if failure is not None:
-        raise failure
-    await send_json(send, 200, told.end(outcome), {**answer_headers(generation), **credit_headers(outcome)})
+class ResponseFormat:
+    """A response's events as server-sent events, each under its name."""
+
+    def __init__(self, events: ResponseEvents) -> None:
+        self._events = events
+
+    def opening(self) -> bytes:
+        """The response exists and its one message begins."""
+        return _written(self._events.opening())
+
+    def delta(self, text: str) -> bytes:
+        """More text."""
+        return _written((self._events.delta(text),))
+
+    def closing(self, outcome: Outcome) -> bytes:
+        """The message ends, then the response."""
+        return _written(self._events.closing(outcome))
+
+    def whole(self, output: Output, outcome: Outcome) -> Response:
+        """The response after its end."""
+        return self._events.whole(output.text, outcome)
 
 
-async def _stream(generation: Generation, told: ResponseEvents, client: watching, send: Send) -> None:
-    async with (
-        aclosing(await opened(generation)) as events,
-        EventStream(send, answer_headers(generation)) as stream,
-    ):
-        await stream.write(b"".join(event(encode(item), item["type"]) for item in told.opening()))
-        async for item in events:
-            match item:
-                case Delta(text=text) if text:
-                    told_item = told.delta(text)
-                    await stream.write(event(encode(told_item), told_item["type"]))
-                case Outcome():
-                    await client.stop()
-                    await stream.finish(
-                        b"".join(event(encode(told_item), told_item["type"]) for told_item in told.closing(item))
-                    )
+def _written(events: Iterable[Event]) -> bytes:
+    return b"".join(event(encode(one), one["type"]) for one in events)

@@ -61,6 +61,7 @@ async def admit(runtime: Runtime, principal: Principal, intent: Intent, request_
     if engine is None or card is None:
         log.error("route_without_engine_or_card", deployment=route.deployment_name, rate_card=route.rate_card)
         raise Refusal(503, "no_ready_deployment", f"{route.model} can't be served right now.")
+    check_dimensions(engine, intent)
     prepared = await prepare(engine, principal, intent, request_id)
     meter = Meter(
         card,
@@ -133,6 +134,14 @@ def find_route(engines: Engines, snapshot: Snapshot, principal: Principal, inten
         return choose_route(query, snapshot.catalogue, engines.usable, load=engines.load)
     except RoutingError as error:
         raise refusal_of_route(error, snapshot.plans_of(error.model)) from error
+
+
+def check_dimensions(engine: Engine, intent: Intent) -> None:
+    """Raise a Refusal (400) when the vectors that `intent` insists on aren't the model's own: they are never cut."""
+    width = engine.info.vector_width if engine.info is not None else 0
+    if intent.dimensions is not None and intent.dimensions != width:
+        message = f"'dimensions' is not supported: this model's vectors have {width} dimensions."
+        raise Refusal(400, "unsupported_parameter", message, param="dimensions")
 
 
 async def prepare(engine: Engine, principal: Principal, intent: Intent, request_id: UUID) -> Prepared:

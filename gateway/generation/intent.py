@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from inference.types import Kind, Message, SamplingParams
@@ -17,11 +16,12 @@ class Intent:
     model: str
     messages: tuple[Message, ...] = ()
     inputs: tuple[str | tuple[int, ...], ...] = ()
+    dimensions: int | None = None  # of the vectors, where the client insists
     truncate: bool = False
     sampling: SamplingParams = field(default_factory=SamplingParams)
     task: str | None = None
     end_user: str | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    stream: bool = False  # the client reads pieces as they are made; else it gets all or nothing
     has_schema: bool = False
 
     @property

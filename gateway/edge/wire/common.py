@@ -27,6 +27,8 @@ StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 StopTexts = Annotated[list[StopText], Meta(max_length=16)]
 StopIds = Annotated[list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]], Meta(max_length=64)]
 
+TASK_HEADER = b"x-sluice-task"
+
 _OPEN = ("temperature", "top_p", "top_k", "min_p")  # what a model may recommend
 _SMALLEST_TOP_P = 1e-9  # top_p 0 means: the likeliest token alone
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.edge.wire.common import ModelName, ShortText, check_model, task_of
-from gateway.edge.wire.decode import invalid, unsupported
+from gateway.edge.wire.decode import invalid
 from gateway.edge.wire.limits import MAX_EMBEDDING_INPUTS, MAX_EMBEDDING_TOKENS, MAX_TOKEN_ID
 from gateway.edge.wire.usage import EmbeddingUsage
 from gateway.generation.intent import Intent
@@ -31,23 +31,17 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     user: ShortText | None = None
 
     def intent(self, task_header: str | None = None) -> Intent:
-        """The request after all its checks, but for `dimensions` (`require_width`)."""
+        """The request after all its checks."""
         check_model(self.model)
         return Intent(
             endpoint="embeddings",
             kind=Kind.EMBEDDING,
             model=self.model,
             inputs=_inputs(self.input),
+            dimensions=self.dimensions,
             task=task_of(None, task_header),
             end_user=self.user,
         )
-
-    def require_width(self, width: int | None) -> None:
-        """Refuse `dimensions` other than the `width` of the model's vectors (None: not known): they are not cut."""
-        if self.dimensions is None or self.dimensions == width:
-            return
-        known = "only a named model's own width can be asked for"
-        raise unsupported("dimensions", known if not width else f"this model's vectors have {width} dimensions")
 
 
 def _inputs(given: str | list[str | int | list[int]]) -> tuple[str | tuple[int, ...], ...]:

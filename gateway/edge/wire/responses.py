@@ -26,6 +26,8 @@ from gateway.edge.wire.limits import MAX_MESSAGES
 from gateway.generation.intent import Intent
 from inference.types import Kind, Message
 
+EventId = Annotated[str, Meta(max_length=512)]  # as a client calls its event; errors about it say so
+
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "access_programs": ({},),
     "background": (False,),
@@ -116,8 +118,13 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
             sampling=self.sampling(self.max_output_tokens),
             task=task_of(self.metadata, task_header),
             end_user=self.user or self.safety_identifier,
-            metadata=self.metadata or {},
+            stream=self.is_streamed,
         )
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the client reads events as they come."""
+        return bool(self.stream)
 
     def check(self) -> None:
         """Refuse what can't be honoured over any transport."""
@@ -129,11 +136,17 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
 
 
 class ResponseCreate(ResponseRequest, kw_only=True, forbid_unknown_fields=True):
-    """The websocket's ``response.create``: the same fields, and the lane it is for. It always streams."""
+    """The websocket's ``response.create``: the same fields, and the stream it is for. It always streams."""
 
     type: str
+    event_id: EventId | None = None
     stream_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     generate: Anything = UNSET
+
+    @property
+    def is_streamed(self) -> bool:
+        """A socket's client always does."""
+        return True
 
     def check(self) -> None:
         """Refuse what can't be honoured, a socket's own fields too."""
@@ -142,12 +155,12 @@ class ResponseCreate(ResponseRequest, kw_only=True, forbid_unknown_fields=True):
 
 
 class ResponseCancel(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The websocket's ``response.cancel``: stops the response of that id, or whatever runs in that lane."""
+    """The websocket's ``response.cancel``: stops the response of that id, or whatever runs in that stream."""
 
     type: str
     response_id: Annotated[str, Meta(max_length=128)] | None = None
     stream_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
-    event_id: Annotated[str, Meta(max_length=128)] | None = None
+    event_id: EventId | None = None
 
 
 class ClientEvent(msgspec.Struct):
@@ -155,3 +168,4 @@ class ClientEvent(msgspec.Struct):
 
     type: Annotated[str, Meta(max_length=128)]
     stream_id: Annotated[str, Meta(max_length=128)] | None = None
+    event_id: EventId | None = None

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from billing.unit import format_credits
 from inference.types import Usage
+
+Pending = Literal["pending"] | UnsetType
 
 
 class PromptDetails(msgspec.Struct):
@@ -21,7 +26,10 @@ class CompletionDetails(msgspec.Struct):
 
 
 class ChatUsage(msgspec.Struct):
-    """Usage of a chat completion. `credits` is an exact decimal string, `credits_micro` the same in µcr."""
+    """Usage of a chat completion, and what it cost: an exact decimal string of credits, and the same in µcr.
+
+    Both are null and `settlement` is "pending" where the charge isn't settled yet; it will stand at ``/v1/usage``.
+    """
 
     prompt_tokens: int
     completion_tokens: int
@@ -30,6 +38,7 @@ class ChatUsage(msgspec.Struct):
     completion_tokens_details: CompletionDetails
     credits: str | None
     credits_micro: int | None
+    settlement: Pending = UNSET
 
 
 class EmbeddingUsage(msgspec.Struct):
@@ -39,6 +48,7 @@ class EmbeddingUsage(msgspec.Struct):
     total_tokens: int
     credits: str | None
     credits_micro: int | None
+    settlement: Pending = UNSET
 
 
 class InputDetails(msgspec.Struct):
@@ -58,24 +68,24 @@ class ResponseUsage(msgspec.Struct):
     total_tokens: int
     credits: str | None
     credits_micro: int | None
+    settlement: Pending = UNSET
 
 
 def chat_usage(usage: Usage, charge: int | None) -> ChatUsage:
-    """`usage` in Chat Completions' shape; without a charge the credits are null."""
+    """`usage` in Chat Completions' shape; a charge of None is one that isn't settled yet."""
     return ChatUsage(
         prompt_tokens=usage.prompt,
         completion_tokens=usage.completion,
         total_tokens=usage.prompt + usage.completion,
         prompt_tokens_details=PromptDetails(usage.cache_read),
         completion_tokens_details=CompletionDetails(usage.reasoning),
-        credits=credits_text(charge),
-        credits_micro=charge,
+        **_cost(charge),
     )
 
 
 def embedding_usage(usage: Usage, charge: int | None) -> EmbeddingUsage:
     """`usage` in Embeddings' shape."""
-    return EmbeddingUsage(usage.prompt, usage.prompt, credits_text(charge), charge)
+    return EmbeddingUsage(prompt_tokens=usage.prompt, total_tokens=usage.prompt, **_cost(charge))
 
 
 def response_usage(usage: Usage, charge: int | None) -> ResponseUsage:
@@ -86,9 +96,13 @@ def response_usage(usage: Usage, charge: int | None) -> ResponseUsage:
         output_tokens=usage.completion,
         output_tokens_details=CompletionDetails(usage.reasoning),
         total_tokens=usage.prompt + usage.completion,
-        credits=credits_text(charge),
-        credits_micro=charge,
+        **_cost(charge),
     )
+
+
+def _cost(charge: int | None) -> dict[str, Any]:
+    pending = {"settlement": "pending"} if charge is None else {}
+    return {"credits": credits_text(charge), "credits_micro": charge, **pending}
 
 
 def credits_text(micro: int | None) -> str | None:

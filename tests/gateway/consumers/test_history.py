@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.consumers.history import Memory
+from gateway.consumers.history import History
 from gateway.errors.refusal import Refusal
 from inference.types import Message
 
@@ -17,26 +17,26 @@ def turns(text):
     return (Message("user", text),)
 
 
-def test_memory_forgets_the_oldest_response():
-    memory = Memory(most_responses=2)
+def test_history_forgets_the_oldest_response():
+    history = History(most_responses=2)
     for name in "abc":
-        memory.keep(name, PROJECT, turns(name))
+        history.keep(name, PROJECT, turns(name))
     with pytest.raises(Refusal):
-        memory.turns_of("a", PROJECT)
-    assert memory.turns_of("b", PROJECT) == turns("b")
+        history.turns_of("a", PROJECT)
+    assert history.turns_of("b", PROJECT) == turns("b")
 
 
-def test_memory_is_bounded_in_characters():
-    memory = Memory(most_characters=10)
-    memory.keep("a", PROJECT, turns("x" * 6))
-    memory.keep("b", PROJECT, turns("y" * 6))
+def test_history_is_bounded_in_characters():
+    history = History(most_characters=10)
+    history.keep("a", PROJECT, turns("x" * 6))
+    history.keep("b", PROJECT, turns("y" * 6))
     with pytest.raises(Refusal):
-        memory.turns_of("a", PROJECT)
-    assert memory.turns_of("b", PROJECT) == turns("y" * 6)
-    memory.keep("c", PROJECT, turns("z" * 11))
+        history.turns_of("a", PROJECT)
+    assert history.turns_of("b", PROJECT) == turns("y" * 6)
+    history.keep("c", PROJECT, turns("z" * 11))
     with pytest.raises(Refusal):
-        memory.turns_of("c", PROJECT)
+        history.turns_of("c", PROJECT)
 
 
 def test_nothing_comes_before_the_first_response():
-    assert Memory().turns_of(None, PROJECT) == ()
+    assert History().turns_of(None, PROJECT) == ()

@@ -9,7 +9,7 @@ import pytest
 from billing.ids import uuid7
 from gateway.consumers import responses
 from gateway.consumers.caps import Doors
-from gateway.consumers.sender import Outlet
+from gateway.consumers.sender import EventSender
 from gateway.edge.wire.limits import MAX_FRAME_BYTES
 from gateway.errors.refusal import Refusal
 from inference.types import Delta, EngineFault, FinishReason, Message, Started
@@ -191,10 +191,10 @@ async def test_client_that_is_gone_is_no_fault_of_ours():
         sent.append(message)
         raise OSError("the client is gone")
 
-    outlet = Outlet(gone)
-    await outlet.tell({"type": "x"}, None)
-    await outlet.tell({"type": "y"}, None)
-    await outlet.close(1000)
+    sender = EventSender(gone)
+    await sender.send({"type": "x"}, None)
+    await sender.send({"type": "y"}, None)
+    await sender.close(1000)
     assert len(sent) == 1
 
 
@@ -341,8 +341,8 @@ async def test_old_socket_is_closed_after_what_runs():
 
     consumer = responses.ResponsesConsumer(Doors())
     consumer.scope = {"request_id": uuid7()}
-    consumer._outlet = Outlet(sent.put)
-    consumer._lanes = Busy()
+    consumer._sender = EventSender(sent.put)
+    consumer._streams = Busy()
     now = asyncio.get_running_loop().time()
     consumer._quiet_since, consumer._opened_at = now, now - responses.LIFETIME_SECONDS
     clock = asyncio.ensure_future(consumer._watch_clock())

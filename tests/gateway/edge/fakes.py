@@ -15,8 +15,8 @@ from gateway.generation.events import Outcome
 from gateway.generation.intent import Intent
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principal import Principal
-from inference.types import Delta, EngineInfo, FinishReason, Kind, Started, Usage
-from routing.catalogue import Catalogue, DeploymentEntry, ModelEntry
+from inference.types import Delta, FinishReason, Started, Usage
+from routing.catalogue import Catalogue, ModelEntry
 from routing.types import Candidate, Route
 
 KEY = "sk-sluice-good"
@@ -72,21 +72,11 @@ class FakePrincipals:
         return found
 
 
-class FakeEngines:
-    def __init__(self) -> None:
-        info = EngineInfo("d", "embedder", frozenset({Kind.EMBEDDING}), 256, 256, vector_width=2)
-        self.engine = SimpleNamespace(info=info)
-
-    def get(self, deployment: UUID) -> object:
-        return self.engine
-
-
 MODELS = {
     "small": ModelEntry("small", frozenset({"chat"}), 2048, "small", "A small model.", 1_700_000_000),
     "org/big": ModelEntry("org/big", frozenset({"chat"}), 8192, "small", "A big model.", 1_700_000_001),
     "embedder": ModelEntry("embedder", frozenset({"embedding"}), 256, "small", "Vectors.", 1_700_000_002),
 }
-DEPLOYMENT = DeploymentEntry(UUID(int=9), "embedder-1", "embedder", "fake", "local", "", {}, 1)
 PRICES = CardPrices.build(UUID(int=8), 7, [(0, "input", 1_000_000), (0, "output", 2_000_000)])
 
 
@@ -96,10 +86,7 @@ class FakeRuntime:
     def __init__(self) -> None:
         self.metrics = Metrics()
         self.principals = FakePrincipals()
-        self.engines = FakeEngines()
-        self.snapshot = SimpleNamespace(
-            catalogue=Catalogue(MODELS, {"embedder": (DEPLOYMENT,)}, ()), prices={"small": PRICES}
-        )
+        self.snapshot = SimpleNamespace(catalogue=Catalogue(MODELS, {}, ()), prices={"small": PRICES})
         self.checks = {"database": "", "deployments": ""}
         self.threads = SimpleNamespace(run=asyncio.to_thread)
         self.tasks: set[asyncio.Task[object]] = set()

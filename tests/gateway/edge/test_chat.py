@@ -24,7 +24,7 @@ COUNTED = {
     "credits": "1.5",
     "credits_micro": 1_500_000,
 }
-PENDING = EngineFault("settlement_pending", "Not settled yet.")
+PENDING = {**COUNTED, "credits": None, "credits_micro": None, "settlement": "pending"}
 
 
 async def test_answer_has_text_usage_and_cost(app, world):
@@ -80,21 +80,26 @@ async def test_exhausted_credit_is_length_with_a_reason(app, world, stream):
     assert (choice["finish_reason"], choice["sluice_reason"]) == ("length", "credit_exhausted")
 
 
-async def test_pending_settlement_is_an_error_that_is_not_retried(app, world):
-    world.script = [Started(0), Delta("Hi", USAGE), done(charge=None, error=PENDING)]
+async def test_complete_answer_whose_settlement_is_pending_is_delivered(app, world):
+    world.script = [Started(0), Delta("Hi", USAGE), done(charge=None)]
     answer = await ask(app, PATH, SAY)
-    assert_error(answer, 503, "settlement_pending")
-    assert answer.headers["x-should-retry"] == "false"
+    assert answer.status == 200
+    assert answer.json()["choices"][0]["message"]["content"] == "Hi"
+    assert answer.json()["usage"] == PENDING
     assert "x-sluice-credits" not in answer.headers
+    streamed = await ask(app, PATH, {**STREAM, "stream_options": {"include_usage": True}})
+    assert streamed.events()[-2][1]["usage"] == PENDING
+    assert streamed.body.endswith(b"data: [DONE]\n\n")
 
 
-async def test_pending_settlement_ends_a_stream_with_an_error_and_no_end_mark(app, world):
-    world.script = [Started(0), Delta("Hi", USAGE), done(charge=None, error=PENDING)]
+async def test_cut_stream_whose_settlement_is_pending_says_why_it_was_cut(app, world):
+    lost = EngineFault("worker_lost", "The worker went away.", retryable=True)
+    world.script = [Started(0), Delta("Hi", USAGE), done(FinishReason.ERROR, charge=None, error=lost)]
     answer = await ask(app, PATH, STREAM)
     last = answer.events()[-1][1]
-    assert last["error"]["code"] == "settlement_pending"
+    assert last["error"]["code"] == "worker_lost"
     assert last["error"]["request_id"] == str(world.generations[0].id)
-    assert last["usage"]["credits"] is None
+    assert last["usage"] == PENDING
     assert b"[DONE]" not in answer.body
 
 
@@ -136,6 +141,22 @@ async def test_client_that_leaves_stops_the_generation(app, world, body):
     await generation.left.wait()
     await exchange.finished()
     await generation.closed.wait()
+
+
+@pytest.mark.parametrize("body", [SAY, STREAM])
+@pytest.mark.parametrize("script", [[], [Started(0), Delta("Hi", USAGE)]])
+async def test_client_that_leaves_is_not_counted_as_a_fault_of_ours(app, world, body, script):
+    world.script = [*script, asyncio.Event(), done()]
+    exchange = Exchange(app, "POST", PATH, body=body)
+    generation = await world.generation()
+    if script and body is STREAM:
+        await exchange.body_has(b"Hi")
+    exchange.leave()
+    await exchange.finished()
+    assert generation.left.is_set()
+    counted = world.runtime.metrics.render().decode()
+    assert f'sluice_requests_total{{endpoint="{PATH}",status="499"}} 1.0' in counted
+    assert 'status="503"' not in counted
 
 
 async def test_cancelled_request_stops_the_generation(app, world):

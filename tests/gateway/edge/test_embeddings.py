@@ -59,8 +59,7 @@ async def test_inputs_of_each_form_are_taken(app, world, given, inputs):
         ({"input": {"a": 1}}, "invalid_type", "input"),
         ({"input": ["a"] * 2049}, "invalid_value", "input"),
         ({"encoding_format": "hex"}, "invalid_value", "encoding_format"),
-        ({"dimensions": 1}, "unsupported_parameter", "dimensions"),
-        ({"model": "auto", "dimensions": 2}, "unsupported_parameter", "dimensions"),
+        ({"dimensions": 0}, "invalid_value", "dimensions"),
         ({"n": 1}, "unknown_parameter", "n"),
     ],
 )
@@ -69,8 +68,9 @@ async def test_wrong_field_is_named(app, world, change, code, param):
     assert world.generations == []
 
 
-async def test_dimensions_equal_to_the_models_are_taken(app):
+async def test_dimensions_are_part_of_what_is_wanted(app, world):
     assert (await ask(app, PATH, {"model": "embedder", "input": "a", "dimensions": 2})).status == 200
+    assert world.intent.dimensions == 2
 
 
 async def test_failure_is_an_error(app, world):

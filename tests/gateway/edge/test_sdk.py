@@ -97,6 +97,12 @@ async def test_embeddings_and_models(tmp_path):
         assert [item.embedding for item in made.data] == [item.embedding for item in plain.data]
         assert len(made.data[0].embedding) == 8
         assert made.usage.prompt_tokens > 0
+        with pytest.raises(openai.BadRequestError) as cut:
+            await client.embeddings.create(model="fake", input="a", dimensions=4)
+        assert (cut.value.code, cut.value.param) == ("unsupported_parameter", "dimensions")
+        with pytest.raises(openai.NotFoundError) as unknown:
+            await client.embeddings.create(model="nothing", input="a", dimensions=4)
+        assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
         assert made.usage.credits_micro == plain.usage.credits_micro > 0
         cards = {card.id: card async for card in await client.models.list()}
         assert set(cards) == {"auto", "fake"}
