@@ -58,9 +58,9 @@ class EngineConfig:
 class WorkerConfig:
     """A worker process: where it listens, its append-only record, the secret that roots its cache keys, its engines.
 
-    `threads` 0 takes every core. `endpoint` is a ZeroMQ address; an ipc path holds at most 107 characters. A tcp
-    endpoint needs `curve_secret`, the worker's own CURVE key, and in `curve_clients` the public keys of the gateways
-    that may connect (all in Z85).
+    `threads` 0 takes every core. A step that lasts longer than `step_seconds` counts as stuck. `endpoint` is a ZeroMQ
+    address; an ipc path holds at most 107 characters. A tcp endpoint needs `curve_secret`, the worker's own CURVE key,
+    and in `curve_clients` the public keys of the gateways that may connect (all in Z85).
     """
 
     endpoint: str
@@ -68,6 +68,7 @@ class WorkerConfig:
     secret: str
     engines: tuple[EngineConfig, ...]
     threads: int = 0
+    step_seconds: float = 60.0
     session_seconds: float = 5.0
     pause_seconds: float = 2.0
     prepared_seconds: float = 30.0

@@ -28,6 +28,7 @@ from inference.protocol import FRAME_BYTES, FromWorker
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.tokenizer import FolderTokenizer, Tokenizer
 from inference.worker.deployment import Deployment
+from inference.worker.heartbeat import Heartbeat
 from inference.worker.prompts import PromptQueue, PromptResult
 from inference.worker.record import Record
 from inference.worker.requests import AddCommand, Command, DrainCommand, Request, StopCommand
@@ -120,6 +121,8 @@ class Worker:
         reader.start()
         log.info("listening", extra={"endpoint": self.config.endpoint, "incarnation": self.incarnation})
         steps.start()
+        heartbeat = Heartbeat(reader=self._reader, steps=self._loop, step_seconds=self.config.step_seconds)
+        threading.Thread(target=heartbeat.run, args=(self._ending,), name="heartbeat", daemon=True).start()
         self._loading.start()
         self._ending.wait()
         if not self._broken.is_set():

@@ -99,6 +99,7 @@ class Reader:
         self._prompts = prompts
         self._sessions: dict[bytes, Session] = {}
         self._stopped = False
+        self.turn_began: float | None = None
 
     def run(self, outgoing: SimpleQueue[Outgoing]) -> None:
         """Serve until None comes out of `outgoing`; what was put there before it has been sent then.
@@ -110,7 +111,9 @@ class Reader:
         poller.register(self._wake, zmq.POLLIN)
         tick = int(min(1.0, self._session_seconds / 10) * 1000)
         while not self._stopped:
+            self.turn_began = None
             ready = dict(poller.poll(tick))
+            self.turn_began = self._clock()
             if self._wake in ready:
                 self._send_outgoing(outgoing)
             # What waits to be read may be a renewal: silence is judged only when nothing does.

@@ -64,6 +64,7 @@ class StepLoop:
     ) -> None:
         self.steps = 0
         self.health: dict[str, Health] = {}
+        self.turn_began: float | None = None  # None while it waits for work
         self._record = record
         self._registry = registry
         self._inbox = inbox
@@ -78,6 +79,7 @@ class StepLoop:
         busy = False
         while not self._stopped:
             self._read_inbox(block=not busy)
+            self.turn_began = self._clock()
             busy = False
             for deployment in self._deployments:
                 busy = self._step(deployment.engine) or busy
@@ -89,6 +91,7 @@ class StepLoop:
     def _read_inbox(self, *, block: bool) -> None:
         with suppress(Empty):
             if block:
+                self.turn_began = None
                 self._obey(self._inbox.get(timeout=self._until_deadline()))
             while True:
                 self._obey(self._inbox.get_nowait())

@@ -1,0 +1,60 @@
+"""What counts as a worker that gets on, by a movable clock; and the file, touched by a real one."""
+
+import threading
+from dataclasses import dataclass
+
+from inference.worker.heartbeat import READER_SECONDS, Heartbeat
+
+
+@dataclass
+class Thread:
+    turn_began: float | None = None
+
+
+def heartbeat(clock, **threads):
+    reader, steps = threads.get("reader", Thread()), threads.get("steps", Thread())
+    return Heartbeat(reader=reader, steps=steps, step_seconds=60.0, clock=lambda: clock[0])
+
+
+def test_threads_that_wait_for_work_are_well_however_long():
+    assert heartbeat([1e6]).is_alive()
+
+
+def test_a_step_that_does_not_end_is_no_life(caplog):
+    clock, steps = [0.0], Thread(turn_began=0.0)
+    beating = heartbeat(clock, steps=steps)
+    clock[0] = 60.0
+    assert beating.is_alive()
+    clock[0] = 61.0
+    assert not beating.is_alive()
+    assert not beating.is_alive()
+    assert [record.getMessage() for record in caplog.records] == ["a step has lasted longer than 60 s"]
+    steps.turn_began = 61.0
+    assert beating.is_alive()
+
+
+def test_a_reader_that_does_not_turn_is_no_life():
+    clock = [READER_SECONDS + 1]
+    assert not heartbeat(clock, reader=Thread(turn_began=0.0)).is_alive()
+
+
+def test_the_file_is_touched_only_while_all_is_well(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLUICE_HEARTBEAT", str(tmp_path / "beat"))
+    ended = threading.Event()
+    steps = Thread(turn_began=0.0)
+    beating = heartbeat([100.0], steps=steps)
+    look, seen = beating.is_alive, []
+
+    def once():
+        seen.append(look())
+        ended.set()
+        return seen[-1]
+
+    beating.is_alive = once
+    beating.run(ended)
+    assert not (tmp_path / "beat").exists()
+    ended.clear()
+    steps.turn_began = None
+    beating.run(ended)
+    assert (tmp_path / "beat").exists()
+    assert seen == [False, True]
