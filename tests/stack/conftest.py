@@ -149,11 +149,11 @@ def database_of_this_run(home: Path) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def running_stack(**fake_options: Any) -> Iterator[Stack]:
-    """Seed a home and serve it; whatever happens, nothing of it is left."""
+def running_stack(variables: dict[str, str] | None = None, **fake_options: Any) -> Iterator[Stack]:
+    """Seed a home and serve it, with more environment `variables`; whatever happens, nothing of it is left."""
     with tempfile.TemporaryDirectory(prefix="sluice-stack-") as folder, database_of_this_run(Path(folder)) as database:
         home = Path(folder)
-        environment = {**os.environ, "SLUICE_HOME": str(home), "SLUICE_ENV": "test", **database}
+        environment = {**os.environ, "SLUICE_HOME": str(home), "SLUICE_ENV": "test", **database, **(variables or {})}
         environment.pop("DJANGO_SETTINGS_MODULE", None)
         port = free_port()
         environment["SLUICE_BASE_URL"] = f"http://127.0.0.1:{port}"

@@ -1,0 +1,60 @@
+"""Processes that are stopped, as a hang looks from outside: replaced within seconds, and the books are right."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+
+import pytest
+
+from tests.stack.conftest import running_stack
+from tests.stack.web import ask
+
+pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+
+SILENCE = 3
+
+
+@pytest.fixture(scope="module")
+def stack():
+    with running_stack({"SLUICE_WATCHDOG_SECONDS": str(SILENCE)}) as running:
+        yield running
+        assert running.stop() == 0, "".join(running.said[-40:])
+
+
+def answer(stack):
+    body = {"model": "fake-chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
+    return ask(f"{stack.base_url}/v1/chat/completions", body, key=stack.tenants["max"]["key"])
+
+
+def another(stack, child, before):
+    """The process id of the next `child`; bounded by the test's timeout."""
+    while True:
+        with contextlib.suppress(LookupError):
+            if (pid := stack.pid_of(child)) != before:
+                return pid
+        time.sleep(0.05)
+
+
+def until_answered(stack):
+    while True:
+        with contextlib.suppress(OSError):
+            if answer(stack).status == 200:
+                return
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("child", ["gateway", "worker", "jobs"])
+def test_a_stopped_process_is_replaced(stack, child):
+    assert answer(stack).status == 200
+    hung = stack.pid_of(child)
+    os.kill(hung, signal.SIGSTOP)
+    patience = SILENCE * (2 if child == "jobs" else 1)
+    stack.wait_until_said(lambda said: f"{child} gave no sign of life for {patience} s: killed\n" in said)
+    stack.wait_until_said(lambda said: any(line.startswith(f"{child} ended (signal SIGKILL)") for line in said))
+    assert another(stack, child, hung) != hung
+    until_answered(stack)
+    found = stack.audit()
+    assert found["usage_sum"] == found["ledger_sum"] == found["recomputed_sum"]
