@@ -74,7 +74,7 @@ async def open_runtime(home: Path | None = None) -> Runtime:
         )
         runtime = Runtime(parts, snapshot, incarnation)
         stack.push_async_callback(runtime.principals.write_last_used)
-        sweep = Sweep(engine_of=engines.find, submit=writer.submit, threads=own_threads)
+        sweep = Sweep(engine_of=engines.find, submit=writer.submit, threads=own_threads, unsettled=runtime.closings)
 
         async def swept() -> None:
             for how, count in (await sweep.turn()).items():

@@ -38,9 +38,9 @@ class UsageRecordAdmin(SearchById, ReadOnlyAdmin):
 
     list_display = [
         "settled_at", "display_tenant", "model", "input_tokens", "cache_read_tokens", "output_tokens", "display_charge",
-        "exact", "finish", "request", "revision",
+        "exact", "waived", "finish", "request", "revision",
     ]  # fmt: skip
-    list_filter = [ModelFilter, "exact", "day"]
+    list_filter = [ModelFilter, "exact", "waived", "day"]
     search_help_text = "A request's id (also chatcmpl-… or resp_…), a key's id, or a tenant's id or name."
     ordering = ["-day", "-request"]
     display_charge = credits_column("charge", "Credits")

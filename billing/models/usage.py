@@ -95,7 +95,7 @@ class UsageRecord(models.Model):
     charge = models.BigIntegerField()
     held = models.BigIntegerField(help_text="µcr that the hold had when it was closed.")
     exact = models.BooleanField(default=True)
-    anomaly = models.CharField(max_length=40, blank=True)
+    waived = models.BooleanField(default=False, help_text="We broke it and delivered nothing, so it cost nothing.")
     finish = models.CharField(max_length=40, blank=True)
     ttft_ms = models.IntegerField(null=True, blank=True)
     duration_ms = models.IntegerField(null=True, blank=True)

@@ -20,7 +20,7 @@ from billing.models import Hold, Wallet
 class OrphanedHold:
     """A hold whose gateway let its lease run out: everything that settling or releasing it takes.
 
-    `checkpoint` is the usage (tokens by class) that its gateway kept last.
+    `checkpoint` is the usage (tokens by class) that its gateway kept last. A streamed answer went out as it was made.
     """
 
     request: UUID
@@ -35,6 +35,7 @@ class OrphanedHold:
     multiplier_bp: int
     amount: int
     checkpoint: Mapping[str, int]
+    is_streamed: bool
     owner: UUID
     reserved_at: datetime
     orphaned_at: datetime
@@ -104,6 +105,7 @@ def _as_orphan(hold: Hold) -> OrphanedHold:
         multiplier_bp=hold.multiplier_bp,
         amount=hold.amount,
         checkpoint=hold.checkpoint,
+        is_streamed=bool(hold.facts.get("streamed")),
         owner=hold.owner,
         reserved_at=hold.reserved_at,
         orphaned_at=hold.orphaned_at,

@@ -29,9 +29,10 @@ from billing.writer.operations import (
 from billing.writer.state import HELD, Burn, Changes, Closing, HoldRow, View, WalletRow, counted
 from billing.writer.trueup import true_up
 
-HOLD_FACTS = {"endpoint": 40, "task": 40, "end_user": 64, "route": None}
-"""The keys of a Reserve's `facts`, columns of the usage record that are known before it runs: the longest texts."""
-FACTS = frozenset({"anomaly", "finish", "ttft_ms", "duration_ms"})
+HOLD_FACTS = {"endpoint": 40, "task": 40, "end_user": 64, "route": None, "streamed": None}
+"""The keys of a Reserve's `facts`: columns of the usage record that are known before it runs with their longest texts,
+and whether the answer goes out as it is made, which the sweep asks."""
+FACTS = frozenset({"waived", "finish", "ttft_ms", "duration_ms"})
 """The keys of a Settle's and a Release's `facts`: columns of the usage record that only its end tells."""
 
 

@@ -18,7 +18,7 @@ from uuid import UUID
 class Reserve:
     """Hold min(`amount`, what the wallet leaves) if that is at least `least`; otherwise refuse, touching nothing.
 
-    `facts` (endpoint, task, route, end_user) are kept with the hold for its usage record, whoever closes it.
+    `facts` (endpoint, task, route, end_user, streamed) are kept with the hold for its usage record, whoever closes it.
     """
 
     request: UUID
@@ -57,7 +57,7 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Close the hold with `charge` for `classes`; `facts` (anomaly, finish, ttft_ms, duration_ms) say how it ended.
+    """Close the hold with `charge` for `classes`; `facts` (waived, finish, ttft_ms, duration_ms) say how it ended.
 
     The charge may exceed what is held: the rest is taken from the wallet, then from its overdraft.
     """
@@ -72,7 +72,10 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Close the hold without a charge, since nothing ran; leaves a usage record with charge 0."""
+    """Close the hold without a charge: nothing ran or, with the fact `waived`, we broke it and delivered nothing.
+
+    Leaves a usage record with charge 0.
+    """
 
     request: UUID
     wallet: UUID

@@ -33,7 +33,7 @@ def usage_rows(changes: Changes) -> Iterator[tuple[Any, ...]]:
         yield (
             op.request, day_of(op.request), closing.charge, closing.exact,
             *(classes.get(name, 0) for name in CLASSES),
-            facts.get("anomaly") or "", facts.get("finish") or "", facts.get("ttft_ms"), facts.get("duration_ms"),
+            bool(facts.get("waived")), facts.get("finish") or "", facts.get("ttft_ms"), facts.get("duration_ms"),
         )  # fmt: skip
 
 

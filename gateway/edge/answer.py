@@ -156,7 +156,7 @@ def failure_of(outcome: Outcome) -> Refusal | None:
     headers = _credit_headers(outcome)
     if outcome.error is not None:
         fault = outcome.error
-        status = 503 if fault.retryable or fault.code == "settlement_pending" else 500
+        status = 503 if fault.retryable else 500
         return Refusal(status, fault.code, fault.message, headers=headers, should_retry=fault.retryable)
     if outcome.reason is FinishReason.CANCELLED:
         return Refusal(503, "generation_cancelled", "The generation was cancelled before its end.", headers=headers)

@@ -66,6 +66,7 @@ def _settled(record: UsageRecord) -> dict[str, Any]:
             "credits_micro": record.charge,
         },
         "is_exact": record.exact,
+        "waived": record.waived,
         "revision": record.revision,
         "rate_card_version": str(record.card_version),
         "multiplier_bp": record.multiplier_bp,

@@ -12,15 +12,12 @@ from inference.errors import EngineError, InvalidRequestError, OverloadedError
 from inference.types import EngineFault
 from routing.errors import RoutingError
 
-SETTLEMENT_PENDING = EngineFault(
-    "settlement_pending",
-    "The answer is complete, but its charge is not settled yet: it will stand at /v1/usage under this request's id.",
-)
 LEASE_LOST = EngineFault("lease_lost", "The gateway lost its claim on this request's credit.", retryable=True)
 LEDGER_SLOW = EngineFault(
     "ledger_unavailable", "No more credit could be held in time, so the answer ends here.", retryable=True
 )
 READER_TOO_SLOW = EngineFault("reader_too_slow", "The answer was read too slowly, so it was ended.")
+ENGINE_STOPPED = EngineFault("engine_stopped", "The engine stopped before the answer was complete.", retryable=True)
 DRAINING = EngineFault("server_draining", "The server is stopping, so the answer was ended.", retryable=True)
 INTERNAL = EngineFault("internal_error", "Something went wrong inside the server.", retryable=True)
 

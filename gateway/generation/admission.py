@@ -90,6 +90,7 @@ async def admit(runtime: Runtime, principal: Principal, intent: Intent, request_
             "endpoint": intent.endpoint,
             "task": route.task,
             "route": route.explain(),
+            "streamed": intent.stream,
             "end_user": end_user_digest(principal.tenant, intent.end_user),
         },
     )

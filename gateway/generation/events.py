@@ -15,9 +15,10 @@ MOST_UNREAD = 1 << 20  # characters
 class Outcome:
     """The end of a generation, after its settle was answered.
 
-    `charge` is in µcr, None when the settlement is pending (`error.code` is then ``settlement_pending``).
-    `sluice_reason` is ``credit_exhausted`` when the hold could not be extended. `available` is what the wallet has
-    left, as far as this settle knew it.
+    `charge` is in µcr, None while the settlement is pending: what there is of the answer is delivered all the same, and
+    what it cost will stand in its usage record. `error` says why we broke it, and `is_waived` that this cost nothing;
+    CANCELLED without an error is a client that left, which is nobody's error. `sluice_reason` is ``credit_exhausted``
+    when the hold could not be extended. `available` is what the wallet has left, as far as this settle knew it.
     """
 
     reason: FinishReason
@@ -25,6 +26,7 @@ class Outcome:
     charge: int | None
     sluice_reason: str | None = None
     error: EngineFault | None = None
+    is_waived: bool = False
     available: int | None = None
     ttft_ms: int | None = None
     duration_ms: int | None = None

@@ -16,14 +16,14 @@ import structlog
 
 from billing.limits.types import BucketState
 from billing.writer.errors import WriterError
-from billing.writer.operations import Extend, Held, Refused, Settle
+from billing.writer.operations import Extend, Held, Refused, Release, Settle
 from gateway.errors import faults
 from gateway.errors.refusal import Refusal
 from gateway.generation.admission import Admitted, admit, prepare
 from gateway.generation.events import EventBuffer, GenerationEvent, Outcome
 from gateway.generation.intent import Intent
 from gateway.generation.meter import HoldRequest
-from gateway.generation.settlement import close_hold, closing, end_of, exact_end
+from gateway.generation.settlement import close_hold, closing, end_of
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Ledger, Running, Runtime
@@ -32,7 +32,7 @@ from inference.types import Delta, EngineFault, Event, Finished, FinishReason, S
 from routing.types import Route
 
 REFUSAL_GRACE = 0.25  # an engine that refuses does so at once: wait that long to answer with a status
-CANCEL_SECONDS = 10.0  # an engine that was told to stop and says nothing is left to the sweep
+CANCEL_SECONDS = 10.0  # an engine that was told to stop and says nothing is waited for no longer
 EXTEND_RETRY_SECONDS = 0.2
 
 log = structlog.get_logger(__name__)
@@ -53,6 +53,7 @@ async def start_generation(runtime: Runtime, principal: Principal, intent: Inten
             supervise=runtime.supervise,
             entered=runtime.entered,
             left=runtime.left,
+            unsettled=runtime.unsettled,
         )
         generation.start()
     await generation.accepted()
@@ -63,7 +64,7 @@ class Generation:
     """A request that runs: what is known of it, and its events.
 
     `supervise` runs work to its end whatever becomes of its caller; `entered` and `left` say from when to when the
-    process renews this request's hold.
+    process renews this request's hold; `unsettled` takes what should close it and was not answered.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Generation:
         supervise: Callable[[Coroutine[Any, Any, Any]], object],
         entered: Callable[[Running], None],
         left: Callable[[Running], None],
+        unsettled: Callable[[Settle | Release], None],
     ) -> None:
         self.id = admitted.id
         self.principal = admitted.principal
@@ -89,6 +91,7 @@ class Generation:
         self._supervise = supervise
         self._entered = entered
         self._left = left
+        self._unsettled = unsettled
         self.engine = admitted.engine
         self._prepared = admitted.prepared
         self._meter = admitted.meter
@@ -178,11 +181,7 @@ class Generation:
         try:
             finished = await self._generate()
             self._is_ended = True
-            if finished is None:
-                charge = self._meter.charge(self._meter.usage)
-                outcome = self._pending(FinishReason.ERROR, self._meter.usage)
-            else:
-                charge, outcome = await self._settle(finished)
+            charge, outcome = await self._settle(finished)
         except Exception:
             # Nothing is known for sure: the hold is left to the sweep, which asks the engine.
             log.exception("generation_failed")
@@ -196,8 +195,8 @@ class Generation:
                 self._buffer.put(outcome)
         self._report(outcome)
 
-    async def _generate(self) -> Finished | None:
-        """Run the request on its engine; None when it isn't known how that ended: the sweep will ask."""
+    async def _generate(self) -> Finished:
+        """Run the request on its engine and return its end, as far as that is known."""
         if self._is_cancelled:
             return Finished(FinishReason.CANCELLED, Usage())
         try:
@@ -205,22 +204,21 @@ class Generation:
                 return await self._relay_prepared()
         except TimeoutError:
             log.warning("engine_silent_after_cancel")
-            return None
+            fault = self._fault or faults.ENGINE_STOPPED
+            return Finished(FinishReason.ERROR, self._meter.usage, fault, exact=False)
 
-    async def _relay_prepared(self) -> Finished | None:
+    async def _relay_prepared(self) -> Finished:
         try:
             return await self._relay()
         except UnpreparedError as error:
             if self._opened.is_set():
                 raise
             forgotten = error
-        if forgotten.code != UnpreparedError.code:
-            # The id was closed: the engine's record says whether anything ran, and the sweep asks it.
-            self._refused(faults.refusal_of_engine(forgotten))
-            return None
+        if forgotten.code != UnpreparedError.code:  # the id was closed: perhaps something ran, but nothing came of it
+            return self._refused(faults.refusal_of_engine(forgotten), exact=False)
         return await self._relay_again(forgotten)
 
-    async def _relay_again(self, forgotten: UnpreparedError) -> Finished | None:
+    async def _relay_again(self, forgotten: UnpreparedError) -> Finished:
         # The engine forgot the prompt (it keeps it for a while only): once more, if it still fits the hold.
         try:
             again = await prepare(self.engine, self.principal, self.intent, self.id)
@@ -238,11 +236,8 @@ class Generation:
                 raise
             return self._refused(faults.refusal_of_engine(EngineError(error.message)))
 
-    async def _relay(self) -> Finished | None:
-        """Pass the engine's events on and return the last; a refusal before the first ends the request unrun.
-
-        None when nobody answered, so that it isn't known whether anything ran.
-        """
+    async def _relay(self) -> Finished:
+        """Pass the engine's events on and return the last; a refusal before the first ends the request unrun."""
         stream = self.engine.generate(self._prepared, *self._allowed)
         try:
             async with aclosing(cast("AsyncGenerator[Event, None]", stream)) as events:
@@ -254,17 +249,18 @@ class Generation:
             raise
         except EngineError as error:
             if not self._opened.is_set():
-                finished = self._refused(faults.refusal_of_engine(error))
-                return None if isinstance(error, UnreachableError) else finished
+                if isinstance(error, UnreachableError):
+                    self._supervise(self.engine.cancel(self.id.hex))  # it may have begun all the same
+                return self._refused(faults.refusal_of_engine(error), exact=not isinstance(error, UnreachableError))
             fault = EngineFault(error.code, error.message, retryable=True)
             return Finished(FinishReason.ERROR, self._meter.usage, fault, exact=False)
         raise RuntimeError("the engine's stream ended without Finished")
 
-    def _refused(self, refusal: Refusal) -> Finished:
-        """Note that the engine didn't take the request: nothing ran."""
+    def _refused(self, refusal: Refusal, *, exact: bool = True) -> Finished:
+        """Note that the engine didn't take the request: nothing ran, or (not `exact`) nobody knows."""
         self._refusal = refusal
         fault = EngineFault(refusal.code, refusal.message, retryable=refusal.status == 503)
-        return Finished(FinishReason.ERROR, Usage(), fault)
+        return Finished(FinishReason.ERROR, Usage(), fault, exact=exact)
 
     def _note(self, event: Event) -> None:
         match event:
@@ -327,13 +323,15 @@ class Generation:
 
     async def _settle(self, finished: Finished) -> tuple[int, Outcome]:
         """Close the hold; return what to leave taken from the credit bucket, and the outcome."""
-        if not finished.exact:
-            finished = await exact_end(self.engine, self.id, finished)
-        reason, error, sluice_reason = end_of(finished, self._fault, is_exhausted=self._meter.is_exhausted)
+        reason, error, sluice_reason = end_of(
+            finished, self._fault, is_cancelled=self._is_cancelled, is_exhausted=self._meter.is_exhausted
+        )
+        is_ours = error is not None and error is not faults.READER_TOO_SLOW
         operation = closing(
             self.id,
             self.principal.wallet,
             finished,
+            delivered=self._delivered if is_ours else None,
             card=self._meter.card,
             multiplier_bp=self._meter.multiplier_bp,
             facts=self._facts(error.code if error else sluice_reason or reason.value),
@@ -342,31 +340,27 @@ class Generation:
         charge = operation.charge if isinstance(operation, Settle) else 0
         answer = await close_hold(self._ledger, operation)
         if answer is None:
-            return charge, self._pending(reason, usage)
-        if isinstance(operation, Settle):
+            self._metrics.settlements_pending.inc()
+            self._unsettled(operation)
+        elif isinstance(operation, Settle):
             self._metrics.settled(self.route.model, operation.classes, charge)
         outcome = Outcome(
             reason,
             usage,
-            answer.charge,
+            None if answer is None else answer.charge,
             sluice_reason=sluice_reason,
             error=error,
-            available=answer.posted - answer.held,
+            is_waived="waived" in operation.facts,
+            available=None if answer is None else answer.posted - answer.held,
             ttft_ms=self._ttft_ms(),
             duration_ms=self._duration_ms(),
         )
-        return answer.charge, outcome
+        return charge, outcome
 
-    def _pending(self, reason: FinishReason, usage: Usage) -> Outcome:
-        self._metrics.settlements_pending.inc()
-        return Outcome(
-            reason,
-            usage,
-            None,
-            error=faults.SETTLEMENT_PENDING,
-            ttft_ms=self._ttft_ms(),
-            duration_ms=self._duration_ms(),
-        )
+    @property
+    def _delivered(self) -> Usage:
+        """What the client had of an answer that we broke."""
+        return self._meter.usage if self.intent.stream else Usage()
 
     async def _leave(self, charge: int) -> None:
         """Stop renewing, free the tenant's place, and leave `charge` taken of its credit bucket."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -14,14 +13,11 @@ from billing import rating
 from billing.rating import CardPrices
 from billing.writer.errors import WriterError
 from billing.writer.operations import Release, Settle, Settled, Stale, TrueUp
-from gateway.errors.faults import LEDGER_SLOW
+from gateway.errors.faults import ENGINE_STOPPED, LEDGER_SLOW
 from gateway.runtime.runtime import Ledger
-from inference.engine import Engine
-from inference.errors import EngineError
-from inference.types import EngineFault, Finished, FinishReason, NothingRan, Usage
+from inference.types import EngineFault, Finished, FinishReason, Usage
 
 SETTLE_SECONDS = 5.0
-EVIDENCE_SECONDS = 1.0
 RETRY_SECONDS = 0.1
 
 log = structlog.get_logger(__name__)
@@ -32,31 +28,43 @@ def closing(
     wallet: UUID,
     finished: Finished,
     *,
+    delivered: Usage | None = None,
+    is_estimate: bool = False,
     card: CardPrices,
     multiplier_bp: int,
     facts: Mapping[str, Any],
 ) -> Settle | Release:
-    """Return what closes the hold of a request that ended with `finished`.
+    """Return what closes the hold of a request that ended with `finished`: the one rule for who pays.
 
-    Nothing is charged when nothing ran, and when the engine failed before it gave any output; while that isn't known
-    for sure it is an estimate like any other, so that exact evidence can correct it.
+    An answer that came to its end, or that its client ended (by leaving, or by reading too slowly), is charged for what
+    ran: then `delivered` is None. What we broke is charged for what its client had of it, `delivered`: of a stream the
+    usage up to the last event that went out, of an answer in one piece nothing. Where that is no output, nothing is
+    charged, the prompt included, and if anything may have run the record is marked `waived`.
+
+    `is_estimate` says that what was delivered isn't known for sure, so that better evidence may correct the record.
     """
-    classes = _charged(finished)
-    if not classes and finished.exact:
-        return Release(request=request, wallet=wallet, facts=facts)
+    usage = finished.usage if delivered is None else delivered
+    is_broken = delivered is not None or finished.error is not None
+    classes = {} if is_broken and not usage.completion else usage.classes()
+    if not classes and not is_estimate:
+        is_waived = is_broken and (bool(finished.usage.classes()) or not finished.exact)
+        return Release(request=request, wallet=wallet, facts={**facts, "waived": True} if is_waived else facts)
     return Settle(
         request=request,
         wallet=wallet,
         charge=rating.charge(classes, card, multiplier_bp),
         classes=classes,
         facts=facts,
-        exact=finished.exact,
+        exact=not is_estimate,
     )
 
 
 def correction(request: UUID, wallet: UUID, finished: Finished, *, card: CardPrices, multiplier_bp: int) -> TrueUp:
-    """Return what corrects the estimate of a request of which it is known now that it ended with `finished`."""
-    classes = _charged(finished)
+    """Return what corrects the estimate of a stream of which it is known now that it ended with `finished`.
+
+    Only what we broke is ever estimated, so that without output there is no charge.
+    """
+    classes = finished.usage.classes() if finished.usage.completion else {}
     return TrueUp(
         request=request,
         wallet=wallet,
@@ -66,40 +74,25 @@ def correction(request: UUID, wallet: UUID, finished: Finished, *, card: CardPri
     )
 
 
-def _charged(finished: Finished) -> dict[str, int]:
-    """Return the tokens by class that are paid for: none when the engine failed before it gave any output."""
-    failed = finished.error is not None and finished.usage.completion == 0
-    return {} if failed else finished.usage.classes()
-
-
 def end_of(
-    finished: Finished, fault: EngineFault | None, *, is_exhausted: bool
+    finished: Finished, fault: EngineFault | None, *, is_cancelled: bool, is_exhausted: bool
 ) -> tuple[FinishReason, EngineFault | None, str | None]:
-    """Return reason, error and sluice_reason as the client is told them; `fault` is why we stopped it, if we did."""
+    """Return reason, error and sluice_reason as the client is told them.
+
+    `is_cancelled` says that this gateway stopped the request, and `fault` why: None that its client left, the only end
+    that is told as cancelled. An engine that stopped on its own account failed.
+    """
     if finished.error is not None:
         return FinishReason.ERROR, finished.error, None
-    if finished.reason is FinishReason.CANCELLED and fault is not None:
-        return FinishReason.ERROR, fault, None
+    if finished.reason is FinishReason.CANCELLED:
+        if is_cancelled and fault is None:
+            return FinishReason.CANCELLED, None, None
+        return FinishReason.ERROR, fault or ENGINE_STOPPED, None
     if finished.reason is FinishReason.ALLOWANCE:
         if is_exhausted:
             return FinishReason.LENGTH, None, "credit_exhausted"
         return FinishReason.ERROR, LEDGER_SLOW, None
     return finished.reason, None, None
-
-
-async def exact_end(engine: Engine, request: UUID, lost: Finished) -> Finished:
-    """Return `lost` with the usage of the worker's own record, if that can be had at once; the error stays."""
-    try:
-        async with asyncio.timeout(EVIDENCE_SECONDS):
-            evidence = await engine.usage_of(request.hex)
-    except (EngineError, TimeoutError):
-        return lost
-    match evidence:
-        case Finished(exact=True, usage=usage):
-            return replace(lost, usage=usage, exact=True)
-        case NothingRan():
-            return replace(lost, usage=Usage(), exact=True)
-    return lost
 
 
 async def close_hold(ledger: Ledger, operation: Settle | Release) -> Settled | None:

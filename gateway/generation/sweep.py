@@ -1,16 +1,19 @@
 """The sweep: holds whose gateway let its lease run out are closed by what the engine knows of them.
 
-Finished is settled exactly, NothingRan released. While an engine still runs a request or can't be reached, its hold
-stays orphaned (the credit held) and is asked about again, for at most 15 minutes. What is lost, or takes longer, is
-settled at its last checkpoint and marked as an estimate. An estimate is corrected when its worker comes back within the
-24 hours that it keeps its record and that says Finished.
+What this process decided and could not get settled is applied as it was decided. Else the gateway was lost with its
+answer, and the rule of `settlement.closing` holds: an answer in one piece was never delivered and is waived; a stream
+went out as it was made, so what the engine gave counts as delivered. Finished is then settled exactly, NothingRan
+released. While an engine still runs a request or can't be reached, its hold stays orphaned (the credit held) and is
+asked about again, for at most 15 minutes. What is lost, or takes longer, is settled at its last checkpoint and marked
+as an estimate. An estimate is corrected when its worker comes back within the 24 hours that it keeps its record and
+that says Finished.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -32,6 +35,7 @@ from inference.types import Evidence, Finished, FinishReason, Lost, NothingRan, 
 SWEEP_INTERVAL = 10.0
 EVIDENCE_SECONDS = 2.0
 EVIDENCE_WINDOW = timedelta(minutes=15)
+FORGET_AFTER = timedelta(hours=1)
 RECORD_WINDOW = timedelta(hours=24)  # how long a worker's record knows a request
 BATCH = 1000
 ESTIMATES = 100  # looked at in one turn; the next one goes on behind them
@@ -43,7 +47,8 @@ log = structlog.get_logger(__name__)
 class Sweep:
     """Closes orphaned holds and corrects estimates.
 
-    `engine_of` finds a deployment's engine, `submit` applies what was decided.
+    `engine_of` finds a deployment's engine, `submit` applies what was decided. `unsettled` has what this process
+    decided about its own holds; what is applied is taken out.
     """
 
     def __init__(
@@ -52,11 +57,13 @@ class Sweep:
         engine_of: Callable[[UUID], Engine | None],
         submit: Callable[[Settle | Release | TrueUp], Awaitable[Answer]],
         threads: DatabaseThreads,
+        unsettled: MutableMapping[UUID, Settle | Release] | None = None,
         clock: Callable[[], datetime] = timezone.now,
     ) -> None:
         self._engine_of = engine_of
         self._submit = submit
         self._threads = threads
+        self._unsettled = {} if unsettled is None else unsettled
         self._clock = clock
         self._cards: dict[UUID, CardPrices] = {}
         self._places = asyncio.Semaphore(AT_ONCE)
@@ -66,10 +73,12 @@ class Sweep:
     async def turn(self) -> Counter[str]:
         """Look at every hold whose lease is over, then at some estimates.
 
-        Returns how many holds were settled, released, estimated or left waiting, and how many estimates corrected.
+        Returns how many holds were settled, released, waived, estimated or left waiting, and how many
+        estimates corrected.
         """
         orphans = await self._threads.run(lambda: take_expired(BATCH))
         found = Counter(await asyncio.gather(*(self._close(orphan) for orphan in orphans)))
+        self._forget_settled()
         return found + await self._correct_estimates()
 
     async def _close(self, orphan: OrphanedHold) -> str:
@@ -85,21 +94,27 @@ class Sweep:
                 return "waiting"
         if operation is None:
             return "waiting"
+        self._unsettled.pop(orphan.request, None)
         if not isinstance(answer, Settled):
             return "closed_by_another"
-        how = "released" if isinstance(operation, Release) else "settled" if operation.exact else "estimated"
+        how = _how(operation)
         log.info("hold_swept", request=str(orphan.request), how=how, charge=answer.charge)
         return how
 
     async def _decide(self, orphan: OrphanedHold) -> Settle | Release | None:
         """Return what closes the hold now, or None while better evidence may still come."""
+        decided = self._unsettled.get(orphan.request)
+        if decided is not None:
+            return decided
         evidence = await self._evidence(orphan.deployment, orphan.request)
         is_over = self._clock() - orphan.orphaned_at >= EVIDENCE_WINDOW
         match evidence:
-            case Finished(exact=True):
-                finished = evidence
             case NothingRan():
                 return Release(request=orphan.request, wallet=orphan.wallet, facts={"finish": "nothing_ran"})
+            case _ if not orphan.is_streamed:
+                finished = _estimate(_checkpoint(orphan))
+            case Finished(exact=True):
+                finished = evidence
             case Lost():
                 finished = _estimate(_checkpoint(orphan))
             case Running(usage=usage) if is_over:
@@ -112,10 +127,18 @@ class Sweep:
             orphan.request,
             orphan.wallet,
             finished,
+            delivered=finished.usage if orphan.is_streamed else Usage(),
+            is_estimate=orphan.is_streamed and not finished.exact,
             card=await self._card(orphan.card_version),
             multiplier_bp=orphan.multiplier_bp,
             facts={"finish": finished.reason.value if finished.exact else "lost"},
         )
+
+    def _forget_settled(self) -> None:
+        """Forget decisions whose holds must be gone by now: they were applied after all, only too late to say so."""
+        oldest = int((self._clock() - FORGET_AFTER).timestamp() * 1000) << 80
+        for request in [request for request in self._unsettled if request.int < oldest]:
+            del self._unsettled[request]
 
     async def _evidence(self, deployment: UUID, request: UUID) -> Evidence | None:
         """Return what the engine says of the request, None when nobody answers."""
@@ -184,6 +207,12 @@ def prices_of(version_id: UUID) -> CardPrices:
     version = RateCardVersion.objects.get(pk=version_id)
     rates = Rate.objects.filter(version=version).values_list("tier_min_context", "usage_class", "rate")
     return CardPrices.build(version.pk, version.request_fee, rates)
+
+
+def _how(operation: Settle | Release) -> str:
+    if isinstance(operation, Settle):
+        return "settled" if operation.exact else "estimated"
+    return "waived" if "waived" in operation.facts else "released"
 
 
 def _checkpoint(orphan: OrphanedHold) -> Usage:

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from billing.ids import uuid7
 from billing.limits.types import RateStore
-from billing.writer.operations import Answer, Operation
+from billing.writer.operations import Answer, Operation, Release, Settle
 from gateway.errors import faults
 from gateway.runtime import readiness
 from gateway.runtime.concurrency import ConcurrencyLimiter
@@ -97,6 +97,7 @@ class Runtime:
         self.is_draining = False
         self.live: dict[UUID, Running] = {}
         self.metrics.follow(holds=lambda: len(self.live), writer_age=lambda: self.writer.oldest_age)
+        self.closings: dict[UUID, Settle | Release] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._refreshed = asyncio.Event()
         self._closers: list[Callable[[], Awaitable[Any]]] = []
@@ -123,6 +124,10 @@ class Runtime:
         if self.live.pop(generation.id, None) is not None:
             self.gate.leave(generation.principal)
             self.engines.left(generation.engine)
+
+    def unsettled(self, operation: Settle | Release) -> None:
+        """Keep what closes a hold and was not answered in time: the sweep applies it once the lease is over."""
+        self.closings[operation.request] = operation
 
     def supervise(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run `work` to its end whatever becomes of its caller, and log what it raises."""

@@ -173,7 +173,7 @@ async def make_stand(*, credit=1_000_000, terms=None, card=CARD, clock=None, **o
 
 def make_intent(max_tokens=None, prompt=PROMPT, **fields):
     sampling = fields.pop("sampling", SamplingParams(max_tokens=max_tokens))
-    defaults = {"endpoint": "chat.completions", "kind": Kind.CHAT, "model": "fake"}
+    defaults = {"endpoint": "chat.completions", "kind": Kind.CHAT, "model": "fake", "stream": True}
     return Intent(**(defaults | {"messages": (Message("user", prompt),), "sampling": sampling} | fields))
 
 

@@ -75,16 +75,16 @@ FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[]) AS d(id, posted, held) WHERE
 INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, "user", end_user, wallet, model,
     deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
-    anomaly, finish, ttft_ms, duration_ms, reserved_at, settled_at)
+    waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
 SELECT c.request, c.day, c.request, 0, h.tenant, h.project, h.api_key, h."user", coalesce(h.facts ->> 'end_user', ''),
     h.wallet_id, h.model, h.deployment, coalesce(h.facts ->> 'endpoint', ''), coalesce(h.facts ->> 'task', ''),
     coalesce(h.facts -> 'route', '{}'::jsonb), c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
     c.cache_write_long_tokens, c.output_tokens, c.reasoning_tokens, h.card_version, h.multiplier_bp, %s::smallint,
-    c.charge, h.amount, c.exact, c.anomaly, c.finish, c.ttft_ms, c.duration_ms, h.reserved_at, %s::timestamptz
+    c.charge, h.amount, c.exact, c.waived, c.finish, c.ttft_ms, c.duration_ms, h.reserved_at, %s::timestamptz
 FROM unnest(%s::uuid[], %s::date[], %s::bigint[], %s::bool[], %s::int[], %s::int[], %s::int[], %s::int[], %s::int[],
-    %s::int[], %s::text[], %s::text[], %s::int[], %s::int[])
+    %s::int[], %s::bool[], %s::text[], %s::int[], %s::int[])
     AS c(request, day, charge, exact, input_tokens, cache_read_tokens, cache_write_short_tokens,
-        cache_write_long_tokens, output_tokens, reasoning_tokens, anomaly, finish, ttft_ms, duration_ms)
+        cache_write_long_tokens, output_tokens, reasoning_tokens, waived, finish, ttft_ms, duration_ms)
 LEFT JOIN billing_hold h ON h.id = c.request;
 
 -- Everything but the usage, the charge and how it ended is as in the revision before.
@@ -92,11 +92,11 @@ LEFT JOIN billing_hold h ON h.id = c.request;
 INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, "user", end_user, wallet, model,
     deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
-    anomaly, finish, ttft_ms, duration_ms, reserved_at, settled_at)
+    waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
 SELECT c.id, c.day, c.request, c.revision, r.tenant, r.project, r.api_key, r."user", r.end_user, r.wallet, r.model,
     r.deployment, r.endpoint, r.task, r.route, c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
     c.cache_write_long_tokens, c.output_tokens, c.reasoning_tokens, r.card_version, r.multiplier_bp, %s::smallint,
-    c.charge, r.held, true, r.anomaly, coalesce(nullif(c.finish, ''), r.finish), r.ttft_ms, r.duration_ms,
+    c.charge, r.held, true, r.waived, coalesce(nullif(c.finish, ''), r.finish), r.ttft_ms, r.duration_ms,
     r.reserved_at, %s::timestamptz
 FROM unnest(%s::uuid[], %s::uuid[], %s::date[], %s::smallint[], %s::bigint[], %s::int[], %s::int[], %s::int[],
     %s::int[], %s::int[], %s::int[], %s::text[])

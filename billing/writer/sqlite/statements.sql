@@ -60,7 +60,7 @@ UPDATE billing_wallet SET posted = posted + ?, held = held + ?, version = versio
 INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, "user", end_user, wallet, model,
     deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
-    anomaly, finish, ttft_ms, duration_ms, reserved_at, settled_at)
+    waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
 SELECT ?1, ?2, ?1, 0, h.tenant, h.project, h.api_key, h."user", coalesce(h.facts ->> 'end_user', ''), h.wallet_id,
     h.model, h.deployment, coalesce(h.facts ->> 'endpoint', ''), coalesce(h.facts ->> 'task', ''),
     coalesce(h.facts -> 'route', '{}'), ?5, ?6, ?7, ?8, ?9, ?10, h.card_version, h.multiplier_bp, ?15, ?3, h.amount, ?4,
@@ -72,9 +72,9 @@ FROM (SELECT 1) LEFT JOIN billing_hold h ON h.id = ?1;
 INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, "user", end_user, wallet, model,
     deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
-    anomaly, finish, ttft_ms, duration_ms, reserved_at, settled_at)
+    waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
 SELECT ?1, ?3, ?2, ?4, r.tenant, r.project, r.api_key, r."user", r.end_user, r.wallet, r.model, r.deployment, r.endpoint,
-    r.task, r.route, ?6, ?7, ?8, ?9, ?10, ?11, r.card_version, r.multiplier_bp, ?13, ?5, r.held, 1, r.anomaly,
+    r.task, r.route, ?6, ?7, ?8, ?9, ?10, ?11, r.card_version, r.multiplier_bp, ?13, ?5, r.held, 1, r.waived,
     coalesce(nullif(?12, ''), r.finish), r.ttft_ms, r.duration_ms, r.reserved_at, ?14
 FROM (SELECT 1) LEFT JOIN billing_usagerecord r ON r.day = ?3 AND r.request = ?2 AND r.revision = ?4 - 1;
 

@@ -38,7 +38,7 @@ def test_a_request_from_hold_to_record(desk):
         0,
         1,
     )
-    assert (record.charge, record.held, record.exact, record.duration_ms, record.anomaly) == (65, 70, True, None, "")
+    assert (record.charge, record.held, record.exact, record.duration_ms, record.waived) == (65, 70, True, None, False)
     assert (record.tenant, record.wallet, record.model) == (wallet.tenant_id, wallet.pk, made.model)
     assert record.reserved_at <= record.settled_at <= timezone.now()
     transfer = LedgerTransfer.objects.get(request=made.request)

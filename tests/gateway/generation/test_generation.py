@@ -11,11 +11,12 @@ from billing.limits.types import Bucket, Lease
 from billing.rating import CardPrices, charge
 from billing.writer.errors import WriterBusyError, WriterError
 from billing.writer.operations import Extend, Release, Reserve, Settle
+from gateway.errors import faults
 from gateway.errors.refusal import Refusal
 from gateway.generation import admission, settlement
 from gateway.generation import generation as generation_module
 from gateway.generation.generation import start_generation
-from inference.types import Delta, Finished, FinishReason, Kind, NothingRan, Started, Usage, Vector
+from inference.types import Delta, Finished, FinishReason, Kind, Started, Usage, Vector
 from tests.gateway.doubles import CARD, collect, make_intent, make_stand
 
 
@@ -240,15 +241,15 @@ async def test_engine_that_refuses_to_generate_is_a_refusal_and_nothing_is_charg
     assert stand.writer.wallet.posted == 1_000_000
 
 
-async def test_engine_that_nobody_reaches_leaves_the_hold_to_the_sweep():
+async def test_engine_that_nobody_reaches_is_told_to_stop_and_nothing_is_charged():
     stand = await make_stand(generate_error="unreachable")
     with pytest.raises(Refusal) as caught:
         await start(stand)
     assert (caught.value.status, caught.value.code) == (503, "engine_unavailable")
-    assert not stand.writer.releases
-    assert len(stand.writer.holds) == 1
-    assert not stand.runtime.live
-    assert stand.places() == 0
+    [release] = stand.writer.releases
+    assert release.facts["waived"]  # it may have begun all the same
+    assert len(stand.engine.cancellations) == 1
+    assert_clean(stand)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +288,7 @@ async def test_forgotten_prompt_is_prepared_once_more():
     assert_clean(stand)
 
 
-async def test_an_id_that_is_closed_is_not_tried_again_and_left_to_the_evidence(monkeypatch):
+async def test_an_id_that_is_closed_is_not_tried_again_and_costs_nothing(monkeypatch):
     stand = await make_stand()
     prepare = stand.engine.prepare
 
@@ -301,8 +302,8 @@ async def test_an_id_that_is_closed_is_not_tried_again_and_left_to_the_evidence(
         await start(stand)
     assert caught.value.status == 503
     assert stand.engine.prepares == 1
-    assert len(stand.writer.holds) == 1
-    assert stand.places() == 0
+    assert [release.facts["waived"] for release in stand.writer.releases] == [True]
+    assert_clean(stand)
 
 
 async def test_failing_row_is_charged_for_what_it_gave():
@@ -317,55 +318,126 @@ async def test_failing_row_is_charged_for_what_it_gave():
 async def test_row_that_fails_before_any_output_costs_nothing():
     stand = await make_stand(tokens=20, error_at=1)
     _, outcome, _ = await collect(await start(stand))
-    assert (outcome.error.code, outcome.charge) == ("row_failed", 0)
+    assert (outcome.error.code, outcome.charge, outcome.is_waived) == ("row_failed", 0, True)
     assert len(stand.writer.releases) == 1
     assert_clean(stand)
 
 
-async def test_lost_worker_is_one_error_and_an_estimate_of_what_it_reported():
-    stand = await make_stand(tokens=20, lose_at=8)
-    _, outcome, _ = await collect(await start(stand))
-    assert outcome.error.code == "worker_lost"
-    [settle] = stand.writer.settles
-    assert not settle.exact
-    assert outcome.usage == Usage(input=100, output=7)
-    assert outcome.charge == settle.charge == 1280
+FAILURES = {
+    "row_failed": {"error_at": 8},
+    "worker_lost": {"lose_at": 8},
+    "ledger_unavailable": {"pause_seconds": 0.02},
+    "server_draining": {"hang_at": 8},
+    "lease_lost": {"hang_at": 8},
+}
 
 
-@pytest.mark.parametrize("output", [12, 0])
-async def test_worker_that_comes_back_at_once_gives_the_exact_usage(output):
-    stand = await make_stand(tokens=20, lose_at=8)
-    evidence = Finished(FinishReason.CANCELLED, Usage(input=100, output=output)) if output else NothingRan()
-
-    async def usage_of(request_id):
-        return evidence
-
-    stand.engine.usage_of = usage_of
-    _, outcome, _ = await collect(await start(stand))
-    assert outcome.error.code == "worker_lost"
-    assert outcome.charge == (1000 + 12 * 40 if output else 0)
-    assert all(settle.exact for settle in stand.writer.settles)
-
-
-async def test_late_settle_ends_with_settlement_pending_and_is_no_longer_renewed(monkeypatch):
-    monkeypatch.setattr(settlement, "SETTLE_SECONDS", 0.01)
-    stand = await make_stand(tokens=3)
+async def broken(code, **fields):
+    """Return a stand and the outcome of a request that we break after some output."""
+    stand = await make_stand(tokens=40, **FAILURES[code])
     go_on = asyncio.Event()
 
     async def hang(operation):
-        if isinstance(operation, Settle):
+        if isinstance(operation, Extend):
             await go_on.wait()
 
+    if code == "ledger_unavailable":
+        stand.writer.before = hang
+    generation = await start(stand, **fields)
+    reading = asyncio.ensure_future(collect(generation))
+    if code in {"server_draining", "lease_lost"}:
+        await stand.engine.hanging()
+        generation.cancel(faults.DRAINING if code == "server_draining" else faults.LEASE_LOST)
+    _, outcome, _ = await reading
+    go_on.set()
+    await stand.settled()
+    assert outcome.error.code == code
+    assert_clean(stand)
+    return stand, outcome
+
+
+@pytest.mark.parametrize("code", FAILURES)
+async def test_answer_in_one_piece_that_we_break_is_waived(code):
+    stand, outcome = await broken(code, stream=False)
+    assert (outcome.charge, outcome.is_waived, outcome.usage) == (0, True, Usage())
+    [release] = stand.writer.releases
+    assert (release.facts["waived"], release.facts["finish"]) == (True, code)
+    assert not stand.writer.settles
+    assert stand.writer.wallet.posted == 1_000_000
+    assert bucket_used(stand) == (1, 0)
+
+
+@pytest.mark.parametrize("code", FAILURES)
+async def test_stream_that_we_cut_pays_for_what_was_delivered(code):
+    stand, outcome = await broken(code)
+    output = 16 if code == "ledger_unavailable" else 7
+    assert outcome.usage == Usage(input=100, output=output)
+    assert (outcome.charge, outcome.is_waived) == (1000 + output * 40, False)
+    [settle] = stand.writer.settles
+    assert settle.exact
+
+
+async def test_stream_pays_for_no_more_than_went_out_when_a_lost_worker_did_more():
+    stand = await make_stand(tokens=20, lose_at=8)
+
+    async def usage_of(request_id):
+        return Finished(FinishReason.CANCELLED, Usage(input=100, output=12))
+
+    stand.engine.usage_of = usage_of
+    _, outcome, _ = await collect(await start(stand))
+    assert (outcome.error.code, outcome.charge) == ("worker_lost", 1000 + 7 * 40)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_client_that_leaves_pays_for_what_ran(streamed):
+    stand = await make_stand(tokens=40, hang_at=8)
+    generation = await start(stand, stream=streamed)
+    await stand.engine.hanging()
+    generation.client_left()
+    _, outcome, _ = await collect(generation)
+    assert (outcome.reason, outcome.error, outcome.charge) == (FinishReason.CANCELLED, None, 1000 + 7 * 40)
+
+
+async def test_engine_that_stops_on_its_own_account_failed_and_no_client_left():
+    stand = await make_stand(tokens=40, hang_at=8)
+    generation = await start(stand, stream=False)
+    await stand.engine.hanging()
+    await stand.engine.drain(0)
+    _, outcome, _ = await collect(generation)
+    assert (outcome.reason, outcome.error.code, outcome.error.retryable) == (FinishReason.ERROR, "engine_stopped", True)
+    assert (outcome.charge, outcome.is_waived) == (0, True)
+
+
+def hang_at_settle(stand):
+    async def hang(operation):
+        if isinstance(operation, Settle | Release):
+            await asyncio.Event().wait()
+
     stand.writer.before = hang
-    generation = await start(stand)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_answer_is_delivered_while_its_settlement_is_pending(monkeypatch, streamed):
+    monkeypatch.setattr(settlement, "SETTLE_SECONDS", 0.01)
+    stand = await make_stand(tokens=3)
+    hang_at_settle(stand)
+    generation = await start(stand, stream=streamed)
     _, outcome, text = await collect(generation)
     assert text == "w1 w2 w3"
-    assert outcome.charge is None
-    assert outcome.error.code == "settlement_pending"
+    assert (outcome.reason, outcome.error, outcome.charge) == (FinishReason.STOP, None, None)
     assert outcome.usage == Usage(input=100, output=3)
     assert not stand.runtime.live
     assert stand.places() == 0
     assert generation.id in stand.writer.holds
+    assert stand.runtime.closings[generation.id].charge == 1120
+
+
+async def test_cut_stream_keeps_its_error_while_its_settlement_is_pending(monkeypatch):
+    monkeypatch.setattr(settlement, "SETTLE_SECONDS", 0.01)
+    stand = await make_stand(tokens=20, lose_at=8)
+    hang_at_settle(stand)
+    _, outcome, _ = await collect(await start(stand))
+    assert (outcome.reason, outcome.error.code, outcome.charge) == (FinishReason.ERROR, "worker_lost", None)
 
 
 async def test_settle_that_fails_is_tried_again():
@@ -569,10 +641,11 @@ async def test_drain_refuses_new_requests_and_ends_the_running_ones():
     assert_clean(stand)
 
 
-async def test_engine_that_says_nothing_after_cancel_leaves_the_hold_to_the_sweep(monkeypatch):
+@pytest.mark.parametrize(("streamed", "charge"), [(True, 1000 + 3 * 40), (False, 0)])
+async def test_engine_that_says_nothing_after_cancel_failed(monkeypatch, streamed, charge):
     monkeypatch.setattr(generation_module, "CANCEL_SECONDS", 0.01)
     stand = await make_stand(tokens=9, hang_at=4)
-    generation = await start(stand)
+    generation = await start(stand, stream=streamed)
     await stand.engine.hanging()
 
     async def deaf(request_id):
@@ -581,9 +654,8 @@ async def test_engine_that_says_nothing_after_cancel_leaves_the_hold_to_the_swee
     monkeypatch.setattr(stand.engine, "cancel", deaf)
     generation.client_left()
     _, outcome, _ = await collect(generation)
-    assert outcome.error.code == "settlement_pending"
-    assert generation.id in stand.writer.holds
-    assert not stand.runtime.live
+    assert (outcome.error.code, outcome.charge) == ("engine_stopped", charge)
+    assert_clean(stand)
 
 
 async def test_engine_that_breaks_its_contract_leaves_the_hold_to_the_sweep(monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.core.management import call_command
@@ -17,7 +18,7 @@ from billing.ids import uuid7
 from billing.models import Hold, RateCardVersion, UsageRecord, UsageRollup, Wallet
 from billing.services import rollups
 from billing.writer.apply import apply_now
-from billing.writer.operations import Held, Renew, Reserve
+from billing.writer.operations import Held, Release, Renew, Reserve, Settle
 from gateway.edge.usage import usage_of_request
 from gateway.generation import sweep as sweep_module
 from gateway.generation.sweep import Sweep
@@ -33,7 +34,7 @@ pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
 DONE = Usage(input=60, cache_read=40, output=7)
 
 
-def orphan(world, checkpoint=None, amount=3000):
+def orphan(world, checkpoint=None, amount=3000, *, streamed=True):
     """Reserve for a request, keep its checkpoint, and let its lease run out."""
     request, owner = uuid7(), uuid7()
     reserve = Reserve(
@@ -48,7 +49,7 @@ def orphan(world, checkpoint=None, amount=3000):
         project=world.project.id,
         api_key=world.key_id,
         model="fake",
-        facts={"endpoint": "responses", "task": "chat", "route": {"rule": "r"}, "end_user": "e"},
+        facts={"endpoint": "responses", "task": "chat", "route": {"rule": "r"}, "end_user": "e", "streamed": streamed},
     )
     [held, _] = apply_now([reserve, Renew(owner, {request: checkpoint or {}})])
     assert isinstance(held, Held)
@@ -63,10 +64,12 @@ class Bench:
         self.engine = FakeEngine(EngineSpec("d", "fake"))
         self.threads = DatabaseThreads(1)
         self.later = timedelta(0)
+        self.unsettled = {}
         self.sweep = Sweep(
             engine_of=lambda _: self.engine,
             submit=self.submit,
             threads=self.threads,
+            unsettled=self.unsettled,
             clock=lambda: timezone.now() + self.later,
         )
 
@@ -102,6 +105,54 @@ async def test_finished_is_settled_exactly(bench, reason):
     assert (row.exact, row.finish, row.output_tokens) == (True, reason.value, 7)
     assert (row.endpoint, row.task, row.route, row.end_user) == ("responses", "chat", {"rule": "r"}, "e")
     assert await bench.turn() == {}
+
+
+@pytest.mark.parametrize(
+    "evidence", [Finished(FinishReason.STOP, DONE), Finished(FinishReason.CANCELLED, DONE), Lost(), None]
+)
+async def test_answer_in_one_piece_whose_gateway_was_lost_is_waived_at_once(bench, evidence):
+    """It was never delivered, whatever ran; a worker that can't be reached is not waited for."""
+    world = await in_database(make_world)
+    request = await in_database(partial(orphan, streamed=False), world, {"input": 60, "output": 3})
+    if evidence is None:
+        bench.engine.options = replace(bench.engine.options, unreachable=True)
+    else:
+        bench.engine.record.entries[request.hex] = evidence
+    assert await bench.turn() == {"waived": 1}
+    charged, [row] = await in_database(assert_books, world, records=1)
+    assert (charged, row.exact, row.waived, row.output_tokens) == (0, True, True, 0)
+    shown = await in_database(usage_of_request, world.tenant.id, request)
+    assert (shown["waived"], shown["usage"]["credits_micro"]) == (True, 0)
+
+
+async def test_stream_that_ended_before_any_output_costs_nothing(bench):
+    world = await in_database(make_world)
+    _, found = await swept(bench, world, Finished(FinishReason.CANCELLED, Usage(input=100)))
+    assert found == {"waived": 1}
+    charged, [row] = await in_database(assert_books, world, records=1)
+    assert (charged, row.waived) == (0, True)
+
+
+async def test_what_this_process_decided_is_applied_as_it_was_decided(bench):
+    """An answer in one piece was delivered while its settlement was pending: it is charged."""
+    world = await in_database(make_world)
+    request = await in_database(partial(orphan, streamed=False), world)
+    classes = {"input": 60, "output": 7}
+    bench.unsettled[request] = Settle(request, world.wallet.id, 880, classes, {"finish": "stop"})
+    assert await bench.turn() == {"settled": 1}
+    assert not bench.unsettled
+    charged, [row] = await in_database(assert_books, world, records=1)
+    assert (charged, row.finish, row.waived) == (880, "stop", False)
+
+
+async def test_decision_whose_hold_is_gone_is_forgotten_after_an_hour(bench):
+    request = uuid7()
+    bench.unsettled[request] = Release(request, uuid7())
+    await bench.turn()
+    assert request in bench.unsettled
+    bench.later = timedelta(hours=1, seconds=1)
+    await bench.turn()
+    assert not bench.unsettled
 
 
 async def test_finished_without_work_is_released(bench):
