@@ -50,7 +50,7 @@ def text_array(values: Iterable[str]) -> str:
 _HOLD_COLUMNS: tuple[Encoder, ...] = (
     *[uuid_array] * 6, text_array, *[uuid_array] * 2, array, uuid_array, array, text_array,
 )  # fmt: skip
-_USAGE_COLUMNS: tuple[Encoder, ...] = (uuid_array, *[array] * 9, *[text_array] * 2, *[array] * 2)
+_USAGE_COLUMNS: tuple[Encoder, ...] = (uuid_array, *[array] * 10, text_array, *[array] * 2)
 _REVISION_COLUMNS: tuple[Encoder, ...] = (*[uuid_array] * 2, *[array] * 9, text_array)
 _ADJUSTMENT_COLUMNS: tuple[Encoder, ...] = (
     uuid_array, *[text_array] * 2, uuid_array, *[array] * 2, uuid_array,
