@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -39,6 +41,11 @@ class EngineConfig:
     sampling: Mapping[str, float] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def revision(self) -> str:
+        """A digest that differs between any two configurations."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
     def __post_init__(self) -> None:
         bounds = ("kv_tokens", "block_size", "max_rows", "max_step_tokens", "prefill_chunk")
         for name in (*bounds, "max_waiting", "max_waiting_per_tenant"):
@@ -58,9 +65,11 @@ class EngineConfig:
 class WorkerConfig:
     """A worker process: where it listens, its append-only record, the secret that roots its cache keys, its engines.
 
-    `threads` 0 takes every core. A step that lasts longer than `step_seconds` counts as stuck. `endpoint` is a ZeroMQ
-    address; an ipc path holds at most 107 characters. A tcp endpoint needs `curve_secret`, the worker's own CURVE key,
-    and in `curve_clients` the public keys of the gateways that may connect (all in Z85).
+    A running worker follows the `engines` of its file; everything else counts from its start. `threads` 0 takes every
+    core. A turn of the step thread that takes longer than `step_seconds` counts as hung. What runs on a deployment that
+    is withdrawn may go on for `withdraw_seconds`. `endpoint` is a ZeroMQ address; an ipc path holds at most 107
+    characters. A tcp endpoint needs `curve_secret`, the worker's own CURVE key, and in `curve_clients` the public keys
+    of the gateways that may connect (all in Z85).
     """
 
     endpoint: str
@@ -74,6 +83,7 @@ class WorkerConfig:
     prepared_seconds: float = 30.0
     session_bytes: int = 64 * 1024 * 1024
     drain_seconds: float = 5.0
+    withdraw_seconds: float = 300.0
     curve_secret: str = ""
     curve_clients: tuple[str, ...] = ()
 
@@ -98,6 +108,8 @@ class WorkerConfig:
             raise ValueError(f"worker spec {path}: {error}") from error
 
     def save(self, path: Path) -> None:
-        """Write the spec to `path`, readable by its owner alone."""
-        path.touch(mode=0o600)
-        path.write_text(json.dumps(asdict(self), indent=1))
+        """Write the spec to `path`, readable by its owner alone: a reader finds the old one or the new one, whole."""
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        beside.touch(mode=0o600)
+        beside.write_text(json.dumps(asdict(self), indent=1))
+        beside.replace(path)

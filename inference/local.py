@@ -120,6 +120,7 @@ class LocalEngine:
             block_size=model.block_size,
             kv_blocks=model.kv_blocks,
             vector_width=model.vector_width,
+            revision=config.revision,
             details=model.details,
         )
 

@@ -205,7 +205,8 @@ Evidence = Finished | Running | NothingRan | Lost
 class EngineInfo:
     """What a deployment's engine can do, as its worker announced it.
 
-    `details` holds what an operator wants to see (dtype, tier, KV blocks, how the model was proved), as text.
+    `revision` identifies the settings that it was loaded with. `details` holds what an operator wants to see (dtype,
+    tier, KV blocks, how the model was proved), as text; it may name paths.
     """
 
     deployment: str
@@ -216,13 +217,17 @@ class EngineInfo:
     block_size: int = 16
     kv_blocks: int = 0
     vector_width: int = 0
-    prefix_isolation: bool = True
+    revision: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A deployment's live state. `ready` means that a Submit would be taken now; else `reason` says why not."""
+    """A deployment's live state. `ready` means that a Submit would be taken now; else `reason` says why not.
+
+    Anybody may read `reason`; `detail` is for operators and may name paths. `revision` identifies the settings that
+    this is about.
+    """
 
     ready: bool
     reason: str = ""
@@ -231,3 +236,5 @@ class Health:
     kv_used: float = 0.0
     steps: int = 0
     draining: bool = False
+    detail: str = ""
+    revision: str = ""

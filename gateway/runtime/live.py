@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentState:
-    """A deployment's engine as this process last saw it."""
+    """A deployment's engine as this process last saw it, for operators: `reason` may name paths."""
 
     is_ready: bool
     reason: str
@@ -42,7 +42,7 @@ class Live:
         return {
             entry.deployment.id: DeploymentState(
                 is_ready=entry.health.ready,
-                reason=entry.health.reason,
+                reason=": ".join(filter(None, (entry.health.reason, entry.health.detail))),
                 running=entry.health.running,
                 waiting=entry.health.waiting,
                 kv_used=entry.health.kv_used,

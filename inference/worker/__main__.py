@@ -56,7 +56,7 @@ def main() -> int:
         log.critical("the spec can't be used: %s", error)
         return 2
     try:
-        worker = Worker(config)
+        worker = Worker(config, spec=path)
     except RecordLockedError as error:
         log.critical("%s", error)
         return RECORD_HELD

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from inference.config import EngineConfig
 from inference.execution.backend import LoadedModel
 from inference.local import LocalEngine
 from inference.text.prepare import Prompt
 from inference.text.tokenizer import Tokenizer
-from inference.types import GenerationRequest
+from inference.types import GenerationRequest, Health
 
 
 class Deployment:
@@ -39,6 +40,10 @@ class Deployment:
         `apart` uses a second tokenizer, made at load, since one encodes for one thread only.
         """
         return self.engine.prepare(request, self._tokenizer_apart if apart else None)
+
+    def health(self) -> Health:
+        """The state now, and the settings that it was loaded with."""
+        return replace(self.engine.health(), revision=self.info.revision)
 
     @property
     def draining(self) -> bool:

@@ -1,13 +1,12 @@
 """The worker process: takes its record, binds, loads its models, serves, drains and leaves.
 
 The main thread waits for signals, the reader (`sessions.py`) owns the socket, the step thread (`step_loop.py`) owns
-models and schedulers. Another loads the models, so that a signal is obeyed meanwhile, and one (`prompts.py`) tokenises
-long prompts.
+models and schedulers. Another (`loading.py`) follows the spec file and loads models, so that a signal is obeyed
+meanwhile, and one (`prompts.py`) tokenises long prompts.
 """
 
 from __future__ import annotations
 
-import gc
 import logging
 import secrets
 import signal
@@ -21,17 +20,13 @@ from typing import Any
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from inference.config import EngineConfig, WorkerConfig
-from inference.errors import ModelRefusedError
-from inference.execution.backend import LoadedModel
+from inference.config import WorkerConfig
 from inference.protocol import FRAME_BYTES, FromWorker
-from inference.text.byte_tokenizer import ByteTokenizer
-from inference.text.tokenizer import FolderTokenizer, Tokenizer
-from inference.worker.deployment import Deployment
 from inference.worker.heartbeat import Heartbeat
+from inference.worker.loading import Loader
 from inference.worker.prompts import PromptQueue, PromptResult
 from inference.worker.record import Record
-from inference.worker.requests import AddCommand, Command, DrainCommand, Request, StopCommand
+from inference.worker.requests import Command, DrainCommand, Request, StopCommand
 from inference.worker.sessions import Outgoing, Reader
 from inference.worker.step_loop import StepLoop
 
@@ -71,8 +66,11 @@ class Outbox:
 class Worker:
     """One worker process's parts. `run` returns its exit status."""
 
-    def __init__(self, config: WorkerConfig) -> None:
-        """Take the record, bind the endpoint; raise `RecordLockedError` or `zmq.ZMQError`."""
+    def __init__(self, config: WorkerConfig, *, spec: Path | None = None) -> None:
+        """Take the record, bind the endpoint; raise `RecordLockedError` or `zmq.ZMQError`.
+
+        `spec` is the file whose engines are followed.
+        """
         self.config = config
         self.incarnation = secrets.token_hex(8)
         self._ending = threading.Event()
@@ -105,10 +103,17 @@ class Worker:
             session_seconds=config.session_seconds,
             session_bytes=config.session_bytes,
             prepared_seconds=config.prepared_seconds,
+            step_seconds=config.step_seconds,
         )
-        for engine in config.engines:
-            self._reader.unready[engine.deployment] = "loading"
-        self._loading = threading.Thread(target=self._guard, args=(self._load_all,), name="loading", daemon=True)
+        self._loader = Loader(
+            config,
+            spec,
+            served=self._reader,
+            inbox=self._inbox,
+            announce=self._outbox.announce,
+            ending=self._ending,
+        )
+        self._loading = threading.Thread(target=self._guard, args=(self._loader.run,), name="loading", daemon=True)
 
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT (then 0, after a drain) or until a thread breaks (then 1)."""
@@ -131,6 +136,7 @@ class Worker:
         self._outbox.finish()
         reader.join(timeout=2)
         self._prompts.close(seconds=2)
+        self._loading.join(timeout=0.2)
         broken = self._broken.is_set()
         if not broken:
             steps.join(timeout=2)
@@ -165,60 +171,6 @@ class Worker:
         router.bind(config.endpoint)
         return router
 
-    def _load_all(self) -> None:
-        """Load one model after the other; a model that can't be served leaves the others alone."""
-        for config in self.config.engines:
-            if self._ending.is_set():
-                break
-            began = time.monotonic()
-            try:
-                deployment = self._load(config)
-            except ModelRefusedError as error:
-                log.warning("model refused: %s", error, extra={"deployment": config.deployment})
-                self._reader.unready[config.deployment] = f"model refused: {error}"
-            except Exception as error:
-                log.exception("loading failed", extra={"deployment": config.deployment})
-                self._reader.unready[config.deployment] = f"loading failed: {error}"
-            else:
-                if self._ending.is_set():
-                    return
-                self._inbox.put(AddCommand(deployment))
-                self._reader.deployments[config.deployment] = deployment
-                del self._reader.unready[config.deployment]
-                log.info(
-                    "model ready",
-                    extra={
-                        "deployment": config.deployment,
-                        "seconds": round(time.monotonic() - began, 3),
-                        **{f"model_{key}": value for key, value in deployment.info.details.items()},
-                    },
-                )
-            self._outbox.announce()
-        gc.collect()
-        gc.freeze()
-
-    def _load(self, config: EngineConfig) -> Deployment:
-        model: LoadedModel
-        tokenizer: Tokenizer
-        if config.architecture == "fake":
-            from inference.architectures.fake import load_fake_model
-
-            model, tokenizer = load_fake_model(config), ByteTokenizer()
-        else:
-            # Here and not above: it imports torch.
-            from inference.architectures.load import load_model
-
-            model = load_model(config, threads=self.config.threads)
-            tokenizer = FolderTokenizer(model.tokenizer_folder)
-        return Deployment(
-            config,
-            model,
-            tokenizer,
-            secret=self.config.secret.encode(),
-            pause_seconds=self.config.pause_seconds,
-            clock=time.monotonic,
-        )
-
     # -- end ----------------------------------------------------------------------------------------------------
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -240,7 +192,7 @@ class Worker:
         self._outbox.announce()
         drained = threading.Event()
         deadline = time.monotonic() + self.config.drain_seconds
-        self._inbox.put(DrainCommand(tuple(self._reader.deployments.values()), deadline, drained.set))
+        self._inbox.put(DrainCommand(None, deadline, drained.set))
         while not drained.wait(0.1) and not self._broken.is_set():
             if time.monotonic() > deadline + 5:
                 log.error("a step didn't end within 5 s of the drain's deadline")

@@ -49,16 +49,20 @@ class CancelCommand:
 
 @dataclass(frozen=True, slots=True)
 class DrainCommand:
-    """Take no new work for these deployments, end at `deadline` (monotonic) what still runs; then call `done`."""
+    """Take no new work for these deployments (None: for all), end at `deadline` (monotonic) what still runs.
 
-    deployments: tuple[Deployment, ...]
+    When nothing runs any more, those that leave are forgotten, and `done` is called.
+    """
+
+    deployments: tuple[Deployment, ...] | None
     deadline: float
     done: Callable[[], None]
+    leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AddCommand:
-    """Serve one more deployment from now on."""
+    """Serve one more deployment from now on; one of the same name is about to leave."""
 
     deployment: Deployment
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -61,7 +62,7 @@ BYTES_PER_TOKEN = 40  # an integer and its place in a tuple
 
 
 class Reader:
-    """See the module. `deployments` and `unready` are filled by the process as models load; `run` is the thread."""
+    """See the module. `deployments` and `unready` (why not) are the loader's to fill; `run` is the thread."""
 
     def __init__(
         self,
@@ -78,10 +79,11 @@ class Reader:
         session_seconds: float,
         session_bytes: int,
         prepared_seconds: float,
+        step_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.deployments: dict[str, Deployment] = {}
-        self.unready: dict[str, str] = {}
+        self.unready: dict[str, Health] = {}
         self.draining = False
         self._router = router
         self._wake = wake
@@ -94,6 +96,7 @@ class Reader:
         self._session_seconds = session_seconds
         self._session_bytes = session_bytes
         self._prepared_seconds = prepared_seconds
+        self._step_seconds = step_seconds
         self._clock = clock
         self._tell = tell
         self._prompts = prompts
@@ -209,13 +212,22 @@ class Reader:
             self._send(session, self._stats())
 
     def _stats(self) -> Stats:
-        health = {name: Health(ready=False, reason=reason) for name, reason in dict(self.unready).items()}
+        health = dict(self.unready)
+        hung = self._hung()
         for name in list(self.deployments):
             state = self._loop.health.get(name, Health(ready=True))
-            if self.draining and not state.draining:
-                state = Health(ready=False, reason="draining", draining=True)
+            if hung:
+                state = replace(state, ready=False, reason=hung)
+            elif self.draining and not state.draining:
+                state = replace(state, ready=False, reason="draining", draining=True)
             health[name] = state
         return Stats(self._incarnation, self._loop.steps, health)
+
+    def _hung(self) -> str:
+        """Why the step thread counts as hung, or nothing: it is somewhere in a turn that should be over."""
+        since = self._loop.turn_began
+        seconds = 0.0 if since is None else self._clock() - since
+        return f"a step has not ended for {seconds:.0f} s" if seconds > self._step_seconds else ""
 
     def _fail(self, identity: bytes, reason: str) -> None:
         """End a session that can't go on, and say so to its gateway."""
@@ -309,7 +321,10 @@ class Reader:
     def _deployment(self, name: str) -> Deployment:
         deployment = self.deployments.get(name)
         if deployment is None:
-            reason = self.unready.get(name, "unknown to this worker")
+            state = self.unready.get(name)
+            reason = state.reason if state is not None else "unknown to this worker"
+            raise OverloadedError(f"the deployment is not ready: {reason}", code="deployment_not_ready")
+        if reason := self._hung():
             raise OverloadedError(f"the deployment is not ready: {reason}", code="deployment_not_ready")
         if self.draining or deployment.draining:
             raise DrainingError("the engine is about to stop")
@@ -324,7 +339,8 @@ class Reader:
                 raise UnpreparedError("the request has ended, or was declared as never run", code="request_closed")
             if kept is None or kept.until <= self._clock():
                 raise UnpreparedError("the request is not prepared here")
-            self._deployment(kept.deployment.id)
+            if self._deployment(kept.deployment.id) is not kept.deployment:
+                raise UnpreparedError("the deployment was loaded anew")
         except EngineError as error:
             self._send(session, refusal_of(error, request_id=message.id))
             return

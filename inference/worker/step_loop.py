@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -50,7 +51,8 @@ class Outbox(Protocol):
 class StepLoop:
     """See the module. `registry` maps the ids of submitted, unfinished requests; the reader thread adds to it.
 
-    `steps` counts steps of all deployments; `health` holds each deployment's last state. Both may be read anywhere.
+    `steps` counts steps of all deployments; `health` holds each deployment's last state, `turn_began` is when the turn
+    began that hasn't ended yet (None while there is nothing to do). All of them may be read anywhere.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class StepLoop:
         self._clock = clock
         self._deployments: list[Deployment] = []
         self._drains: list[DrainCommand] = []
+        self._leaving: set[Deployment] = set()
         self._stopped = False
 
     def run(self) -> None:
@@ -83,7 +86,8 @@ class StepLoop:
             busy = False
             for deployment in self._deployments:
                 busy = self._step(deployment.engine) or busy
-                self.health[deployment.id] = deployment.engine.health()
+                if deployment not in self._leaving:
+                    self.health[deployment.id] = deployment.health()
             self._check_drains()
 
     # -- inbox --------------------------------------------------------------------------------------------------
@@ -111,14 +115,24 @@ class StepLoop:
                 for request in requests:
                     request.deployment.engine.cancel(request.id)
             case DrainCommand():
-                for deployment in command.deployments:
-                    deployment.engine.drain()
-                self._drains.append(command)
+                self._drain(command)
             case AddCommand(deployment):
                 self._deployments.append(deployment)
-                self.health[deployment.id] = deployment.engine.health()
+                self.health[deployment.id] = deployment.health()
             case StopCommand():
                 self._stopped = True
+
+    def _drain(self, command: DrainCommand) -> None:
+        deployments = tuple(self._deployments) if command.deployments is None else command.deployments
+        for deployment in deployments:
+            deployment.engine.drain()
+        if command.leaves:
+            self._leaving.update(deployments)
+            staying = {deployment.id for deployment in self._deployments if deployment not in self._leaving}
+            for deployment in deployments:
+                if deployment.id not in staying:
+                    self.health.pop(deployment.id, None)
+        self._drains.append(replace(command, deployments=deployments))
 
     def _submit(self, request: Request) -> None:
         try:
@@ -130,12 +144,16 @@ class StepLoop:
     def _check_drains(self) -> None:
         now = self._clock()
         for drain in list(self._drains):
+            deployments = drain.deployments or ()
             if drain.deadline <= now:
-                for deployment in drain.deployments:
+                for deployment in deployments:
                     deployment.engine.cancel_all()
                     self._say(deployment.engine.take_outputs())
-            if not any(deployment.engine.unfinished for deployment in drain.deployments):
+            if not any(deployment.engine.unfinished for deployment in deployments):
                 self._drains.remove(drain)
+                if drain.leaves:
+                    self._leaving.difference_update(deployments)
+                    self._deployments = [each for each in self._deployments if each not in deployments]
                 drain.done()
 
     # -- steps --------------------------------------------------------------------------------------------------

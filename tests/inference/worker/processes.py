@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,11 @@ class WorkerProcess:
             text=True,
         )
         return self
+
+    def follow(self, *engines: EngineConfig) -> None:
+        """Have the worker serve these deployments and no others."""
+        self.config = replace(self.config, engines=engines)
+        self.config.save(self.folder / "spec.json")
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """End the process and return its status; `output` has all it printed."""

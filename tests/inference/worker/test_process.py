@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -32,7 +33,7 @@ from inference.types import (
     Running,
 )
 from tests.inference.engine_contract import chat, collect, embedding, end_of, evidence, run, same, text_of, until
-from tests.inference.worker.processes import ECHO, EMBEDDER, SLOW, WorkerProcess, ready
+from tests.inference.worker.processes import ECHO, ECHO_OPTIONS, EMBEDDER, SLOW, WorkerProcess, ready
 
 pytestmark = pytest.mark.slow  # real processes, each a second or more
 
@@ -304,11 +305,13 @@ async def test_a_model_that_is_refused_leaves_the_others_alone(start: Open, engi
     other = open_engine(EngineSpec("refused", "worker", worker.config.endpoint))
 
     async def says_why() -> bool:
-        return "it would answer wrongly" in (await other.health()).reason
+        return "it would answer wrongly" in (await other.health()).detail
 
     await until(says_why)
-    with pytest.raises(OverloadedError):
+    assert (await other.health()).reason == "model refused"
+    with pytest.raises(OverloadedError) as caught:
         await other.prepare(chat("hi"))
+    assert "wrongly" not in caught.value.message, "the whole reason, which may name paths, is the operator's"
     await other.close()
     assert text_of(await run(engine, chat("hi"))) == "hi"
 
@@ -356,6 +359,71 @@ async def test_a_drained_deployment_refuses_while_others_serve(start: Open, engi
     with pytest.raises(DrainingError):
         await engine.prepare(chat("late"))
     assert text_of(await run(other, chat("here"))) == "here"
+
+
+async def test_models_come_and_go_while_others_stream(start: Open, engine_of: Open) -> None:
+    worker = start(SLOW)
+    engine = await engine_of(worker, "slow")
+    pid = worker.process.pid
+    stream = await Streaming.start(engine)
+    worker.follow(SLOW, replace(ECHO, options={**ECHO_OPTIONS, "load_seconds": 0.2}))
+    added = await engine_of(worker, "echo")
+    assert text_of(await run(added, chat("new"))) == "new"
+    leaving = await Streaming.start(added)
+    worker.follow(SLOW)
+
+    async def is_gone() -> bool:
+        return added.info is None
+
+    await until(is_gone)
+    with pytest.raises(OverloadedError):
+        await added.prepare(chat("late"))
+    before = leaving.usage
+    await leaving.until(before + 20)  # what ran when it was withdrawn goes on
+    await added.cancel(leaving.id)
+    assert (await leaving.end()).reason is FinishReason.CANCELLED
+    seen = stream.usage
+    await stream.until(seen + 3)
+    await engine.cancel(stream.id)
+    finished = await stream.end()
+    assert (finished.reason, finished.exact) == (FinishReason.CANCELLED, True)
+    assert worker.process.pid == pid
+
+
+async def test_a_withdrawn_models_requests_end_at_the_deadline(start: Open, engine_of: Open) -> None:
+    worker = start(SLOW, ECHO, withdraw_seconds=0.2)
+    engine = await engine_of(worker, "echo")
+    stream = await Streaming.start(engine)
+    worker.follow(SLOW)
+    finished = await stream.end()
+    assert (finished.reason, finished.exact) == (FinishReason.CANCELLED, True)
+
+
+async def test_a_step_that_does_not_end_is_seen_and_stops_the_heartbeat(
+    start: Open, engine_of: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heartbeat = tmp_path / "heartbeat"
+    monkeypatch.setenv("SLUICE_HEARTBEAT", str(heartbeat))
+    stuck = EngineConfig("stuck", "fake", architecture="fake", options={"step_seconds": 600})
+    worker = start(stuck, ECHO, step_seconds=0.3)
+    engine, other = await engine_of(worker, "stuck", renew_seconds=0.05), await engine_of(worker, "echo")
+    assert heartbeat.exists()
+    waiting = asyncio.create_task(run(engine, chat("never")))
+
+    async def says_so() -> bool:
+        health = await other.health()
+        return not health.ready and "a step has not ended" in health.reason
+
+    await until(says_so)
+    with pytest.raises(OverloadedError):
+        await other.prepare(chat("hi"))
+    last = heartbeat.stat().st_mtime_ns
+    for _ in range(30):  # renewals go on being answered
+        await engine.usage_of(uuid.uuid4().hex)
+        await asyncio.sleep(0.05)
+    assert heartbeat.stat().st_mtime_ns == last
+    worker.stop(signal.SIGKILL)
+    waiting.cancel()
 
 
 async def test_evidence_survives_a_restart(start: Open, engine_of: Open) -> None:

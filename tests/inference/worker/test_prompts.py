@@ -76,7 +76,7 @@ class Served:
         self.engine, self.router, self.wake = Engine(), Router(), Wake()
         self.outbox = Outbox(self.wake)
         self.prompts = PromptQueue(self.outbox.prepared)
-        loop: Any = type("Loop", (), {"steps": 0, "health": {}})()
+        loop: Any = type("Loop", (), {"steps": 0, "health": {}, "turn_began": None})()
         self.reader = Reader(
             router=self.router,
             wake=None,
@@ -90,6 +90,7 @@ class Served:
             session_seconds=5.0,
             session_bytes=1 << 20,
             prepared_seconds=30.0,
+            step_seconds=30.0,
         )
         self.reader.deployments["d"] = cast("Deployment", self.engine)
         self.session = Session(b"gateway", 0.0)

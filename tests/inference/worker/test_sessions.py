@@ -28,7 +28,7 @@ def test_nobody_is_silent_while_frames_wait_to_be_read() -> None:
         wake_in.connect("inproc://wake-test")
         outbox = Outbox(wake_in)
         prompts = PromptQueue(outbox.prepared)
-        loop: Any = type("Loop", (), {"steps": 0, "health": {}})()
+        loop: Any = type("Loop", (), {"steps": 0, "health": {}, "turn_began": None})()
         reader = Reader(
             router=router,
             wake=wake_out,
@@ -42,6 +42,7 @@ def test_nobody_is_silent_while_frames_wait_to_be_read() -> None:
             session_seconds=5.0,
             session_bytes=1 << 20,
             prepared_seconds=30.0,
+            step_seconds=30.0,
             clock=lambda: 10.0,  # twice as long as a session may be silent
         )
         reader._sessions[b"gateway"] = Session(b"gateway", 0.0)

@@ -1,0 +1,153 @@
+"""The loader, driven by hand: what a changed spec does to what is served, one action at a time."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from inference.config import EngineConfig, WorkerConfig
+from inference.types import Health
+from inference.worker.deployment import Deployment
+from inference.worker.loading import LOADING, REFUSED, Loader
+from inference.worker.record import Record
+from inference.worker.requests import Command, Request, SubmitCommand
+from inference.worker.step_loop import StepLoop
+from tests.inference.engine_contract import chat
+
+A = EngineConfig("a", "fake", architecture="fake")
+B = EngineConfig("b", "fake", architecture="fake")
+REFUSED_B = replace(B, options={"refuse": "/srv/models/b is no model"})
+
+
+class Bench:
+    """A loader and the step loop that obeys it, without threads and sockets."""
+
+    def __init__(self, folder: Path, record: Record) -> None:
+        self.path = folder / "spec.json"
+        self.deployments: dict[str, Deployment] = {}
+        self.unready: dict[str, Health] = {}
+        self.announced = 0
+        self.inbox: SimpleQueue[Command] = SimpleQueue()
+        self.registry: dict[str, Request] = {}
+        self.loop = StepLoop(record=record, registry=self.registry, inbox=self.inbox, outbox=self)
+        self.config = WorkerConfig("ipc:///s", str(folder / "record"), "secret", (A,))
+        self.config.save(self.path)
+        self.loader = Loader(
+            self.config, self.path, served=self, inbox=self.inbox, announce=self.announce, ending=threading.Event()
+        )
+
+    def announce(self) -> None:
+        self.announced += 1
+
+    def send(self, session: bytes, message: Any) -> None:
+        """Nobody listens."""
+
+    def follow(self, *engines: EngineConfig) -> None:
+        self.config = replace(self.config, engines=engines)
+        self.config.save(self.path)
+
+    def settle(self) -> None:
+        while self.loader.step():
+            pass
+        self.round()
+
+    def round(self) -> None:
+        self.loop._read_inbox(block=False)
+        for deployment in self.loop._deployments:
+            self.loop._step(deployment.engine)
+        self.loop._check_drains()
+
+    def submit(self, name: str, **sampling: Any) -> Request:
+        deployment = self.deployments[name]
+        request = chat("hello", **sampling)
+        running = Request(request.id, b"s", deployment, deployment.prepare(request), 1000, True)
+        self.registry[running.id] = running
+        self.inbox.put(SubmitCommand(running))
+        return running
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Any:
+    with Record(tmp_path / "record") as record:
+        yield Bench(tmp_path, record)
+
+
+def test_what_is_new_is_said_to_load_and_served_once_it_is(bench: Bench) -> None:
+    assert bench.unready["a"] == Health(ready=False, reason=LOADING, revision=A.revision)
+    bench.settle()
+    assert bench.deployments.keys() == {"a"}
+    assert not bench.unready
+    assert bench.deployments["a"].info.revision == A.revision
+    bench.follow(A, B)
+    bench.loader._read()
+    assert bench.unready["b"].reason == LOADING
+    bench.settle()
+    assert bench.deployments.keys() == {"a", "b"}
+    assert [each.id for each in bench.loop._deployments] == ["a", "b"]
+
+
+def test_what_is_withdrawn_takes_nothing_new_and_lets_what_runs_end(bench: Bench) -> None:
+    bench.follow(A, B)
+    bench.settle()
+    request = bench.submit("b", max_tokens=3)
+    bench.round()
+    bench.follow(A)
+    bench.settle()
+    assert bench.deployments.keys() == {"a"}
+    assert request.id in bench.registry
+    for _ in range(10):
+        bench.round()
+    assert request.id not in bench.registry
+    assert [each.id for each in bench.loop._deployments] == ["a"]
+    assert bench.loop.health.keys() == {"a"}
+
+
+def test_changed_settings_take_over_and_what_runs_ends_under_the_old_ones(bench: Bench) -> None:
+    bench.settle()
+    earlier = bench.deployments["a"]
+    request = bench.submit("a", max_tokens=3)
+    bench.round()
+    changed = replace(A, max_rows=2)
+    bench.follow(changed)
+    bench.settle()
+    assert bench.deployments["a"] is not earlier
+    assert bench.deployments["a"].info.revision == changed.revision
+    assert request.id in bench.registry
+    for _ in range(10):
+        bench.round()
+    assert request.id not in bench.registry
+    assert bench.loop._deployments == [bench.deployments["a"]]
+
+
+def test_a_refused_model_says_why_to_operators_alone_and_is_not_tried_again(bench: Bench) -> None:
+    bench.follow(A, REFUSED_B)
+    bench.settle()
+    assert bench.deployments.keys() == {"a"}
+    state = bench.unready["b"]
+    assert (state.reason, state.detail, state.revision) == (REFUSED, "/srv/models/b is no model", REFUSED_B.revision)
+    assert not bench.loader.step()
+    bench.follow(A, B)
+    bench.settle()
+    assert bench.deployments.keys() == {"a", "b"}
+    bench.follow(A, REFUSED_B)  # settings that are refused end what served under the old ones, as the catalogue says
+    bench.settle()
+    assert bench.deployments.keys() == {"a"}
+    assert bench.unready["b"].reason == REFUSED
+
+
+def test_a_spec_that_cannot_be_read_changes_nothing(bench: Bench) -> None:
+    bench.settle()
+    bench.path.write_text("{")
+    bench.settle()
+    assert bench.deployments.keys() == {"a"}
+
+
+def test_a_model_that_left_before_it_was_loaded_is_forgotten(bench: Bench) -> None:
+    bench.follow(B)
+    bench.loader._read()
+    assert bench.unready.keys() == {"b"}
