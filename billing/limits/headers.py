@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from billing.limits.types import BucketState
+from billing.unit import format_credits
 
 _MICRO = 1_000_000
 
 
 def rate_headers(states: Iterable[BucketState]) -> list[tuple[str, str]]:
-    """Return limit, remaining and reset of each bucket; credits as whole µcr, reset as seconds with a unit (``1.2s``).
+    """Return limit, remaining and reset of each bucket: credits as decimals, seconds with a unit (``1.2s``).
 
     The limit is what can be taken at once, so that remaining never exceeds it.
     """
     headers: list[tuple[str, str]] = []
     for state in states:
+        told = format_credits if state.name == "credits" else str
         headers += [
-            (f"x-ratelimit-limit-{state.name}", str(state.limit)),
-            (f"x-ratelimit-remaining-{state.name}", str(state.remaining)),
+            (f"x-ratelimit-limit-{state.name}", told(state.limit)),
+            (f"x-ratelimit-remaining-{state.name}", told(state.remaining)),
             (f"x-ratelimit-reset-{state.name}", seconds(state.reset_us)),
         ]
     return headers

@@ -7,13 +7,13 @@ from billing.limits.types import BucketState
 
 
 def test_headers_name_limit_remaining_and_reset():
-    states = [BucketState("requests", 60, 59, 1_000_000), BucketState("credits", 5, 0, 250_000)]
+    states = [BucketState("requests", 60, 59, 1_000_000), BucketState("credits", 5_250_000, 70, 250_000)]
     assert rate_headers(states) == [
         ("x-ratelimit-limit-requests", "60"),
         ("x-ratelimit-remaining-requests", "59"),
         ("x-ratelimit-reset-requests", "1s"),
-        ("x-ratelimit-limit-credits", "5"),
-        ("x-ratelimit-remaining-credits", "0"),
+        ("x-ratelimit-limit-credits", "5.25"),
+        ("x-ratelimit-remaining-credits", "0.00007"),
         ("x-ratelimit-reset-credits", "0.25s"),
     ]
 
