@@ -15,7 +15,7 @@ class RouteQuery:
     plan: str
     plan_default_task: str
     allowed_models: frozenset[str]  # empty allows all
-    task: str | None = None  # from metadata.task or the header
+    task: str | None = None  # that the client named
     prompt_characters: int = 0
     max_output: int | None = None
     has_schema: bool = False

@@ -11,12 +11,13 @@ from gateway.edge.wire.common import (
     Anything,
     Metadata,
     ModelName,
+    Only,
     OutputTokens,
     Sampling,
     ShortText,
     StreamOptions,
     check_model,
-    refuse_obfuscation,
+    joined,
     refuse_unless_neutral,
     task_of,
 )
@@ -32,7 +33,7 @@ class TextPart(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fiel
     """A piece of text."""
 
     text: str
-    prompt_cache_breakpoint: Anything = UNSET
+    prompt_cache_breakpoint: Annotated[Anything, Only()] = UNSET
 
 
 class RefusalPart(msgspec.Struct, tag_field="type", tag="refusal"):
@@ -59,10 +60,9 @@ Content = str | Annotated[list[Part], Meta(max_length=MAX_PARTS)]
 
 class _Turn(msgspec.Struct, tag_field="role", kw_only=True, forbid_unknown_fields=True):
     content: Content | None = None
-    name: Anything = UNSET
+    name: ShortText | None = None  # of who speaks; no chat template here takes it
 
     engine_role: ClassVar[str] = ""
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {"name": ()}
 
 
 class SystemTurn(_Turn, tag="system"):
@@ -87,19 +87,12 @@ class AssistantTurn(_Turn, tag="assistant"):
     """What the model said, perhaps an SDK's whole message given back."""
 
     refusal: str | None = None
-    annotations: Anything = UNSET
-    audio: Anything = UNSET
-    function_call: Anything = UNSET
-    tool_calls: Anything = UNSET
+    annotations: Annotated[Anything, Only([])] = UNSET
+    audio: Annotated[Anything, Only()] = UNSET
+    function_call: Annotated[Anything, Only()] = UNSET
+    tool_calls: Annotated[Anything, Only([])] = UNSET
 
     engine_role: ClassVar[str] = "assistant"
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        "name": (),
-        "annotations": ([],),
-        "audio": (),
-        "function_call": (),
-        "tool_calls": ([],),
-    }
 
 
 class ToolTurn(msgspec.Struct, tag_field="role", tag="tool"):
@@ -111,33 +104,6 @@ class FunctionTurn(msgspec.Struct, tag_field="role", tag="function"):
 
 
 Turn = SystemTurn | DeveloperTurn | UserTurn | AssistantTurn | ToolTurn | FunctionTurn
-
-# Fields of the API that can only have values which change nothing; anything else is refused by name.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "audio": (),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "function_call": ("none", "auto"),
-    "functions": ([],),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "modalities": (["text"],),
-    "moderation": (),
-    "parallel_tool_calls": (True, False),
-    "prediction": (),
-    "prompt_cache_options": ({}, {"mode": "implicit"}),
-    "prompt_cache_retention": ("in_memory",),
-    "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
-    "service_tier": ("auto", "default"),
-    "store": (False,),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "verbosity": ("medium",),
-    "web_search_options": (),
-}
 
 
 class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
@@ -154,29 +120,39 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     safety_identifier: ShortText | None = None
     prompt_cache_key: ShortText | None = None  # a hint; the prefix cache needs none
 
-    n: Anything = UNSET
-    audio: Anything = UNSET
-    frequency_penalty: Anything = UNSET
-    presence_penalty: Anything = UNSET
-    function_call: Anything = UNSET
-    functions: Anything = UNSET
-    logit_bias: Anything = UNSET
-    logprobs: Anything = UNSET
-    top_logprobs: Anything = UNSET
-    modalities: Anything = UNSET
-    moderation: Anything = UNSET
-    parallel_tool_calls: Anything = UNSET
-    prediction: Anything = UNSET
-    prompt_cache_options: Anything = UNSET
-    prompt_cache_retention: Anything = UNSET
-    reasoning_effort: Anything = UNSET
-    response_format: Anything = UNSET
-    service_tier: Anything = UNSET
-    store: Anything = UNSET
-    tool_choice: Anything = UNSET
-    tools: Anything = UNSET
-    verbosity: Anything = UNSET
-    web_search_options: Anything = UNSET
+    n: Annotated[Anything, Only(1)] = UNSET
+    audio: Annotated[Anything, Only()] = UNSET
+    function_call: Annotated[Anything, Only("none", "auto")] = UNSET
+    functions: Annotated[Anything, Only([])] = UNSET
+    logit_bias: Annotated[Anything, Only({})] = UNSET
+    logprobs: Annotated[Anything, Only(False)] = UNSET
+    top_logprobs: Annotated[Anything, Only(0)] = UNSET
+    modalities: Annotated[Anything, Only(["text"])] = UNSET
+    moderation: Annotated[Anything, Only()] = UNSET
+    parallel_tool_calls: Annotated[Anything, Only(True, False)] = UNSET
+    prediction: Annotated[Anything, Only()] = UNSET
+    prompt_cache_options: Annotated[Anything, Only({}, {"mode": "implicit"})] = UNSET
+    prompt_cache_retention: Annotated[Anything, Only("in_memory")] = UNSET
+    reasoning_effort: Annotated[Anything, Only("none")] = UNSET
+    response_format: Annotated[Anything, Only({"type": "text"})] = UNSET
+    service_tier: Annotated[Anything, Only("auto", "default")] = UNSET
+    store: Annotated[Anything, Only(False)] = UNSET
+    tool_choice: Annotated[Anything, Only("none", "auto")] = UNSET
+    tools: Annotated[Anything, Only([])] = UNSET
+    verbosity: Annotated[Anything, Only("medium")] = UNSET
+    add_generation_prompt: Annotated[Anything, Only(True)] = UNSET
+    add_special_tokens: Annotated[Anything, Only(False)] = UNSET
+    chat_template: Annotated[Anything, Only()] = UNSET
+    chat_template_kwargs: Annotated[Anything, Only({})] = UNSET
+    continue_final_message: Annotated[Anything, Only(False)] = UNSET
+    documents: Annotated[Anything, Only([])] = UNSET
+    echo: Annotated[Anything, Only(False)] = UNSET
+    guided_choice: Annotated[Anything, Only()] = UNSET
+    guided_grammar: Annotated[Anything, Only()] = UNSET
+    guided_json: Annotated[Anything, Only()] = UNSET
+    guided_regex: Annotated[Anything, Only()] = UNSET
+    include_reasoning: Annotated[Anything, Only(True, False)] = UNSET
+    web_search_options: Annotated[Anything, Only()] = UNSET
 
     @property
     def wants_usage(self) -> bool:
@@ -185,11 +161,10 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
 
     def intent(self, task_header: str | None = None) -> Intent:
         """The request after all its checks; refuses what can't be honoured, naming the field."""
-        refuse_unless_neutral(self, _NEUTRAL)
+        refuse_unless_neutral(self)
         check_model(self.model)
         if self.stream_options is not None and not self.stream:
             raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
-        refuse_obfuscation(self.stream_options)
         return Intent(
             endpoint="chat.completions",
             kind=Kind.CHAT,
@@ -212,7 +187,7 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
 def _message(turn: Turn, at: str) -> Message:
     if isinstance(turn, ToolTurn | FunctionTurn):
         raise unsupported(f"{at}.role", "tools are not offered")
-    refuse_unless_neutral(turn, turn.neutral, f"{at}.")
+    refuse_unless_neutral(turn, f"{at}.")
     content = turn.content
     if content is None and isinstance(turn, AssistantTurn):
         content = turn.refusal
@@ -229,13 +204,13 @@ def text_of(content: Content, at: str) -> str:
     for index, part in enumerate(content):
         match part:
             case TextPart():
-                refuse_unless_neutral(part, {"prompt_cache_breakpoint": ()}, f"{at}[{index}].")
+                refuse_unless_neutral(part, f"{at}[{index}].")
                 texts.append(part.text)
             case RefusalPart():
                 texts.append(part.refusal)
             case _:
                 raise unsupported(f"{at}[{index}].type", "only text is taken")
-    return "".join(texts)
+    return joined(texts)
 
 
 class AnswerMessage(msgspec.Struct):

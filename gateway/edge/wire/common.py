@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, get_args, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -13,6 +14,19 @@ from gateway.edge.wire.limits import MAX_OUTPUT_TOKENS, MAX_TASK, MAX_TOKEN_ID
 from inference.types import SamplingParams
 
 Anything = Any | UnsetType
+
+
+class Only:
+    """Beside a field that can't be honoured: the values that change nothing. Null is always one; others are refused.
+
+    `docs/fields.md` lists these fields for each API.
+    """
+
+    def __init__(self, *values: Any, why: str = "") -> None:
+        self.values = values
+        self.why = why
+
+
 ModelName = Annotated[str, Meta(min_length=1, max_length=200)]
 ShortText = Annotated[str, Meta(max_length=512)]
 Metadata = Annotated[
@@ -28,6 +42,7 @@ StopTexts = Annotated[list[StopText], Meta(max_length=16)]
 StopIds = Annotated[list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]], Meta(max_length=64)]
 
 TASK_HEADER = b"x-sluice-task"
+TASK_FIELD = "sluice_task"  # of a request's metadata: names without our prefix are the tenant's own
 
 _OPEN = ("temperature", "top_p", "top_k", "min_p")  # what a model may recommend
 _SMALLEST_TOP_P = 1e-9  # top_p 0 means: the likeliest token alone
@@ -44,6 +59,31 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     min_p: Fraction | None = None
     stop_token_ids: StopIds | None = None
     ignore_eos: bool | None = None
+
+    allowed_token_ids: Annotated[Anything, Only()] = UNSET
+    bad_words: Annotated[Anything, Only([])] = UNSET
+    best_of: Annotated[Anything, Only(1)] = UNSET
+    cache_salt: Annotated[Anything, Only(why="a tenant's prefix cache is its own already")] = UNSET
+    frequency_penalty: Annotated[Anything, Only(0)] = UNSET
+    include_stop_str_in_output: Annotated[Anything, Only(False)] = UNSET
+    kv_transfer_params: Annotated[Anything, Only()] = UNSET
+    length_penalty: Annotated[Anything, Only(1)] = UNSET
+    logits_processors: Annotated[Anything, Only([])] = UNSET
+    min_tokens: Annotated[Anything, Only(0)] = UNSET
+    mm_processor_kwargs: Annotated[Anything, Only({})] = UNSET
+    presence_penalty: Annotated[Anything, Only(0)] = UNSET
+    priority: Annotated[Anything, Only(0)] = UNSET
+    prompt_logprobs: Annotated[Anything, Only()] = UNSET
+    repetition_penalty: Annotated[Anything, Only(1)] = UNSET
+    request_id: Annotated[Anything, Only(why="ids are ours")] = UNSET
+    return_token_ids: Annotated[Anything, Only(False)] = UNSET
+    return_tokens_as_token_ids: Annotated[Anything, Only(False)] = UNSET
+    skip_special_tokens: Annotated[Anything, Only(True)] = UNSET
+    spaces_between_special_tokens: Annotated[Anything, Only(True)] = UNSET
+    structured_outputs: Annotated[Anything, Only()] = UNSET
+    truncate_prompt_tokens: Annotated[Anything, Only()] = UNSET
+    use_beam_search: Annotated[Anything, Only(False)] = UNSET
+    vllm_xargs: Annotated[Anything, Only({})] = UNSET
 
     def sampling(self, max_tokens: int | None) -> SamplingParams:
         """These fields as the engine takes them; what wasn't given gets the model's own default, else the API's."""
@@ -66,20 +106,31 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What a stream carries beside the text."""
 
     include_usage: bool | None = None
-    include_obfuscation: Anything = UNSET
+    include_obfuscation: Annotated[Anything, Only(False)] = UNSET
+    continuous_usage_stats: Annotated[Anything, Only(False)] = UNSET
 
 
-def refuse_unless_neutral(request: msgspec.Struct, neutral: Mapping[str, tuple[Any, ...]], at: str = "") -> None:
-    """Refuse each field of `neutral` that is set to anything but null or one of its values that change nothing."""
-    for name, values in neutral.items():
+@functools.cache
+def neutral_fields(kind: type[msgspec.Struct]) -> dict[str, Only | type[msgspec.Struct]]:
+    """The fields of `kind` that only have values which change nothing, and those that may have such fields inside."""
+    found: dict[str, Only | type[msgspec.Struct]] = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        for note in (*getattr(hint, "__metadata__", ()), *get_args(hint)):
+            if isinstance(note, Only) or (isinstance(note, type) and issubclass(note, msgspec.Struct)):
+                found[name] = note
+    return found
+
+
+def refuse_unless_neutral(request: msgspec.Struct, at: str = "") -> None:
+    """Refuse each field of `request` whose value would change something that can't be changed here."""
+    for name, note in neutral_fields(type(request)).items():
         given = getattr(request, name)
-        if not is_absent(given) and not any(_equal(given, value) for value in values):
-            raise unsupported(at + name)
-
-
-def is_absent(given: object) -> bool:
-    """Whether a field was left out or is null, which mean the same."""
-    return given is UNSET or given is None
+        if given is UNSET or given is None:  # which mean the same
+            continue
+        if not isinstance(note, Only):
+            refuse_unless_neutral(given, f"{at}{name}.")
+        elif not any(_equal(given, value) for value in note.values):
+            raise unsupported(at + name, note.why)
 
 
 def _equal(given: object, value: object) -> bool:
@@ -88,17 +139,18 @@ def _equal(given: object, value: object) -> bool:
     return given == value
 
 
-def refuse_obfuscation(options: StreamOptions | None) -> None:
-    """Refuse padding of stream events, which isn't done here."""
-    if options is not None:
-        refuse_unless_neutral(options, {"include_obfuscation": (False,)}, "stream_options.")
+def joined(parts: Iterable[str]) -> str:
+    """The text of a message in several parts: each begins a line of its own, so that no two words become one."""
+    return "\n".join(parts)
 
 
 def task_of(metadata: Mapping[str, str] | None, header: str | None) -> str | None:
-    """The task that the client names: `metadata.task`, else the ``x-sluice-task`` header."""
-    task = (metadata or {}).get("task") or header
+    """The task that the client names: `metadata.sluice_task`, else the ``x-sluice-task`` header."""
+    where, task = f"metadata.{TASK_FIELD}", (metadata or {}).get(TASK_FIELD)
+    if not task:
+        where, task = TASK_HEADER.decode(), header
     if task and not is_task(task):
-        raise invalid("metadata.task", f"A task's name has at most {MAX_TASK} printable characters.")
+        raise invalid(where, f"A task's name has at most {MAX_TASK} printable characters.")
     return task or None
 
 

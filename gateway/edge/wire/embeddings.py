@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta
 
-from gateway.edge.wire.common import ModelName, ShortText, check_model, task_of
+from gateway.edge.wire.common import Anything, ModelName, Only, ShortText, check_model, refuse_unless_neutral, task_of
 from gateway.edge.wire.decode import invalid
 from gateway.edge.wire.limits import MAX_EMBEDDING_INPUTS, MAX_EMBEDDING_TOKENS, MAX_TOKEN_ID
 from gateway.edge.wire.usage import EmbeddingUsage
@@ -30,8 +30,13 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     dimensions: Annotated[int, Meta(ge=1, le=MAX_EMBEDDING_TOKENS)] | None = None
     user: ShortText | None = None
 
+    add_special_tokens: Annotated[Anything, Only(True)] = UNSET
+    priority: Annotated[Anything, Only(0)] = UNSET
+    truncate_prompt_tokens: Annotated[Anything, Only()] = UNSET
+
     def intent(self, task_header: str | None = None) -> Intent:
         """The request after all its checks."""
+        refuse_unless_neutral(self)
         check_model(self.model)
         return Intent(
             endpoint="embeddings",

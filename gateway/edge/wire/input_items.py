@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta
 
-from gateway.edge.wire.common import Anything, refuse_unless_neutral
+from gateway.edge.wire.common import Anything, Only, joined, refuse_unless_neutral
 from gateway.edge.wire.decode import decode, invalid, unsupported
 from gateway.edge.wire.limits import MAX_PARTS
 from inference.types import Message
@@ -24,15 +24,15 @@ class InputText(msgspec.Struct, tag_field="type", tag="input_text", forbid_unkno
     """A piece of what was said to the model."""
 
     text: str
-    prompt_cache_breakpoint: Anything = UNSET
+    prompt_cache_breakpoint: Annotated[Anything, Only()] = UNSET
 
 
 class OutputText(msgspec.Struct, tag_field="type", tag="output_text", forbid_unknown_fields=True):
     """A piece of what the model said."""
 
     text: str
-    annotations: Anything = UNSET
-    logprobs: Anything = UNSET
+    annotations: Annotated[Anything, Only([])] = UNSET
+    logprobs: Annotated[Anything, Only([])] = UNSET
 
 
 class OutputRefusal(msgspec.Struct, tag_field="type", tag="refusal", forbid_unknown_fields=True):
@@ -64,7 +64,7 @@ class MessageItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: str | None = None
     id: Annotated[str, Meta(max_length=128)] | None = None
     status: str | None = None
-    phase: Anything = UNSET
+    phase: Annotated[Anything, Only()] = UNSET
 
 
 def message_of(item: msgspec.Raw, at: str) -> Message:
@@ -75,25 +75,19 @@ def message_of(item: msgspec.Raw, at: str) -> Message:
     if head.role not in _ROLES:
         raise invalid(f"{at}.role", f"'{at}.role' must be one of {', '.join(_ROLES)}.")
     given = decode(MessageItem, item, at=at)
-    refuse_unless_neutral(given, {"phase": ()}, f"{at}.")
+    refuse_unless_neutral(given, f"{at}.")
     if isinstance(given.content, str):
         return Message(_ROLES[given.role], given.content)
     texts = [_text(part, f"{at}.content[{index}]") for index, part in enumerate(given.content)]
-    return Message(_ROLES[given.role], "".join(texts))
+    return Message(_ROLES[given.role], joined(texts))
 
 
 def _text(part: Part, at: str) -> str:
-    neutral: dict[str, tuple[Any, ...]]
     match part:
-        case InputText():
-            neutral = {"prompt_cache_breakpoint": ()}
-            text = part.text
-        case OutputText():
-            neutral = {"annotations": ([],), "logprobs": ([],)}
-            text = part.text
+        case InputText() | OutputText():
+            refuse_unless_neutral(part, f"{at}.")
+            return part.text
         case OutputRefusal():
             return part.refusal
         case _:
             raise unsupported(f"{at}.type", "only text is taken")
-    refuse_unless_neutral(part, neutral, f"{at}.")
-    return text

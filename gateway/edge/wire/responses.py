@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta
@@ -11,16 +11,16 @@ from gateway.edge.wire.common import (
     Anything,
     Metadata,
     ModelName,
+    Only,
     OutputTokens,
     Sampling,
     ShortText,
     StreamOptions,
     check_model,
-    refuse_obfuscation,
     refuse_unless_neutral,
     task_of,
 )
-from gateway.edge.wire.decode import invalid, unsupported
+from gateway.edge.wire.decode import invalid
 from gateway.edge.wire.input_items import message_of
 from gateway.edge.wire.limits import MAX_MESSAGES
 from gateway.generation.intent import Intent
@@ -28,33 +28,26 @@ from inference.types import Kind, Message
 
 EventId = Annotated[str, Meta(max_length=512)]  # as a client calls its event; errors about it say so
 
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "access_programs": ({},),
-    "background": (False,),
-    "context_management": ([],),
-    "conversation": (),
-    "image": ({},),
-    "include": ([], ["reasoning.encrypted_content"]),  # no answer here has reasoning items
-    "max_tool_calls": (),
-    "moderation": (),
-    "parallel_tool_calls": (True, False),
-    "prompt": (),
-    "prompt_cache_options": ({}, {"mode": "implicit"}),
-    "prompt_cache_retention": ("in_memory",),
-    "reasoning": ({}, {"effort": None}, {"effort": "none"}, {"effort": None, "summary": None}),
-    "service_tier": ("auto", "default"),
-    "store": (False,),
-    "text": (
-        {},
-        {"format": {"type": "text"}},
-        {"verbosity": "medium"},
-        {"format": {"type": "text"}, "verbosity": "medium"},
-    ),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "top_logprobs": (0,),
-    "truncation": ("disabled",),
-}
+
+class ResponseStreamOptions(StreamOptions, kw_only=True, forbid_unknown_fields=True):
+    """What a stream carries beside its events: nothing more."""
+
+    include_usage: Annotated[bool | None, Only(why="a response's last event always has its usage")] = None
+
+
+class TextOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How the answer is written: as plain text."""
+
+    format: Annotated[Anything, Only({"type": "text"})] = UNSET
+    verbosity: Annotated[Anything, Only("medium")] = UNSET
+
+
+class ReasoningOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How the model reasons: not at all."""
+
+    effort: Annotated[Anything, Only("none")] = UNSET
+    summary: Annotated[Anything, Only()] = UNSET
+    generate_summary: Annotated[Anything, Only()] = UNSET
 
 
 class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
@@ -67,31 +60,32 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     metadata: Metadata | None = None
     previous_response_id: Annotated[str, Meta(max_length=128)] | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: ResponseStreamOptions | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
     user: ShortText | None = None
     safety_identifier: ShortText | None = None
     prompt_cache_key: ShortText | None = None  # a hint; the prefix cache needs none
 
-    access_programs: Anything = UNSET
-    background: Anything = UNSET
-    context_management: Anything = UNSET
-    conversation: Anything = UNSET
-    image: Anything = UNSET
-    include: Anything = UNSET
-    max_tool_calls: Anything = UNSET
-    moderation: Anything = UNSET
-    parallel_tool_calls: Anything = UNSET
-    prompt: Anything = UNSET
-    prompt_cache_options: Anything = UNSET
-    prompt_cache_retention: Anything = UNSET
-    reasoning: Anything = UNSET
-    service_tier: Anything = UNSET
-    store: Anything = UNSET
-    text: Anything = UNSET
-    tool_choice: Anything = UNSET
-    tools: Anything = UNSET
-    top_logprobs: Anything = UNSET
-    truncation: Anything = UNSET
+    access_programs: Annotated[Anything, Only({})] = UNSET
+    background: Annotated[Anything, Only(False)] = UNSET
+    context_management: Annotated[Anything, Only([])] = UNSET
+    conversation: Annotated[Anything, Only()] = UNSET
+    image: Annotated[Anything, Only({})] = UNSET
+    # No answer here has reasoning items, whose content could be encrypted.
+    include: Annotated[Anything, Only([], ["reasoning.encrypted_content"])] = UNSET
+    max_tool_calls: Annotated[Anything, Only()] = UNSET
+    moderation: Annotated[Anything, Only()] = UNSET
+    parallel_tool_calls: Annotated[Anything, Only(True, False)] = UNSET
+    prompt: Annotated[Anything, Only()] = UNSET
+    prompt_cache_options: Annotated[Anything, Only({}, {"mode": "implicit"})] = UNSET
+    prompt_cache_retention: Annotated[Anything, Only("in_memory")] = UNSET
+    service_tier: Annotated[Anything, Only("auto", "default")] = UNSET
+    store: Annotated[Anything, Only(False)] = UNSET
+    tool_choice: Annotated[Anything, Only("none", "auto")] = UNSET
+    tools: Annotated[Anything, Only([])] = UNSET
+    top_logprobs: Annotated[Anything, Only(0)] = UNSET
+    truncation: Annotated[Anything, Only("disabled")] = UNSET
 
     def turns(self) -> tuple[Message, ...]:
         """The messages of `input` alone."""
@@ -128,11 +122,8 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
 
     def check(self) -> None:
         """Refuse what can't be honoured over any transport."""
-        refuse_unless_neutral(self, _NEUTRAL)
+        refuse_unless_neutral(self)
         check_model(self.model)
-        refuse_obfuscation(self.stream_options)
-        if self.stream_options is not None and self.stream_options.include_usage is not None:
-            raise unsupported("stream_options.include_usage", "a response's last event always has its usage")
 
 
 class ResponseCreate(ResponseRequest, kw_only=True, forbid_unknown_fields=True):
@@ -141,17 +132,13 @@ class ResponseCreate(ResponseRequest, kw_only=True, forbid_unknown_fields=True):
     type: str
     event_id: EventId | None = None
     stream_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
-    generate: Anything = UNSET
+    stream: Annotated[bool | None, Only(True)] = None
+    generate: Annotated[Anything, Only(True)] = UNSET
 
     @property
     def is_streamed(self) -> bool:
         """A socket's client always does."""
         return True
-
-    def check(self) -> None:
-        """Refuse what can't be honoured, a socket's own fields too."""
-        super().check()
-        refuse_unless_neutral(self, {"generate": (True,), "stream": (True,)})
 
 
 class ResponseCancel(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -139,7 +139,7 @@ async def test_cancel_of_nothing_is_harmless(socket):
     assert (await ask(socket))[-1]["type"] == "response.completed"
 
 
-async def test_lanes_run_beside_each_other_and_a_lane_in_turn(socket, world):
+async def test_streams_run_beside_each_other_and_a_stream_in_turn(socket, world):
     gate = asyncio.Event()
     world.scripts = [[Started(0), gate, done()]]
     socket.send({**CREATE, "stream_id": "slow", "input": "one"})
@@ -155,7 +155,7 @@ async def test_lanes_run_beside_each_other_and_a_lane_in_turn(socket, world):
     assert world.intent.messages == (Message("user", "two"),)
 
 
-async def test_too_much_in_a_lane_is_refused(socket, world):
+async def test_too_much_in_a_stream_is_refused(socket, world):
     world.script = [Started(0), asyncio.Event(), done()]
     socket.send(CREATE)
     await socket.until("response.created")
@@ -170,9 +170,9 @@ async def test_too_much_text_that_waits_is_refused(socket, world, monkeypatch):
     gate = asyncio.Event()
     world.script = [Started(0), gate, done()]
     big = {**CREATE, "input": "x" * 1000}
-    for lane in "ab":
-        socket.send({**CREATE, "stream_id": lane})
-        socket.send({**big, "stream_id": lane})
+    for stream in "ab":
+        socket.send({**CREATE, "stream_id": stream})
+        socket.send({**big, "stream_id": stream})
     socket.send({**big, "stream_id": "a"})
     refused = (await socket.until("error"))[-1]
     assert (refused["stream_id"], refused["error"]["code"]) == ("a", "too_many_responses")
@@ -198,7 +198,7 @@ async def test_client_that_is_gone_is_no_fault_of_ours():
     assert len(sent) == 1
 
 
-async def test_too_many_lanes_are_refused(socket, world):
+async def test_too_many_streams_are_refused(socket, world):
     world.script = [Started(0), asyncio.Event(), done()]
     for number in range(17):
         socket.send({**CREATE, "stream_id": str(number)})
@@ -268,11 +268,31 @@ async def test_wrong_event_is_answered_and_the_socket_goes_on(socket, world, eve
     assert (await ask(socket))[-1]["type"] == "response.completed"
 
 
-async def test_error_names_its_lane_and_carries_headers(socket, world):
+async def test_error_names_its_stream_and_carries_headers(socket, world):
     world.refusal = Refusal(429, "rate_limit_exceeded", "Slow down.", headers={"retry-after": "7"})
     error = (await ask(socket, stream_id="a"))[-1]
     assert (error["status"], error["stream_id"]) == (429, "a")
     assert error["error"]["headers"] == {"retry-after": "7"}
+
+
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [
+        ({**CREATE, "n": 1}, "unknown_parameter"),
+        ({**CREATE, "previous_response_id": "resp_x"}, "previous_response_not_found"),
+        ({"type": "response.cancel", "x": 1}, "unknown_parameter"),
+        ({"type": "response.steer"}, "unsupported_parameter"),
+    ],
+)
+async def test_error_names_the_clients_event(socket, event, code):
+    socket.send({**event, "event_id": "event_1"})
+    error = (await socket.until("error"))[-1]["error"]
+    assert (error["code"], error["event_id"]) == (code, "event_1")
+
+
+async def test_events_with_ids_are_taken(socket):
+    socket.send({"type": "response.cancel", "event_id": "event_1"})
+    assert (await ask(socket, event_id="event_2"))[-1]["type"] == "response.completed"
 
 
 async def test_crash_is_an_error_event(socket, world):

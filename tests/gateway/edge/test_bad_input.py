@@ -75,8 +75,8 @@ def test_depth_of_escapes_and_of_what_is_never_closed():
 @pytest.mark.parametrize(
     ("change", "param"),
     [
-        ({"metadata": {"task": "a\x00b"}}, "metadata.task"),
-        ({"metadata": {"task": "x" * 41}}, "metadata.task"),
+        ({"metadata": {"sluice_task": "a\x00b"}}, "metadata.sluice_task"),
+        ({"metadata": {"sluice_task": "x" * 41}}, "metadata.sluice_task"),
         ({"model": "auto:" + "x" * 41}, "model"),
         ({"model": "auto:a\x00"}, "model"),
         ({"model": "small\x00"}, "model"),
@@ -121,7 +121,7 @@ def test_recursion_is_a_refusal(monkeypatch):
         ({"messages": [{"role": "user", "content": 7}]}, "invalid_type", "messages[0].content"),
         ({"messages": [{"role": "user", "content": "", "x": 1}]}, "unknown_parameter", "messages[0].x"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "unsupported_parameter", "messages[0].role"),
-        ({"messages": [{"role": "user", "content": "x", "name": "Al"}]}, "unsupported_parameter", "messages[0].name"),
+        ({"messages": [{"role": "user", "content": "x", "name": 1}]}, "invalid_type", "messages[0].name"),
         (
             {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]},
             "unsupported_parameter",
@@ -150,8 +150,16 @@ def test_recursion_is_a_refusal(monkeypatch):
         ({"stop_token_ids": [-1]}, "invalid_value", "stop_token_ids[0]"),
         ({"stream_options": {"include_usage": True}}, "invalid_value", "stream_options"),
         ({"metadata": {"a": 1}}, "invalid_type", "metadata"),
-        ({"metadata": {"task": "x" * 41}}, "invalid_value", "metadata.task"),
+        ({"metadata": {"sluice_task": "x" * 41}}, "invalid_value", "metadata.sluice_task"),
         ({"colour": "blue"}, "unknown_parameter", "colour"),
+        ({"repetition_penalty": 1.1}, "unsupported_parameter", "repetition_penalty"),
+        ({"min_tokens": 1}, "unsupported_parameter", "min_tokens"),
+        ({"guided_json": {}}, "unsupported_parameter", "guided_json"),
+        (
+            {"stream": True, "stream_options": {"continuous_usage_stats": True}},
+            "unsupported_parameter",
+            "stream_options.continuous_usage_stats",
+        ),
         ({"n": 2}, "unsupported_parameter", "n"),
         ({"n": True}, "unsupported_parameter", "n"),
         ({"logprobs": True}, "unsupported_parameter", "logprobs"),
@@ -179,6 +187,11 @@ def test_recursion_is_a_refusal(monkeypatch):
 )
 async def test_wrong_chat_field_is_named(app, change, code, param):
     assert_error(await ask(app, CHAT, {**SAY, **change}), 400, code, param=param)
+
+
+async def test_task_in_the_header_that_no_database_takes_is_refused(app):
+    answer = await ask(app, CHAT, SAY, headers={"x-sluice-task": "x" * 41})
+    assert_error(answer, 400, "invalid_value", param="x-sluice-task")
 
 
 @pytest.mark.parametrize("missing", ["model", "messages"])

@@ -182,7 +182,7 @@ async def test_silence_is_filled_with_comments(app, world, monkeypatch):
 async def test_messages_reach_the_engine_as_text(app, world):
     messages = [
         {"role": "developer", "content": "Be brief."},
-        {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": " there"}]},
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": "there"}]},
         {"role": "assistant", "content": "Yes", "refusal": None, "annotations": [], "tool_calls": None},
         {"role": "assistant", "content": None, "refusal": "No"},
         {"role": "user", "content": "<|im_end|>"},
@@ -190,7 +190,7 @@ async def test_messages_reach_the_engine_as_text(app, world):
     assert (await ask(app, PATH, {"model": "small", "messages": messages})).status == 200
     assert world.intent.messages == (
         Message("system", "Be brief."),
-        Message("user", "Hi there"),
+        Message("user", "Hi\nthere"),
         Message("assistant", "Yes"),
         Message("assistant", "No"),
         Message("user", "<|im_end|>"),
@@ -221,10 +221,25 @@ async def test_neutral_fields_of_sdks_are_taken(app, world):
         "n": 1, "store": False, "presence_penalty": 0, "frequency_penalty": 0.0, "tools": [], "tool_choice": "none",
         "response_format": {"type": "text"}, "logprobs": False, "top_logprobs": None, "logit_bias": {},
         "modalities": ["text"], "parallel_tool_calls": True, "service_tier": "auto", "user": "u1",
-        "metadata": {"task": "classify", "a": "b"}, "prompt_cache_key": "k", "stream_options": None, "stop": None,
+        "metadata": {"sluice_task": "classify", "a": "b"}, "prompt_cache_key": "k", "stream_options": None,
+        "stop": None, "repetition_penalty": 1, "min_tokens": 0, "length_penalty": 1.0, "skip_special_tokens": True,
+        "guided_json": None, "chat_template_kwargs": {}, "priority": 0, "best_of": 1, "echo": False,
     }  # fmt: skip
     assert (await ask(app, PATH, {**SAY, **neutral})).status == 200
     assert (world.intent.task, world.intent.end_user) == ("classify", "u1")
+
+
+async def test_neutral_fields_inside_others_are_taken(app, world):
+    options = {"include_usage": True, "continuous_usage_stats": False, "include_obfuscation": False}
+    named = [{"role": "user", "content": "Hi", "name": "Ada"}]
+    assert (await ask(app, PATH, {**STREAM, "messages": named, "stream_options": options})).status == 200
+    assert world.intent.messages == (Message("user", "Hi"),)
+
+
+async def test_tenants_own_task_is_theirs(app, world):
+    mine = {"task": "x" * 512, "sluice": "y"}
+    assert (await ask(app, PATH, {**SAY, "metadata": mine})).status == 200
+    assert world.intent.task is None
 
 
 async def test_task_header_names_the_task(app, world):

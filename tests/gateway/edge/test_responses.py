@@ -115,7 +115,7 @@ async def test_input_items_of_each_form_are_taken(app, world):
         Message("system", "Be brief."),
         Message("user", "Hi"),
         Message("user", "a"),
-        Message("assistant", "bc"),
+        Message("assistant", "b\nc"),
         Message("assistant", "d"),
     )
 
@@ -143,8 +143,8 @@ async def test_input_items_of_each_form_are_taken(app, world):
         ({"previous_response_id": "resp_1"}, "unsupported_parameter", "previous_response_id"),
         ({"background": True}, "unsupported_parameter", "background"),
         ({"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools"),
-        ({"text": {"format": {"type": "json_object"}}}, "unsupported_parameter", "text"),
-        ({"reasoning": {"effort": "low"}}, "unsupported_parameter", "reasoning"),
+        ({"text": {"format": {"type": "json_object"}}}, "unsupported_parameter", "text.format"),
+        ({"reasoning": {"effort": "low"}}, "unsupported_parameter", "reasoning.effort"),
         ({"include": ["message.output_text.logprobs"]}, "unsupported_parameter", "include"),
         ({"truncation": "auto"}, "unsupported_parameter", "truncation"),
         ({"conversation": "conv_1"}, "unsupported_parameter", "conversation"),
@@ -165,9 +165,17 @@ async def test_neutral_fields_of_sdks_are_taken(app):
         "store": False, "tools": [], "tool_choice": "auto", "parallel_tool_calls": False, "background": False,
         "text": {"format": {"type": "text"}}, "include": ["reasoning.encrypted_content"], "truncation": "disabled",
         "reasoning": {"effort": None}, "service_tier": "default", "previous_response_id": None, "user": "u",
-        "stream": False, "prompt_cache_key": "k", "top_k": 5,
+        "stream": False, "prompt_cache_key": "k", "top_k": 5, "repetition_penalty": 1.0, "presence_penalty": 0,
     }  # fmt: skip
     assert (await ask(app, PATH, {**SAY, **neutral})).status == 200
+
+
+async def test_only_our_own_name_in_the_metadata_is_the_task(app, world):
+    metadata = {"task": "x" * 512}
+    body = (await ask(app, PATH, {**SAY, "metadata": metadata})).json()
+    assert (world.intent.task, body["metadata"]) == (None, metadata)
+    await ask(app, PATH, {**SAY, "metadata": {"sluice_task": "classify"}})
+    assert world.intent.task == "classify"
 
 
 @pytest.mark.parametrize("stream", [False, True])
