@@ -9,7 +9,12 @@ from django.urls import reverse_lazy
 
 
 def _item(title: str, icon: str, url: str) -> dict[str, Any]:
-    return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{url}")}
+    """Return a link to a list, for who may look at it; to the dashboard for everybody."""
+    item: dict[str, Any] = {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{url}")}
+    if url != "index":
+        app, model, _ = url.split("_")
+        item["permission"] = lambda request: request.user.has_perm(f"{app}.view_{model}")
+    return item
 
 
 def _group(title: str, *items: dict[str, Any]) -> dict[str, Any]:

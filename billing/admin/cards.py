@@ -36,7 +36,11 @@ class RateCardAdmin(ModelAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    @action(description="Publish new prices", url_path="publish")
+    def has_publish_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Whether this operator may publish prices."""
+        return request.user.has_perm("billing.add_ratecardversion")
+
+    @action(description="Publish new prices", url_path="publish", permissions=["publish"])
     def publish_new_version(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Open the form of new prices, filled with the last ones."""
         return HttpResponseRedirect(f"{reverse('admin:billing_ratecardversion_add')}?card={object_id}")

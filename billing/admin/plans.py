@@ -39,7 +39,11 @@ class PlanAdmin(ModelAdmin):
     def display_newest(self, plan: Any) -> str:
         return f"v{plan.newest}" if plan.newest else "none yet"
 
-    @action(description="Publish new version", url_path="publish")
+    def has_publish_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Whether this operator may publish terms."""
+        return request.user.has_perm("billing.add_planversion")
+
+    @action(description="Publish new version", url_path="publish", permissions=["publish"])
     def publish_new_version(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Open the form of a new version, filled with the terms of the last one."""
         return HttpResponseRedirect(f"{reverse('admin:billing_planversion_add')}?plan={object_id}")

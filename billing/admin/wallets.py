@@ -78,12 +78,20 @@ class WalletAdmin(ReadOnlyAdmin):
             rows,
         )
 
-    @action(description="Grant credit", url_path="grant")
+    def has_grant_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Whether this operator may give credit."""
+        return request.user.has_perm("billing.add_creditgrant")
+
+    @action(description="Grant credit", url_path="grant", permissions=["grant"])
     def grant_credit(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Open the form of a new grant to this wallet."""
         return HttpResponseRedirect(f"{reverse('admin:billing_creditgrant_add')}?wallet={object_id}")
 
-    @action(description="Adjust", url_path="adjust")
+    def has_adjust_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Whether this operator may correct a wallet."""
+        return request.user.has_perm("billing.add_ledgertransfer")
+
+    @action(description="Adjust", url_path="adjust", permissions=["adjust"])
     def adjust_credit(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Open the form of a correction."""
         return HttpResponseRedirect(f"{reverse('admin:billing_ledgertransfer_add')}?wallet={object_id}")

@@ -22,6 +22,10 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth isn
         """Return whether people may sign up by themselves."""
         return bool(settings.SLUICE_SIGNUP_PLAN)
 
+    def _get_login_attempts_cache_key(self, request: HttpRequest, **credentials: Any) -> str:
+        """Count wrong passwords by account and address: whoever guesses locks only themselves out of an account."""
+        return f"{super()._get_login_attempts_cache_key(request, **credentials)}:{self.get_client_ip(request)}"
+
     @transaction.atomic
     def save_user(self, request: HttpRequest, user: User, form: Any, commit: bool = True) -> User:
         """Save the new user together with the tenant that they own."""

@@ -22,27 +22,26 @@ _OPTIONS = {
 
 
 def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """Return the page's context with tiles, chart and its table."""
-    sums = headline(DAYS)
-    chart = usage_chart(DAYS)
-    states = live_of(request).deployment_states()
-    active = Deployment.objects.filter(is_active=True).count()
-    ready = "–" if states is None else str(sum(state.is_ready for state in states.values()))
-    tiles = [
-        ("Credits charged", format_credits(sums.charge)),
-        ("Requests", f"{sums.requests:,}"),
-        ("Tokens", f"{sums.tokens:,}"),
-        ("Active tenants", f"{Tenant.objects.filter(is_active=True).count():,}"),
-        ("Deployments ready", f"{ready} of {active}"),
-        ("Credits held now", f"{format_credits(sums.held)} by {sums.open_holds} requests"),
-    ]
-    context.update(
-        tiles=[{"name": name, "value": value} for name, value in tiles],
-        days=DAYS,
-        chart=json.dumps(chart),
-        chart_options=json.dumps(_OPTIONS),
-        table=_table(chart),
-    )
+    """Return the page's context with the tiles, the chart and its table that this operator may see."""
+    may = request.user.has_perm
+    tiles: list[tuple[str, str]] = []
+    if may("billing.view_usagerecord"):
+        sums = headline(DAYS)
+        chart = usage_chart(DAYS)
+        tiles += [
+            ("Credits charged", format_credits(sums.charge)),
+            ("Requests", f"{sums.requests:,}"),
+            ("Tokens", f"{sums.tokens:,}"),
+            ("Credits held now", f"{format_credits(sums.held)} by {sums.open_holds} requests"),
+        ]
+        context.update(chart=json.dumps(chart), chart_options=json.dumps(_OPTIONS), table=_table(chart))
+    if may("gateway.view_tenant"):
+        tiles.append(("Active tenants", f"{Tenant.objects.filter(is_active=True).count():,}"))
+    if may("routing.view_deployment"):
+        states = live_of(request).deployment_states()
+        ready = "–" if states is None else str(sum(state.is_ready for state in states.values()))
+        tiles.append(("Deployments ready", f"{ready} of {Deployment.objects.filter(is_active=True).count()}"))
+    context.update(tiles=[{"name": name, "value": value} for name, value in tiles], days=DAYS)
     return context
 
 

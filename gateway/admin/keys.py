@@ -103,7 +103,7 @@ class APIKeyAdmin(KeptAdmin):
             return "revoked"
         return "expired" if key.expires_at is not None and key.expires_at <= timezone.now() else "active"
 
-    @action(description="Revoke")
+    @action(description="Revoke", permissions=["change"])
     def revoke(self, request: HttpRequest, queryset: QuerySet[APIKey]) -> None:
         """Make these keys, and those that they made, useless within a second."""
         revoked = 0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from allauth.account.models import EmailAddress
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
+from django.template.response import TemplateResponse
 from unfold.decorators import action
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm
 from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminTextInputWidget
@@ -18,9 +20,10 @@ from billing.admin.base import take_over
 from gateway.admin.base import KeptAdmin
 from gateway.errors.service import ServiceError
 from gateway.models import Invitation, Membership, User
-from gateway.services import links, members, people
+from gateway.services import links, members, people, roles
 
-admin.site.unregister(Group)  # roles are memberships; operators are staff
+admin.site.unregister(Group)  # operators' roles are made by `setup`
+admin.site.unregister(EmailAddress)  # a user has one address, changed by the service
 
 
 class LowerEmail(forms.ModelForm):  # type: ignore[type-arg] # can't be subscripted when it runs
@@ -37,7 +40,7 @@ class NewUserForm(LowerEmail):
 
     class Meta:
         model = User
-        fields = ["email", "name", "is_staff", "is_superuser"]
+        fields = ["email", "name", "is_staff", "groups", "is_superuser"]
         widgets = {"email": UnfoldAdminEmailInputWidget, "name": UnfoldAdminTextInputWidget}
 
 
@@ -46,7 +49,7 @@ class ChangedUserForm(LowerEmail, UserChangeForm):
 
     class Meta:
         model = User
-        fields = ["email", "name", "password", "is_active", "is_staff", "is_superuser"]
+        fields = ["email", "name", "password", "is_active", "is_staff", "groups", "is_superuser"]
 
 
 @admin.register(User)
@@ -62,13 +65,30 @@ class UserAdmin(KeptAdmin, DjangoUserAdmin):  # type: ignore[type-arg] # can't b
     ordering = ["email"]
     filter_horizontal = ()
     readonly_fields = ["last_login", "date_joined"]
-    fieldsets = [
-        (None, {"fields": ["email", "name", "password", "is_active"]}),
-        ("Operator", {"fields": ["is_staff", "is_superuser"]}),
-        ("Dates", {"fields": ["last_login", "date_joined"]}),
-    ]
-    add_fieldsets = [(None, {"fields": ["email", "name", "is_staff", "is_superuser"]})]
     actions_detail = ["sign_in_link"]
+
+    def get_fieldsets(self, request: HttpRequest, obj: User | None = None) -> Any:
+        """Return what this operator may see: only superusers make superusers."""
+        operator = ["is_staff", "groups", *(["is_superuser"] if request.user.is_superuser else [])]
+        if obj is None:
+            return [(None, {"fields": ["email", "name", *operator]})]
+        return [
+            (None, {"fields": ["email", "name", "password", "is_active"]}),
+            ("Operator", {"fields": operator}),
+            ("Dates", {"fields": ["last_login", "date_joined"]}),
+        ]
+
+    def formfield_for_manytomany(self, db_field: Any, request: HttpRequest, **options: Any) -> Any:
+        """Offer the groups that this operator may give."""
+        if db_field.name == "groups":
+            assert isinstance(request.user, User)
+            options["queryset"] = roles.groups_of(request.user)
+        return super().formfield_for_manytomany(db_field, request, **options)
+
+    def has_change_permission(self, request: HttpRequest, obj: User | None = None) -> bool:
+        """Nobody changes who may do more than they: address and password would let them in as that person."""
+        assert isinstance(request.user, User)
+        return super().has_change_permission(request, obj) and not (obj and roles.outranks(obj, request.user))
 
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
         """Save; the address through the service, which leaves no other one behind."""
@@ -80,8 +100,11 @@ class UserAdmin(KeptAdmin, DjangoUserAdmin):  # type: ignore[type-arg] # can't b
 
     @action(description="Make a sign-in link", url_path="sign-in-link", permissions=["sign_in_link"])
     def sign_in_link(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Show a link that signs this user in once, within a quarter of an hour."""
+        """Ask, and once that is confirmed show a link that signs this user in once, within a quarter of an hour."""
         user = get_object_or_404(User, pk=object_id)
+        if request.method != "POST":
+            context = {**self.admin_site.each_context(request), "title": "Make a sign-in link", "opts": self.opts}
+            return TemplateResponse(request, "admin/gateway/user/sign_in_link.html", {**context, "user_of_link": user})
         try:
             address = links.mint_link(user=user)
         except ServiceError as refused:

@@ -100,14 +100,14 @@ class TenantAdmin(KeptAdmin):
         """What a new request may hold."""
         return "–" if tenant.available is None else format_credits(tenant.available)
 
-    @action(description="Deactivate")
+    @action(description="Deactivate", permissions=["change"])
     def deactivate(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
         """Stop everything of these tenants within a second."""
         for tenant in queryset:
             tenants.deactivate_tenant(tenant=tenant)
             self.log_change(request, tenant, "Deactivated.")
 
-    @action(description="Activate")
+    @action(description="Activate", permissions=["change"])
     def activate(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
         """Let these tenants go on."""
         for tenant in queryset:

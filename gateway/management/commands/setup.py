@@ -8,10 +8,11 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand
 
 from billing.services import cards, plans
+from gateway.services import roles
 
 
 class Command(BaseCommand):
-    """Apply migrations (which install the triggers), ship plans and price lists, collect static files; idempotent."""
+    """Migrate (which installs the triggers); ship plans, prices, operators' roles; collect static files; idempotent."""
 
     help = "Bring the database, plans, price lists and static files up to date."
     requires_system_checks: list[str] = []
@@ -21,5 +22,6 @@ class Command(BaseCommand):
         call_command("collectstatic", verbosity=0, interactive=False)
         plans.ensure_default_plans()
         cards.ensure_default_cards()
+        roles.ensure_roles()
         if options["verbosity"]:
             self.stdout.write("database, plans, price lists and static files are up to date")

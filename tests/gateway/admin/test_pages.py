@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from billing.models import Subscription, Wallet
 from gateway.models import APIKey, Invitation, Membership, Project, Tenant, User
-from gateway.services import keys, links, tenants
+from gateway.services import keys, tenants
 from routing.models import Deployment, PublicModel
 
 pytestmark = pytest.mark.django_db
@@ -129,17 +129,6 @@ def test_last_owner_is_kept(operator, acme):
     page = operator.post(path, {"role": "member", "is_active": "on"}, follow=True)
     assert "needs an owner" in page.content.decode()
     assert Membership.objects.of(acme.tenant).get().role == "owner"
-
-
-def test_sign_in_link_is_for_superusers(operator, acme):
-    path = f"/admin/gateway/user/{acme.owner.pk}/sign-in-link/"
-    page = operator.get(path, follow=True).content.decode()
-    token = re.search(r"/links/([\w-]+)/", page).group(1)
-    assert links.find_link(token=token).user == acme.owner
-    staff = User.objects.create_user("staff@example.com", is_staff=True)
-    client = Client()
-    client.force_login(staff, backend="django.contrib.auth.backends.ModelBackend")
-    assert client.get(path).status_code == 403
 
 
 def test_nothing_is_deleted(operator, acme):

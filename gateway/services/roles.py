@@ -1,0 +1,68 @@
+"""Operators' roles: groups of permissions that `setup` makes, and the rule that nobody gives what they don't have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from django.contrib.auth.models import Group, Permission
+from django.db import transaction
+from django.db.models import QuerySet
+
+from gateway.models import User
+
+APPS = ("gateway", "billing", "routing")
+ROLES: Mapping[str, tuple[str, ...]] = {
+    "viewer": (),
+    "support": ("gateway.change_apikey", "gateway.delete_invitation"),
+    "billing": (
+        "billing.add_creditgrant",
+        "billing.add_ledgertransfer",
+        "billing.add_subscription",
+        "billing.change_subscription",
+        "billing.add_plan",
+        "billing.change_plan",
+        "billing.add_planversion",
+        "billing.add_ratecard",
+        "billing.add_ratecardversion",
+    ),
+    "admin": APPS,
+}
+"""Role → what it may beyond looking at everything; the name of an app stands for all of its permissions."""
+
+
+@transaction.atomic
+def ensure_roles() -> None:
+    """Make each role's group have exactly its permissions; other groups stay as they are."""
+    known = {
+        f"{permission.content_type.app_label}.{permission.codename}": permission
+        for permission in Permission.objects.filter(content_type__app_label__in=APPS).select_related("content_type")
+    }
+    for name, more in ROLES.items():
+        may = {label for label in known if ".view_" in label or label in more or label.partition(".")[0] in more}
+        missing = {label for label in more if label not in APPS} - known.keys()
+        if missing:
+            raise LookupError(f"{name}: there is no permission {min(missing)}")
+        group, _ = Group.objects.get_or_create(name=name)
+        group.permissions.set([known[label] for label in may])
+
+
+def outranks(other: User, user: User) -> bool:
+    """Return whether `other` may what `user` may not: then `user` changes nothing of theirs."""
+    if user.is_superuser or other == user:
+        return False
+    return other.is_superuser or not other.get_all_permissions() <= user.get_all_permissions()
+
+
+def may_give(user: User, groups: Iterable[Group]) -> bool:
+    """Return whether `user` has all that these groups give."""
+    if user.is_superuser:
+        return True
+    mine = user.get_all_permissions()
+    given = Permission.objects.filter(group__in=list(groups)).values_list("content_type__app_label", "codename")
+    return all(f"{app}.{codename}" in mine for app, codename in given)
+
+
+def groups_of(user: User) -> QuerySet[Group]:
+    """Return the groups that `user` may give: those that give nothing beyond what they have."""
+    every = list(Group.objects.order_by("name"))
+    return Group.objects.filter(pk__in=[group.pk for group in every if may_give(user, [group])]).order_by("name")
