@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import cast
 
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.core.asgi import get_asgi_application
@@ -10,11 +11,16 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
 django_application = get_asgi_application()
 
-from gateway.consumers.caps import Doors  # noqa: E402 - models need Django to be set up
-from gateway.consumers.responses import ResponsesConsumer  # noqa: E402
+from gateway.consumers.responses import (  # noqa: E402 - models need Django to be set up
+    MOST_SOCKETS,
+    ResponsesConsumer,
+    too_many_sockets,
+)
+from gateway.edge.body import bounded, counted_by_address  # noqa: E402
 from gateway.edge.chat import chat_completions  # noqa: E402
 from gateway.edge.embeddings import embeddings  # noqa: E402
 from gateway.edge.guard import guarded  # noqa: E402
+from gateway.edge.http import Application  # noqa: E402
 from gateway.edge.lifespan import lifespan  # noqa: E402
 from gateway.edge.models import model, models  # noqa: E402
 from gateway.edge.probes import liveness, metrics, readiness  # noqa: E402
@@ -22,32 +28,35 @@ from gateway.edge.responses import responses  # noqa: E402
 from gateway.edge.routes import path, re_path  # noqa: E402
 from gateway.edge.unknown import refuse_websocket, unknown_endpoint  # noqa: E402
 from gateway.edge.usage import usage  # noqa: E402
+from gateway.runtime.caps import Cap  # noqa: E402
 
 application = guarded(
-    ProtocolTypeRouter(
-        {
-            "lifespan": lifespan,
-            "http": URLRouter(
-                [
-                    path("v1/chat/completions", chat_completions),
-                    path("v1/responses", responses),
-                    path("v1/embeddings", embeddings),
-                    path("v1/models", models),
-                    path("v1/models/<path:name>", model, "/v1/models/{id}"),
-                    path("v1/usage/<str:request_id>", usage, "/v1/usage/{id}"),
-                    re_path(r"^v1(/|$)", unknown_endpoint, "/v1/*"),
-                    path("healthz", liveness),
-                    path("readyz", readiness),
-                    path("metrics", metrics),
-                    re_path(r"", django_application, "control"),
-                ]
-            ),
-            "websocket": URLRouter(
-                [
-                    path("v1/responses", ResponsesConsumer.as_asgi(doors=Doors())),
-                    re_path(r"", refuse_websocket, "/v1/*"),
-                ]
-            ),
-        }
+    bounded(
+        ProtocolTypeRouter(
+            {
+                "lifespan": lifespan,
+                "http": URLRouter(
+                    [
+                        path("v1/chat/completions", chat_completions),
+                        path("v1/responses", responses),
+                        path("v1/embeddings", embeddings),
+                        path("v1/models", models),
+                        path("v1/models/<path:name>", model, "/v1/models/{id}"),
+                        path("v1/usage/<str:request_id>", usage, "/v1/usage/{id}"),
+                        re_path(r"^v1(/|$)", unknown_endpoint, "/v1/*"),
+                        path("healthz", liveness),
+                        path("readyz", readiness),
+                        path("metrics", metrics),
+                        re_path(r"", counted_by_address(cast("Application", django_application)), "control"),
+                    ]
+                ),
+                "websocket": URLRouter(
+                    [
+                        path("v1/responses", ResponsesConsumer.as_asgi(sockets=Cap(MOST_SOCKETS, too_many_sockets))),
+                        re_path(r"", refuse_websocket, "/v1/*"),
+                    ]
+                ),
+            }
+        )
     )
 )

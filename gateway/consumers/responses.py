@@ -11,10 +11,10 @@ from uuid import UUID
 import structlog
 from channels.consumer import AsyncConsumer
 from channels.exceptions import StopConsumer
+from django.conf import settings
 
 from billing.ids import uuid7
 from gateway.consumers.callers import Caller, caller_of
-from gateway.consumers.caps import Doors
 from gateway.consumers.history import History
 from gateway.consumers.sender import EventSender
 from gateway.consumers.streams import Stream, Streams
@@ -22,19 +22,20 @@ from gateway.edge.answer import relay
 from gateway.edge.http import Receive, Scope, Send, runtime_of
 from gateway.edge.response_events import Event, ResponseEvents
 from gateway.edge.wire.decode import decode, unsupported
-from gateway.edge.wire.limits import MAX_FRAME_BYTES
 from gateway.edge.wire.responses import ClientEvent, ResponseCancel, ResponseCreate
 from gateway.errors.faults import refusal_of
 from gateway.errors.refusal import Refusal, internal_error
 from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation, start_generation
 from gateway.logs import request_bound
+from gateway.runtime.caps import Cap
 from inference.types import Delta, Message
 
 IDLE_SECONDS = 15 * 60.0
 LIFETIME_SECONDS = 60 * 60.0
 PAUSE_SECONDS = 0.025  # between two deltas: text that comes meanwhile travels in one
 USAGE_SECONDS = 0.2  # between two running counts
+MOST_SOCKETS = 256  # of one tenant or user in this process: each costs memory while it says nothing
 
 GOING_AWAY = 1001
 TOO_BIG = 1009
@@ -44,14 +45,19 @@ NO_EVENT = ClientEvent("")
 log = structlog.get_logger(__name__)
 
 
+def too_many_sockets() -> Refusal:
+    """The 429 for a caller who has as many websockets open as they may."""
+    return Refusal(429, "too_many_connections", f"{MOST_SOCKETS} of your websockets are open already.")
+
+
 class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is untyped
     """One socket on ``/v1/responses``. Generations run beside the receive loop, so that a cancel is heard."""
 
     channel_layer_alias = None  # tokens never travel through a channel layer
 
-    def __init__(self, doors: Doors) -> None:
+    def __init__(self, sockets: Cap[UUID]) -> None:
         super().__init__()
-        self._doors = doors
+        self._sockets = sockets
         self._ending = ExitStack()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,8 +69,8 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         """Accept a caller with a right to ask; a Refusal answers the handshake with its status and body."""
         self._runtime = runtime_of(self.scope)
         self._caller: Caller = await caller_of(self.scope)
-        self._doors.enter(self._caller.owner)
-        self._ending.callback(self._doors.leave, self._caller.owner)
+        self._sockets.take(self._caller.owner)
+        self._ending.callback(self._sockets.give_back, self._caller.owner)
         self._sender = EventSender(self.send)
         self._ending.callback(self._sender.shut)
         self._streams = Streams(self._runtime, self._respond)
@@ -79,8 +85,8 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         """Take one client event; one that is wrong is answered with an error event."""
         self._quiet_since = asyncio.get_running_loop().time()
         frame = message.get("bytes") or (message.get("text") or "").encode()
-        if len(frame) > MAX_FRAME_BYTES:
-            text = f"A message is larger than {MAX_FRAME_BYTES // 1024} KiB."
+        if len(frame) > settings.SLUICE_MAX_FRAME_BYTES:
+            text = f"A message is larger than {settings.SLUICE_MAX_FRAME_BYTES:,} bytes."
             await self._refuse(Refusal(413, "request_too_large", text))
             await self._sender.close(TOO_BIG)
             return

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 import msgspec
 
-from gateway.edge.uploads import Upload, Uploads
-from gateway.edge.wire.limits import BODY_SECONDS, MAX_BODY_BYTES
 from gateway.errors.refusal import Refusal
+from gateway.runtime.caps import Cap
 
 if TYPE_CHECKING:
     from gateway.runtime.runtime import Runtime
@@ -23,8 +21,18 @@ Send = Callable[[ASGIMessage], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Mapping[str, str]
 
+MOST_UPLOADED = 64 * 1024 * 1024
+
 encode = msgspec.json.Encoder().encode
-uploads = Uploads()
+
+
+def _too_many_uploads() -> Refusal:
+    text = f"{MOST_UPLOADED // 1024 // 1024} MiB of your requests are on their way already."
+    return Refusal(429, "too_many_uploads", text, headers={"retry-after": "1", "connection": "close"})
+
+
+# Bytes of bodies that aren't whole yet, by tenant or, where no tenant is known, by address.
+uploads: Cap[UUID | str] = Cap(MOST_UPLOADED, _too_many_uploads)
 
 
 class ClientLeftError(Exception):
@@ -65,46 +73,21 @@ def require_method(scope: Scope, *methods: str) -> None:
 
 
 async def read_body(scope: Scope, receive: Receive, owner: UUID) -> bytes:
-    """Return the whole body; refuse one that is compressed (415), too large (413) or too slow (408), or the one too
-    many (429) that is on its way from `owner`, a tenant.
+    """Return the whole body; refuse one that is compressed (415), or the one too many (429) that is on its way from
+    `owner`, a tenant. How large and how slow it may be, `bounded` has seen to.
     """
     if (header_of(scope, b"content-encoding") or "identity").lower() != "identity":
         raise Refusal(415, "unsupported_content_encoding", "Send the body without compression.")
-    announced = header_of(scope, b"content-length")
-    if announced is not None and announced.isdigit() and int(announced[:20]) > MAX_BODY_BYTES:
-        raise _too_large()
-    try:
-        with uploads.of(owner) as upload:
-            async with asyncio.timeout(BODY_SECONDS):
-                return await _collect(receive, upload)
-    except TimeoutError:
-        raise Refusal(408, "request_timeout", f"The body took longer than {BODY_SECONDS:.0f} s.") from None
-
-
-async def _collect(receive: Receive, upload: Upload) -> bytes:
     chunks: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientLeftError
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > MAX_BODY_BYTES:
-            raise _too_large()
-        chunks.append(chunk)
-        if not message.get("more_body", False):
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        upload.add(len(chunk))
-
-
-def _too_large() -> Refusal:
-    return Refusal(
-        413,
-        "request_too_large",
-        f"The body is larger than {MAX_BODY_BYTES // 1024 // 1024} MiB.",
-        headers={"connection": "close"},
-    )
+    with uploads.share(owner) as take:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientLeftError
+            chunks.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            take(len(chunks[-1]))
 
 
 async def send_json(send: Send, status: int, body: object, headers: Headers | None = None) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-MAX_BODY_BYTES = 8 * 1024 * 1024
-MAX_FRAME_BYTES = 1024 * 1024  # one websocket message
 MAX_JSON_DEPTH = 64
 MAX_JSON_CONTAINERS = 65_536  # objects and arrays in one body
 MAX_MESSAGES = 2048
@@ -13,4 +11,3 @@ MAX_EMBEDDING_TOKENS = 65_536  # ids in one input
 MAX_TASK = 40  # characters of a task's name
 MAX_OUTPUT_TOKENS = 1_000_000
 MAX_TOKEN_ID = 2**31 - 1
-BODY_SECONDS = 30.0  # from the headers to the last byte of the body

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import os
-import socket
 import sys
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
-from gateway.edge.wire.limits import MAX_FRAME_BYTES
 from gateway.home import HomeInUseError, HomeLock
 from gateway.logs import configure_logs
 from gateway.management.ports import port_problem
 from gateway.management.supervisor import FATAL
 from gateway.management.watchdog import VARIABLE
-from gateway.runtime.runtime import Runtime
-
-PATIENCE = 4.5  # the server cuts connections off after 6 s, and the supervisor waits for ten in all
 
 
 class Command(BaseCommand):
@@ -47,31 +40,14 @@ class Command(BaseCommand):
             sys.exit(FATAL)
         configure_logs()
         from gateway.asgi import application
+        from gateway.server.server import gateway_server
 
         # What was imported stays: left to the collector, it would be walked through in the middle of requests.
         # Requests leave few cycles, so it need not look after every 700 new objects either.
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
-        config = uvicorn.Config(
-            application,
-            host=options["host"],
-            port=options["port"],
-            lifespan="on",
-            ws_per_message_deflate=False,
-            ws_max_size=2 * MAX_FRAME_BYTES,
-            ws_max_queue=4,  # frames of one socket that nobody has read yet
-            timeout_graceful_shutdown=6,
-            timeout_keep_alive=30,
-            access_log=False,
-            log_config=None,
-            proxy_headers=settings.SLUICE_TRUST_PROXY,
-            forwarded_allow_ips=settings.SLUICE_PROXIES,
-            server_header=False,
-            callback_notify=_beat,
-            timeout_notify=1,
-        )
-        server = _Server(config)
+        server = gateway_server(application, options["host"], options["port"], beat=_beat)
         with contextlib.suppress(KeyboardInterrupt):  # the server ends in order, then takes the signal again
             server.run()
         if not server.started:
@@ -82,16 +58,3 @@ async def _beat() -> None:
     """Show the supervisor, if there is one, that the event loop turns."""
     if heartbeat := os.environ.get(VARIABLE):
         Path(heartbeat).touch()  # noqa: ASYNC240 - one inode's time, nothing to wait for
-
-
-class _Server(uvicorn.Server):
-    """Ends what still runs in its own words before the server would cut it off."""
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let requests end for `PATIENCE` seconds; end the others with an error that says why, settled."""
-        runtime: Runtime | None = self.lifespan.state.get("runtime")
-        draining = asyncio.create_task(runtime.drain(PATIENCE)) if runtime is not None else None
-        await super().shutdown(sockets)
-        if draining is not None:
-            draining.cancel()
-            await asyncio.gather(draining, return_exceptions=True)

@@ -11,9 +11,9 @@ from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_K
 from django.contrib.sessions.backends.db import SessionStore
 
 from gateway.consumers import callers, responses
-from gateway.consumers.caps import Doors
 from gateway.errors.refusal import Refusal
 from gateway.models import User
+from gateway.runtime.caps import Cap
 from inference.types import Started
 from tests.gateway.consumers.socket import Socket
 from tests.gateway.edge.fakes import KEY, done, principal
@@ -104,25 +104,25 @@ async def test_default_ports_are_the_same_origin(app, signed_in, origin, host):
 
 
 async def test_sockets_of_one_owner_are_counted(app, signed_in, monkeypatch):
-    doors = Doors(most=2)
-    monkeypatch.setattr(responses.ResponsesConsumer, "__init__", counted_by(doors))
+    counted = Cap(2, responses.too_many_sockets)
+    monkeypatch.setattr(responses.ResponsesConsumer, "__init__", counted_by(counted))
     sockets = [await Socket(app).opened() for _ in range(2)]
     await Socket(app).refused(429, "too_many_connections")
     sockets.append(await Socket(app, key=None, headers=OURS).opened())  # a user counts apart
     await Socket(app, key="sk-bad").refused(401, "invalid_api_key")
-    assert len(doors) == 3
+    assert len(counted) == 3
     await sockets.pop(0).leave()
     sockets.append(await Socket(app).opened())
     for socket in sockets:
         await socket.leave()
-    assert len(doors) == 0
+    assert len(counted) == 0
 
 
-def counted_by(doors):
+def counted_by(cap):
     make = responses.ResponsesConsumer.__init__
 
     def init(self, **_):
-        make(self, doors)
+        make(self, cap)
 
     return init
 

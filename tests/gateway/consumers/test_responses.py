@@ -8,10 +8,9 @@ import pytest
 
 from billing.ids import uuid7
 from gateway.consumers import responses
-from gateway.consumers.caps import Doors
 from gateway.consumers.sender import EventSender
-from gateway.edge.wire.limits import MAX_FRAME_BYTES
 from gateway.errors.refusal import Refusal
+from gateway.runtime.caps import Cap
 from inference.types import Delta, EngineFault, FinishReason, Message, Started
 from tests.gateway.consumers.socket import Socket
 from tests.gateway.edge.fakes import KEY, USAGE, done, principal
@@ -302,8 +301,8 @@ async def test_crash_is_an_error_event(socket, world):
     assert "secret" not in str(error)
 
 
-async def test_oversized_message_closes_the_socket(socket, world):
-    socket.send({**CREATE, "input": "x" * MAX_FRAME_BYTES})
+async def test_oversized_message_closes_the_socket(socket, world, settings):
+    socket.send({**CREATE, "input": "x" * settings.SLUICE_MAX_FRAME_BYTES})
     assert (await socket.receive())["error"]["code"] == "request_too_large"
     assert await socket.closed() == 1009
 
@@ -359,7 +358,7 @@ async def test_old_socket_is_closed_after_what_runs():
         async def idle(self):
             await gate.wait()
 
-    consumer = responses.ResponsesConsumer(Doors())
+    consumer = responses.ResponsesConsumer(Cap(1, responses.too_many_sockets))
     consumer.scope = {"request_id": uuid7()}
     consumer._sender = EventSender(sent.put)
     consumer._streams = Busy()

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from gateway.edge.uploads import Uploads
+from gateway.edge.http import uploads
 from gateway.edge.wire import decode as decoding
-from gateway.edge.wire.limits import MAX_BODY_BYTES, MAX_JSON_DEPTH
+from gateway.edge.wire.limits import MAX_JSON_DEPTH
 from gateway.errors.refusal import Refusal
 from tests.gateway.edge.client import Exchange, ask, assert_error
 from tests.gateway.edge.fakes import KEY
@@ -205,23 +205,22 @@ async def test_body_that_is_no_object_is_refused(app, body):
     assert_error(await ask(app, CHAT, json.dumps(body).encode()), 400, "invalid_type")
 
 
-async def test_announced_oversized_body_is_refused_unread(app):
-    headers = {"content-length": str(MAX_BODY_BYTES + 1)}
+async def test_announced_oversized_body_is_refused_unread(app, settings):
+    headers = {"content-length": str(settings.SLUICE_MAX_BODY_BYTES + 1)}
     answer = await ask(app, CHAT, b"{", headers=headers)
     assert_error(answer, 413, "request_too_large")
     assert answer.headers["connection"] == "close"
 
 
-async def test_oversized_body_is_refused_when_it_gets_too_large(app):
+async def test_oversized_body_is_refused_when_it_gets_too_large(app, settings):
     exchange = Exchange(app, "POST", CHAT, body=None)
-    exchange.feed(b"x" * MAX_BODY_BYTES)
+    exchange.feed(b"x" * settings.SLUICE_MAX_BODY_BYTES)
     exchange.feed(b"x")
     assert_error(await exchange.finished(), 413, "request_too_large")
 
 
 async def test_bodies_on_their_way_are_bounded_for_each_tenant(app, monkeypatch):
-    uploads = Uploads(most=1000)
-    monkeypatch.setattr("gateway.edge.http.uploads", uploads)
+    monkeypatch.setattr(uploads, "most", 1000)
     first, second = (Exchange(app, "POST", CHAT, body=None) for _ in range(2))
     first.feed(b"{" + b" " * 600)
     await until(lambda: len(uploads) == 601)
@@ -240,8 +239,8 @@ async def until(is_so):
             await asyncio.sleep(0)
 
 
-async def test_slow_body_is_refused(app, monkeypatch):
-    monkeypatch.setattr("gateway.edge.http.BODY_SECONDS", 0.01)
+async def test_slow_body_is_refused(app, settings):
+    settings.SLUICE_BODY_SECONDS = 0.01
     exchange = Exchange(app, "POST", CHAT, body=None)
     exchange.feed(b"{")
     assert_error(await exchange.finished(), 408, "request_timeout")

@@ -1,0 +1,88 @@
+"""What a request's body may be, on both planes: so many bytes in so many seconds, counted as they come."""
+
+from __future__ import annotations
+
+import asyncio
+
+from django.conf import settings
+
+from gateway.edge.http import Application, ASGIMessage, Receive, Scope, Send, header_of, uploads
+from gateway.errors.refusal import Refusal
+
+_CLOSE = {"connection": "close"}
+
+
+def bounded(application: Application) -> Application:
+    """Return `application`, whose `receive` raises a Refusal for a body that is too large (413) or too slow (408).
+
+    An announced length that is too large is refused before a byte is read.
+    """
+
+    async def application_with_bounds(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            receive = _Body(scope, receive).receive
+        await application(scope, receive, send)
+
+    return application_with_bounds
+
+
+def counted_by_address(application: Application) -> Application:
+    """Return `application`, whose bodies on their way count against their client's address (429): nobody is known yet.
+
+    Django keeps a whole body, in memory or in a temporary file, before it asks who sends it.
+    """
+
+    async def application_with_count(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await application(scope, receive, send)
+            return
+        with uploads.share((scope.get("client") or ("",))[0]) as take:
+
+            async def receive_counted() -> ASGIMessage:
+                message = await receive()
+                if message.get("more_body"):
+                    take(len(message["body"]))
+                return message
+
+            await application(scope, receive_counted, send)
+
+    return application_with_count
+
+
+class _Body:
+    """One request's body on its way in; what comes after it (the client's leaving) passes unhindered."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._size = 0
+        self._deadline = 0.0
+        self._is_whole = False
+
+    async def receive(self) -> ASGIMessage:
+        if self._is_whole:
+            return await self._receive()
+        if not self._deadline:
+            self._begin()
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError:
+            text = f"The body took longer than {settings.SLUICE_BODY_SECONDS:g} s."
+            raise Refusal(408, "request_timeout", text, headers=_CLOSE) from None
+        self._size += len(message.get("body", b""))
+        if self._size > settings.SLUICE_MAX_BODY_BYTES:
+            raise _too_large()
+        self._is_whole = not message.get("more_body", False)
+        return message
+
+    def _begin(self) -> None:
+        announced = header_of(self._scope, b"content-length")
+        if announced is not None and announced.isdigit() and int(announced[:20]) > settings.SLUICE_MAX_BODY_BYTES:
+            raise _too_large()
+        self._deadline = asyncio.get_running_loop().time() + settings.SLUICE_BODY_SECONDS
+
+
+def _too_large() -> Refusal:
+    text = f"The body is larger than {settings.SLUICE_MAX_BODY_BYTES:,} bytes."
+    return Refusal(413, "request_too_large", text, headers=_CLOSE)

@@ -1,0 +1,114 @@
+"""What one client, and all together, may take of a listener; who is one client."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import structlog
+from django.conf import settings
+
+from gateway.errors.refusal import Refusal
+from gateway.runtime.caps import Cap
+
+LOG_SECONDS = 10.0  # between two lines about connections that were turned away
+
+log = structlog.get_logger(__name__)
+
+
+class Addresses(Protocol):
+    """A set of addresses and networks."""
+
+    def __contains__(self, address: str, /) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one client, and all together, may take of a listener. Bytes and seconds."""
+
+    head_bytes: int
+    head_seconds: float
+    body_bytes: int
+    frame_bytes: int
+    idle_seconds: int
+    write_seconds: float
+    connections: int
+    connections_per_address: int
+
+    @classmethod
+    def of_settings(cls) -> Bounds:
+        """What the environment says."""
+        return cls(
+            head_bytes=settings.SLUICE_MAX_HEAD_BYTES,
+            head_seconds=settings.SLUICE_HEAD_SECONDS,
+            body_bytes=settings.SLUICE_MAX_BODY_BYTES,
+            frame_bytes=settings.SLUICE_MAX_FRAME_BYTES,
+            idle_seconds=settings.SLUICE_IDLE_SECONDS,
+            write_seconds=settings.SLUICE_WRITE_SECONDS,
+            connections=settings.SLUICE_MAX_CONNECTIONS,
+            connections_per_address=settings.SLUICE_MAX_CONNECTIONS_PER_ADDRESS,
+        )
+
+
+class Listener:
+    """What the connections of one port share: their bounds, and how many there are."""
+
+    def __init__(self, bounds: Bounds, proxies: Addresses = frozenset[str]()) -> None:
+        self.bounds = bounds
+        self._proxies = proxies
+        self._everyone: Cap[None] = Cap(bounds.connections, _too_many_connections)
+        self._addresses: Cap[str] = Cap(bounds.connections_per_address, _too_many_of_an_address)
+        self._turned_away = 0
+        self._told_at = float("-inf")
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._everyone)
+
+    def enter(self, address: str | None) -> ExitStack:
+        """Count a connection until the returned stack is closed; a Refusal (503, 429) when there are too many.
+
+        A trusted proxy speaks for many clients, so its connections count among all, but not as one client's.
+        """
+        with ExitStack() as place:
+            self._everyone.take(None)
+            place.callback(self._everyone.give_back, None)
+            if address is not None and address not in self._proxies:
+                owner = client_network(address)
+                self._addresses.take(owner)
+                place.callback(self._addresses.give_back, owner)
+            return place.pop_all()
+
+    def turned_away(self, address: str | None, code: str) -> None:
+        """Log that a connection was refused; a flood of them makes one line in `LOG_SECONDS`."""
+        self._turned_away += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._told_at >= LOG_SECONDS:
+            log.warning("connections_refused", code=code, address=address, count=self._turned_away)
+            self._turned_away, self._told_at = 0, now
+
+
+@lru_cache(4096)
+def client_network(address: str) -> str:
+    """Return what counts as one client: an IPv4 address, or the network of 64 bits that a client of IPv6 has."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return address
+    return str(parsed.ipv4_mapped or ipaddress.ip_network((parsed, 64), strict=False))
+
+
+def _too_many_connections() -> Refusal:
+    return Refusal(503, "server_full", "This server has as many connections as it takes.", headers={"retry-after": "1"})
+
+
+def _too_many_of_an_address() -> Refusal:
+    text = "Your address has as many connections to this server as it may."
+    return Refusal(429, "too_many_connections", text, headers={"retry-after": "1"})

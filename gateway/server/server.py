@@ -1,0 +1,101 @@
+"""The gateway's process as a server: its listeners, its descriptors, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, cast
+
+import structlog
+import uvicorn
+from django.conf import settings
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from gateway.edge.http import Application
+from gateway.runtime.runtime import Runtime
+from gateway.server.bounds import Addresses, Bounds, Listener
+from gateway.server.http import BoundedHTTP
+from gateway.server.websocket import BoundedWebSocket
+
+PATIENCE = 4.5  # the server cuts connections off after 6 s, and the supervisor waits for ten in all
+OWN_FILES = 512  # descriptors kept for the database, engines, logs
+
+log = structlog.get_logger(__name__)
+
+
+def configuration(application: Application, listener: Listener, **options: Any) -> uvicorn.Config:
+    """Return uvicorn's configuration for `application` behind `listener`; `options` are uvicorn's own."""
+    bounds = listener.bounds
+    return uvicorn.Config(
+        application,
+        **{
+            "http": cast("Any", partial(BoundedHTTP, listener=listener)),
+            "ws": cast("Any", partial(BoundedWebSocket, listener=listener)),
+            "ws_per_message_deflate": False,
+            "ws_max_size": 2 * bounds.frame_bytes,  # up to which the application says what is wrong
+            "timeout_graceful_shutdown": 6,
+            "timeout_keep_alive": bounds.idle_seconds,
+            "access_log": False,
+            "log_config": None,
+            "server_header": False,
+            **options,
+        },
+    )
+
+
+class Server(uvicorn.Server):
+    """Ends what still runs in its own words before uvicorn would cut it off."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let requests end for `PATIENCE` seconds; end the others with an error that says why, settled."""
+        runtime: Runtime | None = self.lifespan.state.get("runtime")
+        draining = asyncio.create_task(runtime.drain(PATIENCE)) if runtime is not None else None
+        await super().shutdown(sockets)
+        if draining is not None:
+            draining.cancel()
+            await asyncio.gather(draining, return_exceptions=True)
+
+
+def gateway_server(
+    application: Application, host: str, port: int, *, beat: Callable[[], Awaitable[None]] | None = None
+) -> Server:
+    """Return the server of one gateway process, with its bounds and descriptors as the settings want them.
+
+    It awaits `beat` each second.
+    """
+    bounds = Bounds.of_settings()
+    raise_file_limit(bounds.connections + OWN_FILES)
+    config = configuration(
+        application,
+        Listener(bounds, trusted_proxies()),
+        host=host,
+        port=port,
+        lifespan="on",
+        proxy_headers=settings.SLUICE_TRUST_PROXY,
+        forwarded_allow_ips=settings.SLUICE_PROXIES,
+        callback_notify=beat,
+        timeout_notify=1,
+    )
+    return Server(config)
+
+
+def trusted_proxies() -> Addresses:
+    """Return the addresses that may say for whom they ask: nobody's, unless a proxy is trusted."""
+    if not settings.SLUICE_TRUST_PROXY:
+        return frozenset[str]()
+    return ProxyHeadersMiddleware(cast("Any", None), settings.SLUICE_PROXIES).trusted_hosts
+
+
+def raise_file_limit(wanted: int) -> None:
+    """Let this process have `wanted` descriptors, as far as the system allows; say so when that is less."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        log.warning(
+            "few_descriptors", allowed=allowed, wanted=wanted, mend="raise the limit, or SLUICE_MAX_CONNECTIONS down"
+        )
