@@ -87,6 +87,11 @@ def _resolved(start: int, rates: Mapping[str, int]) -> dict[str, int]:
     return {name: rates[name] if name in rates else rates[_PARENTS[name]] for name in CLASSES}
 
 
+def own_rates(rates: Mapping[str, int]) -> dict[str, int]:
+    """Return `rates` without those that a class would take from its parent anyway."""
+    return {name: rate for name, rate in rates.items() if name not in _PARENTS or rate != rates[_PARENTS[name]]}
+
+
 def charge(classes: Mapping[str, int], card: CardPrices, multiplier_bp: int) -> int:
     """Return the µcr that `classes` (tokens by class) cost; no usage costs nothing, not even the request fee."""
     _check(classes, multiplier_bp)

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from django import forms
-from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.utils.functional import cached_property
 from unfold.admin import ModelAdmin
 from unfold.decorators import display
@@ -141,14 +140,53 @@ class ReadOnlyAdmin(ModelAdmin):
         return False
 
 
-class ServiceAdmin(ModelAdmin):
-    """Rows that are made by a service and never changed: the form of "add" calls it in `save_model`.
+class RefusedForm(forms.BaseForm):
+    """A form whose content a service refused: it stays as it was typed, with the reason at the field that it names."""
 
-    What the service refuses is shown above the form, and nothing is saved.
-    """
+    refused: Exception
+
+    def clean(self) -> Any:
+        """Add the reason, which may begin with the field's name and a colon."""
+        cleaned = super().clean()
+        refused = self.refused
+        text = "; ".join(refused.messages) if isinstance(refused, ValidationError) else str(refused)
+        field, _, rest = text.partition(": ")
+        self.add_error(field if field in self.fields else None, rest if field in self.fields else text)
+        return cleaned
+
+
+class RefusingAdmin(ModelAdmin):
+    """Shows the form again, as it was typed, when saving raises one of `refusals`; nothing is saved then."""
+
+    refusals: tuple[type[Exception], ...]
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse:
+        try:
+            answer: HttpResponse = super().changeform_view(request, *args, **options)
+        except self.refusals as refused:
+            if request.method != "POST":
+                raise
+            answer = self.refused(request, refused, *args, **options)
+        return answer
+
+    def refused(self, request: HttpRequest, refused: Exception, *args: Any, **options: Any) -> HttpResponse:
+        """Return the page of the form as it was sent, with the reason."""
+        request.__dict__["refused"] = refused
+        answer: HttpResponse = super().changeform_view(request, *args, **options)
+        return answer
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
+        form = super().get_form(request, obj, change, **options)
+        refused = request.__dict__.get("refused")
+        return form if refused is None else type(form.__name__, (RefusedForm, form), {"refused": refused})
+
+
+class ServiceAdmin(RefusingAdmin):
+    """Rows that are made by a service and never changed: the form of "add" calls it in `save_model`."""
 
     paginator = BoundedPaginator
     show_full_result_count = False
+    refusals = (CreditError, ValidationError, ValueError)
     add_form: type[ServiceForm]
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
@@ -168,14 +206,11 @@ class ServiceAdmin(ModelAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    def changeform_view(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse:
-        try:
-            answer: HttpResponse = super().changeform_view(request, *args, **options)
-        except (CreditError, ValidationError, ValueError) as refused:
-            text = "; ".join(refused.messages) if isinstance(refused, ValidationError) else str(refused)
-            messages.error(request, text)
-            return HttpResponseRedirect(request.get_full_path())
-        return answer
+
+def named_in(initial: dict[str, Any], field: str) -> UUID | None:
+    """Return the id that an address gives for a form's field, None where it is none."""
+    given = initial.get(field)
+    return given if isinstance(given, UUID) else _uuid(str(given))
 
 
 def take_over(row: Any, made: Any) -> None:

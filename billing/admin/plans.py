@@ -11,7 +11,7 @@ from django.urls import reverse
 from unfold.admin import ModelAdmin
 from unfold.decorators import action, display
 
-from billing.admin.base import CreditsField, LinesField, ServiceAdmin, ServiceForm, credits_column, take_over
+from billing.admin.base import CreditsField, LinesField, ServiceAdmin, ServiceForm, credits_column, named_in, take_over
 from billing.models import Plan, PlanVersion
 from billing.services import plans
 
@@ -94,7 +94,7 @@ class PlanVersionAdmin(ServiceAdmin):
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         initial: dict[str, Any] = super().get_changeform_initial_data(request)
-        last = PlanVersion.objects.filter(plan=initial.get("plan")).order_by("-number").first()
+        last = PlanVersion.objects.filter(plan=named_in(initial, "plan")).order_by("-number").first()
         return {**({name: getattr(last, name) for name in plans.TERMS} if last else {}), **initial}
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:

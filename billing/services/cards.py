@@ -23,6 +23,23 @@ DEFAULT_CARDS: Mapping[str, Tiers] = {
 """10, 1 and 40 credits per million tokens for the chat model, 2 for the embedder."""
 
 
+def resolved(rates: Tiers, request_fee: int) -> CardPrices:
+    """Return prices as they would be published, every class of every tier with its rate, under a new id.
+
+    Cache classes without a rate take input's, reasoning takes output's. Raises CardError if a rate is missing or
+    wrong, or a cached token would cost more than an uncached one.
+    """
+    flat = [(start, name, rate) for start, tier in rates.items() for name, rate in tier.items()]
+    try:
+        prices = CardPrices.build(uuid7(), request_fee, flat)
+    except CardPricesError as error:
+        raise CardError(f"rates: {error}") from error
+    for tier in prices.tiers:
+        if tier.rates["cache_read"] > tier.rates["input"]:
+            raise CardError(f"cache_read: is dearer than input from context {tier.min_context}")
+    return prices
+
+
 @transaction.atomic
 def publish(
     card: str,
@@ -34,21 +51,12 @@ def publish(
 ) -> RateCardVersion:
     """Publish new prices of the card (made if need be) from a moment on, now if none is given; final ever after.
 
-    Cache classes without a rate take input's, reasoning takes output's, and the version is stored with all of them.
-    Raises CardError if a rate is missing or wrong, a cached token would cost more than an uncached one, or the moment
-    is in the past or not later than the card's last version.
+    The version is stored with a rate for every class. Raises CardError as `resolved` does, and if the moment is in
+    the past or not later than the card's last version.
     """
     now = timezone.now()
     moment = effective_from or now
-    flat = [(start, name, rate) for start, tier in rates.items() for name, rate in tier.items()]
-    version_id = uuid7()
-    try:
-        prices = CardPrices.build(version_id, request_fee, flat)
-    except CardPricesError as error:
-        raise CardError(f"rates: {error}") from error
-    for tier in prices.tiers:
-        if tier.rates["cache_read"] > tier.rates["input"]:
-            raise CardError(f"rates: cache_read is dearer than input from context {tier.min_context}")
+    prices = resolved(rates, request_fee)
     owner, _ = RateCard.objects.get_or_create(name=card)
     RateCard.objects.filter(pk=owner.pk).update(name=card)  # the row's lock: one publication of a card at a time
     last = RateCardVersion.objects.filter(card=owner).order_by("-effective_from").first()
@@ -57,7 +65,7 @@ def publish(
     if last is not None and last.effective_from >= moment:
         raise CardError(f"effective_from: must be later than the last version's, {last.effective_from.isoformat()}")
     version = RateCardVersion.objects.create(
-        id=version_id, card=owner, effective_from=moment, request_fee=request_fee, note=note
+        id=prices.id, card=owner, effective_from=moment, request_fee=request_fee, note=note
     )
     Rate.objects.bulk_create(
         Rate(version=version, tier_min_context=tier.min_context, usage_class=name, rate=rate)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from billing.unit import format_credits
+
 
 class CreditError(Exception):
     """A service of credit refused; nothing was changed."""
@@ -29,7 +31,7 @@ class InsufficientCreditError(CreditError):
     """The wallet has less free credit than should be taken."""
 
     def __init__(self, wanted: int, available: int) -> None:
-        super().__init__(f"{wanted} µcr wanted, {available} µcr free")
+        super().__init__(f"{format_credits(wanted)} credits wanted, {format_credits(available)} free")
         self.wanted = wanted
         self.available = available
 

@@ -7,6 +7,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from billing import selectors
+from billing.ids import uuid7
 from billing.models import CreditGrant, LedgerTransfer, Plan, PlanVersion, RateCard, RateCardVersion, Subscription
 from billing.services import cards, plans
 from billing.unit import MICRO
@@ -98,8 +99,8 @@ def test_adjust_corrects_up_and_down_and_says_what_is_refused(admin_client, wall
         assert not errors
     wallet.refresh_from_db()
     assert wallet.posted == 3 * MICRO
-    _, messages = send(admin_client, url, filled(admin_client, url, correction="-4", reason="too much"))
-    assert messages == [f"{4 * MICRO} µcr wanted, {3 * MICRO} µcr free"]
+    errors, _ = send(admin_client, url, filled(admin_client, url, correction="-4", reason="too much"))
+    assert errors == {"__all__": ["4 credits wanted, 3 free"]}
     assert_books_balance(wallet)
 
 
@@ -120,8 +121,10 @@ def test_publish_prices_starts_from_the_last_ones(admin_client, db):
     cards.publish("m", {0: {"input": 10 * MICRO, "cache_read": MICRO, "output": 40 * MICRO}})
     card = RateCard.objects.get()
     start = admin_client.get(reverse("admin:billing_ratecard_publish_new_version", args=[card.pk]))
-    data = filled(admin_client, start.url, output="50", reasoning="", tiers="32000: input 20, output 80.5", note="n")
-    errors, messages = send(admin_client, start.url, data)
+    data = filled(admin_client, start.url)
+    assert (data["input"], data["cache_read"], data["output"], data["reasoning"]) == ("10", "1", "40", "")
+    data |= {"output": "50", "tiers": "32000: input 20, output 80.5", "note": "n"}
+    errors, messages = send(admin_client, start.url, {**data, "_publish": "1"})
     assert not errors, messages
     prices = selectors.prices_at(timezone.now())["m"]
     assert [tier.min_context for tier in prices.tiers] == [0, 32_000]
@@ -142,12 +145,52 @@ def test_publish_prices_refuses_what_does_not_read(admin_client, db, field, valu
     assert set(errors) == {place}
 
 
-def test_publish_prices_shows_what_the_service_refuses(admin_client, db):
+def test_prices_are_compared_before_they_are_published(admin_client, db):
+    cards.publish("m", {0: {"input": 10 * MICRO, "output": 40 * MICRO}, 32_000: {"input": 20 * MICRO, "output": MICRO}})
+    url = f"{reverse('admin:billing_ratecardversion_add')}?card={RateCard.objects.get().pk}"
+    data = filled(admin_client, url, output="50", note="kept")
+    assert data["tiers"] == "32000: input 20, output 1"
+    compared = admin_client.post(url, data)
+    assert RateCardVersion.objects.count() == 1
+    changed = {
+        (row.context, row.usage_class): (row.before, row.after, row.difference) for row in compared.context["changes"]
+    }
+    assert changed[0, "output"] == changed[0, "reasoning"] == ("40", "50", "+25.0%")
+    assert changed[32_000, "input"] == ("20", "20", "")
+    sent = dict(compared.context["sent"])
+    again = admin_client.post(url, {**sent, "_edit": "1"})
+    assert again.context["adminform"].form["note"].value() == "kept"
+    assert RateCardVersion.objects.count() == 1
+    admin_client.post(url, {**sent, "_publish": "1"})
+    assert selectors.prices_at(timezone.now())["m"].tiers[0].rates["reasoning"] == 50 * MICRO
+
+
+@pytest.mark.parametrize("pressed", [{}, {"_publish": "1"}])
+def test_what_the_service_refuses_is_said_at_its_field_and_nothing_typed_is_lost(admin_client, db, pressed):
     card = RateCard.objects.create(name="m")
     url = f"{reverse('admin:billing_ratecardversion_add')}?card={card.pk}"
-    _, messages = send(admin_client, url, filled(admin_client, url, input="1", output="2", cache_read="3"))
-    assert messages == ["rates: cache_read is dearer than input from context 0"]
+    data = filled(admin_client, url, input="1", output="2", cache_read="3", note="a long note")
+    page = admin_client.post(url, {**data, **pressed})
+    form = page.context["adminform"].form
+    assert form.errors == {"cache_read": ["is dearer than input from context 0"]}
+    assert (form["note"].value(), form["cache_read"].value()) == ("a long note", "3")
     assert not RateCardVersion.objects.exists()
+
+
+@pytest.mark.parametrize("query", ["?plan=", "?plan=x", f"?plan={uuid7()}", "?card=", "?card=x"])
+def test_an_address_that_names_nothing_opens_an_empty_form(admin_client, db, query):
+    """An empty id made the page redirect to itself for ever."""
+    model = "planversion" if "plan" in query else "ratecardversion"
+    assert admin_client.get(reverse(f"admin:billing_{model}_add") + query).status_code == 200
+
+
+def test_lists_show_prices(admin_client, db):
+    cards.publish("m", {0: {"input": 12_345_000, "output": 40 * MICRO}})
+    RateCard.objects.create(name="empty")
+    page = admin_client.get(reverse("admin:billing_ratecard_changelist")).content.decode()
+    assert "12.345" in page
+    assert "no price in force" in page
+    assert "12.345" in admin_client.get(reverse("admin:billing_ratecardversion_changelist")).content.decode()
 
 
 def test_subscribe_and_change_plan(admin_client, tenant):
