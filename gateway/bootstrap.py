@@ -58,7 +58,7 @@ async def open_runtime(home: Path | None = None) -> Runtime:
         stack.push_async_callback(engines.close)
         before = await epoch.current()
         snapshot = await threads.run(lambda: load_snapshot(before))
-        engines.follow(snapshot.catalogue.all_deployments())
+        engines.follow(snapshot.catalogue.all_deployments(), snapshot.unfit())
         await engines.look()
         writer = open_writer(connection.settings_dict)
         stack.push_async_callback(writer.close)

@@ -183,6 +183,11 @@ SLUICE_RELAXED_POLICY = {
     "style-src": [SELF, UNSAFE_INLINE],
 }
 
+# What requests may be for: routing rules and plans choose among these.
+SLUICE_TASKS = env.list(
+    "SLUICE_TASKS", default=["chat", "embedding", "extract", "classify", "summarize", "translate", "code"]
+)
+
 # Signing in
 AUTHENTICATION_BACKENDS = [
     "django.contrib.auth.backends.ModelBackend",

@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.functional import cached_property
 from unfold.admin import ModelAdmin
 from unfold.decorators import display
-from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminTextInputWidget
 
 from billing.ids import request_id_in
 from billing.models import Wallet
@@ -63,18 +63,6 @@ class CreditsField(forms.CharField):
         if amount < 0 and not self.is_signed:
             raise ValidationError("must not be below zero")
         return amount
-
-
-class LinesField(forms.CharField):
-    """A list of texts, one a line."""
-
-    widget = UnfoldAdminTextareaWidget
-
-    def prepare_value(self, value: Any) -> Any:
-        return "\n".join(value) if isinstance(value, list) else value
-
-    def clean(self, value: Any) -> list[str]:
-        return [line.strip() for line in super().clean(value).splitlines() if line.strip()]
 
 
 class BoundedPaginator(AnyPaginator):

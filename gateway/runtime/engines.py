@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -32,13 +32,22 @@ def spec_of(entry: DeploymentEntry) -> EngineSpec:
 
 @dataclass(slots=True)
 class EngineEntry:
-    """An open engine, its deployment, the generations that run on it, and its health as last seen."""
+    """An open engine, its deployment, the generations that run on it, and its health as last seen.
+
+    `unfit` says what is wrong with the deployment itself, such as a missing price, however well its engine is.
+    """
 
     deployment: DeploymentEntry
     spec: EngineSpec
     engine: Engine
+    unfit: str = ""
     generations: int = 0
     health: Health = field(default_factory=lambda: Health(ready=False, reason="not heard from yet"))
+
+    @property
+    def obstacle(self) -> str:
+        """Why it can't take work now; empty when it can."""
+        return self.unfit or ("" if self.health.ready else self.health.reason or "not ready")
 
 
 class Engines:
@@ -73,7 +82,7 @@ class Engines:
         entry = self._entries.get(deployment)
         if entry is None:
             return self._unopened.get(deployment, "not open")
-        return "" if entry.health.ready else entry.health.reason or "not ready"
+        return entry.obstacle
 
     def load(self, deployment: UUID) -> int:
         """Return how many requests the deployment had when last seen."""
@@ -94,10 +103,12 @@ class Engines:
 
     def any_ready(self) -> bool:
         """True when some deployment takes work."""
-        return any(entry.health.ready for entry in self._entries.values())
+        return any(not entry.obstacle for entry in self._entries.values())
 
-    def follow(self, deployments: Iterable[DeploymentEntry]) -> None:
+    def follow(self, deployments: Iterable[DeploymentEntry], unfit: Mapping[UUID, str] | None = None) -> None:
         """Have exactly the engines of `deployments` open, leaving those that didn't change alone.
+
+        Those in `unfit` take no work, for the reason given there.
 
         Waits for none of them: a new one takes work once `look` has found it ready. One that can't be opened as it is
         written in the catalogue takes none, and leaves the others alone.
@@ -121,6 +132,8 @@ class Engines:
                     self._unopened[identifier] = f"can't be opened: {type(error).__name__}"
                 else:
                     self._entries[identifier] = EngineEntry(deployment, spec, engine)
+        for identifier, entry in self._entries.items():
+            entry.unfit = (unfit or {}).get(identifier, "")
 
     async def look(self) -> None:
         """Ask every engine for its health, all at once, and close those that nobody needs any more."""
@@ -131,7 +144,7 @@ class Engines:
         """Wait until every engine is ready; False when some aren't after `seconds`."""
         try:
             async with asyncio.timeout(seconds):
-                while not all(entry.health.ready for entry in self._entries.values()):
+                while any(entry.obstacle for entry in self._entries.values()):
                     await asyncio.sleep(CONNECT_INTERVAL)
                     await self.look()
         except TimeoutError:

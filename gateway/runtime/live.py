@@ -41,8 +41,8 @@ class Live:
             return None
         return {
             entry.deployment.id: DeploymentState(
-                is_ready=entry.health.ready,
-                reason=": ".join(filter(None, (entry.health.reason, entry.health.detail))),
+                is_ready=not entry.obstacle,
+                reason=": ".join(filter(None, (entry.obstacle, entry.health.detail))),
                 running=entry.health.running,
                 waiting=entry.health.waiting,
                 kv_used=entry.health.kv_used,

@@ -162,7 +162,7 @@ class Runtime:
     async def refresh(self, epoch: int) -> None:
         """Read the snapshot anew and have exactly its engines open; `epoch` was read before."""
         snapshot = await self.own_threads.run(lambda: load_snapshot(epoch))
-        self.engines.follow(snapshot.catalogue.all_deployments())
+        self.engines.follow(snapshot.catalogue.all_deployments(), snapshot.unfit())
         self.supervise(self.engines.look())
         self.snapshot = snapshot
         self._refreshed.set()
@@ -193,10 +193,7 @@ class Runtime:
 
     def deployments(self) -> dict[str, str]:
         """Return each deployment's state by name: "ready", or why it isn't."""
-        return {
-            entry.deployment.name: "ready" if entry.health.ready else entry.health.reason
-            for entry in self.engines.entries()
-        }
+        return {entry.deployment.name: entry.obstacle or "ready" for entry in self.engines.entries()}
 
     # -- the end --------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from uuid import UUID
 
 from django.db.models import Min
 from django.utils import timezone
@@ -28,6 +29,15 @@ class Snapshot:
     prices: Mapping[str, CardPrices]
     plans: Mapping[str, frozenset[str]]  # an empty set allows all
     good_until: datetime | None = None
+
+    def unfit(self) -> dict[UUID, str]:
+        """Return by id why deployments can't be served: their model's rate card has no price in force."""
+        return {
+            deployment.id: f"no price of rate card '{model.rate_card}' is in force"
+            for model in self.catalogue.models.values()
+            if model.rate_card not in self.prices
+            for deployment in self.catalogue.deployments.get(model.name, ())
+        }
 
     def plans_of(self, model: str) -> tuple[str, ...]:
         """Return the names of the plans that allow `model`."""

@@ -11,6 +11,7 @@ from billing.ids import uuid7
 from billing.models import CreditGrant, LedgerTransfer, Plan, PlanVersion, RateCard, RateCardVersion, Subscription
 from billing.services import cards, plans
 from billing.unit import MICRO
+from routing.models import PublicModel
 from tests.billing.books import assert_books_balance
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db]
@@ -108,13 +109,24 @@ def test_publish_version_starts_from_the_last_terms(admin_client, db):
     plans.ensure_default_plans()
     plan = Plan.objects.get(slug="free")
     start = admin_client.get(reverse("admin:billing_plan_publish_new_version", args=[plan.pk]))
-    data = filled(admin_client, start.url, monthly_credits="250", allowed_models="one\n two \n")
+    for name in ("one", "two"):
+        PublicModel.objects.create(name=name, kinds=["chat"], context_length=10, rate_card="m")
+    data = filled(admin_client, start.url, monthly_credits="250", allowed_models=["one", "two"])
     errors, messages = send(admin_client, start.url, data)
     assert not errors, messages
     before, after = PlanVersion.objects.filter(plan=plan).order_by("number")
     assert (after.monthly_credits, after.allowed_models) == (250 * MICRO, ["one", "two"])
     same = set(plans.TERMS) - {"monthly_credits", "allowed_models"}
     assert {name: getattr(before, name) for name in same} == {name: getattr(after, name) for name in same}
+
+
+def test_a_version_names_only_models_and_tasks_that_exist(admin_client, db):
+    plans.ensure_default_plans()
+    url = f"{reverse('admin:billing_planversion_add')}?plan={Plan.objects.get(slug='max').pk}"
+    data = filled(admin_client, url, allowed_models=["gone"], default_task="chatt")
+    errors, _ = send(admin_client, url, data)
+    assert set(errors) == {"allowed_models", "default_task"}
+    assert PlanVersion.objects.filter(plan__slug="max").count() == 1
 
 
 def test_publish_prices_starts_from_the_last_ones(admin_client, db):

@@ -10,10 +10,12 @@ from django.core import mail
 from django.test import Client
 from django.urls import reverse
 
-from billing.models import Subscription, Wallet
+from billing.models import RateCard, Subscription, Wallet
+from billing.services import cards
+from billing.services.plans import ensure_default_plans
 from gateway.models import APIKey, Invitation, Membership, Project, Tenant, User
 from gateway.services import keys, tenants
-from routing.models import Deployment, PublicModel
+from routing.models import Deployment, PublicModel, RouteRule
 
 pytestmark = pytest.mark.django_db
 
@@ -136,3 +138,28 @@ def test_nothing_is_deleted(operator, acme):
         row = model._base_manager.first()
         path = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_delete", args=[row.pk])
         assert operator.post(path, {"post": "yes"}).status_code == 403
+
+
+def test_a_model_takes_only_a_rate_card_that_has_a_price(operator, db):
+    """Any name was taken: the model was ready everywhere and answered 503."""
+    cards.publish("priced", {0: {"input": 1, "output": 1}})
+    RateCard.objects.create(name="empty")
+    url = reverse("admin:routing_publicmodel_add")
+    data = {"name": "m", "kinds": ["chat"], "context_length": "100", "description": "", "is_active": "on"}
+    for wrong in ("", "empty", "unknown"):
+        page = operator.post(url, {**data, "rate_card": wrong})
+        assert set(page.context["adminform"].form.errors) == {"rate_card"}
+    assert operator.post(url, {**data, "rate_card": "priced"}).status_code == 302
+    assert (PublicModel.objects.get().rate_card, PublicModel.objects.get().kinds) == ("priced", ["chat"])
+
+
+def test_a_rule_takes_only_plans_and_tasks_that_exist(operator, db):
+    ensure_default_plans()
+    url = reverse("admin:routing_routerule_add")
+    data = {"name": "r", "priority": "1", "is_active": "on"}
+    data |= {"targets-TOTAL_FORMS": "0", "targets-INITIAL_FORMS": "0"}
+    page = operator.post(url, {**data, "plan": "bussiness", "task": "sumarize"})
+    assert set(page.context["adminform"].form.errors) == {"plan", "task"}
+    assert operator.post(url, {**data, "plan": "business", "task": "summarize"}).status_code == 302
+    assert operator.post(url, {**data, "name": "any", "plan": "", "task": ""}).status_code == 302
+    assert set(RouteRule.objects.values_list("plan", "task")) == {("business", "summarize"), ("", "")}

@@ -86,6 +86,19 @@ async def test_sick_engine_hides_no_other():
     assert engines.usable(two.id) == ""
 
 
+async def test_a_deployment_that_is_unfit_takes_no_work_however_well_its_engine_is():
+    """A model whose rate card had no price was ready everywhere and answered 503."""
+    engines, _ = make_engines()
+    one = entry()
+    engines.follow([one], {one.id: "no price"})
+    await engines.look()
+    assert engines.usable(one.id) == "no price"
+    assert not engines.any_ready()
+    engines.follow([one])
+    assert engines.usable(one.id) == ""
+    assert engines.any_ready()
+
+
 async def test_unchanged_deployments_keep_their_engines_and_changed_ones_get_new():
     engines, _ = make_engines()
     one, two = entry(), entry(name="two")

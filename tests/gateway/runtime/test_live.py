@@ -5,6 +5,7 @@ import pytest
 from django.urls import reverse
 
 from gateway.models import User
+from gateway.runtime.engines import EngineEntry
 from gateway.runtime.live import Live, live_of
 from inference.types import Health
 from routing.models import Deployment, PublicModel
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.django_db
 def runtime_of(**healths):
     """As much of a runtime as pages look at."""
     entries = [
-        SimpleNamespace(deployment=SimpleNamespace(id=identifier), health=health)
+        EngineEntry(SimpleNamespace(id=identifier), spec=None, engine=None, health=health)
         for identifier, health in healths.values()
     ]
     return SimpleNamespace(engines=SimpleNamespace(entries=lambda: tuple(entries)))

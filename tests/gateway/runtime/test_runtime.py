@@ -15,6 +15,7 @@ from billing.services import cards
 from gateway.errors.refusal import Refusal
 from gateway.generation.generation import start_generation
 from gateway.runtime.snapshot import load_snapshot
+from routing.models import PublicModel
 from routing.services.catalogue import add_model, remove_model
 from tests.gateway.doubles import collect, make_intent, make_stand
 from tests.gateway.world import RATES, in_database, make_world, opened, principal_of
@@ -85,6 +86,13 @@ def test_snapshot_says_until_when_its_prices_hold():
     assert snapshot.prices["fake-card"].id == RateCardVersion.objects.order_by("effective_from").first().id
     assert "Max" in snapshot.plans_of("fake")
     assert "Free" not in snapshot.plans_of("fake")
+
+
+def test_snapshot_says_which_deployments_have_no_price():
+    made = make_world()
+    assert load_snapshot(3).unfit() == {}
+    PublicModel.objects.update(rate_card="gone")
+    assert load_snapshot(3).unfit() == {made.deployment: "no price of rate card 'gone' is in force"}
 
 
 async def test_admission_refuses_while_the_snapshot_is_older_than_the_epoch(monkeypatch):

@@ -1,14 +1,35 @@
-"""The catalogue's admin: public models and rules. Deployments, with their live state, are in gateway's."""
+"""Public models and rules. Here and not in `routing`, which knows neither price lists nor plans."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from django import forms
 from django.contrib import admin
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
 from unfold.admin import ModelAdmin, TabularInline
 from unfold.decorators import display
 
+from gateway.admin.choices import NameField, NamesField, plans, rate_cards, tasks
+from inference.types import Kind
 from routing.models import PublicModel, RouteRule, RouteTarget
+
+if TYPE_CHECKING:
+    ModelForm = forms.ModelForm[Any]
+else:
+    ModelForm = forms.ModelForm  # can't be subscripted when it runs
+
+
+class PublicModelForm(ModelForm):
+    """A model with its price list, both by name."""
+
+    kinds = NamesField(lambda: [kind.value for kind in Kind], help_text="What it is for.")
+    rate_card = NameField(rate_cards, help_text="The price list. Publish one under Rate cards first.")
+
+    class Meta:
+        model = PublicModel
+        fields = ["name", "kinds", "context_length", "rate_card", "description", "is_active"]
 
 
 @admin.register(PublicModel)
@@ -18,7 +39,7 @@ class PublicModelAdmin(ModelAdmin):
     list_display = ["name", "kinds", "context_length", "rate_card", "deployments_active", "is_active"]
     list_filter = ["is_active"]
     search_fields = ["name", "description"]
-    fields = ["name", "kinds", "context_length", "rate_card", "description", "is_active"]
+    form = PublicModelForm
     show_full_result_count = False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[PublicModel]:
@@ -31,6 +52,17 @@ class PublicModelAdmin(ModelAdmin):
         """How many places serve it."""
         count: int = model.active_count  # type: ignore[attr-defined] # annotated above
         return count
+
+
+class RouteRuleForm(ModelForm):
+    """When a rule holds: plan and task are names of what exists, or any."""
+
+    plan = NameField(plans, any_label="any plan")
+    task = NameField(tasks, any_label="any task", help_text="SLUICE_TASKS lists them.")
+
+    class Meta:
+        model = RouteRule
+        fields = ["name", "priority", "plan", "task", "min_prompt_tokens", "max_prompt_tokens", "is_active"]
 
 
 class TargetInline(TabularInline):
@@ -48,5 +80,6 @@ class RouteRuleAdmin(ModelAdmin):
     list_display = ["name", "priority", "plan", "task", "min_prompt_tokens", "max_prompt_tokens", "is_active"]
     list_filter = ["is_active", "plan", "task"]
     search_fields = ["name", "plan", "task"]
+    form = RouteRuleForm
     inlines = [TargetInline]
     show_full_result_count = False

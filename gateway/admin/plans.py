@@ -1,4 +1,4 @@
-"""Plans and their versions: a change of terms is a new version."""
+"""Plans and their versions: a change of terms is a new version. Here since terms name models and tasks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from django.urls import reverse
 from unfold.admin import ModelAdmin
 from unfold.decorators import action, display
 
-from billing.admin.base import CreditsField, LinesField, ServiceAdmin, ServiceForm, credits_column, named_in, take_over
+from billing.admin.base import CreditsField, ServiceAdmin, ServiceForm, credits_column, named_in, take_over
 from billing.models import Plan, PlanVersion
 from billing.services import plans
+from gateway.admin.choices import NameField, NamesField, models, tasks
 
 
 @admin.register(Plan)
@@ -56,7 +57,8 @@ class PublishVersionForm(ServiceForm):
     credit_burst = CreditsField(help_text="Credits at once.")
     monthly_credits = CreditsField(help_text="Credits granted at the start of each month.")
     overdraft_limit = CreditsField(help_text="Credits below zero, if overage is overdraft.")
-    allowed_models = LinesField(required=False, help_text="Public model names, one a line; empty allows all.")
+    allowed_models = NamesField(models, required=False, help_text="None chosen allows all, also those to come.")
+    default_task = NameField(tasks, help_text="What a request to “auto” is for that doesn't say.")
 
     class Meta:
         model = PlanVersion

@@ -1,0 +1,54 @@
+"""Names that point elsewhere, as choices: a rate card, a plan, a task or a model that doesn't exist can't be typed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminSelectWidget
+
+from billing.models import Plan, RateCard
+from routing.models import PublicModel
+
+
+class NameField(forms.ChoiceField):
+    """One of the names that exist when the form is shown; `any_label` offers the empty one, meaning any."""
+
+    widget = UnfoldAdminSelectWidget
+
+    def __init__(self, names: Callable[[], Iterable[str]], *, any_label: str = "", **options: Any) -> None:
+        empty = [("", any_label or "---------")]
+        options.setdefault("required", not any_label)
+        super().__init__(choices=lambda: empty + [(name, name) for name in names()], **options)
+
+
+class NamesField(forms.MultipleChoiceField):
+    """Any of the names that exist when the form is shown."""
+
+    widget = UnfoldAdminCheckboxSelectMultipleWidget
+
+    def __init__(self, names: Callable[[], Iterable[str]], **options: Any) -> None:
+        super().__init__(choices=lambda: [(name, name) for name in names()], **options)
+
+
+def rate_cards() -> list[str]:
+    """Return the rate cards that have a published version."""
+    priced = RateCard.objects.filter(versions__published_at__isnull=False)
+    return list(priced.order_by("name").values_list("name", flat=True).distinct())
+
+
+def plans() -> list[str]:
+    """Return the slugs of all plans."""
+    return list(Plan.objects.order_by("slug").values_list("slug", flat=True))
+
+
+def tasks() -> list[str]:
+    """Return the tasks that requests may be for."""
+    return list(settings.SLUICE_TASKS)
+
+
+def models() -> list[str]:
+    """Return the names of the models that tenants may see."""
+    return list(PublicModel.objects.filter(is_active=True).order_by("name").values_list("name", flat=True))
