@@ -7,7 +7,6 @@ from django.urls import reverse
 from django.utils import timezone
 
 from billing import selectors
-from billing.ids import uuid7
 from billing.models import CreditGrant, LedgerTransfer, Plan, PlanVersion, RateCard, RateCardVersion, Subscription
 from billing.services import cards, plans
 from billing.unit import MICRO
@@ -189,7 +188,7 @@ def test_what_the_service_refuses_is_said_at_its_field_and_nothing_typed_is_lost
     assert not RateCardVersion.objects.exists()
 
 
-@pytest.mark.parametrize("query", ["?plan=", "?plan=x", f"?plan={uuid7()}", "?card=", "?card=x"])
+@pytest.mark.parametrize("query", ["?plan=", "?plan=x", "?plan=00000000-0000-7000-8000-000000000000", "?card=x"])
 def test_an_address_that_names_nothing_opens_an_empty_form(admin_client, db, query):
     """An empty id made the page redirect to itself for ever."""
     model = "planversion" if "plan" in query else "ratecardversion"
