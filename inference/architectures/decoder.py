@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.nn.functional import embedding, rms_norm, silu
 
+from inference.architectures.proof import Proof, UnservableError, proved
 from inference.architectures.rope import frequencies, half_split_to_pairs, rotate
-from inference.architectures.weights import Weights
+from inference.architectures.weights import FolderWeights, ModelWeights, Weights
+from inference.errors import ModelRefusedError
 from inference.execution.attention.paged import attend
 from inference.execution.inputs import StepBatch
 from inference.execution.kv_cache import KVCache, KVSpec, LayerShape
-from inference.execution.linear import Linear
+from inference.execution.linear import Linear, packs
 
 FAMILIES = {
     "llama": "LlamaForCausalLM",
@@ -60,22 +62,44 @@ class Layer:
 class Decoder:
     """The model behind `CausalBackend`. `unsupported(config)` must be None; `packed` chooses the linears' form."""
 
-    def __init__(self, config: Any, folder: Path, dtype: torch.dtype, *, packed: bool) -> None:
+    def __init__(self, config: Any, weights: Weights, dtype: torch.dtype, *, packed: bool) -> None:
         self.packed = packed
+        self.proof = Proof(0, "not proved")
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads or self.heads
         self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.eps: float = config.rms_norm_eps
         self.vocab_size: int = config.vocab_size
         self.inverse_frequencies, self.rope_scale, _ = frequencies(config)
-        with Weights(folder) as weights:
-            self.embedding = weights.take("model.embed_tokens.weight", dtype)
-            self.norm = weights.take("model.norm.weight", dtype)
-            tied = config.tie_word_embeddings
-            self.head = Linear(self.embedding if tied else weights.take("lm_head.weight", dtype), packed=packed)
-            self.layers = [self._layer(weights, number, config, dtype) for number in range(config.num_hidden_layers)]
+        self.embedding = weights.take("model.embed_tokens.weight", dtype)
+        self.norm = weights.take("model.norm.weight", dtype)
+        tied = config.tie_word_embeddings
+        self.head = Linear(self.embedding if tied else weights.take("lm_head.weight", dtype), packed=packed)
+        self.layers = [self._layer(weights, number, config, dtype) for number in range(config.num_hidden_layers)]
         shape = LayerShape(self.kv_heads, self.head_dim, self.head_dim)
         self.spec = KVSpec((shape,) * len(self.layers), dtype)
+
+    @classmethod
+    def load(
+        cls, config: Any, folder: Path, dtype: torch.dtype, *, packed: bool, block_size: int, proofs: Path
+    ) -> Self:
+        """Prove our way of running `config` and load the folder's weights; raise ModelRefusedError with the reason.
+
+        `proofs` is a folder where proofs are kept.
+        """
+        fits = packed and packs(torch.float32)
+
+        def candidate(small: Any) -> Decoder:
+            return cls(small.config, ModelWeights(small), torch.float32, packed=fits)
+
+        try:
+            proof = proved(config, f"decoder, packed {fits}", candidate, block_size, proofs)
+        except UnservableError as error:
+            raise ModelRefusedError(f"the own decoder can't run {folder.name}: {error}") from error
+        with FolderWeights(folder) as weights:
+            loaded = cls(config, weights, dtype, packed=packed)
+        loaded.proof = proof
+        return loaded
 
     def forward(self, batch: StepBatch, cache: KVCache) -> torch.Tensor:
         hidden = embedding(batch.ids, self.embedding)

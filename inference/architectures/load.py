@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from inference.config import EngineConfig
 from inference.core.step import Row, StepPlan
 from inference.errors import ModelRefusedError
-from inference.execution.backend import CausalBackend, LoadedModel, Runner
+from inference.execution.backend import LoadedModel, Runner
 from inference.types import Kind, SamplingParams
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def _read_config(folder: Path) -> Any:
 
 def _load_causal(config: EngineConfig, folder: Path) -> LoadedModel:
     from inference.architectures import decoder
+    from inference.architectures.transformers import TransformersModel
     from inference.execution.kv_cache import KVCache
     from inference.execution.linear import packs
     from inference.execution.processor import compute_dtype
@@ -88,21 +89,20 @@ def _load_causal(config: EngineConfig, folder: Path) -> LoadedModel:
     positions = getattr(model_config.get_text_config(), "max_position_embeddings", None)
     limit = int(positions or config.max_context or UNSTATED_CONTEXT)
     why_not = decoder.unsupported(model_config)
-    model: CausalBackend
+    proving: dict[str, Any] = {"block_size": config.block_size, "proofs": cache_folder(config) / "proofs"}
+    model: decoder.Decoder | TransformersModel
     if config.architecture == "decoder" and why_not is not None:
         raise ModelRefusedError(f"the own decoder can't run {folder.name}: {why_not}")
     if config.architecture != "transformers" and why_not is None:
         packed = bool(config.options.get("packed_linears", True)) and packs(dtype)
-        model = decoder.Decoder(model_config, folder, dtype, packed=packed)
+        model = decoder.Decoder.load(model_config, folder, dtype, packed=packed, **proving)
         details["linears"] = "packed by oneDNN" if packed else "plain torch"
         details["architecture"] = f"own decoder ({model_config.model_type})"
     else:
-        from inference.architectures.transformers import TransformersModel
-
-        proved = TransformersModel.load(model_config, folder, dtype, config.block_size)
-        model, limit = proved, min(limit, proved.max_context or limit)
+        model = TransformersModel.load(model_config, folder, dtype, **proving)
         details["architecture"] = f"transformers ({model_config.model_type})"
-        details["proof"] = proved.proof
+    details["proof"] = model.proof.text
+    limit = min(limit, model.proof.max_context or limit)
     if config.max_context:
         limit = min(limit, config.max_context)
     blocks = -(-config.kv_tokens // config.block_size) + 1

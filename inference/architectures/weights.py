@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -13,7 +13,31 @@ from safetensors import SafetensorError, safe_open
 from inference.errors import ModelRefusedError
 
 
-class Weights:
+class Weights(Protocol):
+    """A model's tensors by name."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def take(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """Return the tensor as `dtype`, in memory of its own; raise ModelRefusedError where it is lacking."""
+        ...
+
+
+class ModelWeights:
+    """The tensors of a transformers model in memory."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._tensors = model.state_dict()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def take(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        tensor: torch.Tensor = self._tensors[name]
+        return tensor.to(dtype, copy=True)
+
+
+class FolderWeights:
     """The tensors of a checkpoint folder by name, whatever number of files holds them. A context manager."""
 
     def __init__(self, folder: Path) -> None:
@@ -44,7 +68,6 @@ class Weights:
         return name in self._file_of
 
     def take(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """Return the tensor as `dtype`, in memory of its own."""
         if name not in self._file_of:
             raise ModelRefusedError(f"the checkpoint lacks the tensor {name}")
         tensor: torch.Tensor = self._files[self._file_of[name]].get_tensor(name)

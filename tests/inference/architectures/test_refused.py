@@ -35,7 +35,7 @@ def test_a_model_that_never_calls_the_hook(tmp_path: Path, kind: str, name: str)
 def test_a_hybrid_whose_other_layers_keep_a_state(tmp_path: Path) -> None:
     kinds = ["linear_attention", "full_attention", "linear_attention"]
     message = refusal(save_tiny("qwen3_next", tmp_path, layer_types=kinds, num_experts=4, num_experts_per_tok=2))
-    assert message.endswith("only 1 of its 3 layers call it")
+    assert message.endswith("only some of its layers call it")
 
 
 def test_a_paged_run_that_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
