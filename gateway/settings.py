@@ -19,6 +19,8 @@ SLUICE_HOME = Path(env.str("SLUICE_HOME", default=str(BASE_DIR / "var"))).resolv
 SLUICE_HOME.mkdir(parents=True, exist_ok=True)
 SLUICE_ENV = env.str("SLUICE_ENV", default="development")
 DEBUG = env.bool("SLUICE_DEBUG", default=False)
+# A step of a model that lasts longer counts as hung: its worker takes no work and shows no sign of life any more.
+SLUICE_STEP_SECONDS = env.float("SLUICE_STEP_SECONDS", default=60.0)
 # A supervised process that gives no sign of life for so long is replaced; 0: never.
 SLUICE_WATCHDOG_SECONDS = env.float("SLUICE_WATCHDOG_SECONDS", default=15.0)
 

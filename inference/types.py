@@ -221,6 +221,9 @@ class EngineInfo:
     details: Mapping[str, str] = field(default_factory=dict)
 
 
+LOADING = "loading"  # the reason of a deployment whose model is still being loaded
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
     """A deployment's live state. `ready` means that a Submit would be taken now; else `reason` says why not.

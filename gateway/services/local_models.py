@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +18,13 @@ from django.db import transaction
 from billing.models import RateCard
 from billing.services import cards
 from gateway.errors.service import ServiceError
+from gateway.services.worker_environment import fetch_environment
 from gateway.services.worker_specs import WorkerSpecError, engine_config
 from routing.models import Deployment
 from routing.services.catalogue import add_model
 from routing.services.defaults import ensure_default_routes
+
+Tell = Callable[[str], None]
 
 DEFAULT_RATES = {
     "chat": {"input": 10_000_000, "cache_read": 1_000_000, "output": 40_000_000},
@@ -48,12 +54,14 @@ def add_local_model(
     name: str = "",
     rate_card: str = "",
     options: dict[str, Any] | None = None,
+    tell: Tell = lambda _: None,
 ) -> Deployment:
     """Bring `source` (hub id, folder, GGUF file) here, make it public as `name`, priced by `rate_card`.
 
-    Without a card of that name one is published at the default rates for its kind. Raises ServiceError with the reason.
+    Without a card of that name one is published at the default rates for its kind. `tell` gets a line before what may
+    take long. Raises ServiceError with the reason.
     """
-    found = _fetch(source)
+    found = _fetch(source, tell)
     return _publish(found, name=name or str(found["name"]), rate_card=rate_card, options=options or {})
 
 
@@ -98,12 +106,28 @@ def _publish(
     return row
 
 
-def _fetch(source: str) -> dict[str, Any]:
+def _fetch(source: str, tell: Tell = lambda _: None) -> dict[str, Any]:
     """Run `inference.sources.fetch` in a process of its own (it may need torch) and return what it found."""
     command = [sys.executable, "-m", "inference.sources.fetch", "--home", str(settings.SLUICE_HOME), source]
-    done = subprocess.run(command, cwd=Path(settings.BASE_DIR), capture_output=True, text=True, check=False)  # noqa: S603
-    if done.returncode != 0:
-        reason = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"
-        raise ServiceError("source", reason)
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    found: dict[str, Any] = {}
+    with (
+        tempfile.TemporaryFile("w+") as complaints,
+        subprocess.Popen(  # noqa: S603 - our own module
+            command,
+            cwd=Path(settings.BASE_DIR),
+            env=fetch_environment(os.environ),
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
+        ) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            found = json.loads(line)
+            if "doing" in found:
+                tell(found["doing"])
+        if process.wait() != 0:
+            complaints.seek(0)
+            lines = complaints.read().strip().splitlines()
+            raise ServiceError("source", lines[-1] if lines else f"exit code {process.returncode}")
     return found

@@ -6,7 +6,8 @@ import fcntl
 import hashlib
 import json
 import os
-from dataclasses import fields
+import socket
+from dataclasses import fields, replace
 from pathlib import Path
 
 from django.conf import settings
@@ -32,21 +33,32 @@ def worker_spec(node: str) -> WorkerConfig:
         endpoint=worker_endpoint(node),
         record=str(_record(node)),
         secret=secret,
+        step_seconds=settings.SLUICE_STEP_SECONDS,
         # Chat first: it is what a newcomer's first request waits for.
         engines=tuple(engine_config(row) for row in sorted(rows, key=lambda row: "chat" not in row.model.kinds)),
     )
 
 
 def fingerprint(spec: WorkerConfig) -> str:
-    """Return a digest that changes when the worker has to be started anew."""
-    return hashlib.sha256(repr(spec).encode()).hexdigest()
+    """Return a digest that changes when the worker has to be started anew; other models it follows by itself."""
+    return hashlib.sha256(repr(replace(spec, engines=())).encode()).hexdigest()
 
 
 def save_spec(spec: WorkerConfig, node: str) -> Path:
-    """Write the spec where `python -m inference.worker --spec` finds it, and return the path."""
+    """Write the spec where the worker of `node` finds it, which follows its engines, and return the path."""
     path: Path = settings.SLUICE_HOME / f"worker-{node}.json"
     spec.save(path)
     return path
+
+
+def is_worker_running(node: str) -> bool:
+    """Whether a worker of `node` runs on this home: somebody listens at its socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(worker_endpoint(node).removeprefix("ipc://"))
+        except OSError:
+            return False
+    return True
 
 
 def clear_socket(node: str) -> None:

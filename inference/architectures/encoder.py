@@ -79,7 +79,9 @@ class Encoder:
 
         pooling, normalise = _modules(folder)
         try:
-            model, report = AutoModel.from_pretrained(folder, dtype=dtype, output_loading_info=True)
+            model, report = AutoModel.from_pretrained(
+                folder, dtype=dtype, output_loading_info=True, trust_remote_code=False
+            )
         except (ValueError, OSError, KeyError, RuntimeError) as error:
             raise ModelRefusedError(f"{folder}: the encoder can't be loaded: {error}") from error
         lacking = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))

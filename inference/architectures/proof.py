@@ -221,10 +221,12 @@ def _small_model(config: Any, values: dict[Bound, int], longest: int) -> Any:
             _narrow(text)
         try:
             with torch.device("meta"):
-                shape = AutoModelForCausalLM.from_config(small)
+                shape = AutoModelForCausalLM.from_config(small, trust_remote_code=False)
             if sum(parameter.numel() for parameter in shape.parameters()) > LARGEST:
                 raise MemoryError("the smallest model that keeps its form is too large")  # noqa: TRY301
-            model = AutoModelForCausalLM.from_config(small, dtype=torch.float32, attn_implementation="eager").eval()
+            model = AutoModelForCausalLM.from_config(
+                small, dtype=torch.float32, attn_implementation="eager", trust_remote_code=False
+            ).eval()
             _draw_wide(model)
             model(input_ids=torch.tensor([[1, 2, 3]]), use_cache=False)
         except Exception as error:  # noqa: BLE001  a foreign model can raise anything

@@ -178,7 +178,7 @@ def _read(name: str, folder: Path, dtype: torch.dtype) -> Any:
 
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, attn_implementation="eager", output_loading_info=True
+            folder, dtype=dtype, attn_implementation="eager", output_loading_info=True, trust_remote_code=False
         )
     except Exception as error:
         raise ModelRefusedError(f"{name} can't be loaded by transformers: {first_line(error)}") from error

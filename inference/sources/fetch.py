@@ -42,7 +42,10 @@ def describe(folder: Path, name: str = "") -> dict[str, Any]:
 
 
 def main() -> int:
-    """Fetch `source`, or the first models, into `home`; print the result, or the reason on standard error."""
+    """Fetch `source`, or the first models, into `home`; print the result, or the reason on standard error.
+
+    Before what may take long a line ``{"doing": …}`` is printed; the result is the last line.
+    """
     parser = argparse.ArgumentParser(prog="python -m inference.sources.fetch")
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("source", help="hub id, folder or GGUF file; `first-models` for those of the first run")
@@ -58,12 +61,18 @@ def main() -> int:
         else:
             from inference.sources.resolve import resolve
 
-            answer = describe(resolve(arguments.source, arguments.home / "models"), name_of(arguments.source))
+            folder = resolve(arguments.source, arguments.home / "models", _tell)
+            answer = describe(folder, name_of(arguments.source))
     except ModelRefusedError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     sys.stdout.write(json.dumps(answer) + "\n")
     return 0
+
+
+def _tell(doing: str) -> None:
+    sys.stdout.write(json.dumps({"doing": doing}) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

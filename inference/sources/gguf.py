@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen
 PERMUTED = ("llama",)  # the writer of these interleaves each head's q and k rows; others keep transformers' order
 
 
-def dense_copy(path: Path, cache: Path) -> Path:
+def dense_copy(path: Path, cache: Path, tell: Callable[[str], None] = lambda _: None) -> Path:
     """Return the folder under `cache` that holds the dense copy of the GGUF file at `path`, making it when missing.
 
     The copy appears whole or not at all. Raises ModelRefusedError for a file that isn't GGUF or an architecture or
@@ -50,6 +50,7 @@ def dense_copy(path: Path, cache: Path) -> Path:
     target = cache / f"{path.stem}-{_fingerprint(path)}"
     if (target / "config.json").is_file():
         return target
+    tell(f"converting {path.name}, once")
     cache.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=".making-", dir=cache))
     try:
@@ -205,7 +206,7 @@ def _write_tokenizer(path: Path, folder: Path) -> None:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, trust_remote_code=False)
     except Exception as error:  # the tokenizers library raises bare exceptions for what it can't build
         raise ModelRefusedError(f"{path}: its tokenizer can't be read: {error}") from error
     tokenizer.save_pretrained(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -52,11 +53,12 @@ class FolderTokenizer:
         from transformers import AutoTokenizer
 
         self._folder = folder
-        self._encoder: Any = AutoTokenizer.from_pretrained(str(folder))
+        load = partial(AutoTokenizer.from_pretrained, str(folder), trust_remote_code=False)
+        self._encoder: Any = load()
         backend: Any = getattr(self._encoder, "backend_tokenizer", None)
         # A copy in Rust costs a tenth of loading the folder again, which only tokenizers without Rust need.
         self._rust = type(backend).from_str(backend.to_str()) if hasattr(backend, "to_str") else None
-        self._decoder: Any = AutoTokenizer.from_pretrained(str(folder)) if self._rust is None else None
+        self._decoder: Any = load() if self._rust is None else None
         texts = sorted(
             {str(token) for token in self._encoder.added_tokens_decoder.values() if token.special}
             | set(self._encoder.all_special_tokens),

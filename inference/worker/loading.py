@@ -22,12 +22,11 @@ from inference.errors import ModelRefusedError
 from inference.execution.backend import LoadedModel
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.tokenizer import FolderTokenizer, Tokenizer
-from inference.types import Health
+from inference.types import LOADING, Health
 from inference.worker.deployment import Deployment
 from inference.worker.requests import AddCommand, Command, DrainCommand
 
 LOOK_SECONDS = 0.25
-LOADING = "loading"
 REFUSED = "model refused"
 FAILED = "loading failed"
 

@@ -19,7 +19,7 @@ from gateway.management.doctor import database_problem
 from gateway.management.ports import port_problem
 from gateway.management.supervisor import FATAL, ChildSpec, Supervisor
 from gateway.models import CatalogueEpoch
-from gateway.services.worker_specs import WorkerSpecError, clear_socket, fingerprint, worker_spec
+from gateway.services.worker_specs import WorkerSpecError, clear_socket, fingerprint, save_spec, worker_spec
 
 MANAGE = str(Path(settings.BASE_DIR) / "manage.py")
 
@@ -110,7 +110,7 @@ class _Watch:
         return True
 
     def _look(self, supervisor: Supervisor | None) -> None:
-        """Restart the worker, after a drain, when what it has to run has changed."""
+        """Tell the worker what it has to serve now; start it anew only where more than its models has changed."""
         try:
             epoch = CatalogueEpoch.objects.values_list("epoch", flat=True).first()
             if epoch == self._epoch:
@@ -126,9 +126,10 @@ class _Watch:
         changed = fingerprint(spec) != self._fingerprint
         self._epoch, self._fingerprint, self._complaint = epoch or 0, fingerprint(spec), ""
         self.has_engines = bool(spec.engines)
-        if supervisor is None or not changed:
+        if supervisor is None:
             return
-        if self.has_engines:
+        save_spec(spec, self._node)
+        if changed:
             supervisor.restart("worker")
-        else:
-            supervisor.disable("worker")
+        elif self.has_engines:
+            supervisor.enable("worker")

@@ -6,8 +6,10 @@ import os
 import sys
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from gateway.services.worker_environment import worker_environment
 from gateway.services.worker_specs import WorkerSpecError, save_spec, worker_spec
 
 
@@ -24,9 +26,7 @@ class Command(BaseCommand):
             spec = worker_spec(options["node"])
         except WorkerSpecError as error:
             raise CommandError(str(error)) from error
-        if not spec.engines:
-            raise CommandError(f"node {options['node']} has no deployment: add one with `manage.py models add`")
         path = save_spec(spec, options["node"])
-        # An OpenMP thread that lost its core for a moment must not stall the others; see docs/decisions.
-        environment = {"GOMP_SPINCOUNT": "1000", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", **os.environ}
-        os.execve(sys.executable, [sys.executable, "-m", "inference.worker", "--spec", str(path)], environment)  # noqa: S606
+        command = [sys.executable, "-m", "inference.worker", "--spec", str(path)]
+        os.chdir(settings.BASE_DIR)
+        os.execve(sys.executable, command, worker_environment(os.environ))  # noqa: S606

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from inference.config import EngineConfig, WorkerConfig
-from inference.types import Health
+from inference.types import LOADING, Health
 from inference.worker.deployment import Deployment
-from inference.worker.loading import LOADING, REFUSED, Loader
+from inference.worker.loading import REFUSED, Loader
 from inference.worker.record import Record
 from inference.worker.requests import Command, Request, SubmitCommand
 from inference.worker.step_loop import StepLoop

@@ -1,0 +1,34 @@
+"""What a worker, and what fetches its models, may know of this process's environment: no database, no secret."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from django.conf import settings
+
+_RUNNING = (
+    *("PATH", "HOME", "USER", "LANG", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHON*"),
+    *("SLUICE_HEARTBEAT", "OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "ONEDNN_*", "DNNL_*", "MALLOC_*"),
+    *("TORCH_*", "PYTORCH_*", "TRITON_*", "CUDA_*", "NVIDIA_*", "NCCL_*", "TOKENIZERS_*", "HF_HOME"),
+)
+# A hub may ask for a token; it is not the worker's, which runs models that are here already.
+_FETCHING = ("HF_*", "HUGGING*", "http*_proxy", "HTTP*_PROXY", "no_proxy", "NO_PROXY", "SSL_CERT_*", "*_CA_BUNDLE")
+
+
+def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what of `environment` a worker process gets, with what it needs besides."""
+    # An OpenMP thread that lost its core for a moment must not stall the others; see docs/decisions.
+    defaults = {"GOMP_SPINCOUNT": "1000", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    return {**defaults, **_kept(environment, _RUNNING), "SLUICE_HOME": str(settings.SLUICE_HOME)}
+
+
+def fetch_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what of `environment` a process gets that brings models here: how to reach a hub is part of it."""
+    return _kept(environment, _RUNNING + _FETCHING)
+
+
+def _kept(environment: Mapping[str, str], patterns: Sequence[str]) -> dict[str, str]:
+    return {
+        name: value for name, value in environment.items() if any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
