@@ -6,6 +6,7 @@ import os
 from typing import cast
 
 from channels.routing import ProtocolTypeRouter, URLRouter
+from django.conf import settings
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
@@ -23,12 +24,16 @@ from gateway.edge.guard import guarded  # noqa: E402
 from gateway.edge.http import Application  # noqa: E402
 from gateway.edge.lifespan import lifespan  # noqa: E402
 from gateway.edge.models import model, models  # noqa: E402
-from gateway.edge.probes import liveness, metrics, readiness  # noqa: E402
+from gateway.edge.probes import health, liveness, metrics, readiness  # noqa: E402
 from gateway.edge.responses import responses  # noqa: E402
 from gateway.edge.routes import path, re_path  # noqa: E402
 from gateway.edge.unknown import refuse_websocket, unknown_endpoint  # noqa: E402
 from gateway.edge.usage import usage  # noqa: E402
 from gateway.runtime.caps import Cap  # noqa: E402
+
+# On a port of their own where SLUICE_METRICS_PORT is set, else beside the rest.
+_PROBES = [path("healthz", liveness), path("readyz", readiness), path("metrics", metrics)]
+probes = guarded(bounded(URLRouter([*_PROBES, re_path(r"", unknown_endpoint, "unknown")])))
 
 application = guarded(
     bounded(
@@ -44,9 +49,8 @@ application = guarded(
                         path("v1/models/<path:name>", model, "/v1/models/{id}"),
                         path("v1/usage/<str:request_id>", usage, "/v1/usage/{id}"),
                         re_path(r"^v1(/|$)", unknown_endpoint, "/v1/*"),
-                        path("healthz", liveness),
-                        path("readyz", readiness),
-                        path("metrics", metrics),
+                        path("health", health),
+                        *([] if settings.SLUICE_METRICS_PORT else _PROBES),
                         re_path(r"", counted_by_address(cast("Application", django_application)), "control"),
                     ]
                 ),

@@ -5,10 +5,13 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
 from django.conf import settings
+
+LEAST_FREE = 64 * 1024 * 1024
 
 
 class HomeInUseError(RuntimeError):
@@ -43,6 +46,17 @@ class HomeLock:
     def release(self) -> None:
         """Let the next gateway in."""
         os.close(self._descriptor)
+
+
+def is_disk_full() -> bool:
+    """Whether the disk under the home, or under its database, has less than `LEAST_FREE` bytes for us.
+
+    The next charge may not be written then.
+    """
+    places = {settings.SLUICE_HOME}
+    if settings.SLUICE_EMBEDDED:
+        places.add(Path(settings.DATABASES["default"]["NAME"]).parent)
+    return any(shutil.disk_usage(place).free < LEAST_FREE for place in places)
 
 
 def runtime_directory() -> Path:

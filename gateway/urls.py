@@ -5,10 +5,9 @@ from __future__ import annotations
 from allauth.account.decorators import secure_admin_login
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path, re_path
-from drf_spectacular.views import SpectacularAPIView
 
 from gateway.accounts import views
-from gateway.api.docs import api_docs
+from gateway.api.docs import api_docs, api_schema
 from gateway.api.errors import unknown_endpoint
 
 # One sign-in for everybody: operators too go through allauth, with its second factor and its rate limits.
@@ -23,7 +22,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("invitations/<str:token>/", views.open_invitation, name="invitation-open"),
     path("", include("gateway.console.urls")),
     path("api/v1/", include("gateway.api.urls")),
-    path("api/schema/", SpectacularAPIView.as_view(), name="api-schema"),
+    path("api/schema/", api_schema, name="api-schema"),
     path("api/docs/", api_docs, name="api-docs"),
     re_path(r"^api/(?P<path>.*)$", unknown_endpoint, name="api-unknown"),
 ]

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from django.utils.crypto import constant_time_compare
+
+from gateway.edge.access import bearer_of
 from gateway.edge.http import Receive, Scope, Send, require_method, runtime_of, send_bytes, send_json
 from gateway.runtime.metrics import CONTENT_TYPE
+from gateway.runtime.readiness import operator_token
+
+# What may be said of a deployment to anybody.
+_STATES = frozenset({"ready", "loading", "loading failed", "model refused", "no answer"})
 
 
 async def liveness(scope: Scope, receive: Receive, send: Send) -> None:
@@ -13,17 +20,33 @@ async def liveness(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def readiness(scope: Scope, receive: Receive, send: Send) -> None:
-    """``/readyz``: 200 when database, triggers, epoch and a deployment are all right, else 503 saying what isn't."""
+    """``/readyz``: 200 when this gateway can work, else 503; which checks fail, and the state of each deployment.
+
+    Why, with names and messages of the inside, is told to bearers of the operator's token only.
+    """
     require_method(scope, "GET", "HEAD")
     runtime = runtime_of(scope)
     checks = await runtime.readiness()
     is_ready = not any(checks.values())
-    body = {
-        "status": "ready" if is_ready else "not ready",
-        "checks": {name: problem or "ok" for name, problem in checks.items()},
-        "deployments": runtime.deployments(),
-    }
+    checked = {name: problem or "ok" for name, problem in checks.items()}
+    states = runtime.deployments()
+    if not constant_time_compare(bearer_of(scope) or "", operator_token()):
+        checked = {name: "failing" if problem else "ok" for name, problem in checks.items()}
+        states = {name: _coarse(state) for name, state in states.items()}
+    body = {"status": "ready" if is_ready else "not ready", "checks": checked, "deployments": states}
     await send_json(send, 200 if is_ready else 503, body)
+
+
+async def health(scope: Scope, receive: Receive, send: Send) -> None:
+    """``/health``: an empty 200 or 503, as vLLM's."""
+    require_method(scope, "GET", "HEAD")
+    is_ready = not any((await runtime_of(scope).readiness()).values())
+    await send_bytes(send, 200 if is_ready else 503, b"", "text/plain")
+
+
+def _coarse(state: str) -> str:
+    kind = state.partition(":")[0]
+    return kind if kind in _STATES else "not ready"
 
 
 async def metrics(scope: Scope, receive: Receive, send: Send) -> None:

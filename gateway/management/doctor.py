@@ -19,6 +19,7 @@ from django_scopes import scopes_disabled
 
 from billing import triggers
 from billing.models import PlanVersion, RateCardVersion
+from gateway.management.ports import readiness_request
 from gateway.models import APIKey
 from gateway.runtime import epoch_triggers
 from gateway.services.worker_specs import WorkerSpecError, worker_spec
@@ -132,7 +133,7 @@ def _engine() -> Iterator[Symptom]:
 
 def _gateway(base_url: str) -> Symptom:
     try:
-        with urllib.request.urlopen(f"{base_url}/readyz", timeout=3) as answer:  # noqa: S310 - the operator's own URL
+        with urllib.request.urlopen(readiness_request(base_url), timeout=3) as answer:  # noqa: S310 - the operator's own URL
             json.load(answer)
     except urllib.error.HTTPError as error:
         reason = error.read().decode(errors="replace")[:300]

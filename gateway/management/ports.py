@@ -1,8 +1,14 @@
-"""Whether a port can be had."""
+"""Whether a port can be had, and how to ask the gateway behind one how it is."""
 
 from __future__ import annotations
 
 import socket
+from urllib.parse import urlsplit
+from urllib.request import Request
+
+from django.conf import settings
+
+from gateway.runtime.readiness import operator_token
 
 
 def port_problem(host: str, port: int) -> str:
@@ -16,3 +22,10 @@ def port_problem(host: str, port: int) -> str:
         reason = error.strerror or str(error)
         return f"nothing can listen at {host}, port {port} ({reason}): choose another port (`make run PORT=…`)"
     return ""
+
+
+def readiness_request(base_url: str) -> Request:
+    """Return the question to the gateway at `base_url` whether it is ready, as an operator: with reasons."""
+    if port := settings.SLUICE_METRICS_PORT:
+        base_url = f"http://{urlsplit(base_url).hostname}:{port}"
+    return Request(f"{base_url}/readyz", headers={"authorization": f"Bearer {operator_token()}"})  # noqa: S310 - our own

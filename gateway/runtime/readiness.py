@@ -3,27 +3,69 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from django.db import connection
+from django.utils.crypto import salted_hmac
 
 from billing import triggers
+from gateway.home import is_disk_full
 from gateway.runtime import epoch_triggers
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch
 from gateway.runtime.threads import DatabaseThreads
 
 WRITER_BEHIND_SECONDS = 5.0
-TRIGGERS_SECONDS = 1.0
+LOOK_SECONDS = 1.0  # how long the database may take, and how long what it said is repeated
+
+
+class Look:
+    """What can only be known by asking the database and the disk: asked by one thread of its own, once a second.
+
+    However many probes come, they share one answer, and none of them takes a thread that requests wait for.
+    """
+
+    def __init__(self) -> None:
+        self._threads = DatabaseThreads(1, most=1)
+        self._looking: asyncio.Task[dict[str, str]] | None = None
+        self._good_until = 0.0
+
+    async def problems(self) -> dict[str, str]:
+        """Return what is wrong with "triggers" and "disk", "" where nothing is; at most `LOOK_SECONDS` old."""
+        if self._looking is None or (self._looking.done() and time.monotonic() >= self._good_until):
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+        return await asyncio.shield(self._looking)
+
+    async def _look(self) -> dict[str, str]:
+        try:
+            found = await asyncio.wait_for(self._threads.run(_look), LOOK_SECONDS)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+            found = {"triggers": f"can't be read: {type(error).__name__}", "disk": "not known"}
+        self._good_until = time.monotonic() + LOOK_SECONDS
+        return found
+
+    async def close(self) -> None:
+        """End the thread."""
+        self._threads.close()
+
+
+def _look() -> dict[str, str]:
+    full = is_disk_full()  # first: a database on a full disk may not answer
+    missing = missing_triggers()
+    return {
+        "triggers": f"missing: {', '.join(missing)}" if missing else "",
+        "disk": "nearly full" if full else "",
+    }
 
 
 async def readiness(
-    *, writer_age: float, epoch: Epoch, engines: Engines, threads: DatabaseThreads, is_draining: bool
+    *, writer_age: float, epoch: Epoch, engines: Engines, look: Look, is_draining: bool
 ) -> dict[str, str]:
-    """Return each check with what is wrong, "" where nothing is; `threads` run the one query."""
+    """Return each check with what is wrong, "" where nothing is."""
     return {
         "server": "draining" if is_draining else "",
         "database": "the ledger writer is behind" if writer_age > WRITER_BEHIND_SECONDS else "",
-        "triggers": await _triggers(threads),
+        **await look.problems(),
         "epoch": "" if epoch.is_fresh else "the catalogue epoch can't be read",
         "deployments": "" if engines.any_ready() else "no deployment is ready",
     }
@@ -34,9 +76,6 @@ def missing_triggers() -> list[str]:
     return [*triggers.missing(connection), *epoch_triggers.missing()]
 
 
-async def _triggers(threads: DatabaseThreads) -> str:
-    try:
-        missing = await asyncio.wait_for(threads.run(missing_triggers), TRIGGERS_SECONDS)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-        return f"can't be read: {type(error).__name__}"
-    return f"missing: {', '.join(missing)}" if missing else ""
+def operator_token() -> str:
+    """Return what ``/readyz`` tells details to: whoever knows this installation's secret can work it out."""
+    return salted_hmac("sluice.readyz", "details", algorithm="sha256").hexdigest()

@@ -100,7 +100,8 @@ class Runtime:
         self.closings: dict[UUID, Settle | Release] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._refreshed = asyncio.Event()
-        self._closers: list[Callable[[], Awaitable[Any]]] = []
+        self._look = readiness.Look()
+        self._closers: list[Callable[[], Awaitable[Any]]] = [self._look.close]
 
     async def close(self) -> None:
         """Drain, then end the loops and close everything that was opened for it."""
@@ -187,7 +188,7 @@ class Runtime:
             writer_age=self.writer.oldest_age,
             epoch=self.epoch,
             engines=self.engines,
-            threads=self.own_threads,
+            look=self._look,
             is_draining=self.is_draining,
         )
 

@@ -47,7 +47,26 @@ def configuration(application: Application, listener: Listener, **options: Any) 
 
 
 class Server(uvicorn.Server):
-    """Ends what still runs in its own words before uvicorn would cut it off."""
+    """Ends what still runs in its own words before uvicorn would cut it off; may listen for probes on another port."""
+
+    def __init__(self, config: uvicorn.Config, probes: uvicorn.Config | None = None) -> None:
+        super().__init__(config)
+        self._probes = probes
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open the runtime and listen."""
+        await super().startup(sockets)
+        probes = self._probes
+        if probes is not None and self.started:
+            probes.load()
+            protocol = partial(
+                cast("Any", probes.http_protocol_class),
+                config=probes,
+                server_state=self.server_state,
+                app_state=self.lifespan.state,
+            )
+            loop = asyncio.get_running_loop()
+            self.servers.append(await loop.create_server(protocol, host=probes.host, port=probes.port))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let requests end for `PATIENCE` seconds; end the others with an error that says why, settled."""
@@ -60,11 +79,16 @@ class Server(uvicorn.Server):
 
 
 def gateway_server(
-    application: Application, host: str, port: int, *, beat: Callable[[], Awaitable[None]] | None = None
+    application: Application,
+    probes: Application,
+    host: str,
+    port: int,
+    *,
+    beat: Callable[[], Awaitable[None]] | None = None,
 ) -> Server:
     """Return the server of one gateway process, with its bounds and descriptors as the settings want them.
 
-    It awaits `beat` each second.
+    `probes` answers on the port of SLUICE_METRICS_PORT, whose connections count apart; `beat` is awaited each second.
     """
     bounds = Bounds.of_settings()
     raise_file_limit(bounds.connections + OWN_FILES)
@@ -79,7 +103,10 @@ def gateway_server(
         callback_notify=beat,
         timeout_notify=1,
     )
-    return Server(config)
+    if not settings.SLUICE_METRICS_PORT:
+        return Server(config)
+    own = Listener(bounds, trusted_proxies())
+    return Server(config, configuration(probes, own, host=host, port=settings.SLUICE_METRICS_PORT, ws="none"))
 
 
 def trusted_proxies() -> Addresses:

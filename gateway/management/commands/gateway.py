@@ -35,11 +35,12 @@ class Command(BaseCommand):
             except HomeInUseError as error:
                 self.stderr.write(str(error))
                 sys.exit(FATAL)
-        if problem := port_problem(options["host"], options["port"]):
-            self.stderr.write(problem)
-            sys.exit(FATAL)
+        for port in (options["port"], settings.SLUICE_METRICS_PORT):
+            if port and (problem := port_problem(options["host"], port)):
+                self.stderr.write(problem)
+                sys.exit(FATAL)
         configure_logs()
-        from gateway.asgi import application
+        from gateway.asgi import application, probes
         from gateway.server.server import gateway_server
 
         # What was imported stays: left to the collector, it would be walked through in the middle of requests.
@@ -47,7 +48,7 @@ class Command(BaseCommand):
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
-        server = gateway_server(application, options["host"], options["port"], beat=_beat)
+        server = gateway_server(application, probes, options["host"], options["port"], beat=_beat)
         with contextlib.suppress(KeyboardInterrupt):  # the server ends in order, then takes the signal again
             server.run()
         if not server.started:

@@ -16,7 +16,7 @@ from django.db import DatabaseError, connection
 
 from gateway.home import HomeInUseError, HomeLock, runtime_directory
 from gateway.management.doctor import database_problem
-from gateway.management.ports import port_problem
+from gateway.management.ports import port_problem, readiness_request
 from gateway.management.supervisor import FATAL, ChildSpec, Supervisor
 from gateway.models import CatalogueEpoch
 from gateway.services.worker_specs import WorkerSpecError, clear_socket, fingerprint, save_spec, worker_spec
@@ -93,9 +93,11 @@ class _Watch:
             self._look(supervisor)
 
     def _tell_ready(self) -> bool:
-        path = "/readyz" if self.has_engines else "/healthz"
+        question = readiness_request(self._base_url)
+        if not self.has_engines:
+            question.selector = "/healthz"
         try:
-            with urllib.request.urlopen(f"{self._base_url}{path}", timeout=0.5) as answer:  # noqa: S310 - our own
+            with urllib.request.urlopen(question, timeout=0.5) as answer:  # noqa: S310 - our own
                 states: dict[str, str] = json.load(answer).get("deployments", {})
         except (urllib.error.URLError, TimeoutError, ConnectionError, ValueError):
             return False

@@ -97,6 +97,9 @@ class FakeRuntime:
     def deployments(self) -> dict[str, str]:
         return {"small": "ready"}
 
+    async def drain(self, patience: float) -> bool:
+        return True
+
     async def current_snapshot(self) -> object:
         return self.snapshot
 

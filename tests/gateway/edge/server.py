@@ -19,7 +19,7 @@ async def serving(application, *, lifespan="off", listener=None, runtime=None, *
     config = configuration(application, listener, lifespan=lifespan, timeout_graceful_shutdown=5, **options)
     config.load()
     if runtime is not None:
-        config.lifespan_class = _lifespan_with(runtime)
+        config.lifespan_class = lifespan_with(runtime)
     server = uvicorn.Server(config)
     port = socket.socket()
     port.bind(("127.0.0.1", 0))
@@ -45,7 +45,9 @@ def with_runtime(runtime):
     return application_with_runtime
 
 
-def _lifespan_with(runtime):
+def lifespan_with(runtime):
+    """A lifespan whose runtime is there already."""
+
     class Open:
         should_exit = False
         state = {"runtime": runtime}

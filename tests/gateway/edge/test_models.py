@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import aiohttp
 import pytest
 
 from gateway.edge.http import runtime_of
 from gateway.errors.refusal import Refusal
+from gateway.runtime.readiness import operator_token
+from gateway.server.server import gateway_server
 from tests.gateway.edge.client import ask, assert_error
 from tests.gateway.edge.fakes import KEY, principal
+from tests.gateway.edge.server import lifespan_with
+from tests.services.postgres import free_port
 
 
 async def test_list_has_auto_context_and_prices(app):
@@ -46,11 +53,48 @@ async def test_models_need_a_key(app):
 async def test_probes_need_no_key(app, world):
     assert (await ask(app, "/healthz", key=None)).json() == {"status": "ok"}
     assert (await ask(app, "/readyz", key=None)).status == 200
+    answer = await ask(app, "/health", key=None)
+    assert (answer.status, answer.body) == (200, b"")
     world.runtime.checks["deployments"] = "no deployment is ready"
     answer = await ask(app, "/readyz", key=None)
     assert answer.status == 503
-    assert answer.json()["checks"] == {"database": "ok", "deployments": "no deployment is ready"}
+    assert answer.json()["checks"] == {"database": "ok", "deployments": "failing"}
     assert answer.json()["deployments"] == {"small": "ready"}
+    answer = await ask(app, "/health", key=None)
+    assert (answer.status, answer.body) == (503, b"")
+
+
+async def test_reasons_are_told_to_operators_only(app, world, monkeypatch):
+    world.runtime.checks["triggers"] = "missing: billing_transfer_guard"
+    states = {"a": "model refused: /srv/models/secret has no weights", "b": "[Errno 2] /srv/other", "c": "loading"}
+    monkeypatch.setattr(world.runtime, "deployments", lambda: states)
+    told = (await ask(app, "/readyz", key=None)).json()
+    assert told["deployments"] == {"a": "model refused", "b": "not ready", "c": "loading"}
+    assert told["checks"]["triggers"] == "failing"
+    assert (await ask(app, "/readyz", key="guessed")).json() == told
+    told = (await ask(app, "/readyz", key=operator_token())).json()
+    assert told["deployments"] == states
+    assert told["checks"]["triggers"] == "missing: billing_transfer_guard"
+
+
+async def test_probes_have_a_port_of_their_own_where_one_is_set(world, settings):
+    settings.SLUICE_METRICS_PORT = free_port()
+    from gateway.asgi import application, probes
+
+    server = gateway_server(application, probes, "127.0.0.1", free_port())
+    server.config.load()
+    server.config.lifespan_class = lifespan_with(world.runtime)
+    task = asyncio.create_task(server.serve())
+    while not server.started or len(server.servers) < 2:
+        assert not task.done(), task.result()
+        await asyncio.sleep(0.005)
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{settings.SLUICE_METRICS_PORT}") as session:
+        for path, status in (("/healthz", 200), ("/readyz", 200), ("/metrics", 200), ("/v1/models", 404)):
+            async with session.get(path) as answer:
+                assert answer.status == status
+                assert "html" not in answer.content_type
+    server.should_exit = True
+    await task
 
 
 async def test_answers_are_counted_by_route_and_status(app, world):

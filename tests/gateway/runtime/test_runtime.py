@@ -112,6 +112,7 @@ async def test_readiness_names_what_is_wrong(tmp_path):
         assert {name for name, problem in checks.items() if problem} == {"deployments"}
         await in_database(drop_a_trigger)
         runtime.is_draining = True
+        runtime._look._good_until = 0.0  # what was seen a second ago
         checks = await runtime.readiness()
         assert {name for name, problem in checks.items() if problem} == {"deployments", "server", "triggers"}
         await in_database(restore_triggers)
