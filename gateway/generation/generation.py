@@ -296,11 +296,11 @@ class Generation:
             self._allowed = allowed
             await self.engine.extend(self.id.hex, *allowed)
 
-    async def _extend(self, more: HoldRequest) -> None:
-        """Hold more credit and raise the engine's allowance; the last one when there is no more to hold."""
-        operation = Extend(request=self.id, wallet=self.principal.wallet, amount=more.amount, least=more.least)
+    async def _extend(self, more: HoldRequest | None) -> None:
+        """Hold more credit and raise the engine's allowance, for as long as the meter asks for more."""
         try:
-            while not self._is_ended:
+            while more is not None and not self._is_ended:
+                operation = Extend(request=self.id, wallet=self.principal.wallet, amount=more.amount, least=more.least)
                 try:
                     answer = await self._ledger.submit(operation)
                 except WriterError as error:
@@ -310,12 +310,13 @@ class Generation:
                 if isinstance(answer, Held):
                     self._meter.extended(more, answer.total)
                 elif isinstance(answer, Refused):
-                    self._meter.refused()
+                    self._meter.refused(more)
                 elif not self._is_ended:
                     self.cancel(faults.LEASE_LOST)
+                    return
                 if not self._is_ended:
                     await self._allow()
-                return
+                more = self._meter.next_hold()
         finally:
             self._extending = False
 

@@ -14,10 +14,14 @@ ESTIMATE_MARGIN = (21, 20)  # an estimated prompt is held for with 5 % more
 
 @dataclass(frozen=True, slots=True)
 class HoldRequest:
-    """A hold to ask for: `amount` µcr wanted, `least` acceptable; both absolute."""
+    """A hold to ask for: `amount` µcr wanted, `least` acceptable; both absolute.
+
+    `is_final` when the allowance is used up: a refusal then means that the credit is.
+    """
 
     amount: int
     least: int
+    is_final: bool = False
 
 
 class Meter:
@@ -43,7 +47,8 @@ class Meter:
         self.held = 0
         self.is_exhausted = False
         self.usage = Usage()
-        self._floor = -1  # an allowance that holds until `held` or the prompt's classes change; -1: not known
+        self._known_allowance: int | None = None  # true until `held` or the prompt's classes change
+        self._refused_at: int | None = None  # the allowance beyond which no credit could be held when last asked
         if not exact:
             prompt_tokens = -(-prompt_tokens * ESTIMATE_MARGIN[0] // ESTIMATE_MARGIN[1])
         self._prompt_tokens = prompt_tokens
@@ -65,20 +70,15 @@ class Meter:
         return min(self.max_output, self.usage.completion + more)
 
     @property
-    def is_last(self) -> bool:
-        """True when the allowance will not rise any more."""
-        return self.is_exhausted or self.allowance >= self.max_output
-
-    @property
     def allowed(self) -> tuple[int, bool]:
-        """The allowance and whether it is the last, as the engine takes them."""
+        """The allowance and whether it is final, as the engine takes them."""
         allowance = self.allowance
         return allowance, self.is_exhausted or allowance >= self.max_output
 
     def granted(self, total: int) -> None:
         """Take note that `total` µcr are held."""
         self.held = max(self.held, total)
-        self._floor = -1
+        self._known_allowance = None
 
     def ask_early(self) -> None:
         """Ask for more when less than a whole slice is left, not half: answers take long."""
@@ -88,43 +88,47 @@ class Meter:
         """Take note of what the prompt really is."""
         cached = {"cache_read": cached_tokens} if cached_tokens else {}
         uncached = self._prompt_tokens - cached_tokens
-        self._floor = -1
+        self._known_allowance = None
         self._classes = ({"input": uncached} if uncached > 0 else {}) | cached
 
     def used(self, usage: Usage) -> None:
         """Take note of the usage so far."""
         before, self.usage = self.usage, usage
         if usage.input != before.input or usage.cache_read != before.cache_read:
-            self._floor = -1
+            self._known_allowance = None
         self._classes = None
 
     def next_hold(self) -> HoldRequest | None:
         """Return the next hold to ask for, twice the slice, when less than half a slice is left; else None.
 
-        Since slices double, each answer may take twice as long as the one before it. Asked at every token, so it works
+        Since slices double, each answer may take twice as long as the one before it. After a refusal nothing is asked
+        until the allowance is used up: others may have given credit back by then. Asked at every token, so it works
         the allowance out only when the last one known isn't enough: output that costs at most the dearest rate never
         makes it smaller.
         """
         completion = self.usage.completion
         reach = self._slice if self._is_early else self._slice // 2
-        if self._floor - completion > reach:
+        if self._known_allowance is not None and self._known_allowance - completion > reach:
             return None
-        self._floor = allowance = self.allowance
+        self._known_allowance = allowance = self.allowance
         left = allowance - completion
         if self.is_exhausted or allowance >= self.max_output or left > reach:
             return None
+        if left and self._refused_at == allowance:
+            return None
         wanted = min(self._slice * 2, self._largest_slice, self.max_output - allowance)
-        return HoldRequest(amount=self._cost(left + wanted), least=self._cost(left + 1))
+        return HoldRequest(amount=self._cost(left + wanted), least=self._cost(left + 1), is_final=not left)
 
     def extended(self, request: HoldRequest, total: int) -> None:
-        """Take note of an extension's answer; one that is short is the last."""
+        """Take note of an extension's answer; a short one leaves the slice as it is."""
         self.granted(total)
-        self.is_exhausted = total < request.amount
-        self._slice = min(self._slice * 2, self._largest_slice)
+        if total >= request.amount:
+            self._slice = min(self._slice * 2, self._largest_slice)
 
-    def refused(self) -> None:
-        """Take note that there is no more credit to hold."""
-        self.is_exhausted = True
+    def refused(self, request: HoldRequest) -> None:
+        """Take note that not one more token could be held for."""
+        self._refused_at = self.allowance
+        self.is_exhausted = request.is_final
 
     def charge(self, usage: Usage) -> int:
         """Return the µcr that `usage` costs."""

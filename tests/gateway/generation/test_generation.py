@@ -126,6 +126,32 @@ async def test_credit_for_100_tokens_ends_a_request_for_1000_at_the_right_token(
     assert_clean(stand)
 
 
+async def test_two_streams_on_one_wallet_run_until_the_credit_is_really_used():
+    """One short extension used to count as the last for ever, so that the longer stream was cut with credit left."""
+    stand = await make_stand(tokens=3000, credit=2 * 1000 + 1500 * 40)
+    outcomes = [outcome for _, outcome, _ in await asyncio.gather(*[collect(await start(stand)) for _ in range(2)])]
+    assert [outcome.sluice_reason for outcome in outcomes] == ["credit_exhausted"] * 2
+    assert stand.writer.wallet.posted == 0
+    assert sum(outcome.usage.output for outcome in outcomes) == 1500
+    assert_clean(stand)
+
+
+async def test_credit_that_another_stream_gives_back_is_used():
+    """The second stream's extension is short (40 tokens of 48), then the first ends and leaves it more."""
+    stand = await make_stand(tokens=3000, credit=2 * 1000 + 88 * 40, hang_at=20)
+    first, second = await start(stand), await start(stand)
+    while any(one.checkpoint().get("output") != 19 for one in (first, second)):  # noqa: ASYNC110 - they have to be let run
+        await asyncio.sleep(0)
+    assert stand.writer.wallet.available == 0
+    first.client_left()
+    await collect(first)
+    stand.engine.release()
+    _, outcome, _ = await collect(second)
+    assert (outcome.sluice_reason, outcome.usage.output) == ("credit_exhausted", 88 - 19)
+    assert stand.writer.wallet.posted == 0
+    assert_clean(stand)
+
+
 async def test_credit_for_one_token_is_enough_to_begin():
     stand = await make_stand(credit=1040, tokens=50)
     _, outcome, _ = await collect(await start(stand))

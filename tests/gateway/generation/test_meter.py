@@ -30,7 +30,7 @@ def test_allowance_never_exceeds_max_output():
     meter = make_meter(max_output=5)
     meter.granted(10**9)
     assert meter.allowance == 5
-    assert meter.is_last
+    assert meter.allowed == (5, True)
 
 
 def test_more_is_asked_for_at_half_a_slice():
@@ -69,20 +69,41 @@ def test_slices_double_up_to_a_cap():
     assert grown == [32, 64, 128, 256, 512, 1024, 2048, 4096, 4096, 4096, 4096]
 
 
-def test_short_extension_is_the_last():
+def test_short_extension_is_not_the_last():
     meter = make_meter()
     meter.granted(1640)
     meter.used(Usage(input=100, output=10))
     request = meter.next_hold()
     meter.extended(request, request.least)
-    assert (meter.allowance, meter.is_last, meter.next_hold()) == (17, True, None)
+    assert meter.allowed == (17, False)
+    assert meter.next_hold() == HoldRequest(1000 + (17 + 32) * 40, 1000 + 18 * 40)
 
 
-def test_refused_extension_is_the_last():
+def test_refusal_before_the_allowance_waits_for_it_and_there_it_is_final():
     meter = make_meter()
     meter.granted(1640)
-    meter.refused()
-    assert (meter.allowance, meter.is_last) == (16, True)
+    meter.used(Usage(input=100, output=10))
+    meter.refused(meter.next_hold())
+    assert (meter.allowed, meter.next_hold()) == ((16, False), None)
+    meter.used(Usage(input=100, output=15))
+    assert meter.next_hold() is None
+    meter.used(Usage(input=100, output=16))
+    request = meter.next_hold()
+    assert request == HoldRequest(1000 + (16 + 32) * 40, 1000 + 17 * 40, is_final=True)
+    meter.refused(request)
+    assert (meter.allowed, meter.next_hold()) == ((16, True), None)
+
+
+def test_credit_that_came_back_after_a_refusal_is_used():
+    meter = make_meter()
+    meter.granted(1640)
+    meter.used(Usage(input=100, output=10))
+    meter.refused(meter.next_hold())
+    meter.used(Usage(input=100, output=16))
+    request = meter.next_hold()
+    meter.extended(request, request.amount)
+    assert meter.allowed == (48, False)
+    assert not meter.is_exhausted
 
 
 DEAR_REASONING = CardPrices.build(
@@ -138,6 +159,6 @@ def test_what_is_remembered_of_the_allowance_changes_no_hold(cached, steps):
         fresh.used(usage)
         request = meter.next_hold()
         assert request == fresh.next_hold()
-        assert meter.allowed == (meter.allowance, meter.is_last)
+        assert meter.allowed == (fresh.allowance, fresh.is_exhausted or fresh.allowance >= fresh.max_output)
         if request is not None and is_granted:
             meter.extended(request, request.amount)
