@@ -85,10 +85,24 @@ class SignInLink(models.Model):
 
 
 class CatalogueEpoch(models.Model):
-    """One row (id 1) whose number rises with every change to what gateways cache: see `gateway.runtime.epoch`."""
+    """One row (id 1): what gateways cache changed so often, for all tenants together and for single ones.
+
+    `epoch` counts the former, `sequence` the latter: see `gateway.runtime.epoch`.
+    """
 
     id = models.SmallIntegerField(primary_key=True, default=1)
     epoch = models.BigIntegerField(default=0)
+    sequence = models.BigIntegerField(default=0)
 
     def __str__(self) -> str:
         return str(self.epoch)
+
+
+class TenantEpoch(models.Model):
+    """The sequence number of the last change to what gateways cache of one tenant."""
+
+    tenant = models.UUIDField(primary_key=True)
+    sequence = models.BigIntegerField(db_index=True)
+
+    def __str__(self) -> str:
+        return f"{self.tenant} {self.sequence}"

@@ -1,8 +1,11 @@
-"""The catalogue epoch: one number that rises with every change to what gateways cache.
+"""The catalogue epoch: what tells gateways to forget what they cache.
 
-A thread with a connection of its own reads the one row each 500 ms. A cache entry keeps the epoch that was read
-*before* its query and is valid only while that is the current one, so a change is felt by every process within a
-second. A process that has not read the epoch for a second doesn't know what is still true and refuses.
+One number rises with every change that matters to all tenants (catalogue, prices, plans), and each tenant has one of
+its own for its keys, memberships, projects and subscription: one tenant's changes leave all other entries alone. A
+thread with a connection of its own reads both by one query each 500 ms: the number, and the tenants that changed since
+the last reading. A cache entry keeps what was read *before* its query (a `Stamp`) and is valid only while nothing that
+it rests on has changed since, so a change is felt by every process within a second. A process that has not read the
+epoch for a second doesn't know what is still true and refuses.
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
 
 import structlog
 from django.db import connection
@@ -20,6 +25,12 @@ from gateway.models import CatalogueEpoch
 INTERVAL = 0.5
 STALE_AFTER = 1.0
 
+_CHANGES = """
+SELECT e.epoch, e.sequence, t.tenant, t.sequence
+FROM gateway_catalogueepoch e LEFT JOIN gateway_tenantepoch t ON t.sequence > %s
+WHERE e.id = 1
+"""
+
 log = structlog.get_logger(__name__)
 
 
@@ -27,9 +38,45 @@ class EpochStaleError(Exception):
     """The epoch could not be read for `STALE_AFTER` seconds: nothing that is cached may be used."""
 
 
-def read_epoch() -> int:
-    """Return the epoch as the database has it; 0 before the first change."""
-    return CatalogueEpoch.objects.filter(id=1).values_list("epoch", flat=True).first() or 0
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What a cache entry was read under: the epoch, and the sequence number of the last change to any tenant."""
+
+    epoch: int
+    sequence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one look at the database told; `changed` are the tenants that changed since the one before."""
+
+    epoch: int
+    sequence: int = 0
+    changed: Mapping[UUID, int] = field(default_factory=dict)
+
+    @property
+    def stamp(self) -> Stamp:
+        """What is read from now on is read under this."""
+        return Stamp(self.epoch, self.sequence)
+
+
+def read_epoch(since: int | None = None) -> Reading:
+    """Return the epoch, and the tenants that changed after sequence number `since`; without it none are asked for.
+
+    All is zero before the first change.
+    """
+    if since is None:
+        found = CatalogueEpoch.objects.filter(id=1).values_list("epoch", "sequence").first()
+        return Reading(*(found or (0, 0)))
+    with connection.cursor() as cursor:
+        cursor.execute(_CHANGES, [since])
+        rows = cursor.fetchall()
+    if not rows:
+        return Reading(0)
+    changed = {
+        tenant if isinstance(tenant, UUID) else UUID(tenant): at for *_, tenant, at in rows if tenant is not None
+    }
+    return Reading(rows[0][0], rows[0][1], changed)
 
 
 class Epoch:
@@ -37,24 +84,33 @@ class Epoch:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._value = 0
+        self._stamp: Stamp | None = None
+        self._tenants: dict[UUID, int] = {}  # when each last changed, for those that did under this epoch
         self._read_at = float("-inf")
         self._published = asyncio.Event()
 
-    def publish(self, value: int, read_at: float) -> None:
-        """Take note that the epoch was `value` at `read_at` or later."""
-        self._value = value
+    def publish(self, reading: Reading, read_at: float) -> None:
+        """Take note of what was read at `read_at` or later."""
+        if self._stamp is None or reading.epoch != self._stamp.epoch:
+            self._tenants.clear()  # no entry of another epoch is valid anyway
+        self._tenants.update(reading.changed)
+        self._stamp = reading.stamp
         self._read_at = read_at
         self._published.set()
         self._published = asyncio.Event()
+
+    @property
+    def sequence(self) -> int | None:
+        """The sequence number of the last reading; None before the first."""
+        return None if self._stamp is None else self._stamp.sequence
 
     @property
     def is_fresh(self) -> bool:
         """True when the epoch was read within the last `STALE_AFTER` seconds."""
         return self._clock() - self._read_at <= STALE_AFTER
 
-    async def current(self) -> int:
-        """Return the epoch, waiting for at most one more reading when the last one is too old.
+    async def stamp(self) -> Stamp:
+        """Return what is read from now on is read under, waiting for at most one more reading when the last is too old.
 
         Raise `EpochStaleError` when there is none.
         """
@@ -63,18 +119,33 @@ class Epoch:
                 await asyncio.wait_for(self._published.wait(), INTERVAL)
             except TimeoutError:
                 raise EpochStaleError("the catalogue epoch can't be read") from None
-        return self._value
+        assert self._stamp is not None, "a reading has been published"
+        return self._stamp
+
+    async def current(self) -> int:
+        """Return the epoch of the catalogue, as `stamp` does."""
+        return (await self.stamp()).epoch
+
+    def stands(self, stamp: Stamp, tenant: UUID | None) -> bool:
+        """True while nothing changed since `stamp` that an entry about `tenant` (None: about any) rests on."""
+        now = self._stamp
+        if now is None or stamp.epoch != now.epoch or stamp.sequence > now.sequence:
+            return False
+        return stamp.sequence == now.sequence if tenant is None else self._tenants.get(tenant, 0) <= stamp.sequence
 
     async def next(self) -> int:
-        """Wait for the next reading and return it."""
+        """Wait for the next reading and return its epoch."""
         await self._published.wait()
-        return self._value
+        assert self._stamp is not None, "a reading has been published"
+        return self._stamp.epoch
 
 
 class EpochPoller:
     """Reads the epoch each `INTERVAL` seconds on its own thread and publishes it on the event loop."""
 
-    def __init__(self, epoch: Epoch, read: Callable[[], int] = read_epoch, interval: float = INTERVAL) -> None:
+    def __init__(
+        self, epoch: Epoch, read: Callable[[int | None], Reading] = read_epoch, interval: float = INTERVAL
+    ) -> None:
         self._epoch = epoch
         self._read = read
         self._interval = interval
@@ -104,13 +175,13 @@ class EpochPoller:
             while not self._stop.is_set():
                 read_at = time.monotonic()
                 try:
-                    value = self._read()
+                    reading = self._read(self._epoch.sequence)
                 except Exception as error:  # noqa: BLE001 - whatever it is, the next reading may succeed
                     log.warning("epoch_unreadable", error=str(error))
                     connection.close()
                     _on_loop(loop, _fail, first, error)
                 else:
-                    _on_loop(loop, self._epoch.publish, value, read_at)
+                    _on_loop(loop, self._epoch.publish, reading, read_at)
                     _on_loop(loop, _succeed, first)
                 self._stop.wait(self._interval)
         finally:

@@ -1,4 +1,4 @@
-"""Database triggers that raise the catalogue epoch with every write to what gateways cache.
+"""Database triggers that raise the catalogue epoch, or one tenant's, with every write to what gateways cache.
 
 Whoever writes these tables (admin, services, SQL by hand), the bump is part of the same transaction: see
 docs/decisions/0001-epoch-by-trigger.md. The reader's side is `gateway.runtime.epoch`.
@@ -19,21 +19,26 @@ EVENTS = ("insert", "update", "delete")
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A model whose rows gateways cache: which events bump, and which columns alone don't."""
+    """A model whose rows gateways cache: which events bump, and which columns alone don't.
+
+    `tenant` is the column that names the one tenant whose principals a row matters to; without it a write empties the
+    caches of all.
+    """
 
     model: str
+    tenant: str = ""
     events: tuple[str, ...] = EVENTS
     only: tuple[str, ...] = ()
     besides: tuple[str, ...] = ()
 
 
 WATCHED = (
-    Watched("gateway.APIKey", besides=("last_used_at",)),
-    Watched("gateway.Membership"),
-    Watched("gateway.Tenant"),
-    Watched("gateway.Project"),
+    Watched("gateway.APIKey", tenant="tenant_id", besides=("last_used_at",)),
+    Watched("gateway.Membership", tenant="tenant_id"),
+    Watched("gateway.Tenant", tenant="id"),
+    Watched("gateway.Project", tenant="tenant_id"),
+    Watched("billing.Subscription", tenant="tenant_id", besides=("granted_until",)),
     Watched("gateway.User", events=("update", "delete"), only=("is_active",)),
-    Watched("billing.Subscription", besides=("granted_until",)),
     Watched("billing.Plan"),
     Watched("billing.PlanVersion"),
     Watched("billing.RateCard"),
@@ -45,24 +50,51 @@ WATCHED = (
     Watched("routing.RouteTarget"),
 )
 
-_FUNCTION = """
+# Both take the lock of the epoch's one row first, and numbers are drawn under it, so that no two writers can wait for
+# each other and sequence numbers become visible in their order: a reader that asks for those above the last one that
+# it saw misses none. Once per transaction is enough: every bump of it becomes visible at the same commit.
+_FUNCTIONS = """
 CREATE OR REPLACE FUNCTION gateway_bump_epoch() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    -- once per transaction is enough: every bump of it becomes visible at the same commit
     IF current_setting('sluice.epoch_bumped', true) IS DISTINCT FROM pg_current_xact_id()::text THEN
-        INSERT INTO gateway_catalogueepoch AS row (id, epoch) VALUES (1, 1)
+        INSERT INTO gateway_catalogueepoch AS row (id, epoch, sequence) VALUES (1, 1, 0)
             ON CONFLICT (id) DO UPDATE SET epoch = row.epoch + 1;
         PERFORM set_config('sluice.epoch_bumped', pg_current_xact_id()::text, true);
     END IF;
+    RETURN NULL;
+END $$;
+CREATE OR REPLACE FUNCTION gateway_bump_tenant() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    changed uuid;
+    bump text;
+    number bigint;
+BEGIN
+    FOREACH changed IN ARRAY ARRAY[(to_jsonb(OLD) ->> TG_ARGV[0])::uuid, (to_jsonb(NEW) ->> TG_ARGV[0])::uuid] LOOP
+        bump := pg_current_xact_id()::text || changed::text;
+        CONTINUE WHEN changed IS NULL OR current_setting('sluice.tenant_bumped', true) IS NOT DISTINCT FROM bump;
+        INSERT INTO gateway_catalogueepoch AS row (id, epoch, sequence) VALUES (1, 0, 1)
+            ON CONFLICT (id) DO UPDATE SET sequence = row.sequence + 1 RETURNING sequence INTO number;
+        INSERT INTO gateway_tenantepoch (tenant, sequence) VALUES (changed, number)
+            ON CONFLICT (tenant) DO UPDATE SET sequence = number;
+        PERFORM set_config('sluice.tenant_bumped', bump, true);
+    END LOOP;
     RETURN NULL;
 END $$
 """
 
 # No upsert: inside a trigger SQLite lets the outer statement's conflict rule override it.
+_ROW = """
+    INSERT INTO gateway_catalogueepoch (id, epoch, sequence)
+        SELECT 1, 0, 0 WHERE NOT EXISTS (SELECT 1 FROM gateway_catalogueepoch WHERE id = 1);
+"""
 _BUMP = """
     UPDATE gateway_catalogueepoch SET epoch = epoch + 1 WHERE id = 1;
-    INSERT INTO gateway_catalogueepoch (id, epoch)
-        SELECT 1, 1 WHERE NOT EXISTS (SELECT 1 FROM gateway_catalogueepoch WHERE id = 1);
+"""
+_BUMP_TENANT = """
+    UPDATE gateway_catalogueepoch SET sequence = sequence + 1 WHERE id = 1;
+    DELETE FROM gateway_tenantepoch WHERE tenant = {tenant};
+    INSERT INTO gateway_tenantepoch (tenant, sequence)
+        SELECT {tenant}, sequence FROM gateway_catalogueepoch WHERE id = 1;
 """
 
 
@@ -71,16 +103,16 @@ def install() -> None:
 
     Tables that are not migrated yet are left out; the next call takes them in.
     """
-    from gateway.models import CatalogueEpoch
+    from gateway.models import CatalogueEpoch, TenantEpoch
 
     tables = set(connection.introspection.table_names())
-    if CatalogueEpoch._meta.db_table not in tables:
+    if not {CatalogueEpoch._meta.db_table, TenantEpoch._meta.db_table} <= tables:
         return
     expected = {name: sql for name, table, sql in _expected() if table in tables}
     present = _present()
     with transaction.atomic(), connection.cursor() as cursor:
         if connection.vendor == "postgresql" and not expected.keys() <= present.keys():
-            cursor.execute(_FUNCTION)
+            cursor.execute(_FUNCTIONS)
         for name, table in present.items():
             if name not in expected:
                 cursor.execute(_drop(name, table))
@@ -109,24 +141,28 @@ def _expected() -> Iterator[tuple[str, str, str]]:
         columns = [field.column for field in options.concrete_fields if field.column not in watched.besides]
         chosen = [column for column in columns if not watched.only or column in watched.only]
         for event in watched.events:
-            body = _statement(table, event, chosen)
-            digest = hashlib.sha256(body.encode()).hexdigest()[:8]
+            body = _statement(table, event, chosen, watched.tenant)
+            digest = hashlib.sha256(f"{body}{_FUNCTIONS}".encode()).hexdigest()[:8]
             name = f"epoch_{table}_{event}_{digest}"
             yield name, table, body.replace("{name}", name)
 
 
-def _statement(table: str, event: str, columns: list[str]) -> str:
+def _statement(table: str, event: str, columns: list[str], tenant: str) -> str:
     if connection.vendor == "postgresql":
         changed = " OR ".join(f'OLD."{column}" IS DISTINCT FROM NEW."{column}"' for column in columns)
         when = f"WHEN ({changed})" if event == "update" else ""
+        function = f"gateway_bump_tenant('{tenant}')" if tenant else "gateway_bump_epoch()"
         # Deferred: the row's lock is taken at the very end, so no two transactions can wait for each other over it.
         return (
             f'CREATE CONSTRAINT TRIGGER {{name}} AFTER {event} ON "{table}" '
-            f"DEFERRABLE INITIALLY DEFERRED FOR EACH ROW {when} EXECUTE FUNCTION gateway_bump_epoch()"
+            f"DEFERRABLE INITIALLY DEFERRED FOR EACH ROW {when} EXECUTE FUNCTION {function}"
         )
     changed = " OR ".join(f'OLD."{column}" IS NOT NEW."{column}"' for column in columns)
     when = f"WHEN {changed}" if event == "update" else ""
-    return f'CREATE TRIGGER {{name}} AFTER {event} ON "{table}" FOR EACH ROW {when} BEGIN {_BUMP} END'
+    sides = {"insert": ["NEW"], "update": ["OLD", "NEW"], "delete": ["OLD"]}[event]
+    bumps = [_BUMP_TENANT.format(tenant=f'{side}."{tenant}"') for side in sides]
+    body = _ROW + ("".join(bumps) if tenant else _BUMP)
+    return f'CREATE TRIGGER {{name}} AFTER {event} ON "{table}" FOR EACH ROW {when} BEGIN {body} END'
 
 
 def _present() -> dict[str, str]:

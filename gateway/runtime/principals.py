@@ -1,11 +1,11 @@
-"""Who is asking: keys and sessions resolved by one query, kept in memory while the catalogue epoch stands."""
+"""Who is asking: keys and sessions resolved by one query, kept in memory while nothing of theirs changes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -20,7 +20,7 @@ from gateway.errors.faults import catalogue_unavailable
 from gateway.errors.refusal import Refusal
 from gateway.errors.service import DatabaseBusyError
 from gateway.models import APIKey, Membership, Project
-from gateway.runtime.epoch import Epoch, EpochStaleError
+from gateway.runtime.epoch import Epoch, EpochStaleError, Stamp
 from gateway.runtime.principal import Principal
 from gateway.runtime.threads import DatabaseThreads
 from gateway.services.keys import digest_of
@@ -34,11 +34,15 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Denied:
-    """A refusal that is kept like a principal (an exception would keep its traceback)."""
+    """A refusal that is kept like a principal (an exception would keep its traceback).
+
+    `tenant` is None where it isn't known whose it is.
+    """
 
     status: int
     code: str
     message: str
+    tenant: UUID | None = None
 
     def refusal(self) -> Refusal:
         return Refusal(self.status, self.code, self.message)
@@ -58,16 +62,16 @@ _Answer = Principal | _Denied
 class Principals:
     """Answers by key or session from memory; what isn't there takes one query, shared by all who wait for it.
 
-    An entry is valid only while the epoch that was read before its query is the current one. Unknown keys are kept
-    apart, so that guessing can't push real ones out.
+    An entry is valid only while its tenant has not changed, nor what all tenants share, since the stamp that was read
+    before its query. Unknown keys are kept apart, so that guessing can't push real ones out.
     """
 
     def __init__(self, epoch: Epoch, threads: DatabaseThreads, most: int = MOST_ENTRIES) -> None:
         self._epoch = epoch
         self._threads = threads
-        self._known = _Cache(most)
-        self._denied = _Cache(most)
-        self._waiting: dict[tuple[int, object], asyncio.Future[_Answer]] = {}
+        self._known = _Cache(most, epoch)
+        self._denied = _Cache(most, epoch)
+        self._waiting: dict[tuple[Stamp, object], asyncio.Future[_Answer]] = {}
         self._used: set[UUID] = set()
         self._written: dict[UUID, datetime] = {}
 
@@ -98,22 +102,22 @@ class Principals:
 
     async def _resolve(self, name: object, load: Callable[[], _Answer]) -> Principal:
         try:
-            epoch = await self._epoch.current()
+            stamp = await self._epoch.stamp()
         except EpochStaleError as error:
             raise catalogue_unavailable() from error
-        answer = self._known.get(name, epoch) or self._denied.get(name, epoch)
+        answer = self._known.get(name) or self._denied.get(name)
         if answer is None:
-            answer = await self._load_once(name, epoch, load)
+            answer = await self._load_once(name, stamp, load)
         if isinstance(answer, _Denied):
             raise answer.refusal()
         return answer
 
-    async def _load_once(self, name: object, epoch: int, load: Callable[[], _Answer]) -> _Answer:
-        waiting = self._waiting.get((epoch, name))
+    async def _load_once(self, name: object, stamp: Stamp, load: Callable[[], _Answer]) -> _Answer:
+        waiting = self._waiting.get((stamp, name))
         if waiting is None:
-            waiting = asyncio.ensure_future(self._load(name, epoch, load))
-            self._waiting[epoch, name] = waiting
-            waiting.add_done_callback(lambda _: self._waiting.pop((epoch, name)))
+            waiting = asyncio.ensure_future(self._load(name, stamp, load))
+            self._waiting[stamp, name] = waiting
+            waiting.add_done_callback(lambda _: self._waiting.pop((stamp, name)))
         try:
             return await asyncio.shield(waiting)
         except DatabaseBusyError:
@@ -123,29 +127,30 @@ class Principals:
             message = "Access can't be checked right now."
             raise Refusal(503, "database_unavailable", message, headers={"retry-after": "1"}) from error
 
-    async def _load(self, name: object, epoch: int, load: Callable[[], _Answer]) -> _Answer:
+    async def _load(self, name: object, stamp: Stamp, load: Callable[[], _Answer]) -> _Answer:
         answer = await self._threads.run(load)
         cache = self._denied if isinstance(answer, _Denied) else self._known
-        cache.put(name, epoch, answer)
+        cache.put(name, stamp, answer)
         return answer
 
 
 class _Cache:
-    """The most recently used answers, each with the epoch that was current before it was read."""
+    """The most recently used answers, each with the stamp that was current before it was read."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, epoch: Epoch) -> None:
         self._most = most
-        self._entries: OrderedDict[object, tuple[int, _Answer]] = OrderedDict()
+        self._epoch = epoch
+        self._entries: OrderedDict[object, tuple[Stamp, _Answer]] = OrderedDict()
 
-    def get(self, name: object, epoch: int) -> _Answer | None:
+    def get(self, name: object) -> _Answer | None:
         entry = self._entries.get(name)
-        if entry is None or entry[0] != epoch:
+        if entry is None or not self._epoch.stands(entry[0], entry[1].tenant):
             return None
         self._entries.move_to_end(name)
         return entry[1]
 
-    def put(self, name: object, epoch: int, answer: _Answer) -> None:
-        self._entries[name] = (epoch, answer)
+    def put(self, name: object, stamp: Stamp, answer: _Answer) -> None:
+        self._entries[name] = (stamp, answer)
         self._entries.move_to_end(name)
         if len(self._entries) > self._most:
             self._entries.popitem(last=False)
@@ -159,7 +164,7 @@ def load_by_key(digest: str) -> _Answer:
     if row is None:
         return _INVALID
     if row["revoked_at"] is not None:
-        return _REVOKED
+        return replace(_REVOKED, tenant=row["tenant_id"])
     return _principal(
         row,
         project=row["project_id"],
@@ -233,13 +238,13 @@ def _principal(
     scopes: frozenset[str],
     expires_at: datetime | None = None,
 ) -> _Answer:
-    if not row["tenant__is_active"]:
-        return _INACTIVE
-    if not project_is_active:
-        return _NO_PROJECT
     tenant = row["tenant_id"]
+    if not row["tenant__is_active"]:
+        return replace(_INACTIVE, tenant=tenant)
+    if not project_is_active:
+        return replace(_NO_PROJECT, tenant=tenant)
     if row["subscription__version_id"] is None or row["wallet__id"] is None:
-        return _NO_PLAN
+        return replace(_NO_PLAN, tenant=tenant)
     terms = {name: row[column] for name, column in _TERMS.items()}
 
     def bucket(name: str, prefix: str) -> Bucket:

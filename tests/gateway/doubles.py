@@ -17,7 +17,7 @@ from billing.writer.state import HoldRow, View, WalletRow
 from gateway.generation.events import Outcome
 from gateway.generation.intent import Intent
 from gateway.runtime.engines import Engines
-from gateway.runtime.epoch import Epoch
+from gateway.runtime.epoch import Epoch, Reading
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Parts, Runtime
@@ -139,7 +139,7 @@ class StandingEpoch(Epoch):
 
     def __init__(self, value=1):
         super().__init__()
-        self.publish(value, time.monotonic())
+        self.publish(Reading(value), time.monotonic())
 
     @property
     def is_fresh(self):

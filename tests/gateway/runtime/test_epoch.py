@@ -7,15 +7,16 @@ import threading
 
 import pytest
 
-from gateway.models import CatalogueEpoch
+from billing.ids import uuid7
+from gateway.models import CatalogueEpoch, TenantEpoch
 from gateway.runtime import epoch as epoch_module
-from gateway.runtime.epoch import Epoch, EpochPoller, EpochStaleError, read_epoch
+from gateway.runtime.epoch import Epoch, EpochPoller, EpochStaleError, Reading, Stamp, read_epoch
 
 
 async def test_reading_is_current_for_one_second():
     now = [100.0]
     epoch = Epoch(clock=lambda: now[0])
-    epoch.publish(7, 100.0)
+    epoch.publish(Reading(7), 100.0)
     now[0] = 101.0
     assert await epoch.current() == 7
 
@@ -24,7 +25,7 @@ async def test_stale_epoch_waits_for_one_reading_and_then_refuses(monkeypatch):
     monkeypatch.setattr(epoch_module, "INTERVAL", 0.01)
     now = [100.0]
     epoch = Epoch(clock=lambda: now[0])
-    epoch.publish(7, 100.0)
+    epoch.publish(Reading(7), 100.0)
     now[0] = 101.1
     with pytest.raises(EpochStaleError):
         await epoch.current()
@@ -35,7 +36,7 @@ async def test_stale_epoch_is_answered_by_the_next_reading():
     epoch = Epoch(clock=lambda: now[0])
     asking = asyncio.ensure_future(epoch.current())
     await asyncio.sleep(0)
-    epoch.publish(8, 100.0)
+    epoch.publish(Reading(8), 100.0)
     assert await asking == 8
 
 
@@ -43,14 +44,14 @@ async def test_poller_publishes_each_reading_and_survives_failures():
     values = iter([1, OSError("away"), 2])
     done = threading.Event()
 
-    def read():
+    def read(since):
         value = next(values, None)
         if value is None:
             done.set()
-            return 2
+            return Reading(2)
         if isinstance(value, Exception):
             raise value
-        return value
+        return Reading(value)
 
     epoch = Epoch()
     poller = EpochPoller(epoch, read, interval=0.001)
@@ -61,16 +62,50 @@ async def test_poller_publishes_each_reading_and_survives_failures():
 
 
 async def test_poller_that_cannot_read_at_all_says_so_at_once():
-    def read():
+    def read(since):
         raise OSError("away")
 
     with pytest.raises(OSError, match="away"):
         await EpochPoller(Epoch(), read).start()
 
 
+def test_change_of_one_tenant_ends_its_entries_alone():
+    epoch, one, other = Epoch(), uuid7(), uuid7()
+    epoch.publish(Reading(3, 10), 0.0)
+    stamp = Stamp(3, 10)
+    epoch.publish(Reading(3, 11, {one: 11}), 0.0)
+    assert not epoch.stands(stamp, one)
+    assert epoch.stands(stamp, other)
+    assert not epoch.stands(stamp, None)  # whose it is wasn't known: any tenant's change may be its own
+    assert epoch.stands(Stamp(3, 11), one)
+    epoch.publish(Reading(4, 11), 0.0)
+    assert not epoch.stands(stamp, other)
+
+
+def test_numbers_that_went_back_end_every_entry():
+    """A database that was restored from a backup."""
+    epoch = Epoch()
+    epoch.publish(Reading(3, 10), 0.0)
+    epoch.publish(Reading(3, 7), 0.0)
+    assert not epoch.stands(Stamp(3, 10), uuid7())
+
+
 @pytest.mark.django_db
 def test_read_epoch_is_zero_before_the_first_change():
     CatalogueEpoch.objects.all().delete()
-    assert read_epoch() == 0
-    CatalogueEpoch.objects.create(id=1, epoch=12)
-    assert read_epoch() == 12
+    assert read_epoch() == read_epoch(0) == Reading(0)
+    CatalogueEpoch.objects.create(id=1, epoch=12, sequence=5)
+    assert read_epoch() == read_epoch(5) == Reading(12, 5)
+
+
+@pytest.mark.django_db
+def test_read_epoch_tells_the_tenants_that_changed_by_one_query(django_assert_num_queries):
+    CatalogueEpoch.objects.update_or_create(id=1, defaults={"epoch": 1, "sequence": 8})
+    one, two, three = uuid7(), uuid7(), uuid7()
+    TenantEpoch.objects.bulk_create(
+        TenantEpoch(tenant=id_, sequence=at) for id_, at in [(one, 6), (two, 7), (three, 8)]
+    )
+    with django_assert_num_queries(1):
+        assert read_epoch(6) == Reading(1, 8, {two: 7, three: 8})
+    with django_assert_num_queries(1):
+        assert read_epoch(8) == Reading(1, 8)

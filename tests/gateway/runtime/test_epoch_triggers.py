@@ -6,7 +6,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from billing.models import Plan, PlanVersion, Rate, RateCard, RateCardVersion, Subscription, Wallet
-from gateway.models import APIKey, CatalogueEpoch, Membership, Project, Tenant, User
+from gateway.models import APIKey, CatalogueEpoch, Membership, Project, Tenant, TenantEpoch, User
 from gateway.runtime import epoch_triggers
 from routing.models import Deployment, PublicModel, RouteRule, RouteTarget
 
@@ -18,8 +18,11 @@ def settled_epoch():
     connection.check_constraints()
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
-            cursor.execute("SELECT set_config('sluice.epoch_bumped', '', true)")
-    return CatalogueEpoch.objects.get(id=1).epoch
+            cursor.execute(
+                "SELECT set_config('sluice.epoch_bumped', '', true), set_config('sluice.tenant_bumped', '', true)"
+            )
+    row = CatalogueEpoch.objects.get(id=1)
+    return row.epoch, row.sequence
 
 
 @pytest.fixture
@@ -55,6 +58,7 @@ def rows():
     }
 
 
+OF_A_TENANT = {"tenant", "project", "key", "membership", "subscription"}
 BUMPING = [
     ("tenant", "is_active", False),
     ("project", "is_active", False),
@@ -85,7 +89,21 @@ def update(row, field, value):
 def test_each_write_bumps(rows, name, field, value):
     before = settled_epoch()
     update(rows[name], field, value)
-    assert settled_epoch() == before + 1
+    after = settled_epoch()
+    if name in OF_A_TENANT:
+        assert (after[0], TenantEpoch.objects.get(tenant=rows["tenant"].id).sequence) == (before[0], after[1])
+        assert after[1] > before[1]
+    else:
+        assert after == (before[0] + 1, before[1])
+
+
+def test_row_that_moves_to_another_tenant_bumps_both(rows):
+    other = Tenant.objects.create(name="Other", slug="other")
+    before = settled_epoch()
+    update(rows["membership"], "tenant", other)
+    settled_epoch()
+    found = dict(TenantEpoch.objects.values_list("tenant", "sequence"))
+    assert min(found[rows["tenant"].id], found[other.id]) > before[1]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +148,7 @@ def test_plan_version_insert_bumps(rows):
     PlanVersion.objects.create(
         plan=rows["plan"], number=2, request_limit=1, request_burst=1, credit_limit=1, credit_burst=1, concurrency=1
     )
-    assert settled_epoch() == before + 1
+    assert settled_epoch() == (before[0] + 1, before[1])
 
 
 def test_missing_names_what_was_dropped_and_install_restores_it():
@@ -149,14 +167,20 @@ def test_missing_names_what_was_dropped_and_install_restores_it():
 
 @pytest.mark.django_db(transaction=True)
 def test_one_transaction_bumps_at_its_commit():
-    before = CatalogueEpoch.objects.get(id=1).epoch
+    def epochs():
+        row = CatalogueEpoch.objects.get(id=1)
+        return row.epoch, row.sequence
+
+    tenant = Tenant.objects.create(name="Acme", slug="acme")
+    before = epochs()
     with transaction.atomic():
-        Tenant.objects.bulk_create(Tenant(name=f"t{n}", slug=f"t{n}") for n in range(5))
-    after = CatalogueEpoch.objects.get(id=1).epoch
-    assert after > before
+        Plan.objects.bulk_create(Plan(slug=f"p{n}", name=f"p{n}") for n in range(5))
+        Project.objects.bulk_create(Project(tenant=tenant, name=f"p{n}") for n in range(5))
+    after = epochs()
+    assert min(after[0] - before[0], after[1] - before[1]) >= 1
     if connection.vendor == "postgresql":
-        assert after == before + 1  # the marker makes many rows one bump
+        assert after == (before[0] + 1, before[1] + 1)  # the marker makes many rows one bump
     with transaction.atomic():
         Tenant.objects.create(id=uuid4(), name="x", slug="x")
         transaction.set_rollback(True)
-    assert CatalogueEpoch.objects.get(id=1).epoch == after
+    assert epochs() == after

@@ -16,7 +16,7 @@ from billing.services import plans
 from gateway.errors.refusal import Refusal
 from gateway.models import APIKey, Membership, Project, Tenant, User
 from gateway.runtime import principals as principals_module
-from gateway.runtime.epoch import Epoch
+from gateway.runtime.epoch import Epoch, Reading, read_epoch
 from gateway.runtime.principals import Principals, load_by_key, load_by_session
 from gateway.runtime.threads import DatabaseThreads
 from gateway.services import keys
@@ -91,7 +91,7 @@ async def test_entry_ends_with_its_epoch(threads):
     await known.by_key(world.secret)
     await in_database(lambda: APIKey.objects.unscoped().update(revoked_at=timezone.now()))
     assert await known.by_key(world.secret)
-    epoch.publish(2, time.monotonic())
+    epoch.publish(Reading(2), time.monotonic())
     assert await refused(known.by_key(world.secret)) == (401, "api_key_revoked")
 
 
@@ -104,13 +104,68 @@ async def test_entry_carries_the_epoch_read_before_its_query(threads):
     async def raced(function):
         found = await run(function)
         await run(lambda: APIKey.objects.unscoped().update(revoked_at=timezone.now()))
-        epoch.publish(2, time.monotonic())
+        epoch.publish(Reading(2), time.monotonic())
         return found
 
     threads.run = raced
     await known.by_key(world.secret)
     threads.run = run
     assert await refused(known.by_key(world.secret)) == (401, "api_key_revoked")
+
+
+async def test_making_keys_asks_nothing_about_other_tenants(tmp_path):
+    """Every key made or revoked used to empty every principal and the snapshot."""
+    world, busy = await in_database(make_world), await in_database(make_world)
+    async with opened(tmp_path) as runtime:
+        await principal_of(runtime, world)
+        await principal_of(runtime, busy)
+        asked, run = [], runtime.principals._threads.run
+        runtime.principals._threads.run = lambda function: asked.append(function) or run(function)
+        snapshot = runtime.snapshot
+        for _ in range(5):
+            before = (await runtime.epoch.stamp()).sequence
+            await in_database(keys.create_key, tenant=busy.tenant, project=busy.project, name="more")
+            async with asyncio.timeout(5):
+                while runtime.epoch.sequence == before:
+                    await runtime.epoch.next()
+            await principal_of(runtime, world)
+        assert asked == []
+        assert runtime.snapshot is snapshot
+        await principal_of(runtime, busy)
+        assert len(asked) == 1
+
+
+async def test_entry_carries_the_tenants_number_read_before_its_query(threads):
+    """As above, for a change of the key's own tenant: its number is read from the database, as the poller does."""
+    world = await in_database(make_world)
+    epoch = Epoch()
+    known = Principals(epoch, threads)
+    first = await in_database(read_epoch)
+    epoch.publish(first, time.monotonic())
+    run = threads.run
+
+    async def raced(function):
+        found = await run(function)
+        await run(lambda: APIKey.objects.unscoped().filter(id=world.key_id).update(revoked_at=timezone.now()))
+        epoch.publish(await in_database(read_epoch, first.sequence), time.monotonic())
+        return found
+
+    threads.run = raced
+    await known.by_key(world.secret)
+    threads.run = run
+    assert await refused(known.by_key(world.secret)) == (401, "api_key_revoked")
+
+
+async def test_key_that_was_unknown_is_asked_again_after_any_tenants_change(threads):
+    world = await in_database(make_world)
+    epoch = Epoch()
+    known = Principals(epoch, threads)
+    epoch.publish(Reading(1, 1), time.monotonic())
+    secret = "sk-sluice-later"
+    assert await refused(known.by_key(secret)) == (401, "invalid_api_key")
+    await in_database(lambda: APIKey.objects.unscoped().update(digest=keys.digest_of(secret)))
+    epoch.publish(Reading(1, 2, {world.tenant.id: 2}), time.monotonic())
+    assert (await known.by_key(secret)).tenant == world.tenant.id
 
 
 async def test_stale_epoch_is_503(threads, monkeypatch):
@@ -163,7 +218,7 @@ async def test_plan_change_is_felt_with_the_next_epoch(threads):
     known, epoch = resolver(threads)
     assert (await known.by_key(world.secret)).plan == "test"
     await in_database(plans.change_plan, world.tenant.id, "max", at_once=True)
-    epoch.publish(2, time.monotonic())
+    epoch.publish(Reading(2), time.monotonic())
     assert (await known.by_key(world.secret)).plan == "max"
 
 
@@ -197,7 +252,7 @@ async def test_session_without_a_right_to_the_project_is_403(threads, change):
     known, epoch = resolver(threads)
     assert await known.by_session(user.id, world.project.id)
     await in_database(change)
-    epoch.publish(2, time.monotonic())
+    epoch.publish(Reading(2), time.monotonic())
     assert await refused(known.by_session(user.id, world.project.id)) == (403, "not_a_member")
 
 
@@ -234,22 +289,23 @@ async def test_revocation_is_felt_by_the_next_reading_of_the_epoch(tmp_path):
     world = await in_database(make_world)
     async with opened(tmp_path) as runtime:
         await principal_of(runtime, world)
-        before = await runtime.epoch.current()
+        before = await runtime.epoch.stamp()
         key = await in_database(APIKey.objects.unscoped().get, id=world.key_id)
         await in_database(keys.revoke_key, tenant=world.tenant, key=key)
         async with asyncio.timeout(5):
-            while await runtime.epoch.next() == before:
-                pass
+            while await runtime.epoch.stamp() == before:
+                await runtime.epoch.next()
         assert await refused(principal_of(runtime, world)) == (401, "api_key_revoked")
 
 
 async def test_use_of_a_key_raises_no_epoch(tmp_path):
     world = await in_database(make_world)
     async with opened(tmp_path) as runtime:
-        before = await runtime.epoch.current()
+        before = await runtime.epoch.stamp()
         await principal_of(runtime, world)
         await runtime.principals.write_last_used()
         await runtime.epoch.next()
-        assert await runtime.epoch.next() == before
+        await runtime.epoch.next()
+        assert await runtime.epoch.stamp() == before
     key = await in_database(APIKey.objects.unscoped().get, id=world.key_id)
     assert key.last_used_at is not None

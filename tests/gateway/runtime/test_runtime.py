@@ -14,6 +14,7 @@ from billing.models import RateCardVersion
 from billing.services import cards
 from gateway.errors.refusal import Refusal
 from gateway.generation.generation import start_generation
+from gateway.runtime.epoch import Reading
 from gateway.runtime.snapshot import load_snapshot
 from routing.models import PublicModel
 from routing.services.catalogue import add_model, remove_model
@@ -98,7 +99,7 @@ def test_snapshot_says_which_deployments_have_no_price():
 async def test_admission_refuses_while_the_snapshot_is_older_than_the_epoch(monkeypatch):
     monkeypatch.setattr("gateway.runtime.runtime.SNAPSHOT_SECONDS", 0.01)
     stand = await make_stand()
-    stand.runtime.epoch.publish(2, 0.0)
+    stand.runtime.epoch.publish(Reading(2), 0.0)
     with pytest.raises(Refusal) as caught:
         await start_generation(stand.runtime, stand.principal, make_intent(), uuid7())
     assert (caught.value.status, caught.value.code) == (503, "catalogue_unavailable")
