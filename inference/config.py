@@ -21,7 +21,9 @@ class EngineConfig:
     `source` is a hub id, a folder or a GGUF file. `dtype` is "auto" (the checkpoint's), "float32", "bfloat16" or
     "float16". `kv_tokens` is the KV cache's size in tokens. `max_rows` and `max_step_tokens` bound one step;
     `prefill_chunk` bounds one sequence's part of it. `sampling` holds values of temperature, top_p, top_k and min_p for
-    clients that leave them open, before the model's own. The switches exist for operators and for the equality tests.
+    clients that leave them open, before the model's own. `rates` are the rate card's of input, cache_read and output in
+    any one unit: fairness between tenants counts by their ratios. The switches exist for operators and for the equality
+    tests.
     """
 
     deployment: str
@@ -39,6 +41,7 @@ class EngineConfig:
     prefix_cache: bool = True
     architecture: str = "auto"  # one of ARCHITECTURES
     sampling: Mapping[str, float] = field(default_factory=dict)
+    rates: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property

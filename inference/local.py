@@ -27,7 +27,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -35,6 +35,7 @@ from inference.config import EngineConfig
 from inference.core.base import BaseScheduler
 from inference.core.config import SchedulerConfig
 from inference.core.encoder_scheduler import EncodeScheduler, EncodeTask
+from inference.core.fairness import Prices
 from inference.core.output import Output
 from inference.core.prefix import PrefixKeys
 from inference.core.scheduler import Scheduler
@@ -99,6 +100,7 @@ class LocalEngine:
                 max_waiting=config.max_waiting,
                 max_waiting_per_tenant=config.max_waiting_per_tenant,
                 clock=clock,
+                prices=Prices.of(config.rates),
             )
         self.schedulers: tuple[BaseScheduler[Any], ...] = tuple(
             scheduler for scheduler in (self._generating, self._encoding) if scheduler is not None
@@ -197,11 +199,17 @@ class LocalEngine:
         for scheduler in self.schedulers:
             scheduler.drain()
 
+    def reprice(self, rates: Mapping[str, int]) -> None:
+        """Share the engine between tenants by these rates of token classes from now on; only their ratios count."""
+        for scheduler in self.schedulers:
+            scheduler.reprice(Prices.of(rates))
+
     def step(self, begin: Callable[[tuple[str, ...]], None] | None = None) -> list[Output]:
         """Run one step of each scheduler that has one, and return what became of the requests, text included.
 
         `begin` is told the requests whose first forward comes next, before it runs. A step that raises is abandoned:
-        its rows run again, each alone, and one that fails alone as well ends with an error while the others go on.
+        its rows run again, each alone (after running out of memory: in smaller steps), and one that fails alone as
+        well ends with an error while the others go on.
         """
         outputs: list[Output] = []
         for scheduler in self.schedulers:

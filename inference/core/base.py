@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from inference.core.fairness import Queued, WaitingRoom
+from inference.core.bounds import StepBounds
+from inference.core.fairness import Prices, Queued, WaitingRoom
 from inference.core.output import Output, Stats
 from inference.core.sequence import Ending
 from inference.core.step import StepPlan, StepResult
@@ -46,8 +47,9 @@ class BaseScheduler(ABC, Generic[T]):
     Steps are committed oldest first and abandoned newest first.
     """
 
-    def __init__(self, room: WaitingRoom[T], clock: Callable[[], float]) -> None:
+    def __init__(self, room: WaitingRoom[T], bounds: StepBounds, clock: Callable[[], float]) -> None:
         self.room = room
+        self.bounds = bounds
         self.clock = clock
         self.steps = 0
         self._live: dict[str, T] = {}
@@ -101,6 +103,10 @@ class BaseScheduler(ABC, Generic[T]):
         """Take no new requests; those here go on."""
         self.room.draining = True
 
+    def reprice(self, prices: Prices) -> None:
+        """Count service at `prices` from now on."""
+        self.room.queue.prices = prices
+
     # What the loop calls ----------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -123,7 +129,7 @@ class BaseScheduler(ABC, Generic[T]):
         """Forget `plan`, the newest step in flight, which failed as a whole; return every output since the last call.
 
         Nothing of it is published or charged. Its rows run again, each alone; one that fails alone as well ends with
-        an error.
+        an error. After a MemoryError steps are smaller for a while instead, as far as they can be.
         """
 
     def take_outputs(self) -> list[Output]:
@@ -160,6 +166,13 @@ class BaseScheduler(ABC, Generic[T]):
     def _require_oldest(self, plan: StepPlan) -> None:
         if not self._flights or self._flights[0].plan is not plan:
             raise ValueError("only the oldest step in flight can be committed")
+
+    @staticmethod
+    def _fault(error: BaseException, what: str) -> EngineFault:
+        """What a request ends with that fails alone."""
+        if isinstance(error, MemoryError):
+            return EngineFault("out_of_memory", f"there is not enough memory for this {what} now", retryable=True)
+        return EngineFault("step_failed", f"the model failed on this {what} twice ({type(error).__name__})")
 
     def _take_newest(self, plan: StepPlan) -> Flight[T]:
         if not self._flights or self._flights[-1].plan is not plan:

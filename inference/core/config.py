@@ -65,6 +65,7 @@ class SchedulerConfig:
             max_waiting_per_tenant=engine.max_waiting_per_tenant,
             prefix_cache=engine.prefix_cache,
             pause_seconds=pause_seconds,
+            prices=Prices.of(engine.rates),
         )
 
     @property

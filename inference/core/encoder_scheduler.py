@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from inference.core.base import BaseScheduler
+from inference.core.bounds import StepBounds
 from inference.core.fairness import Prices, WaitingRoom
 from inference.core.output import Output, Stats
 from inference.core.sequence import Ending
@@ -60,9 +61,8 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
         clock: Callable[[], float],
         prices: Prices | None = None,
     ) -> None:
-        super().__init__(WaitingRoom(max_waiting, max_waiting_per_tenant, prices or Prices()), clock)
-        self.max_rows = max_rows
-        self.max_step_tokens = max_step_tokens
+        room: WaitingRoom[EncodeTask] = WaitingRoom(max_waiting, max_waiting_per_tenant, prices or Prices())
+        super().__init__(room, StepBounds(max_rows, max_step_tokens), clock)
         self._retries: deque[tuple[EncodeTask, int]] = deque()
         self._retried: StepPlan | None = None  # the last step that ran one input again, alone
 
@@ -96,6 +96,7 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
         if len(result.vectors) != len(plan.encodes):
             raise ValueError(f"step {plan.number}: {len(result.vectors)} answers for {len(plan.encodes)} inputs")
         flight = self._flights.popleft()
+        self.bounds.count()
         made: dict[EncodeTask, list[Vector]] = {}
         for task, row, vector in zip(flight.requests, plan.encodes, result.vectors, strict=True):
             task.in_flight -= 1
@@ -118,11 +119,12 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
 
     def abandon(self, plan: StepPlan, error: BaseException) -> list[Output]:
         flight = self._take_newest(plan)
+        if isinstance(error, MemoryError):
+            self.bounds.shrink(plan)
         for task, row in zip(flight.requests, plan.encodes, strict=True):
             task.in_flight -= 1
             if plan is self._retried:
-                fault = EngineFault("step_failed", f"the model failed on this input twice ({type(error).__name__})")
-                task.ending = task.ending or Ending(FinishReason.ERROR, error=fault)
+                task.ending = task.ending or Ending(FinishReason.ERROR, error=self._fault(error, "input"))
             if task.ending is None:
                 self._retries.append((task, row.index))
         for task in dict.fromkeys(flight.requests):
@@ -141,8 +143,8 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
 
     def _choose_rows(self) -> list[tuple[EncodeTask, int]]:
         rows: list[tuple[EncodeTask, int]] = []
-        left = self.max_step_tokens
-        while len(rows) < self.max_rows and (task := self.room.queue.peek()) is not None:
+        left = self.bounds.tokens
+        while len(rows) < self.bounds.rows and (task := self.room.queue.peek()) is not None:
             tokens = len(task.inputs[task.planned])
             if rows and tokens > left:
                 break

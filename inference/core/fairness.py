@@ -8,7 +8,7 @@ Counters are integers in millionths of a priced token; Python's integers don't o
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, Protocol, TypeVar
@@ -40,6 +40,20 @@ class Prices:
     cached: int = 100
     output: int = 2000
 
+    @classmethod
+    def of(cls, rates: Mapping[str, int]) -> Prices:
+        """Return the ratios between a rate card's `rates` by class; the usual ones where input costs nothing.
+
+        A class that the card names no rate for keeps its usual ratio. No class is free: what runs holds others up.
+        """
+        usual, computed = cls(), rates.get("input", 0)
+        if computed <= 0:
+            return usual
+        return cls(
+            cached=max(1, 1000 * rates["cache_read"] // computed) if "cache_read" in rates else usual.cached,
+            output=max(1, 1000 * rates["output"] // computed) if "output" in rates else usual.output,
+        )
+
 
 @dataclass(slots=True)
 class _Share(Generic[T]):
@@ -57,6 +71,7 @@ class FairQueue(Generic[T]):
         self._waiting: dict[str, _Share[T]] = {}
         self._emptied = ""  # the tenant whose line emptied last
         self._size = 0
+        self.changes = 0  # how often something came to wait, or waits no more
         self._back = count(1)
         self._front = count(-1, -1)
 
@@ -91,6 +106,7 @@ class FairQueue(Generic[T]):
         share.line[item] = next(self._front) if front else next(self._back)
         share.line.move_to_end(item, last=not front)
         self._size += 1
+        self.changes += 1
 
     def peek(self) -> T | None:
         """The item whose turn it is, or None when nobody waits."""
@@ -110,6 +126,7 @@ class FairQueue(Generic[T]):
         share = self._shares[item.tenant]
         del share.line[item]
         self._size -= 1
+        self.changes += 1
         if not share.line:
             del self._waiting[item.tenant]
             self._emptied = item.tenant

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable
 
 from inference.core.block_pool import BlockPool
+from inference.core.bounds import StepBounds
 from inference.core.config import SchedulerConfig
 from inference.core.fairness import WaitingRoom
 from inference.core.prefix import PrefixKeys
@@ -23,15 +24,20 @@ class Planner:
     def __init__(
         self,
         config: SchedulerConfig,
+        bounds: StepBounds,
         keys: PrefixKeys,
         room: WaitingRoom[Sequence],
         clock: Callable[[], float],
     ) -> None:
         self.config = config
+        self.bounds = bounds
         self.pool = BlockPool(config.blocks)
         self.running: dict[Sequence, None] = {}  # in the order of admission; paused ones with blocks included
         self.paused: dict[Sequence, None] = {}  # with blocks or without, in the order of their deadlines
+        self.suspects: dict[Sequence, None] = {}  # those with `failures`, running or waiting
         self.preemptions = 0
+        self._freed = 0  # how often a sequence gave its slot and blocks back
+        self._in_vain: tuple[object, ...] | None = None  # the state in which nobody who waits could be admitted
         self._keys = keys
         self._queue = room.queue
         self._clock = clock
@@ -48,7 +54,7 @@ class Planner:
             ready = [alone]
         ready.sort(key=lambda seq: seq.due > 1)
         full = False
-        left = self.config.max_step_tokens
+        left = self.bounds.tokens
         for seq in ready:
             if seq not in self.running:
                 continue  # preempted for one before it
@@ -73,6 +79,7 @@ class Planner:
 
     def free(self, seq: Sequence) -> None:
         """Take slot and blocks from a running sequence."""
+        self._freed += 1
         self.pool.release(seq.blocks)
         seq.blocks = []
         seq.table = ()
@@ -99,16 +106,29 @@ class Planner:
             seq.status = Status.WAITING
             self._queue.push(seq, front=True)
 
+    def shed(self) -> None:
+        """Preempt what runs beyond the rows that a step may have now."""
+        while len(self.running) > self.bounds.rows:
+            self._preempt(self._victim(spared=None))
+
     def _admit(self, counts: dict[Sequence, int], left: int) -> None:
-        while left and len(counts) < self.config.rows and self._queue:
+        while left and len(counts) < self.bounds.rows and self._queue:
+            # Who couldn't be placed can't be until room comes free, the queue changes or somebody pauses.
+            head = self._queue.peek() if self.paused else None
+            state = (self._freed, self._queue.changes, self.bounds.rows, *self.paused, head)
+            if state == self._in_vain:
+                return
             seq = self._place_next()
             if seq is None:
+                self._in_vain = state
                 return
             counts[seq] = count = min(seq.due, self.config.prefill_chunk, left)
             left -= count
 
     def _suspect(self, ready: list[Sequence]) -> Sequence | None:
         """Return a running sequence that has to show whether it failed by itself, admitting one if need be."""
+        if not self.suspects:
+            return None
         head = self._queue.peek()
         if head is not None and head.failures and self._place(head, urgent=True):
             return head
@@ -155,7 +175,7 @@ class Planner:
     def _fits(self, matched: list[int], fresh: int) -> bool:
         """True when a slot and `fresh` blocks are free, and the watermark beyond unless nobody else runs."""
         watermark = self.config.watermark if self.running else 0
-        return bool(self._slots) and self.pool.fits(matched, fresh, watermark)
+        return len(self.running) < self.bounds.rows and self.pool.fits(matched, fresh, watermark)
 
     def _make_room(self, matched: list[int], fresh: int) -> bool:
         """Turn paused sequences out until the request fits, or nobody when all of them would not be enough."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from inference.core.base import BaseScheduler
+from inference.core.bounds import StepBounds
 from inference.core.config import SchedulerConfig
 from inference.core.fairness import WaitingRoom
 from inference.core.output import Output, Stats
@@ -37,9 +38,10 @@ class Scheduler(BaseScheduler[Sequence]):
     """
 
     def __init__(self, config: SchedulerConfig, keys: PrefixKeys, clock: Callable[[], float]) -> None:
-        super().__init__(WaitingRoom(config.max_waiting, config.max_waiting_per_tenant, config.prices), clock)
+        room: WaitingRoom[Sequence] = WaitingRoom(config.max_waiting, config.max_waiting_per_tenant, config.prices)
+        super().__init__(room, StepBounds(config.rows, config.max_step_tokens), clock)
         self.config = config
-        self._planner = Planner(config, keys, self.room, clock)
+        self._planner = Planner(config, self.bounds, keys, room, clock)
 
     def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
         """Permit `allowance` output tokens in all (never fewer than before); with `is_final`, no more will come.
@@ -59,6 +61,8 @@ class Scheduler(BaseScheduler[Sequence]):
 
     def plan(self) -> StepPlan | None:
         self._expire_pauses()
+        if not self._flights:
+            self._planner.shed()
         counts = self._planner.choose(in_flight=bool(self._flights))
         if not counts:
             if not self._flights and not self._planner.running and self.room.queue:
@@ -72,6 +76,7 @@ class Scheduler(BaseScheduler[Sequence]):
     def commit(self, plan: StepPlan, result: StepResult) -> list[Output]:
         self._verify(plan, result)
         flight = self._flights.popleft()
+        self.bounds.count()
         for seq, row, token in zip(flight.requests, plan.rows, result.tokens, strict=True):
             seq.in_flight -= 1
             if isinstance(token, RowFailure):
@@ -92,15 +97,16 @@ class Scheduler(BaseScheduler[Sequence]):
 
     def abandon(self, plan: StepPlan, error: BaseException) -> list[Output]:
         flight = self._take_newest(plan)
+        smaller = isinstance(error, MemoryError) and self.bounds.shrink(plan)
         for seq, row in zip(flight.requests, plan.rows, strict=True):
             seq.in_flight -= 1
             seq.scheduled = row.start
             # A row that built on an abandoned one failed with it, not by itself.
-            if row.start == seq.computed:
+            if row.start == seq.computed and not smaller:
                 seq.failures += 1
+                self._planner.suspects[seq] = None
             if seq.failures > 1:
-                fault = EngineFault("step_failed", f"the model failed on this request twice ({type(error).__name__})")
-                self._end(seq, Ending(FinishReason.ERROR, error=fault))
+                self._end(seq, Ending(FinishReason.ERROR, error=self._fault(error, "request")))
             elif seq.ending is not None:
                 self._finish(seq)
         return self.take_outputs()
@@ -132,6 +138,7 @@ class Scheduler(BaseScheduler[Sequence]):
             assert (seq.status is Status.WAITING) == (seq in self.room.queue)
             assert (seq.status is Status.PAUSED) == (seq in paused)
         assert set(running) | set(paused) <= set(self._live.values())
+        assert set(self._planner.suspects) == {seq for seq in self._live.values() if seq.failures}
         assert len(self.room.queue) == sum(seq.status is Status.WAITING for seq in self._live.values())
 
     # Planning ---------------------------------------------------------------------------------------------------
@@ -175,7 +182,9 @@ class Scheduler(BaseScheduler[Sequence]):
         if row.start != seq.computed:
             return  # it built on a row that failed
         seq.computed += len(row.ids)
-        seq.failures = 0
+        if seq.failures:
+            seq.failures = 0
+            del self._planner.suspects[seq]
         # After a preemption less may be cached than at the first admission; the count of then stands.
         seq.prefilled = max(seq.prefilled, seq.cached_tokens or 0, min(seq.computed, len(seq.prompt)))
         self._planner.publish(seq)
@@ -218,6 +227,7 @@ class Scheduler(BaseScheduler[Sequence]):
             self._planner.free(seq)
         self.room.queue.remove(seq)
         self._planner.paused.pop(seq, None)
+        self._planner.suspects.pop(seq, None)
         del self._live[seq.request_id]
         seq.status = Status.FINISHED
         if seq.uncomputed:

@@ -44,7 +44,8 @@ class CPURunner:
             with torch.inference_mode():
                 return Done(StepResult(tokens=self._generate(plan.rows), vectors=self._encode(plan.encodes)))
         except Exception as error:  # noqa: BLE001 - whatever the model raised belongs to this step, and wait() raises it
-            return Done(error)
+            # A new one in its place: the traceback would keep the step's tensors.
+            return Done(MemoryError(str(error)) if _lacks_memory(error) else error)
 
     def reset(self) -> None:
         if self._causal is not None:
@@ -91,6 +92,14 @@ class CPURunner:
         if row.blocks and not 0 < min(row.blocks) <= max(row.blocks) < cache.blocks:
             return RowFailure("bad_row", "The row names a block that doesn't exist.")
         return _input_fault(row.ids, vocabulary, self._limit, start=row.start)
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Whether memory ran short: torch has a class for accelerators only, and words for the rest."""
+    words = ("can't allocate memory", "not enough memory", "std::bad_alloc")
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+    )
 
 
 def _input_fault(ids: Sequence[int], vocabulary: int, limit: int, start: int = 0) -> RowFailure | None:

@@ -84,3 +84,19 @@ def test_cancelled_requests_end_without_a_step() -> None:
     assert [output.finished.reason for output in ended if output.finished] == [FinishReason.CANCELLED] * 3
     assert served.step() == []
     assert (served.steps, served.unfinished, served.health().running) == (1, 0, 0)
+
+
+def test_the_rate_cards_ratios_decide_whose_turn_it_is() -> None:
+    def charged(rates: dict[str, int], repriced: dict[str, int] | None = None) -> int:
+        served = engine(rates=rates, prefix_cache=False)
+        if repriced is not None:
+            served.reprice(repriced)
+        served.submit(served.prepare(chat("abcd", ignore_eos=True, max_tokens=10)))
+        while served.unfinished:
+            served.step()
+        (scheduler,) = served.schedulers
+        return scheduler.room.queue.counter("tenant")
+
+    usual, dear = charged({}), charged({"input": 10, "output": 80})
+    assert dear - usual == 10 * (8000 - 2000) * 1000
+    assert charged({}, {"input": 10, "output": 80}) == dear

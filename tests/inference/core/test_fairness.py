@@ -114,3 +114,10 @@ def test_forgetting_keeps_active_tenants_and_those_above_the_floor():
     queue.remove(gone)
     queue.prune({"active"})
     assert set(queue._shares) == {"active", "high", "waits", "emptied"}
+
+
+def test_prices_follow_the_ratios_of_a_rate_card():
+    assert Prices.of({"input": 200, "cache_read": 50, "output": 800}) == Prices(cached=250, output=4000)
+    assert Prices.of({"input": 200, "output": 200}) == Prices(output=1000)
+    assert Prices.of({"input": 200, "cache_read": 0, "output": 0}) == Prices(cached=1, output=1)
+    assert Prices.of({}) == Prices.of({"input": 0, "output": 10}) == Prices()

@@ -376,3 +376,40 @@ def test_forgotten_tenants_do_not_pile_up():
         bench.submit(f"r{number}", 3, 1, tenant=f"t{number}")
         bench.run()
     assert bench.scheduler.room.queue.tenants() < 200
+
+
+def test_who_does_not_fit_is_not_tried_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(blocks=65, block_size=4, max_context=256, max_rows=8, max_waiting=300, watermark_percent=0)
+    bench.submit("runs", [1] * 8, 150, tenant="runs")
+    bench.step()
+    for number in range(250):
+        bench.submit(f"waits{number}", [number % 90] * 250, 4, tenant=f"t{number}")
+    tried: list[object] = []
+    place = bench.scheduler._planner._place
+    monkeypatch.setattr(
+        bench.scheduler._planner, "_place", lambda seq, **options: tried.append(seq) or place(seq, **options)
+    )
+    for _ in range(100):
+        bench.step()
+    assert len(bench.stories["runs"].tokens) > 90
+    assert len(tried) == 250
+    bench.submit("fits", [91] * 4, 2, tenant="small")
+    bench.run(until=lambda: bool(bench.stories["fits"].finished), limit=5)
+    tried.clear()
+    bench.run(until=lambda: bool(bench.stories["runs"].finished))
+    bench.step()
+    assert tried, "room came free, and nobody was called"
+
+
+def test_a_head_that_fits_nowhere_makes_way_for_one_that_fits() -> None:
+    bench = Bench(blocks=9, max_context=32, max_bypass=0)
+    bench.submit("first", 20, 4, tenant="a")
+    bench.submit("second", 8, 4, tenant="b")
+    bench.scheduler._planner.pool.acquire((), 4, "somebody's")  # as if blocks were lost
+    bench.scheduler.plan()
+    assert bench.scheduler.stats().running == 1
+    (output,) = bench.scheduler.take_outputs()
+    assert output.request_id == "first"
+    assert output.finished is not None
+    assert output.finished.error is not None
+    assert output.finished.error.code == "unschedulable"

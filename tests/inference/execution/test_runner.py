@@ -173,3 +173,29 @@ def test_plain_linears_on_request(folder: Path) -> None:
     packed = load_model(EngineConfig("test", str(folder), kv_tokens=64), threads=1)
     assert packed.details["linears"] == ("packed by oneDNN" if packs(torch.float32) else "plain torch")
     assert step(plain, row(0, (5, 6, 7), (1,))) == step(packed, row(0, (5, 6, 7), (1,)))
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: …"),
+        RuntimeError("std::bad_alloc"),
+    ],
+)
+def test_every_way_to_lack_memory_is_a_memory_error(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, raised: Exception
+) -> None:
+    def forward(*_: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(loaded.runner._causal[0], "forward", forward)
+    with pytest.raises(MemoryError) as caught:
+        loaded.runner.launch(StepPlan(0, (row(0, (5, 6), (1,)),))).wait()
+    assert len(caught.traceback) < 4, "the step's own frames keep its tensors"
+
+
+def test_torchs_allocator_speaks_as_expected() -> None:
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        torch.empty(1 << 46)
