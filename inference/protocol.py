@@ -128,7 +128,6 @@ class PreparedReply(msgspec.Struct, tag="prepared", frozen=True):
     call: int
     prompt_tokens: int
     max_output: int
-    block_keys: tuple[bytes, ...]
 
 
 class Refused(msgspec.Struct, tag="refused", frozen=True):

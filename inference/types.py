@@ -117,15 +117,13 @@ class Prepared:
     """A request that the engine has tokenised: `prompt_tokens` of prompt (for embeddings: over all inputs).
 
     `exact` is False where the count is an estimate (foreign engines). `max_output` is the greatest number of tokens
-    the request may generate: its max_tokens, or what the context leaves. `block_keys` are the prefix-cache digests
-    of the prompt's full blocks, for affinity. Ids stay in the worker, for 30 s.
+    the request may generate: its max_tokens, or what the context leaves. Ids stay in the worker, for 30 s.
     """
 
     request: GenerationRequest
     prompt_tokens: int
     max_output: int
     exact: bool = True
-    block_keys: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,7 +234,7 @@ class WorkerEngine:
     async def prepare(self, request: GenerationRequest) -> Prepared:
         session = self._session
         reply: PreparedReply = await session.call(Prepare(session.number(), self.deployment, request))
-        return Prepared(request, reply.prompt_tokens, reply.max_output, block_keys=reply.block_keys)
+        return Prepared(request, reply.prompt_tokens, reply.max_output)
 
     async def generate(self, prepared: Prepared, allowance: int, is_final: bool) -> AsyncIterator[Event]:
         request_id = prepared.request.id

@@ -312,7 +312,7 @@ class Reader:
         size += BYTES_PER_TOKEN * prompt.tokens
         self._check_room(session, size)
         session.keep(message.request.id, Kept(deployment, prompt, self._clock() + self._prepared_seconds, size))
-        self._send(session, PreparedReply(message.call, prompt.tokens, prompt.max_output, tuple(prompt.keys)))
+        self._send(session, PreparedReply(message.call, prompt.tokens, prompt.max_output))
 
     def _check_room(self, session: Session, size: int) -> None:
         if session.kept_bytes + size > self._session_bytes:

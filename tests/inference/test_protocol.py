@@ -77,7 +77,7 @@ TO_WORKER: list[ToWorker] = [
 INFO = EngineInfo("d", "m", frozenset({Kind.CHAT}), 10, 9, details={"dtype": "float32"})
 FROM_WORKER: list[FromWorker] = [
     Ready("i", {"d": INFO}),
-    PreparedReply(1, 5, 6, (b"k",)),
+    PreparedReply(1, 5, 6),
     Refused("c", "m", "invalid", 1, param="p"),
     Batch([WireStarted("a", 1), WireDelta("a", "é", 1, 2, 3, 4), WireVector("a", 0, b"v"), WireFinished("a", END)]),
     evidence_reply(1, END),
