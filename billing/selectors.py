@@ -16,6 +16,7 @@ from django.utils import timezone
 from billing.ids import day_of
 from billing.models import (
     CreditGrant,
+    Hold,
     LedgerAccount,
     LedgerTransfer,
     Rate,
@@ -174,6 +175,11 @@ def record_of(request_id: UUID, tenant: UUID) -> UsageRecord | None:
     """Return the last revision of the tenant's usage record of one request."""
     found = UsageRecord.objects.filter(day=day_of(request_id), request=request_id, tenant=tenant)
     return found.order_by("-revision").first()
+
+
+def hold_of(request_id: UUID, tenant: UUID) -> Hold | None:
+    """Return the open hold of the tenant's request."""
+    return Hold.objects.filter(pk=request_id, tenant=tenant).first()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from billing.limits.headers import rate_headers
 from gateway.edge.disconnect import watching
-from gateway.edge.http import ClientLeftError, Receive, Send, send_json
+from gateway.edge.http import ClientLeftError, Send, send_json
 from gateway.edge.sse import EventStream
 from gateway.edge.wire.usage import credits_text
 from gateway.errors.refusal import Refusal
@@ -53,16 +53,16 @@ class Format(WholeFormat, Protocol):
         ...
 
 
-async def answer(generation: Generation, told: Format, receive: Receive, send: Send, *, stream: bool) -> None:
+async def answer(generation: Generation, told: Format, client: watching, send: Send, *, stream: bool) -> None:
     """Answer with `generation`, as a stream where that was asked for; a client that leaves stops it.
 
     A generation that failed is raised as a Refusal, unless its stream has begun: then the failure is told there.
     """
     if not stream:
-        await answer_whole(generation, told, receive, send)
+        await answer_whole(generation, told, client, send)
         return
+    client.stops(generation.client_left)
     async with (
-        watching(receive, generation.client_left) as client,
         aclosing(await _opened(generation, client)) as events,
         EventStream(send, dict(rate_headers(generation.rate_states))) as body,
     ):
@@ -74,11 +74,12 @@ async def answer(generation: Generation, told: Format, receive: Receive, send: S
         await body.finish(told.closing(outcome))
 
 
-async def answer_whole(generation: Generation, told: WholeFormat, receive: Receive, send: Send) -> None:
+async def answer_whole(generation: Generation, told: WholeFormat, client: watching, send: Send) -> None:
     """Answer with `generation` once it has ended, or raise the Refusal that it failed with."""
-    async with watching(receive, generation.client_left) as client, aclosing(generation.events()) as events:
+    client.stops(generation.client_left)
+    async with aclosing(generation.events()) as events:
         output, outcome = await _collect(events)
-        await client.stop()
+    await client.stop()
     _raise_failure(outcome, client)
     headers = {**dict(rate_headers(generation.rate_states)), **_credit_headers(outcome)}
     await send_json(send, 200, told.whole(output, outcome), headers)

@@ -6,6 +6,7 @@ from msgspec import UNSET
 
 from gateway.edge.access import principal_of
 from gateway.edge.answer import Output, answer, failure_of
+from gateway.edge.disconnect import watching
 from gateway.edge.http import (
     Receive,
     Scope,
@@ -44,9 +45,10 @@ async def chat_completions(scope: Scope, receive: Receive, send: Send) -> None:
     principal = await principal_of(scope)
     request = decode(ChatRequest, await read_body(scope, receive, principal.tenant))
     intent = request.intent(header_of(scope, TASK_HEADER))
-    generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
-    told = ChatFormat(generation, with_usage=request.wants_usage)
-    await answer(generation, told, receive, send, stream=intent.stream)
+    async with watching(receive) as client:
+        generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
+        told = ChatFormat(generation, with_usage=request.wants_usage)
+        await answer(generation, told, client, send, stream=intent.stream)
 
 
 class ChatFormat:

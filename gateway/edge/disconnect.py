@@ -7,31 +7,41 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from gateway.edge.http import Receive
+from gateway.edge.http import ClientLeftError, Receive
 
 
-class watching:  # noqa: N801 - reads as a verb: `async with watching(receive, â€¦) as client`
-    """While open, calls `on_leave` once if the client disconnects.
+class watching:  # noqa: N801 - reads as a verb: `async with watching(receive) as client`
+    """While open, notices that the client disconnects: the block is then cancelled and ends with ClientLeftError.
 
-    A server also says "disconnect" after a complete answer, so call `stop()` before sending the final body.
+    After `stops(work)` leaving calls `work` once instead, and the block goes on to its end; so does an error in it. A
+    server also says "disconnect" after a complete answer, so call `stop()` before sending the final body.
     """
 
-    def __init__(self, receive: Receive, on_leave: Callable[[], object]) -> None:
+    def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self._on_leave = on_leave
+        self._work: Callable[[], object] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._block: asyncio.Task[object] | None = None
+        self._is_cancelled = False
         self.left = False
 
     async def __aenter__(self) -> Self:
+        self._block = asyncio.current_task()
         self._task = asyncio.create_task(self._watch())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not self.left:
-            self._leave()  # nobody will read the rest
+        if error is not None and self._work is not None:
+            self._work()  # nobody will read the rest
         await self.stop()
+        if self._is_cancelled and self._block is not None and not self._block.uncancel():
+            raise ClientLeftError from error
+
+    def stops(self, work: Callable[[], object]) -> None:
+        """Have leaving call `work` from now on; it may be called twice."""
+        self._work = work
 
     async def stop(self) -> None:
         """End the watch; what the server says from now on is not a client leaving."""
@@ -45,8 +55,8 @@ class watching:  # noqa: N801 - reads as a verb: `async with watching(receive, â
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self._leave()
-
-    def _leave(self) -> None:
         self.left = True
-        self._on_leave()
+        if self._work is not None:
+            self._work()
+        elif self._block is not None:
+            self._is_cancelled = self._block.cancel()

@@ -8,6 +8,7 @@ import sys
 
 from gateway.edge.access import principal_of
 from gateway.edge.answer import Output, answer_whole
+from gateway.edge.disconnect import watching
 from gateway.edge.http import Receive, Scope, Send, header_of, read_body, request_id_of, require_method, runtime_of
 from gateway.edge.wire.common import TASK_HEADER
 from gateway.edge.wire.decode import decode
@@ -23,9 +24,10 @@ async def embeddings(scope: Scope, receive: Receive, send: Send) -> None:
     principal = await principal_of(scope)
     request = decode(EmbeddingRequest, await read_body(scope, receive, principal.tenant))
     intent = request.intent(header_of(scope, TASK_HEADER))
-    generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
-    told = EmbeddingFormat(generation, as_text=request.encoding_format == "base64")
-    await answer_whole(generation, told, receive, send)
+    async with watching(receive) as client:
+        generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
+        told = EmbeddingFormat(generation, as_text=request.encoding_format == "base64")
+        await answer_whole(generation, told, client, send)
 
 
 class EmbeddingFormat:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote
-
 from gateway.edge.access import principal_of
 from gateway.edge.http import Receive, Scope, Send, require_method, runtime_of, send_json
 from gateway.edge.wire.models import ModelCard, ModelList, auto_card, model_card
@@ -25,7 +23,7 @@ async def model(scope: Scope, receive: Receive, send: Send) -> None:
     """Show one model."""
     require_method(scope, "GET")
     principal = await principal_of(scope)
-    name = unquote(scope["url_route"]["kwargs"]["name"])
+    name = scope["url_route"]["kwargs"]["name"]  # as the server decoded it
     for card in await _cards(runtime_of(scope), principal):
         if card.id == name:
             await send_json(send, 200, card)

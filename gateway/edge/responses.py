@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from gateway.edge.access import principal_of
 from gateway.edge.answer import Output, answer
+from gateway.edge.disconnect import watching
 from gateway.edge.http import (
     Receive,
     Scope,
@@ -37,9 +38,10 @@ async def responses(scope: Scope, receive: Receive, send: Send) -> None:
     if request.stream_options is not None and not request.stream:
         raise unsupported("stream_options", "it is only allowed when 'stream' is true")
     intent = request.intent(request.turns(), task_header=header_of(scope, TASK_HEADER))
-    generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
-    told = ResponseFormat(ResponseEvents(request, generation))
-    await answer(generation, told, receive, send, stream=intent.stream)
+    async with watching(receive) as client:
+        generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
+        told = ResponseFormat(ResponseEvents(request, generation))
+        await answer(generation, told, client, send, stream=intent.stream)
 
 
 class ResponseFormat:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 from uuid import UUID
 
-from billing.ids import day_of
+from billing import selectors
 from billing.models import Hold, UsageRecord
 from gateway.edge.access import principal_of
 from gateway.edge.http import Receive, Scope, Send, require_method, runtime_of, send_json
@@ -36,10 +36,8 @@ def usage_of_request(tenant: UUID, request: UUID) -> dict[str, Any] | None:
 
     The hold is looked at first: a request that is settled between the two queries is found settled.
     """
-    hold = Hold.objects.filter(id=request, tenant=tenant).first()
-    record = (
-        UsageRecord.objects.filter(day=day_of(request), request=request, tenant=tenant).order_by("-revision").first()
-    )
+    hold = selectors.hold_of(request, tenant)
+    record = selectors.record_of(request, tenant)
     if record is not None:
         return _settled(record)
     return None if hold is None else _pending(hold)

@@ -14,7 +14,6 @@ const SAYINGS = {
   no_route: ["No model for “auto”", "No rule says which model answers. Pick one by name, or ask your operator for a rule."],
   not_signed_in: ["Your session has ended", "Sign in again; the conversation stays in this tab."],
   not_a_member: ["No access", "You may no longer spend this project’s credit. Pick another project, or ask an owner."],
-  settlement_pending: ["The charge is pending", "The answer is complete; what it cost will stand under its request id."],
   no_ready_deployment: ["The model is not ready", "Nobody serves it right now. Wait a moment, or pick another model."],
 };
 const RETRIED = "Nothing more is charged for it. Try again.";
@@ -28,7 +27,7 @@ export function explain(fault) {
   const parts = [text ?? own];
   if (wait) parts.push(`Try again in ${Math.ceil(wait)} s.`);
   else if (!text && title === "The answer failed") parts.push(RETRIED);
-  return { title, text: parts.join(" "), retry: !["not_signed_in", "settlement_pending"].includes(fault.code) };
+  return { title, text: parts.join(" "), retry: fault.code !== "not_signed_in" };
 }
 
 /** Whether the fault is that credit is out. */

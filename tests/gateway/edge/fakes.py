@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from uuid import UUID
 
-from billing.limits.types import Bucket, BucketState
+from billing.limits.types import BucketState
 from billing.rating import CardPrices
 from gateway.errors.refusal import Refusal
 from gateway.generation.events import Outcome
@@ -18,6 +18,7 @@ from gateway.runtime.principal import Principal
 from inference.types import Delta, FinishReason, Started, Usage
 from routing.catalogue import Catalogue, ModelEntry
 from routing.types import Candidate, Route
+from tests.gateway.doubles import make_principal
 
 KEY = "sk-sluice-good"
 USAGE = Usage(input=5, cache_read=3, output=2)
@@ -25,28 +26,8 @@ CHARGE = 1_500_000
 
 
 def principal(**changes: object) -> Principal:
-    bucket = Bucket("k", "requests", 10, 1_000_000, 10)
-    base = Principal(
-        tenant=UUID(int=1),
-        tenant_slug="acme",
-        project=UUID(int=2),
-        wallet=UUID(int=3),
-        api_key=UUID(int=4),
-        user=None,
-        scopes=frozenset({"inference"}),
-        expires_at=None,
-        plan="free",
-        plan_version=UUID(int=5),
-        multiplier_bp=10_000,
-        weight=1000,
-        concurrency=4,
-        slice_tokens=64,
-        allowed_models=frozenset(),
-        default_task="chat",
-        request_bucket=bucket,
-        credit_bucket=replace(bucket, name="credits"),
-    )
-    return replace(base, **changes)
+    ids = {name: UUID(int=number) for number, name in enumerate(("tenant", "project", "wallet", "api_key"), 1)}
+    return make_principal(**(ids | changes))
 
 
 @dataclass
@@ -190,6 +171,7 @@ class World:
         self.scripts: list[list[object]] = []
         self.refusal: Refusal | None = None
         self.error: Exception | None = None
+        self.begun = asyncio.Event()  # somebody waits for a generation to start
         self.starting: asyncio.Event | None = None  # waited for before a generation is there
         self.generations: list[FakeGeneration] = []
         self.principals: list[Principal] = []
@@ -201,6 +183,7 @@ class World:
 
     async def start(self, runtime, principal, intent, request_id) -> FakeGeneration:
         assert runtime is self.runtime
+        self.begun.set()
         if self.starting is not None:
             await self.starting.wait()
         if self.refusal is not None:

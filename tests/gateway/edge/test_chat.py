@@ -159,6 +159,29 @@ async def test_client_that_leaves_is_not_counted_as_a_fault_of_ours(app, world, 
     assert 'status="503"' not in counted
 
 
+@pytest.mark.parametrize("body", [SAY, STREAM])
+async def test_client_that_leaves_before_anything_runs_waits_no_longer(app, world, body):
+    world.starting = asyncio.Event()
+    exchange = Exchange(app, "POST", PATH, body=body)
+    await world.begun.wait()
+    exchange.leave()
+    async with asyncio.timeout(10):
+        assert (await exchange.finished()).status == 0
+    assert world.generations == []
+    counted = world.runtime.metrics.render().decode()
+    assert f'sluice_requests_total{{endpoint="{PATH}",status="499"}} 1.0' in counted
+
+
+async def test_cancelled_request_that_waits_is_cancelled(app, world):
+    world.starting = asyncio.Event()
+    exchange = Exchange(app, "POST", PATH, body=SAY)
+    await world.begun.wait()
+    exchange.leave()
+    exchange.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await exchange.task
+
+
 async def test_cancelled_request_stops_the_generation(app, world):
     world.script = [Started(0), Delta("Hi", USAGE), asyncio.Event(), done()]
     exchange = Exchange(app, "POST", PATH, body=STREAM)

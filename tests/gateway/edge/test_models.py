@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import aiohttp
 import pytest
@@ -11,6 +12,7 @@ from gateway.edge.http import runtime_of
 from gateway.errors.refusal import Refusal
 from gateway.runtime.readiness import operator_token
 from gateway.server.server import gateway_server
+from routing.catalogue import Catalogue
 from tests.gateway.edge.client import ask, assert_error
 from tests.gateway.edge.fakes import KEY, principal
 from tests.gateway.edge.server import lifespan_with
@@ -40,6 +42,13 @@ async def test_list_shows_what_the_plan_allows_at_its_prices(app, world):
 async def test_model_is_found_by_a_name_with_a_slash(app):
     assert (await ask(app, "/v1/models/org/big")).json()["id"] == "org/big"
     assert (await ask(app, "/v1/models/auto")).json()["id"] == "auto"
+
+
+async def test_name_with_a_percent_sign_is_taken_as_it_is(app, world):
+    models = world.runtime.snapshot.catalogue.models
+    odd = replace(models["small"], name="50%25")
+    world.runtime.snapshot.catalogue = Catalogue({**models, odd.name: odd}, {}, ())
+    assert (await ask(app, "/v1/models/50%25")).json()["id"] == "50%25"  # the path is decoded already
 
 
 async def test_unknown_model_is_404(app):
