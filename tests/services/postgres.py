@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -53,9 +55,40 @@ class PostgresServer:
         server._run(*initdb)
         settings = ["fsync=off", "max_connections=200", "listen_addresses=127.0.0.1", *options]
         flags = " ".join([f"-p {server.port}", f"-k {folder}", *(f"-c {setting}" for setting in settings)])
-        server._run("pg_ctl", "-D", "data", "-l", "log", "-w", "-o", flags, "start")
+        (folder / "flags").write_text(flags)
+        server.start_again()
         server._run("createdb", "-h", "127.0.0.1", "-p", str(server.port), "-U", "sluice", "sluice")
         return server
+
+    def start_again(self) -> None:
+        """Start the server on its cluster."""
+        flags = (self.folder / "flags").read_text()
+        self._run("pg_ctl", "-D", "data", "-l", "log", "-w", "-o", flags, "start")
+
+    def shut_down(self) -> None:
+        """Stop the server and keep its cluster; whoever is connected is cut off."""
+        self._run("pg_ctl", "-D", "data", "-m", "fast", "-w", "stop")
+
+    def freeze(self) -> list[int]:
+        """Stop all processes of the server in their tracks and return their ids, for `thaw`."""
+        postmaster = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        os.kill(postmaster, signal.SIGSTOP)  # first, so that no child is born meanwhile
+        family = [postmaster]
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if int(status.read_text().rpartition(")")[2].split()[1]) == postmaster:
+                    family.append(int(status.parent.name))
+        for pid in family[1:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        return family
+
+    @staticmethod
+    def thaw(family: list[int]) -> None:
+        """Let the processes go on."""
+        for pid in family:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
     def stop(self) -> None:
         """Stop the server at once and remove its folder."""

@@ -47,9 +47,14 @@ async def run_jobs(base_url: str, jobs: list[Job], concurrency: int = 16) -> lis
 
         async def one(job: Job) -> Answered:
             async with gate:
-                return await (_socket(session, job) if job.kind == "responses-socket" else _http(session, job))
+                return await ask(session, job)
 
         return list(await asyncio.gather(*(one(job) for job in jobs)))
+
+
+async def ask(session: aiohttp.ClientSession, job: Job) -> Answered:
+    """Do one job; what breaks the connection is raised."""
+    return await (_socket(session, job) if job.kind == "responses-socket" else _http(session, job))
 
 
 def _request(job: Job) -> tuple[str, dict[str, object]]:

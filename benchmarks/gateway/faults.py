@@ -1,0 +1,310 @@
+"""The books under faults: mixed requests while processes are killed, the database stops and freezes, grants end.
+
+    python benchmarks/gateway/faults.py [--database sqlite|postgresql] [--requests 2000] [--faults 12] [--seed 1]
+
+A whole Sluice (`manage.py serve`: gateway, jobs, and a worker with the fake architecture) gets chat, responses (as
+JSON, streams and over sockets) and embeddings from tenants on several plans, a third of whose clients leave in the
+middle, at a steady rate. Meanwhile, in an order that the seed decides: `kill -9` of the gateway, `kill -9` of the
+worker, PostgreSQL stopped for some seconds (fast), all of its processes frozen (SIGSTOP), one tenant's wallet locked
+for six seconds by another connection; and the grants of two tenants end one after the other. On SQLite there are only
+the kills. Afterwards, once the sweep has closed what the dead left, the books must agree with each other and with the
+worker's record, nothing may be held, no wallet may be below zero, and during the lock no other tenant may have been
+refused. Prints its table; the exit status says whether all was so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import psycopg
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.services.postgres import PostgresServer  # noqa: E402
+from tests.stack.clients import Job, ask, mixed_jobs  # noqa: E402
+from tests.stack.conftest import Stack, running_stack  # noqa: E402
+
+LOCK_SECONDS = 6.0
+PATIENCE = 60.0  # for a client whose connection is refused while a gateway starts
+SWEPT_SECONDS = 180.0  # a lease of 30 s, sweeps each 10 s, corrections
+
+
+@dataclass
+class Asked:
+    """One request as its client saw it: 0 is a client that left, -1 a connection that broke in the middle."""
+
+    tenant: str
+    kind: str
+    began: float
+    ended: float
+    status: int
+    code: str
+
+
+@dataclass
+class Run:
+    """A stack under load, and what was done to it."""
+
+    stack: Stack
+    server: PostgresServer | None
+    tenants: dict[str, dict[str, str]]
+    dice: random.Random
+    asked: list[Asked] = field(default_factory=list)
+    done: list[tuple[float, str]] = field(default_factory=list)
+    locked: list[tuple[str, float, float]] = field(default_factory=list)
+    refused: int = 0
+    since: float = field(default_factory=time.monotonic)
+
+    def now(self) -> float:
+        return time.monotonic() - self.since
+
+    def note(self, what: str) -> None:
+        self.done.append((self.now(), what))
+        print(f"  {self.now():6.1f} s  {what}", flush=True)
+
+
+# -- load ---------------------------------------------------------------------------------------------------------
+
+
+async def one(run: Run, session: aiohttp.ClientSession, job: Job, tenant: str) -> None:
+    """Ask once; a refused connection is tried again, since nothing was asked."""
+    began = run.now()
+    while True:
+        try:
+            answer = await ask(session, job)
+            status, body = answer.status, answer.body
+        except aiohttp.ClientConnectorError:
+            run.refused += 1
+            if run.now() - began < PATIENCE:
+                await asyncio.sleep(0.2)
+                began = max(began, run.now() - PATIENCE / 2)
+                continue
+            status, body = -2, ""
+        except (aiohttp.ClientError, json.JSONDecodeError, TypeError) as error:
+            status, body = -1, type(error).__name__
+        break
+    run.asked.append(Asked(tenant, job.kind, began, run.now(), status, code_of(body)))
+
+
+def code_of(body: str) -> str:
+    """The code of an error as the API writes it, in an answer or at the end of a stream."""
+    return body.rpartition('"code":"')[2].partition('"')[0] if '"code":"' in body else ""
+
+
+async def load(run: Run, jobs: list[Job], rate: float) -> None:
+    """Begin the jobs at `rate` a second, and return when all have ended."""
+    owner = {tenant["key"]: name for name, tenant in run.tenants.items()}
+    connector = aiohttp.TCPConnector(limit=0)
+    timeout = aiohttp.ClientTimeout(total=120)
+    async with aiohttp.ClientSession(run.stack.base_url, timeout=timeout, connector=connector) as session:
+        tasks = []
+        for number, job in enumerate(jobs):
+            await asyncio.sleep(max(0.0, number / rate - run.now()))
+            tasks.append(asyncio.create_task(one(run, session, job, owner[job.key])))
+        await asyncio.gather(*tasks)
+
+
+# -- faults -------------------------------------------------------------------------------------------------------
+
+
+async def until_ready(run: Run) -> None:
+    """Return when the gateway says that it can answer; at most a minute."""
+    async with asyncio.timeout(60), aiohttp.ClientSession(run.stack.base_url) as session:
+        while True:
+            try:
+                async with session.get("/readyz") as answer:
+                    if answer.status == 200 and "loading" not in await answer.text():
+                        return
+            except aiohttp.ClientError:
+                pass
+            await asyncio.sleep(0.2)
+
+
+async def kill_gateway(run: Run) -> None:
+    run.note(f"kill -9 of the gateway ({run.stack.kill('gateway')})")
+
+
+async def kill_worker(run: Run) -> None:
+    run.note(f"kill -9 of the worker ({run.stack.kill('worker')})")
+
+
+async def stop_database(run: Run) -> None:
+    assert run.server is not None
+    run.note("PostgreSQL stops (fast)")
+    await asyncio.to_thread(run.server.shut_down)
+    await asyncio.sleep(run.dice.uniform(1, 4))
+    await asyncio.to_thread(run.server.start_again)
+    run.note("PostgreSQL runs again")
+
+
+async def freeze_database(run: Run) -> None:
+    assert run.server is not None
+    run.note("PostgreSQL freezes (SIGSTOP of all its processes)")
+    frozen = run.server.freeze()
+    try:
+        await asyncio.sleep(run.dice.uniform(4, 8))
+    finally:
+        run.server.thaw(frozen)
+    run.note("PostgreSQL goes on")
+
+
+async def lock_wallet(run: Run) -> None:
+    """Hold one tenant's wallet row in another connection's transaction; everybody is well before it begins."""
+    await until_ready(run)
+    await asyncio.sleep(3)
+    tenant = run.dice.choice(sorted(run.tenants))
+    url = run.stack.environment["DATABASE_URL"]
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        row = "SELECT 1 FROM billing_wallet WHERE tenant_id = %s FOR UPDATE"
+        await connection.execute(row, [run.tenants[tenant]["id"]])
+        began = run.now()
+        run.note(f"the wallet of {tenant} is locked")
+        await asyncio.sleep(LOCK_SECONDS)
+        run.locked.append((tenant, began, run.now()))
+        await connection.rollback()
+    run.note(f"the wallet of {tenant} is free")
+    await asyncio.sleep(1)
+
+
+Fault = Callable[[Run], Awaitable[None]]
+
+
+def chosen_faults(run: Run, count: int) -> list[Fault]:
+    """Return `count` faults in an order that the seed decides, each kind at least once."""
+    kills: list[Fault] = [kill_gateway, kill_worker]
+    others: list[Fault] = [stop_database, freeze_database, lock_wallet] if run.server else []
+    faults = [*others, *(kills[number % 2] for number in range(max(2, count - len(others))))]
+    run.dice.shuffle(faults)
+    return faults
+
+
+async def break_things(run: Run, faults: list[Fault], seconds: float) -> None:
+    """Do one fault after the other, spread over `seconds`."""
+    for number, fault in enumerate(faults):
+        at = seconds * (number + 0.3 + 0.5 * run.dice.random()) / len(faults)
+        await asyncio.sleep(max(0.0, at - run.now()))
+        await until_ready(run)
+        await fault(run)
+
+
+# -- the books ----------------------------------------------------------------------------------------------------
+
+
+def home_script(stack: Stack, *arguments: str) -> dict[str, object]:
+    """Run the script beside this one in the stack's home."""
+    script = str(Path(__file__).with_name("faults_home.py"))
+    done = subprocess.run(
+        [sys.executable, script, *arguments],
+        cwd=ROOT,
+        env=stack.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def books(run: Run) -> list[tuple[str, bool, str]]:
+    """Wait for the sweep, then return each thing that must be so, whether it is, and its figures."""
+    until = time.monotonic() + SWEPT_SECONDS
+    while (found := run.stack.script("audit"))["holds"] and time.monotonic() < until:
+        time.sleep(2)
+    more = home_script(run.stack, "findings")
+    usage, engine = found["usage"], {name: classes for name, classes in found["engine"].items() if classes}
+    exact = {name: row["classes"] for name, row in usage.items() if row["exact"] and row["classes"]}
+    wrong = [name for name, classes in exact.items() if engine.get(name) != classes]
+    uncharged = sorted(set(engine) - set(usage))
+    zero = [name for name, classes in engine.items() if name in usage and not usage[name]["classes"]]
+    below = {name: wallet for name, wallet in found["wallets"].items() if wallet["posted"] < 0 or wallet["held"]}
+    sums = {found["usage_sum"], found["ledger_sum"], found["recomputed_sum"]}
+    estimated = [name for name, row in usage.items() if not row["exact"]]
+    rows = [
+        ("no hold is left", not found["holds"], f"{found['holds']} holds"),
+        (
+            "Σ usage = Σ ledger = Σ recomputed",
+            len(sums) == 1,
+            f"{found['usage_sum']:,} · {found['ledger_sum']:,} · {found['recomputed_sum']:,} µcr",
+        ),
+        ("exact records are the engine's word", not wrong, f"{len(exact)} records, {len(wrong)} differ {wrong[:3]}"),
+        ("what the engine finished is in the books", not uncharged, f"{len(engine)}, missing {uncharged[:3]}"),
+        ("no wallet below zero or held", not below, f"{len(found['wallets'])} wallets, wrong: {below}"),
+        ("reconciliation finds nothing", not more["findings"], f"{more['findings'][:3]}"),
+        ("grants ended meanwhile", bool(more["ended"]), f"{more['ended']}"),
+    ]
+    print(f"  {len(usage)} usage records: {len(exact)} exact, {len(estimated)} estimated, {len(zero)} free of charge")
+    for tenant, began, ended in run.locked:
+        others = [one for one in run.asked if one.tenant != tenant and began <= one.began and one.ended <= ended]
+        bad = Counter(f"{one.status} {one.code}" for one in others if one.status not in {0, 200, 402})
+        own = Counter(one.status for one in run.asked if one.tenant == tenant and began <= one.began <= ended)
+        detail = f"{len(others)} requests of others, refused {dict(bad)}; its own {dict(own)}"
+        rows.append(("a locked wallet stops nobody else", bool(others) and not bad, detail))
+    return rows
+
+
+def table(run: Run) -> None:
+    """Print what clients saw, by kind of request."""
+    seen: dict[str, Counter[str]] = defaultdict(Counter)
+    names = {0: "left", -1: "cut", -2: "no connection"}
+    for one in run.asked:
+        seen[one.kind][names.get(one.status, f"{one.status} {one.code}".strip())] += 1
+    for kind, statuses in sorted(seen.items()):
+        told = ", ".join(f"{count} × {status}" for status, count in statuses.most_common())
+        print(f"  {kind:18} {told}")
+    print(f"  connections refused while a gateway started, and tried again: {run.refused}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--database", choices=["sqlite", "postgresql"], default="postgresql")
+    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--faults", type=int, default=12)
+    parser.add_argument("--rate", type=float, default=20.0, help="requests begun a second")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--log", type=Path, help="where to write what the processes said")
+    wanted = parser.parse_args()
+    seconds = wanted.requests / wanted.rate
+    with ExitStack() as parts:
+        server = None
+        os.environ.pop("DATABASE_URL", None)
+        if wanted.database == "postgresql":
+            server = PostgresServer.start()
+            parts.callback(server.stop)
+            os.environ["DATABASE_URL"] = server.url
+        stack = parts.enter_context(running_stack(chat={"step_seconds": 0.002}))
+        tenants = {**stack.tenants, **home_script(stack, "tenants", str(seconds))}
+        run = Run(stack, server, tenants, random.Random(wanted.seed))
+        jobs = mixed_jobs([tenant["key"] for tenant in tenants.values()], wanted.requests, wanted.seed)
+        faults = chosen_faults(run, wanted.faults)
+        print(f"{len(jobs)} requests in {seconds:.0f} s on {wanted.database}, seed {wanted.seed}")
+
+        async def everything() -> None:
+            await asyncio.gather(load(run, jobs, wanted.rate), break_things(run, faults, seconds))
+
+        asyncio.run(everything())
+        print(f"the last request ended after {run.now():.0f} s; waiting for the sweep")
+        rows = books(run)
+        table(run)
+        if wanted.log:
+            wanted.log.write_text("".join(stack.said))
+        for what, is_so, detail in rows:
+            print(f"  {'ok  ' if is_so else 'BAD '} {what}: {detail}")
+        stack.stop()
+    return int(not all(is_so for _, is_so, _ in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
