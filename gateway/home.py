@@ -1,4 +1,4 @@
-"""SLUICE_HOME: who owns it, and where its sockets are."""
+"""SLUICE_HOME: who owns it, who may read it, whether it is full, and where its sockets are."""
 
 from __future__ import annotations
 
@@ -46,6 +46,22 @@ class HomeLock:
     def release(self) -> None:
         """Let the next gateway in."""
         os.close(self._descriptor)
+
+
+def open_to_others() -> list[Path]:
+    """Return the home and those files of its database that other users than its owner may read or write."""
+    home: Path = settings.SLUICE_HOME
+    kept = [home, home / "secret.key", home / "demo.json"]
+    if settings.SLUICE_EMBEDDED:
+        name = str(settings.DATABASES["default"]["NAME"])
+        kept += [Path(name + suffix) for suffix in ("", "-wal", "-shm")]
+    return [path for path in kept if path.exists() and path.stat().st_mode & 0o077]
+
+
+def close_to_others() -> None:
+    """Leave the home and its database to their owner alone; raise PermissionError when we aren't that."""
+    for path in open_to_others():
+        path.chmod(path.stat().st_mode & ~0o077)
 
 
 def is_disk_full() -> bool:

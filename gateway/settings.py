@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,6 +17,8 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()
 
 SLUICE_HOME = Path(env.str("SLUICE_HOME", default=str(BASE_DIR / "var"))).resolve()
+# What is kept here (credit, keys' digests, the worker's record) and its copies are nobody else's to read.
+os.umask(0o077)
 SLUICE_HOME.mkdir(parents=True, exist_ok=True)
 SLUICE_ENV = env.str("SLUICE_ENV", default="development")
 DEBUG = env.bool("SLUICE_DEBUG", default=False)

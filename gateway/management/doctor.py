@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from django_scopes import scopes_disabled
 
 from billing import triggers
 from billing.models import PlanVersion, RateCardVersion
+from gateway.home import is_disk_full, open_to_others
 from gateway.management.ports import readiness_request
 from gateway.models import APIKey
 from gateway.runtime import epoch_triggers
@@ -40,7 +42,7 @@ class Symptom:
 
 def examine(base_url: str) -> Iterator[Symptom]:
     """Yield everything worth knowing, from the ground up; later parts are left out when the ground is missing."""
-    yield Symptom("home", f"{settings.SLUICE_HOME} ({settings.SLUICE_ENV})")
+    yield from _home()
     yield from _checks()
     grounded = True
     for symptom in _database():
@@ -52,12 +54,23 @@ def examine(base_url: str) -> Iterator[Symptom]:
     yield _gateway(base_url)
 
 
+def _home() -> Iterator[Symptom]:
+    home = settings.SLUICE_HOME
+    yield Symptom("home", f"{home} ({settings.SLUICE_ENV})")
+    if exposed := open_to_others():
+        names = ", ".join(str(path) for path in exposed)
+        yield Symptom("home", f"other users of this machine may read {names}", "run `manage.py setup`: it closes them")
+    free = shutil.disk_usage(home).free // 2**20
+    fix = "make room: charges and the worker's record are written here" if is_disk_full() else ""
+    yield Symptom("disk", f"{free} MiB free", fix)
+
+
 def _checks() -> Iterator[Symptom]:
     problems = [message for message in run_checks() if isinstance(message, Error | Warning)]
     for problem in problems:
         yield Symptom("settings", str(problem.msg), str(problem.hint or "see docs/settings.md"))
     if not problems:
-        yield Symptom("settings", "nothing that can't be right")
+        yield Symptom("settings", "pass every check")
 
 
 def database_problem() -> str:
