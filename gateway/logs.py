@@ -1,10 +1,15 @@
-"""Structured logs: one JSON object a line, with the request's id; never a prompt, an answer or a key."""
+"""Structured logs: one JSON object a line, with the request's id; never a prompt, an answer or a key.
+
+On a terminal they are lines for people instead: the time of day, what happened, and what it was about.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
@@ -32,7 +37,6 @@ _SHARED: list[structlog.typing.Processor] = [
     structlog.contextvars.merge_contextvars,
     structlog.processors.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
-    structlog.processors.format_exc_info,
     without_secrets,
 ]
 
@@ -43,25 +47,48 @@ def _json(event: object, **_: Any) -> str:
     return _encode(event).decode()
 
 
+def _shortened(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Leave out what people at a terminal don't read: ids, and the second of each request's two lines."""
+    if line.get("event") == "generation_ended":
+        raise structlog.DropEvent
+    line.pop("request_id", None)
+    line["timestamp"] = time.strftime("%H:%M:%S")
+    return line
+
+
+def _rendering(stream: TextIO) -> list[structlog.typing.Processor]:
+    if not stream.isatty():
+        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_json)]
+    return [
+        _shortened,
+        structlog.dev.ConsoleRenderer(
+            colors="NO_COLOR" not in os.environ, pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
+        ),
+    ]
+
+
+def line_formatter(stream: TextIO | None = None) -> logging.Formatter:
+    """Return the formatter of the standard library's records for `stream`, or for standard error."""
+    remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=_SHARED, processors=[remove, *_rendering(stream or sys.stderr)]
+    )
+
+
 def configure_logs(level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Make structlog and the standard library's loggers write JSON lines to `stream`, or to standard error.
+    """Make structlog and the standard library's loggers write to `stream`, or to standard error.
 
     Our own lines don't pass through the standard library: every request writes two, and that way costs five times more.
     """
-    render = structlog.processors.JSONRenderer(serializer=_json)
+    stream = stream or sys.stderr
     structlog.configure(
-        processors=[*_SHARED, render],
+        processors=[*_SHARED, *_rendering(stream)],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(stream or sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(stream),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=_SHARED,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
-        )
-    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(line_formatter(stream))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)

@@ -128,6 +128,15 @@ _database["TEST"] = {"NAME": str(SLUICE_HOME / "test.sqlite3")} if "sqlite" in _
 DATABASES = {"default": _database}
 SLUICE_EMBEDDED = "sqlite" in _database["ENGINE"]
 
+# What jobs say; the gateway configures its own logs as it starts.
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"lines": {"()": "gateway.logs.line_formatter"}},
+    "handlers": {"lines": {"class": "logging.StreamHandler", "formatter": "lines"}},
+    "loggers": {"sluice": {"handlers": ["lines"], "level": "INFO"}},
+}
+
 AUTH_USER_MODEL = "gateway.User"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"

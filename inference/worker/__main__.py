@@ -31,6 +31,16 @@ class JSONFormatter(logging.Formatter):
         return json.dumps(entry, default=str)
 
 
+class LineFormatter(logging.Formatter):
+    """A line for people at a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        more = "".join(f" {key}={value}" for key, value in vars(record).items() if key not in _PLAIN)
+        level = "" if record.levelno <= logging.INFO else f" [{record.levelname.lower()}]"
+        trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
+        return f"{time.strftime('%H:%M:%S')}{level} {record.getMessage()}{more}{trace}"
+
+
 def main() -> int:
     """Run the worker of the spec and return its exit status: 2 for a bad spec, 3 when its record is held."""
     parser = argparse.ArgumentParser(prog="python -m inference.worker")
@@ -40,7 +50,7 @@ def main() -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(JSONFormatter())
+    handler.setFormatter(LineFormatter() if sys.stdout.isatty() else JSONFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
     import zmq

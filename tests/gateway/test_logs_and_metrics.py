@@ -39,6 +39,34 @@ def test_line_is_json_with_the_requests_id(lines):
     assert "request_id" not in theirs
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_on_a_terminal_lines_are_for_people(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    root, stream = logging.getLogger(), Terminal()
+    before, level = list(root.handlers), root.level
+    try:
+        configure_logs(stream=stream)
+        with request_bound(uuid7()):
+            structlog.get_logger("gateway.access").info("answered", path="/links/TOKEN/", status=200)
+            structlog.get_logger("gateway.test").info("generation_ended", charge=5)
+        logging.getLogger("uvicorn.error").warning("plain %s", "line")
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+        structlog.reset_defaults()
+    ours, theirs = stream.getvalue().splitlines()
+    assert "answered" in ours
+    assert "status=200" in ours
+    assert "TOKEN" not in ours
+    assert "request_id" not in ours
+    assert "plain line" in theirs
+    assert "{" not in ours + theirs
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -152,8 +152,9 @@ def test_quickstart_while_it_serves_disturbs_nothing(running):
     before = [running.pid_of(child) for child in ("gateway", "worker", "jobs")]
     epoch = ("shell", "-v0", "-c", "from gateway.models import CatalogueEpoch as c; print(c.objects.get().epoch)")
     counted = manage(running, *epoch).stdout
-    again = manage(running, "quickstart", "--json", "--port", str(running.port))
-    assert json.loads(again.stdout)["api_key"] == running.tenants["demo"]["api_key"]
+    again = json.loads(manage(running, "quickstart", "--json").stdout)
+    assert again["api_key"] == running.tenants["demo"]["api_key"]
+    assert again["base_url"] == running.base_url, "the home knows the port of the server that runs"
     assert manage(running, *epoch).stdout == counted, "nothing was changed that processes would have to follow"
     assert [running.pid_of(child) for child in ("gateway", "worker", "jobs")] == before
 

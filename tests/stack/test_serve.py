@@ -58,14 +58,14 @@ def commands(stack, *lines, **environment):
 class Terminal:
     """`serve` in the foreground of a terminal of its own."""
 
-    def __init__(self, stack):
-        self.ready = threading.Event()
+    def __init__(self, stack, *options):
+        self.ready, self.welcomed = threading.Event(), threading.Event()
         self.said = ""
         self._main, terminal = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "manage.py", "serve", "--port", str(stack.port)],
+            [sys.executable, "manage.py", "serve", "--port", str(stack.port), *options],
             cwd=ROOT,
-            env=stack.environment,
+            env={**stack.environment, "NO_COLOR": "1"},
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,
@@ -96,6 +96,8 @@ class Terminal:
                 return
             if "ready in" in self.said:
                 self.ready.set()
+            if "capital of France" in self.said:
+                self.welcomed.set()
 
 
 def processes_of(home):
@@ -177,6 +179,25 @@ def test_ctrl_c_in_a_terminal_leaves_no_process_socket_or_hold(serving):
         assert code == 0, terminal.said
     assert [line for line in terminal.said.splitlines() if "Traceback" in line] == []
     assert_nothing_is_left(serving)
+
+
+def test_on_a_terminal_a_start_speaks_to_people_and_says_how_to_begin_last(serving):
+    if serving.process is not None:
+        serving.stop()
+    with Terminal(serving, "--welcome") as terminal:
+        assert terminal.welcomed.wait(90), terminal.said
+        (found,) = commands(serving, ["doctor"], SLUICE_BASE_URL="http://127.0.0.1:1")
+        assert f"ok    gateway: {serving.base_url} is ready" in found.stdout, "the home knows the port"
+        terminal.press_ctrl_c()
+        assert terminal.process.wait(40) == 0, terminal.said
+    lines = [line.strip() for line in terminal.said.splitlines()]
+    assert [line for line in lines if line.startswith("{")] == [], "nothing is written for machines"
+    places = [
+        next(number for number, line in enumerate(lines) if line.startswith(beginning))
+        for beginning in ("fake-chat", "ready in", "API key", "sign in", "curl")
+    ]
+    assert places == sorted(places)
+    assert not (serving.home / "gateway.address").exists()
 
 
 def test_a_second_gateway_on_a_home_names_the_first(serving):

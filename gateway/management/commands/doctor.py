@@ -8,6 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
+from gateway.management.address import running_address
 from gateway.management.doctor import examine
 
 
@@ -18,11 +19,11 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--base-url", default=settings.SLUICE_BASE_URL)
+        parser.add_argument("--base-url", help="where the gateway is asked; else where this home's runs")
 
     def handle(self, *args: Any, **options: Any) -> None:
         ill = 0
-        for symptom in examine(options["base_url"].rstrip("/")):
+        for symptom in examine((options["base_url"] or running_address() or settings.SLUICE_BASE_URL).rstrip("/")):
             mark = "ok  " if symptom.is_fine else "MEND"
             self.stdout.write(f"{mark}  {symptom.subject}: {symptom.finding}")
             if not symptom.is_fine:

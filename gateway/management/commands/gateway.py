@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from gateway.home import HomeInUseError, HomeLock
 from gateway.logs import configure_logs
+from gateway.management.address import address_of, announced
 from gateway.management.ports import port_problem
 from gateway.management.supervisor import FATAL
 from gateway.management.watchdog import VARIABLE
@@ -49,7 +51,10 @@ class Command(BaseCommand):
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
         server = gateway_server(application, probes, options["host"], options["port"], beat=_beat)
-        with contextlib.suppress(KeyboardInterrupt):  # the server ends in order, then takes the signal again
+        address = address_of(options["host"], options["port"])
+        # The server ends in order, then takes the signal again: SIGTERM too must not end us before the address is gone.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with announced(address), contextlib.suppress(KeyboardInterrupt):
             server.run()
         if not server.started:
             sys.exit(1)

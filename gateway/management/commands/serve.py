@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-import urllib.error
-import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +13,15 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, connection
 
 from gateway.home import HomeInUseError, HomeLock, runtime_directory
+from gateway.management.address import address_of
 from gateway.management.doctor import database_problem
-from gateway.management.ports import port_problem, readiness_request
+from gateway.management.ports import port_problem
+from gateway.management.starting import Starting
 from gateway.management.supervisor import FATAL, ChildSpec, Supervisor
+from gateway.management.welcome import told, welcome
 from gateway.models import CatalogueEpoch
 from gateway.services.worker_specs import WorkerSpecError, clear_socket, fingerprint, save_spec, worker_spec
+from routing.models import Deployment
 
 MANAGE = str(Path(settings.BASE_DIR) / "manage.py")
 
@@ -33,6 +35,7 @@ class Command(BaseCommand):
         parser.add_argument("--host", default="127.0.0.1")
         parser.add_argument("--port", type=int, default=8000)
         parser.add_argument("--node", default="local")
+        parser.add_argument("--welcome", action="store_true", help="say how to begin, once ready")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if settings.SLUICE_EMBEDDED:
@@ -45,7 +48,20 @@ class Command(BaseCommand):
         if problem := database_problem() or port_problem(host, options["port"]):
             raise CommandError(problem)
         python, silence = [sys.executable, MANAGE], settings.SLUICE_WATCHDOG_SECONDS
-        watch = _Watch(f"http://{host}:{port}", node, self.stdout.write)
+        base_url = address_of(host, options["port"])
+        is_terminal = sys.stdout.isatty()
+        starting = Starting(base_url, self._tell, is_detailed=is_terminal)
+
+        def begun() -> None:
+            if options["welcome"]:
+                try:
+                    self._tell(told(welcome(base_url)))
+                except DatabaseError as error:
+                    self._tell(f"no sign-in link could be made ({error}): `manage.py quickstart` makes one")
+                finally:
+                    connection.close()
+
+        watch = _Watch(node, self._tell, starting, begun)
         supervisor = Supervisor(
             [
                 _child("gateway", [*python, "gateway", "--host", host, "--port", port], 10, silence),
@@ -63,53 +79,43 @@ class Command(BaseCommand):
             clear_socket(node)
         sys.exit(code)
 
+    def _tell(self, line: str) -> None:
+        self.stdout.write(line)
+        self.stdout.flush()
+
 
 def _child(name: str, command: list[str], deadline: float, silence: float) -> ChildSpec:
     return ChildSpec(name, command, deadline, silence, runtime_directory() / f"{name}.heartbeat")
 
 
 class _Watch:
-    """Looks after what may change while all runs: readiness (told once) and the node's list of models."""
+    """Looks after what may change while all runs: how far the start is (until it is over, when `begun` is called once)
+    and the node's list of models.
+    """
 
-    def __init__(self, base_url: str, node: str, tell: Any) -> None:
-        self._base_url = base_url
+    def __init__(self, node: str, tell: Callable[[str], None], starting: Starting, begun: Callable[[], None]) -> None:
         self._node = node
         self._tell = tell
-        self._started = time.monotonic()
+        self._starting = starting
+        self._begun = begun
         self._told = False
         self._next_look = 0.0
         self._epoch = -1
         self._complaint = ""
         self._fingerprint = ""
         self.has_engines = True
+        self._names: set[str] = set()
         self._look(None)
 
     def tick(self, supervisor: Supervisor) -> None:
         """Called about four times a second."""
         if not self._told:
-            self._told = self._tell_ready()
+            self._told = self._starting.is_over(self._names)
+            if self._told:
+                self._begun()
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + 1.0
             self._look(supervisor)
-
-    def _tell_ready(self) -> bool:
-        question = readiness_request(self._base_url)
-        if not self.has_engines:
-            question.selector = "/healthz"
-        try:
-            with urllib.request.urlopen(question, timeout=0.5) as answer:  # noqa: S310 - our own
-                states: dict[str, str] = json.load(answer).get("deployments", {})
-        except (urllib.error.URLError, TimeoutError, ConnectionError, ValueError):
-            return False
-        if "loading" in states.values():
-            return False
-        seconds = time.monotonic() - self._started
-        note = "" if self.has_engines else " (no model yet: `manage.py models add`)"
-        self._tell(f"ready in {seconds:.1f} s on {self._base_url}{note}")
-        for name, state in states.items():
-            if state != "ready":
-                self._tell(f"not served: {name}: {state}")
-        return True
 
     def _look(self, supervisor: Supervisor | None) -> None:
         """Tell the worker what it has to serve now; start it anew only where more than its models has changed."""
@@ -118,6 +124,8 @@ class _Watch:
             if epoch == self._epoch:
                 return
             spec = worker_spec(self._node)
+            ids = [engine.deployment for engine in spec.engines]
+            self._names = set(Deployment.objects.filter(id__in=ids).values_list("name", flat=True))
         except (DatabaseError, WorkerSpecError) as error:
             if str(error) != self._complaint:
                 self._tell(f"the worker keeps what it runs: {error}")

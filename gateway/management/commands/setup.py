@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from io import StringIO
 from typing import Any
 
 from django.core.management import call_command
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandParser
 
 from billing.services import cards, plans
 from gateway.home import close_to_others
+from gateway.management.steps import Steps
 from gateway.services import roles
 
 
@@ -18,12 +21,20 @@ class Command(BaseCommand):
     help = "Bring the database, plans, price lists and static files up to date."
     requires_system_checks: list[str] = []
 
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--steps", action="store_true", help="on a terminal, show each step with its time")
+
     def handle(self, *args: Any, **options: Any) -> None:
-        close_to_others()
-        call_command("migrate", verbosity=0, interactive=False)
-        call_command("collectstatic", verbosity=0, interactive=False)
-        plans.ensure_default_plans()
-        cards.ensure_default_cards()
-        roles.ensure_roles()
+        show = Steps(sys.stdout) if options["steps"] or options["verbosity"] else Steps(StringIO())
+        with show.step("database"):
+            close_to_others()
+            call_command("migrate", verbosity=0, interactive=False)
+        with show.step("static files"):
+            call_command("collectstatic", verbosity=0, interactive=False)
+        with show.step("plans and prices"):
+            plans.ensure_default_plans()
+            cards.ensure_default_cards()
+        with show.step("roles of operators"):
+            roles.ensure_roles()
         if options["verbosity"]:
             self.stdout.write("database, plans, price lists and static files are up to date")
