@@ -11,9 +11,9 @@ from uuid import UUID
 from django.db.models import OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.expressions import RawSQL
 from django.db.models.functions import TruncDate
-from django.utils import timezone
 
-from billing.ids import day_of
+from billing import clock
+from billing.ids import day_of, first_at
 from billing.models import (
     CreditGrant,
     Hold,
@@ -26,6 +26,7 @@ from billing.models import (
     Wallet,
 )
 from billing.rating import CardPrices
+from billing.writer.expiry import kept_for_holds
 
 
 def prices_at(moment: datetime) -> dict[str, CardPrices]:
@@ -59,24 +60,25 @@ class Balance:
 
 def balance(tenant: UUID, *, name: str = "main") -> Balance | None:
     """Return what the tenant's wallet holds now, without credit that has expired; None without a wallet."""
-    wallet = Wallet.objects.filter(tenant_id=tenant, name=name).first()
+    wallet = Wallet.objects.filter(tenant_id=tenant, name=name).annotate(now=clock.within_query()).first()
     if wallet is None:
         return None
-    now = timezone.now()
     grants = CreditGrant.objects.filter(wallet=wallet, remaining__gt=0, expires_at__isnull=False).order_by("expires_at")
-    ends = list(grants.values_list("expires_at", "remaining"))
-    expired = sum(rest for end, rest in ends if end is not None and end <= now)
-    coming = [(end, rest) for end, rest in ends if end is not None and end > now]
-    first = coming[0][0] if coming else None
-    # Expired credit that isn't posted yet is what open holds stand on: no more of it than they have is theirs.
-    free = wallet.posted - wallet.held - max(expired - wallet.held, 0)
+    ends = list(grants.values_list("pk", "expires_at", "remaining"))
+    ended = [grant for grant in ends if grant[1] is not None and grant[1] <= wallet.now]
+    coming = ends[len(ended) :]
+    first = coming[0][1] if coming else None
+    expired = sum(rest for _, _, rest in ended)
+    if ended:  # what open holds may still need of it stays
+        expired -= sum(kept_for_holds(ended, wallet.holds.values_list("reserved_at", "amount")).values())
+    free = wallet.posted - wallet.held - expired
     return Balance(
         wallet=wallet.pk,
         posted=wallet.posted,
         held=wallet.held,
         overdraft_limit=wallet.overdraft_limit,
         available=free + wallet.overdraft_limit,
-        expiring=sum(rest for end, rest in coming if end == first),
+        expiring=sum(rest for _, end, rest in coming if end == first),
         expires_at=first,
     )
 
@@ -180,6 +182,31 @@ def record_of(request_id: UUID, tenant: UUID) -> UsageRecord | None:
 def hold_of(request_id: UUID, tenant: UUID) -> Hold | None:
     """Return the open hold of the tenant's request."""
     return Hold.objects.filter(pk=request_id, tenant=tenant).first()
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The latest revision of a usage record that isn't exact: everything that correcting it takes."""
+
+    request: UUID
+    wallet: UUID
+    deployment: UUID
+    card_version: UUID
+    multiplier_bp: int
+    charge: int
+
+
+def estimates_since(moment: datetime, *, after: UUID | None = None, limit: int = 100) -> list[Estimate]:
+    """Return the estimates of requests made since `moment`, oldest first, at most `limit`; `after` pages by request.
+
+    Walks a partial index from `moment` on, so it costs no more as records pile up.
+    """
+    first = first_at(moment)
+    found = UsageRecord.objects.latest_revisions().filter(exact=False, day__gte=day_of(first), request__gte=first)
+    if after is not None:
+        found = found.filter(day__gte=day_of(after), request__gt=after)
+    columns = ("request", "wallet", "deployment", "card_version", "multiplier_bp", "charge")
+    return [Estimate(*row) for row in found.order_by("day", "request").values_list(*columns)[:limit]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
-"""Credit in and out of wallets other than by requests: grants, voids, expiry, adjustments.
+"""Credit in and out of wallets other than by requests: grants, voids, adjustments.
 
-Each service takes the wallet's lock first, moves credit by transfers only, and keeps three sums equal: the wallet's
-`posted`, the sum of its transfers, and what its grants have left minus its overdraft.
+Each service takes the wallet's lock first and lets what has ended by the database's clock expire, as every operation of
+the writer does. Then it moves credit by transfers only, and keeps three sums equal: the wallet's `posted`, the sum of
+its transfers, and what its grants have left minus its overdraft.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from uuid import UUID
 
 from django.db import transaction
 from django.db.models import F, Q, Sum
-from django.utils import timezone
 
+from billing import clock
 from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, Wallet
-from billing.services.burndown import burn_order, is_live, kept_for_holds
+from billing.services.burndown import burn_order, is_live
 from billing.services.errors import InsufficientCreditError, KeyReusedError
 from billing.services.wallets import account_of, lock, operator_account
+from billing.writer.apply import apply_now
+from billing.writer.expiry import kept_for_holds
+from billing.writer.operations import Roll
 
 Kind = CreditGrant.Kind
 Code = LedgerTransfer.Code
@@ -49,7 +53,7 @@ def grant(
 
     What the wallet is overdrawn by is repaid from the new grant at once.
     """
-    wallet = lock(wallet_id)
+    wallet = _lock_and_roll(wallet_id)
     before = _transfer_of(key)
     if before is not None:
         made = before.grant
@@ -62,10 +66,12 @@ def grant(
         if made is None or not same:
             raise KeyReusedError(key)
         return made
-    if expires_at is not None and expires_at <= timezone.now():
+    now = clock.now()
+    if expires_at is not None and expires_at <= now:
         raise ValueError("expires_at: must be in the future")
     made = CreditGrant(
         wallet=wallet,
+        effective_at=now,
         kind=kind,
         amount=amount,
         remaining=amount,
@@ -85,20 +91,24 @@ def void(*, grant_id: UUID, key: str, actor: str, reason: str) -> int:
 
     What open holds may still need of it stays until they are closed, and then goes to breakage as if it had expired.
     """
-    wallet = lock(CreditGrant.objects.values_list("wallet_id", flat=True).get(pk=grant_id))
+    wallet = _lock_and_roll(CreditGrant.objects.values_list("wallet_id", flat=True).get(pk=grant_id))
     before = _transfer_of(key)
     if before is not None:
         if before.code != Code.VOID or before.grant_id != grant_id:
             raise KeyReusedError(key)
         return before.amount
-    now = timezone.now()
+    now = clock.now()
     ended = CreditGrant.objects.get(pk=grant_id)
     if not is_live(ended, now):
         return 0
-    holds = _open_holds(wallet)
+    holds = list(Hold.objects.filter(wallet=wallet).values_list("reserved_at", "amount"))
     # Every open hold was made before this, whatever the clocks say: the grant must have been live for each.
     end = max([now, *(reserved_at + timedelta(microseconds=1) for reserved_at, _ in holds)])
-    taken = ended.remaining - kept_for_holds([ended], holds, until=end)[ended.pk]
+    earlier = [one for one in _with_credit(wallet) if one.expires_at is not None and one.expires_at <= now]
+    kept = kept_for_holds(
+        [*((one.pk, one.expires_at, one.remaining) for one in earlier), (ended.pk, end, ended.remaining)], holds
+    )
+    taken = ended.remaining - kept[ended.pk]
     is_over = taken == ended.remaining
     CreditGrant.objects.filter(pk=grant_id).update(
         remaining=F("remaining") - taken, expires_at=end, voided_at=now if is_over else None
@@ -114,39 +124,8 @@ def void(*, grant_id: UUID, key: str, actor: str, reason: str) -> int:
             actor=actor,
             reason=reason,
         )
-    _close_change(wallet, posted=-taken, now=now)
+    _close_change(wallet, posted=-taken)
     return taken
-
-
-@transaction.atomic
-def roll(wallet_id: UUID, now: datetime | None = None) -> int:
-    """Post what has expired by `now` to breakage, and return that sum in µcr.
-
-    What open holds made before the expiry may still need is kept for them; while anything is kept,
-    `next_grant_change_at` stays in the past, so that each reserve is preceded by one more roll: no new hold ever
-    stands on expired credit.
-    """
-    wallet = lock(wallet_id)
-    now = now or timezone.now()
-    expired = list(CreditGrant.objects.filter(wallet=wallet, expires_at__lte=now, expired_at=None, voided_at=None))
-    kept = kept_for_holds(expired, _open_holds(wallet)) if expired else {}
-    lost = 0
-    account, breakage = account_of(wallet), operator_account(LedgerAccount.Kind.BREAKAGE)
-    for one in expired:
-        part = one.remaining - kept[one.pk]
-        if part:
-            LedgerTransfer.objects.create(
-                debit=account,
-                credit=breakage,
-                amount=part,
-                code=Code.EXPIRY,
-                grant=one,
-                effective_at=one.expires_at or now,
-            )
-        CreditGrant.objects.filter(pk=one.pk).update(remaining=kept[one.pk], expired_at=None if kept[one.pk] else now)
-        lost += part
-    _close_change(wallet, posted=-lost, now=now)
-    return lost
 
 
 @transaction.atomic
@@ -159,7 +138,7 @@ def adjust(*, wallet_id: UUID, amount: int, key: str, actor: str, reason: str) -
         raise ValueError("reason: an adjustment needs one")
     if not amount:
         raise ValueError("amount: must not be zero")
-    wallet = lock(wallet_id)
+    wallet = _lock_and_roll(wallet_id)
     before = LedgerTransfer.objects.filter(Q(key=key) | Q(key__startswith=f"{key}:"), code=Code.ADJUSTMENT)
     other_account = operator_account(LedgerAccount.Kind.ADJUSTMENT)
     account = account_of(wallet)
@@ -169,11 +148,18 @@ def adjust(*, wallet_id: UUID, amount: int, key: str, actor: str, reason: str) -
         if inflow - outflow != amount:
             raise KeyReusedError(key)
         return
+    now = clock.now()
     if amount > 0:
-        made = CreditGrant(wallet=wallet, kind=Kind.PROMOTIONAL, amount=amount, remaining=amount, source="adjustment")
+        made = CreditGrant(
+            wallet=wallet,
+            effective_at=now,
+            kind=Kind.PROMOTIONAL,
+            amount=amount,
+            remaining=amount,
+            source="adjustment",
+        )
         _fill(wallet, made, debit=other_account, code=Code.ADJUSTMENT, key=key, actor=actor, reason=reason)
         return
-    now = timezone.now()
     live = [one for one in _with_credit(wallet) if is_live(one, now)]
     available = min(wallet.posted - wallet.held, sum(one.remaining for one in live))
     if available < -amount:
@@ -196,7 +182,14 @@ def adjust(*, wallet_id: UUID, amount: int, key: str, actor: str, reason: str) -
             actor=actor,
             reason=reason,
         )
-    _close_change(wallet, posted=amount, now=now)
+    _close_change(wallet, posted=amount)
+
+
+def _lock_and_roll(wallet_id: UUID) -> Wallet:
+    """Take the wallet's lock, let what has ended expire, and return the wallet as it is then."""
+    lock(wallet_id)
+    apply_now([Roll(wallet_id)])
+    return Wallet.objects.get(pk=wallet_id)
 
 
 def _fill(
@@ -224,11 +217,11 @@ def _fill(
         repay = Code.OVERDRAFT_REPAID
         LedgerTransfer.objects.create(debit=account, credit=through, amount=repaid, code=repay, order=0, grant=made)
         LedgerTransfer.objects.create(debit=through, credit=account, amount=repaid, code=repay, order=1)
-    _close_change(wallet, posted=made.amount, now=timezone.now())
+    _close_change(wallet, posted=made.amount)
     return made
 
 
-def _close_change(wallet: Wallet, *, posted: int, now: datetime) -> None:
+def _close_change(wallet: Wallet, *, posted: int) -> None:
     """Write the wallet's new sums, and when its grants change next by themselves."""
     ends = (
         CreditGrant.objects.filter(wallet=wallet, remaining__gt=0, expires_at__isnull=False)
@@ -240,10 +233,6 @@ def _close_change(wallet: Wallet, *, posted: int, now: datetime) -> None:
 
 def _with_credit(wallet: Wallet) -> Iterable[CreditGrant]:
     return CreditGrant.objects.filter(wallet=wallet, remaining__gt=0)
-
-
-def _open_holds(wallet: Wallet) -> list[tuple[datetime, int]]:
-    return list(Hold.objects.filter(wallet=wallet).values_list("reserved_at", "amount"))
 
 
 def _transfer_of(key: str) -> LedgerTransfer | None:

@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import F, Q
-from django.db.models.functions import Now
 
-from billing.models import Hold, Wallet
+from billing import clock
+from billing.models import Hold
+from billing.services.wallets import lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def take_expired(limit: int = 100) -> list[OrphanedHold]:
     settled or released. Several callers may work at once: closing is decided by the writer. At most `limit` are
     returned.
     """
-    expired = Q(state=Hold.State.HELD, lease_until__lt=Now())
+    expired = Q(state=Hold.State.HELD, lease_until__lt=clock.now())
     due = list(
         Hold.objects.filter(expired | Q(state=Hold.State.ORPHANED))
         .order_by("lease_until", "id")
@@ -69,25 +69,17 @@ def end_leases_of_earlier_owners(current_owner: UUID) -> int:
 
     Only for who has taken an embedded home's lock: it proves that the earlier owners are gone.
     """
-    others = Hold.objects.filter(state=Hold.State.HELD, lease_until__gt=Now()).exclude(owner=current_owner)
+    others = Hold.objects.filter(state=Hold.State.HELD, lease_until__gt=clock.now()).exclude(owner=current_owner)
     return others.update(lease_until=F("reserved_at"))
 
 
 def _orphan(wallet: UUID, identifiers: list[UUID]) -> None:
     """Under the wallet's lock read the leases again, and mark those that are over."""
     with transaction.atomic():
-        Wallet.objects.filter(pk=wallet).update(version=F("version") + 1)
-        still = Hold.objects.filter(pk__in=identifiers, state=Hold.State.HELD, lease_until__lt=_clock())
-        still.update(state=Hold.State.ORPHANED, orphaned_at=_clock())
-
-
-def _clock() -> Any:
-    """The database's clock as it is now: on PostgreSQL NOW() stands still since before the lock was waited for."""
-    from django.db.models import DateTimeField, Func
-
-    if connection.vendor == "postgresql":
-        return Func(function="clock_timestamp", output_field=DateTimeField())
-    return Now()
+        lock(wallet)
+        now = clock.now()
+        still = Hold.objects.filter(pk__in=identifiers, state=Hold.State.HELD, lease_until__lt=now)
+        still.update(state=Hold.State.ORPHANED, orphaned_at=now)
 
 
 def _as_orphan(hold: Hold) -> OrphanedHold:

@@ -171,6 +171,7 @@ def grant_month(subscription_id: UUID, now: datetime) -> CreditGrant | None:
     if one.version.monthly_credits:
         key = f"month:{tenant_id}:{period.start.isoformat()}"
         made = _grant(wallet, one.version.monthly_credits, period, key=key, reason=f"{one.version}, a month")
+    _apply_overdraft(wallet, one.version)
     Subscription.objects.filter(pk=one.pk).update(granted_until=period.end)
     return made
 
@@ -205,9 +206,13 @@ def _succeed(present: Subscription, version: PlanVersion, wallet: Wallet, now: d
 
 
 def _apply_overdraft(wallet: Wallet, version: PlanVersion) -> None:
-    """Let the wallet go as far below zero as the plan says."""
+    """Let the wallet go as far below zero as the plan says, or as it has gone, or been promised to go, already.
+
+    Nothing is clawed back: what is overdrawn or held on an earlier limit stands until the next month's credit comes.
+    """
     allowed = version.overdraft_limit if version.overage == PlanVersion.Overage.OVERDRAFT else 0
-    Wallet.objects.filter(pk=wallet.pk).update(overdraft_limit=allowed)
+    sums = Wallet.objects.get(pk=wallet.pk)
+    Wallet.objects.filter(pk=wallet.pk).update(overdraft_limit=max(allowed, sums.held - sums.posted))
 
 
 def _microseconds(period: Period) -> int:

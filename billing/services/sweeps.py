@@ -11,8 +11,11 @@ from uuid import UUID
 from django.db import connection
 from django.db.models import Q
 
+from billing import clock
 from billing.models import Subscription, Wallet
-from billing.services import credits, plans
+from billing.services import plans
+from billing.writer.apply import apply_now
+from billing.writer.operations import Roll, Rolled
 
 _REST_S = 0.002
 T = TypeVar("T")
@@ -31,14 +34,20 @@ def grant_monthly(now: datetime, limit: int = 20) -> int:
     return len(ids)
 
 
-def expire_grants(now: datetime, limit: int = 20) -> int:
+def expire_grants(limit: int = 20) -> int:
     """Post the expired credit of at most `limit` wallets to breakage, and return the µcr that expired.
 
     Wallets without holds come first, since theirs is done for good; the others keep what their holds may need.
     Failures are raised together, after the others were done.
     """
-    due = Wallet.objects.filter(next_grant_change_at__lte=now).order_by("held", "next_grant_change_at")
-    return sum(_each(list(due.values_list("pk", flat=True)[:limit]), lambda wallet: credits.roll(wallet, now)))
+    due = Wallet.objects.filter(next_grant_change_at__lte=clock.now()).order_by("held", "next_grant_change_at")
+    return sum(_each(list(due.values_list("pk", flat=True)[:limit]), _roll))
+
+
+def _roll(wallet: UUID) -> int:
+    [answer] = apply_now([Roll(wallet)])
+    assert isinstance(answer, Rolled), answer
+    return answer.expired
 
 
 def _each(ids: list[UUID], action: Callable[[UUID], T]) -> list[T]:

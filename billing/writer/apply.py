@@ -2,67 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 from uuid import UUID
 
 from django.db import connection, transaction
 
-from billing.writer.decide import PutAside, decide
-from billing.writer.operations import Answer, Operation
+from billing.writer.decide import decide
+from billing.writer.operations import Answer, Operation, requests_of
 from billing.writer.postgresql import statements as postgresql
 from billing.writer.queue import LARGEST_FLUSH
-from billing.writer.rows import closed_before
 from billing.writer.sqlite import statements as sqlite
-from billing.writer.state import Demand, groups_of_distinct, requests_of
+from billing.writer.view import Demand, Rest, View
 
 
 def apply_now(operations: Sequence[Operation]) -> list[Answer]:
-    """Apply the operations in order, all or none, and return an answer to each.
+    """Apply the operations in order, all or none, and return an answer to each; waits for what others have locked.
 
     Raises ValueError for an operation that can never be applied; then nothing was.
     """
-    from billing.services import credits
-
     with transaction.atomic():
         answers: list[Answer] = []
         for group in groups_of_distinct(operations, LARGEST_FLUSH):
-            found = _apply(group, ())
-            aside = {answer.wallet for answer in found if isinstance(answer, PutAside)}
-            for wallet in sorted(aside):
-                credits.roll(wallet)
-            if aside:
-                again = [op for op, answer in zip(group, found, strict=True) if isinstance(answer, PutAside)]
-                later = iter(_apply(again, {request for op in again for request in requests_of(op)}))
-                found = [next(later) if isinstance(answer, PutAside) else answer for answer in found]
-            answers += [answer for answer in found if not isinstance(answer, PutAside)]
+            found = _on_postgresql(group) if connection.vendor == "postgresql" else _on_sqlite(group)
+            answers += cast("list[Answer]", found)  # who waits for locks finds nothing locked
         return answers
 
 
-def _apply(group: Sequence[Operation], rolled: Collection[UUID]) -> list[Answer | PutAside]:
-    return _on_postgresql(group, rolled) if connection.vendor == "postgresql" else _on_sqlite(group, rolled)
+def groups_of_distinct(operations: Iterable[Operation], limit: int) -> Iterable[list[Operation]]:
+    """Split into runs, in order, in which no request comes twice and none is longer than `limit`."""
+    group: list[Operation] = []
+    seen: set[UUID] = set()
+    for operation in operations:
+        identifiers = requests_of(operation)
+        if len(group) == limit or not seen.isdisjoint(identifiers):
+            yield group
+            group, seen = [], set()
+        group.append(operation)
+        seen.update(identifiers)
+    if group:
+        yield group
 
 
-def _on_postgresql(group: Sequence[Operation], rolled: Collection[UUID]) -> list[Answer | PutAside]:
+def _on_postgresql(group: Sequence[Operation]) -> Sequence[object]:
     with connection.cursor() as cursor:
 
         def run(query: postgresql.Query) -> list[tuple[Any, ...]]:
-            cursor.execute(postgresql.STATEMENTS[query[0]], query[1])
+            cursor.execute(postgresql.sql_of(query), query[1])
             return cursor.fetchall() if cursor.description else []
 
-        queries = postgresql.reads(Demand.of(group))
-        view = postgresql.view(queries, [run(query) for query in queries])
-        closed = closed_before(group, view)
-        if closed:
-            view.charges = dict(run(postgresql.charges_of(closed)))
-        answers, changes = decide(group, view, rolled)
-        for query in postgresql.writes(changes):
+        demand = Demand.of(group)
+        queries = postgresql.reads(demand, waits=True)
+        view: View = postgresql.view(queries, [run(query) for query in queries])
+        rest = Rest.of(group, demand, view)
+        queries = postgresql.reads_of_rest(rest)
+        postgresql.complete(view, rest, queries, [run(query) for query in queries])
+        view.locked = frozenset()
+        answers, changes = decide(group, view)
+        for query in postgresql.encoded(changes):
             run(query)
     return answers
 
 
-def _on_sqlite(group: Sequence[Operation], rolled: Collection[UUID]) -> list[Answer | PutAside]:
+def _on_sqlite(group: Sequence[Operation]) -> Sequence[object]:
     raw = connection.connection  # inside atomic(), so it is connected
-    answers, changes = decide(group, sqlite.read(raw, group), rolled)
+    answers, changes = decide(group, sqlite.read(raw, group))
     sqlite.write(raw, changes)
     return answers

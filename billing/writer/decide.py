@@ -6,28 +6,31 @@ operations gives the same answers and the same rows as one transaction per opera
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterator, Sequence
 from uuid import UUID
 
+from billing.writer.changes import Burn, Changes, Closing, counted
+from billing.writer.expiry import burnable, expire, note_next_changes
 from billing.writer.operations import (
     Answer,
     Extend,
     Held,
+    Locked,
     Operation,
     Refused,
     Release,
     Renew,
     Renewed,
     Reserve,
+    Roll,
+    Rolled,
     Settle,
     Settled,
     Stale,
     TrueUp,
 )
-from billing.writer.state import HELD, Burn, Changes, Closing, HoldRow, View, WalletRow, counted
 from billing.writer.trueup import true_up
+from billing.writer.view import HELD, HoldRow, View, WalletRow
 
 HOLD_FACTS = {"endpoint": 40, "task": 40, "end_user": 64, "route": None, "streamed": None}
 """The keys of a Reserve's `facts`: columns of the usage record that are known before it runs with their longest texts,
@@ -36,42 +39,39 @@ FACTS = frozenset({"waived", "finish", "ttft_ms", "duration_ms"})
 """The keys of a Settle's and a Release's `facts`: columns of the usage record that only its end tells."""
 
 
-@dataclass(frozen=True, slots=True)
-class PutAside:
-    """The wallet's grants changed by time since they were last rolled: roll it, then ask for the credit again."""
-
-    wallet: UUID
-
-
-def decide(
-    operations: Sequence[Operation], view: View, rolled: Collection[UUID] = ()
-) -> tuple[list[Answer | PutAside], Changes]:
+def decide(operations: Sequence[Operation], view: View) -> tuple[list[Answer | Locked], Changes]:
     """Return one answer per operation, and everything to be written.
 
-    `view` is moved along and must not be used again. Reserves and extends in `rolled` (request ids) have had their
-    wallet rolled and aren't put aside a second time. Raises ValueError for an operation that can never be applied,
+    `view` is moved along and must not be used again. Raises ValueError for an operation that can never be applied,
     naming it; the caller then applies the others without it.
     """
     changes = Changes(now=view.now)
-    answers: list[Answer | PutAside] = []
-    for operation in operations:
-        match operation:
-            case Reserve():
-                answers.append(_reserve(operation, view, changes, operation.request in rolled))
-            case Extend():
-                answers.append(_extend(operation, view, changes, operation.request in rolled))
-            case Renew():
-                answers.append(_renew(operation, view, changes))
-            case Settle():
-                answers.append(_settle(operation, view, changes))
-            case Release():
-                answers.append(_release(operation, view, changes))
-            case TrueUp():
-                answers.append(true_up(operation, view, changes))
+    answers = [Locked() if view.is_locked(operation) else _answer(operation, view, changes) for operation in operations]
+    note_next_changes(view, changes)
     return answers, changes
 
 
-def _reserve(op: Reserve, view: View, changes: Changes, is_rolled: bool) -> Answer | PutAside:
+def _answer(operation: Operation, view: View, changes: Changes) -> Answer:  # noqa: PLR0911 - one rule each
+    match operation:
+        case Reserve():
+            return _reserve(operation, view, changes)
+        case Extend():
+            return _extend(operation, view, changes)
+        case Renew():
+            return _renew(operation, view, changes)
+        case Settle():
+            return _settle(operation, view, changes)
+        case Release():
+            return _release(operation, view, changes)
+        case TrueUp():
+            expire(view.wallet(operation.wallet), view, changes)
+            return true_up(operation, view, changes)
+        case Roll():
+            wallet = view.wallet(operation.wallet)
+            return Rolled(expire(wallet, view, changes), wallet.posted, wallet.held)
+
+
+def _reserve(op: Reserve, view: View, changes: Changes) -> Answer:
     if op.amount < 0 or op.least < 0:
         raise ValueError(f"reserve {op.request}: a negative amount")
     for name, value in op.facts.items():  # checked here, since the usage record would be refused only when all has run
@@ -85,18 +85,17 @@ def _reserve(op: Reserve, view: View, changes: Changes, is_rolled: bool) -> Answ
         return Held(hold.amount, wallet.available)
     if not wallet.is_open:
         return Refused("wallet_frozen", 0)
-    if not is_rolled and _has_expired_for(view.now, wallet, view):
-        return PutAside(wallet.id)
+    expire(wallet, view, changes)
     amount = min(op.amount, wallet.available)
     if amount < op.least:  # so also when the wallet is overdrawn: `least` is never below zero
         return Refused("wallet", wallet.available)
     changes.move(wallet, held=amount)
     changes.reserved.append((op, amount))
-    view.holds[op.request] = HoldRow(op.request, op.wallet, HELD, amount, op.owner, view.now, is_new=True)
+    view.open_hold(HoldRow(op.request, op.wallet, HELD, amount, op.owner, view.now))
     return Held(amount, wallet.available)
 
 
-def _extend(op: Extend, view: View, changes: Changes, is_rolled: bool) -> Answer | PutAside:
+def _extend(op: Extend, view: View, changes: Changes) -> Answer:
     if op.amount < 0 or op.least < 0:
         raise ValueError(f"extend {op.request}: a negative amount")
     wallet = view.wallet(op.wallet)
@@ -104,21 +103,15 @@ def _extend(op: Extend, view: View, changes: Changes, is_rolled: bool) -> Answer
     if hold is None or hold.state != HELD:
         return Stale()
     _check_wallet(op.request, hold, op.wallet)
-    if not is_rolled and _has_expired_for(hold.reserved_at, wallet, view):
-        return PutAside(wallet.id)
-    amount = max(min(op.amount, hold.amount + wallet.available), hold.amount)
+    expire(wallet, view, changes)
+    room = wallet.available if wallet.is_open else 0
+    amount = max(min(op.amount, hold.amount + room), hold.amount)
     if amount < op.least:
-        return Refused("wallet", wallet.available)
+        return Refused("wallet" if wallet.is_open else "wallet_frozen", room)
     if amount > hold.amount:
         changes.move(wallet, held=amount - hold.amount)
         hold.amount = changes.amounts[op.request] = amount
     return Held(amount, wallet.available)
-
-
-def _has_expired_for(reserved_at: datetime, wallet: WalletRow, view: View) -> bool:
-    """True when credit that a hold of this moment may not stand on is perhaps still in the wallet's sums."""
-    change = wallet.next_grant_change_at
-    return change is not None and change <= view.now and change <= reserved_at
 
 
 def _renew(op: Renew, view: View, changes: Changes) -> Answer:
@@ -128,7 +121,7 @@ def _renew(op: Renew, view: View, changes: Changes) -> Answer:
         if hold is not None and hold.state == HELD and hold.owner == op.owner:
             changes.renewed[request] = counted(request, checkpoint)
             renewed.add(request)
-    return Renewed(frozenset(renewed))
+    return Renewed(frozenset(renewed), view.locked & op.checkpoints.keys())
 
 
 def _settle(op: Settle, view: View, changes: Changes) -> Answer:
@@ -161,19 +154,15 @@ def _close(closing: Closing, hold: HoldRow, wallet: WalletRow, view: View, chang
     changes.burns += _burn(op.request, charge, hold, view, changes)
     changes.move(wallet, posted=-charge, held=-hold.amount)
     changes.closed.append(closing)
-    del view.holds[op.request]
+    view.close_hold(hold)
     view.charges[op.request] = charge
+    expire(wallet, view, changes)
 
 
 def _burn(request: UUID, charge: int, hold: HoldRow, view: View, changes: Changes) -> Iterator[Burn]:
-    """Yield the transfers of a charge: grants that were live when the hold was made, in burn-down order; then, for a
-    charge above its hold, grants that came since; the rest is overdraft.
-    """
+    """Yield the transfers of a charge: from the grants that the hold may burn; the rest is overdraft."""
     left, order = charge, 0
-    grants = view.grants.get(hold.wallet, [])
-    eligible = [grant for grant in grants if grant.is_live_at(hold.reserved_at)]
-    since = [grant for grant in grants if grant.effective_at > hold.reserved_at and grant.is_live_at(view.now)]
-    for grant in eligible + since:
+    for grant in burnable(hold, view):
         part = min(left, grant.remaining)
         if part:
             changes.take(grant, part)

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
-from uuid import UUID
 
-from billing.writer.decide import PutAside
-from billing.writer.operations import Answer, Operation
+from billing.writer.operations import Answer, Locked, Operation
 
 
 class Driver(Protocol):
     """Applies flushes, one at a time, on a connection of its own.
 
     `rest` is how many seconds the lock stays free after a commit when more is waiting. `patience` is the age in
-    seconds of the oldest waiting operation from which reserves are refused; `reserve_wait` is how long one reserve
-    waits for its answer.
+    seconds of the oldest operation that could be applied from which reserves are refused; `reserve_wait` is how long
+    one reserve waits for its answer. Both grow with the time that the database takes.
     """
 
-    rest: float
-    patience: float
-    reserve_wait: float
+    @property
+    def rest(self) -> float: ...
 
-    async def flush(self, operations: Sequence[Operation], rolled: Collection[UUID]) -> list[Answer | PutAside]:
-        """Apply all of the operations in one transaction and return an answer to each, after the commit.
+    @property
+    def patience(self) -> float: ...
 
-        Raises ConflictError (nothing applied, try again), LostError (outcome unknown, ask again by the same flush), or
-        whatever made the flush impossible (nothing applied).
+    @property
+    def reserve_wait(self) -> float: ...
+
+    async def flush(self, operations: Sequence[Operation], *, waits: bool = False) -> list[Answer | Locked]:
+        """Apply the operations in one transaction and return an answer to each, after the commit.
+
+        An operation whose wallet or hold somebody else has locked is answered Locked, and nothing of it was done; one
+        that `waits` takes its turn in the queue for the lock instead, for a moment. Raises ConflictError (nothing
+        applied, try again), LostError (outcome unknown, ask again by the same operations), or whatever made the flush
+        impossible (nothing applied).
         """
         ...
 

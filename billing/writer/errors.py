@@ -19,5 +19,9 @@ class ConflictError(Exception):
     """Another transaction was in the way; nothing was applied and the same flush may be sent again."""
 
 
+class BusyError(ConflictError):
+    """Somebody else has the whole database to themselves: a smaller flush would fare no better."""
+
+
 class LostError(Exception):
     """The connection went away before the answer: whether the flush was applied is unknown until asked by id."""

@@ -8,10 +8,13 @@ same, and Stale otherwise; so does a second TrueUp.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
+
+LEASE_SECONDS = 30
+"""How long a hold is its owner's alone after it was made or renewed, by the database's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,10 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """Raise the hold to min(`amount`, held + what the wallet leaves) if that is at least `least`. Both are absolute."""
+    """Raise the hold to min(`amount`, held + what the wallet leaves) if that is at least `least`. Both are absolute.
+
+    What ended since the hold was made is not among what the wallet leaves, and a frozen wallet leaves nothing.
+    """
 
     request: UUID
     wallet: UUID
@@ -98,7 +104,17 @@ class TrueUp:
     finish: str = ""
 
 
-Operation = Reserve | Extend | Renew | Settle | Release | TrueUp
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """Post what the wallet's grants lost by time to breakage; what open holds made before may need stays.
+
+    Every other operation that decides over credit does the same first: this is for wallets that nobody asks for.
+    """
+
+    wallet: UUID
+
+
+Operation = Reserve | Extend | Renew | Settle | Release | TrueUp | Roll
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +127,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Reserve or Extend was refused: `limit` names what was short (``wallet``), `available` what it had left."""
+    """Reserve or Extend was refused: `limit` says why (``wallet`` is short, ``wallet_frozen``), `available` what it had
+    left.
+    """
 
     limit: str
     available: int
@@ -119,9 +137,13 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The holds whose leases were renewed; one that isn't here is no longer ours and must be cancelled."""
+    """The holds whose leases were renewed; one that is in neither set is no longer ours and must be cancelled.
+
+    Those in `busy` are locked by somebody else just now: their leases are as before, ask again.
+    """
 
     holds: frozenset[UUID]
+    busy: frozenset[UUID] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,4 +166,25 @@ class Stale:
     """
 
 
-Answer = Held | Refused | Renewed | Settled | Stale
+@dataclass(frozen=True, slots=True)
+class Rolled:
+    """`expired` µcr went to breakage; `posted` and `held` are the wallet's after it."""
+
+    expired: int
+    posted: int
+    held: int
+
+
+Answer = Held | Refused | Renewed | Settled | Stale | Rolled
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """What a driver tells the queue of an operation whose wallet or hold somebody else has locked: nothing is done."""
+
+
+def requests_of(operation: Operation) -> Iterable[UUID]:
+    """The requests that an operation touches."""
+    if isinstance(operation, Renew):
+        return operation.checkpoints.keys()
+    return () if isinstance(operation, Roll) else (operation.request,)

@@ -8,15 +8,20 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from billing.writer.decide import PutAside
 from billing.writer.driver import Driver
-from billing.writer.errors import ConflictError, LostError, WriterBusyError, WriterClosedError, WriterError
-from billing.writer.operations import Answer, Extend, Held, Operation, Release, Renew, Reserve
-from billing.writer.state import requests_of
+from billing.writer.errors import (
+    BusyError,
+    ConflictError,
+    LostError,
+    WriterBusyError,
+    WriterClosedError,
+    WriterError,
+)
+from billing.writer.locks import LockedWallets
+from billing.writer.operations import Answer, Extend, Held, Locked, Operation, Release, Renew, Reserve
 
 LARGEST_FLUSH = 256
 LONGEST_QUEUE = 2048
@@ -40,42 +45,53 @@ class Entry:
     operation: Operation
     future: asyncio.Future[Answer]
     queued_at: float = field(default_factory=time.monotonic)
-    is_rolled: bool = False
-
-    def answer(self, answer: Answer) -> None:
-        if not self.future.done():
-            self.future.set_result(answer)
+    skips: int = 0  # how often its lock was somebody else's
+    is_unsure: bool = False  # it was sent, and the outcome is not known
 
     def fail(self, error: Exception) -> None:
         if not self.future.done():
             self.future.set_exception(error)
 
     @property
+    def wallet(self) -> UUID | None:
+        return None if isinstance(self.operation, Renew) else self.operation.wallet
+
+    @property
+    def request(self) -> UUID | None:
+        """The request whose operations keep their order; None for what is about no single request."""
+        return getattr(self.operation, "request", None)
+
+    @property
+    def age(self) -> float:
+        return time.monotonic() - self.queued_at
+
+    @property
     def is_pointless(self) -> bool:
         """True when nobody waits any more for what has not been started and need not be."""
+        if self.is_unsure and isinstance(self.operation, Reserve):
+            return self.is_forgotten
         return self.future.cancelled() and isinstance(self.operation, Reserve | Extend | Renew)
 
     @property
     def is_forgotten(self) -> bool:
         """True for a reserve that nobody waits for and that must not be asked again."""
-        is_old = time.monotonic() - self.queued_at > FORGET_SECONDS
-        return is_old and self.future.done() and isinstance(self.operation, Reserve)
+        return self.age > FORGET_SECONDS and self.future.done() and isinstance(self.operation, Reserve)
 
 
 class Writer:
     """Applies operations in groups over one connection, in the order they came. Belongs to one event loop.
 
     One flush is in flight at a time; a request is at most once in a flush. There is no timer: the commit in flight is
-    the clock.
+    the clock. Operations whose wallet somebody else has locked wait beside the queue, and hold up no others.
     """
 
-    def __init__(self, driver: Driver, roll: Callable[[UUID], None]) -> None:
+    def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._roll = roll
         self._queue: deque[Entry] = deque()
+        self._locked = LockedWallets()
         self._in_flight: list[Entry] = []
         self._task: asyncio.Task[None] | None = None
-        self._rolling: dict[UUID, asyncio.Task[None]] = {}
+        self._arrived = asyncio.Event()
         self._is_closing = False
         self._give_up_at: float | None = None
         self.flushes = 0
@@ -83,10 +99,12 @@ class Writer:
 
     @property
     def oldest_age(self) -> float:
-        """Seconds for which the oldest operation without an answer has waited; 0 when none does."""
-        entries = (self._in_flight[:1], self._queue and [self._queue[0]])
-        since = [entry.queued_at for part in entries if part for entry in part]
-        return time.monotonic() - min(since) if since else 0.0
+        """Seconds for which the oldest operation without an answer has waited; 0 when none does.
+
+        What waits for somebody else's lock doesn't count: the writer is not behind for that.
+        """
+        first = (next((entry for entry in part if not entry.skips), None) for part in (self._in_flight, self._queue))
+        return max((entry.age for entry in first if entry is not None), default=0.0)
 
     @property
     def is_behind(self) -> bool:
@@ -98,8 +116,8 @@ class Writer:
 
         Raises WriterBusyError when the writer is behind (reserves only, at once or after `reserve_wait`) or its
         wallet stays locked, WriterClosedError after `close`, WriterError when the operation can't be applied. A
-        caller that is cancelled leaves the operation to its fate, except that a reserve which then turns out to hold
-        is released.
+        caller that is cancelled leaves the operation to its fate, except that a reserve which holds, or turns out to
+        hold, is released.
         """
         if self._is_closing:
             raise WriterClosedError("the writer is closed")
@@ -108,11 +126,16 @@ class Writer:
         entry = self._enter(operation)
         if not isinstance(operation, Reserve):
             return await entry.future
+        wait = self._driver.reserve_wait
         try:
-            async with asyncio.timeout(self._driver.reserve_wait):
+            async with asyncio.timeout(wait):
                 return await entry.future
         except TimeoutError:
-            raise WriterBusyError(f"no answer in {self._driver.reserve_wait} s") from None
+            self._abandon(entry)
+            raise WriterBusyError(f"no answer in {wait} s") from None
+        except asyncio.CancelledError:
+            self._abandon(entry)
+            raise
 
     async def close(self) -> None:
         """Apply what waits, for at most 5 s, and close the connection; whatever is left gets a WriterError."""
@@ -120,61 +143,76 @@ class Writer:
             return
         self._is_closing = True
         self._give_up_at = time.monotonic() + CLOSE_SECONDS
-        for task in self._rolling.values():
-            task.cancel()
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=CLOSE_SECONDS)
             if not self._task.done():
                 self._task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await self._task
-        for entry in (*self._in_flight, *self._queue):
+        for entry in (*self._in_flight, *self._locked.entries, *self._queue):
             entry.fail(WriterClosedError("the writer was closed; whether this was applied is unknown"))
         self._queue.clear()
+        self._locked.clear()
         await self._driver.close()
 
     def _enter(self, operation: Operation) -> Entry:
         entry = Entry(operation, asyncio.get_running_loop().create_future())
         self._queue.append(entry)
-        self._wake()
-        return entry
-
-    def _wake(self) -> None:
+        self._arrived.set()
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
+        return entry
 
     async def _run(self) -> None:
-        while batch := self._next_batch():
-            self._in_flight = batch
-            await self._apply(batch, tries=CONFLICT_TRIES)
-            self._in_flight = []
-            if self._queue and self._driver.rest:
-                await asyncio.sleep(self._driver.rest)
+        while self._queue or self._locked:
+            self._arrived.clear()
+            turn = deque(self._locked.take_turn())
+            has_turn = bool(turn)
+            self._queue.extendleft(reversed(self._locked.take_due()))
+            batch = self._next_batch(turn if has_turn else self._queue)
+            self._queue.extendleft(reversed(turn))
+            if batch:
+                self._in_flight = batch
+                await self._apply(batch, tries=CONFLICT_TRIES, waits=has_turn)
+                self._in_flight = []
+                if self._queue and self._driver.rest:
+                    await asyncio.sleep(self._driver.rest)
+            elif self._locked:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(max(self._locked.due_at - time.monotonic(), 0)):
+                        await self._arrived.wait()
 
-    def _next_batch(self) -> list[Entry]:
-        """Take up to 256 entries in order; one whose request is already among those before it stays, in its place."""
+    def _next_batch(self, source: deque[Entry]) -> list[Entry]:
+        """Take up to 256 entries in order; one whose request is already among those before it stays, in its place.
+
+        One whose wallet is locked goes to wait for it.
+        """
         batch: list[Entry] = []
         stays: list[Entry] = []
         seen: set[UUID] = set()
-        while self._queue and len(batch) < LARGEST_FLUSH:
-            entry = self._queue.popleft()
-            if entry.is_pointless:
+        while source and len(batch) < LARGEST_FLUSH:
+            entry = source.popleft()
+            if entry.is_pointless or self._locked.keeps(entry):
                 continue
-            requests = requests_of(entry.operation)
-            (batch if seen.isdisjoint(requests) else stays).append(entry)
-            seen.update(requests)
-        self._queue.extendleft(reversed(stays))
+            request = entry.request
+            (stays if request in seen else batch).append(entry)
+            if request is not None:
+                seen.add(request)
+        source.extendleft(reversed(stays))
         return batch
 
-    async def _apply(self, batch: list[Entry], tries: int) -> None:
+    async def _apply(self, batch: list[Entry], tries: int, *, waits: bool = False) -> None:
         """Answer every entry of the batch; what can't be applied fails alone, found by halving."""
         if not batch:
             return
         try:
-            answers = await self._flush(batch, tries)
+            answers = await self._flush(batch, 0 if waits else tries, waits=waits)
+        except BusyError as error:
+            self._postpone(batch, error)
+            return
         except ConflictError as error:
-            if len(batch) == 1:
-                self._postpone(batch[0], error)
+            if waits or len(batch) == 1:
+                self._postpone(batch, error)
                 return
         except WriterClosedError as error:
             for entry in batch:
@@ -187,25 +225,22 @@ class Writer:
                 return
         else:
             self.flushes += 1
-            self.operations += len(batch)
-            for entry, answer in zip(batch, answers, strict=True):
-                self._deliver(entry, answer)
+            self._deliver(batch, answers)
             return
         middle = len(batch) // 2
         await self._apply(batch[:middle], tries=0)
         await self._apply(batch[middle:], tries=0)
 
-    async def _flush(self, batch: list[Entry], tries: int) -> list[Answer | PutAside]:
+    async def _flush(self, batch: list[Entry], tries: int, *, waits: bool) -> list[Answer | Locked]:
         """Apply the batch as one flush: again after conflicts, and by the same ids after an unknown outcome.
 
         The answers are those to the batch as it is afterwards: forgotten reserves have been taken out.
         """
-        rolled = {request for entry in batch if entry.is_rolled for request in requests_of(entry.operation)}
         pause = RECONNECT_FIRST
         while True:
             operations = [entry.operation for entry in batch]
             try:
-                return await self._driver.flush(operations, rolled)
+                return await self._driver.flush(operations, waits=waits)
             except ConflictError:
                 if not tries:
                     raise
@@ -215,48 +250,51 @@ class Writer:
                 if self._give_up_at is not None and time.monotonic() > self._give_up_at:
                     raise WriterClosedError(f"closed with an unknown outcome: {error}") from error
                 logger.warning("flush of %d operations: %s", len(batch), error)
+                for entry in batch:
+                    entry.is_unsure = True
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, RECONNECT_LAST)
                 batch[:] = [entry for entry in batch if not entry.is_forgotten]
 
-    def _deliver(self, entry: Entry, answer: Answer | PutAside) -> None:
-        if isinstance(answer, PutAside):
-            self._put_aside(entry, answer.wallet)
-        elif entry.future.cancelled() and isinstance(entry.operation, Reserve) and isinstance(answer, Held):
+    def _deliver(self, batch: list[Entry], answers: list[Answer | Locked]) -> None:
+        skipped: list[Entry] = []
+        for entry, answer in zip(batch, answers, strict=True):
+            if isinstance(answer, Locked):
+                skipped.append(entry)
+                continue
+            self.operations += 1
+            if entry.future.done():
+                self._release(entry, answer)
+            else:
+                entry.future.set_result(answer)
+        if skipped:
+            self._postpone(skipped, ConflictError("somebody else has locked it"))
+
+    def _postpone(self, entries: list[Entry], error: ConflictError) -> None:
+        """Let entries, in order, wait for what somebody holds, until their patience is over."""
+        waiting = []
+        for entry in entries:
+            is_reserve = isinstance(entry.operation, Reserve)
+            limit = self._driver.reserve_wait if is_reserve else max(SETTLE_SECONDS, self._driver.patience)
+            if entry.age > limit:
+                entry.fail(WriterBusyError(f"the wallet stays locked: {error}"))
+                if not (is_reserve and entry.is_unsure):
+                    continue  # one that may hold is asked about until its caller's hold can be released
+            entry.skips += 1
+            waiting.append(entry)
+        self._locked.put_back(waiting)
+
+    def _abandon(self, entry: Entry) -> None:
+        """See to it that nothing stays held for a reserve whose caller leaves in the turn in which it is answered."""
+        if entry.future.done() and not entry.future.cancelled() and entry.future.exception() is None:
+            self._release(entry, entry.future.result())
+
+    def _release(self, entry: Entry, answer: Answer) -> None:
+        """Release what a reserve holds that nobody waits for."""
+        if isinstance(entry.operation, Reserve) and isinstance(answer, Held):
             abandoned = entry.operation
             released = self._enter(Release(abandoned.request, abandoned.wallet, {"finish": "abandoned"}))
             released.future.add_done_callback(_consume)
-        else:
-            entry.answer(answer)
-
-    def _postpone(self, entry: Entry, error: ConflictError) -> None:
-        """Put an entry whose wallet somebody holds behind the others, until its patience is over."""
-        is_reserve = isinstance(entry.operation, Reserve)
-        limit = self._driver.reserve_wait if is_reserve else max(SETTLE_SECONDS, self._driver.patience)
-        if time.monotonic() - entry.queued_at > limit:
-            entry.fail(WriterBusyError(f"the wallet stays locked: {error}"))
-        else:
-            self._queue.append(entry)
-
-    def _put_aside(self, entry: Entry, wallet: UUID) -> None:
-        """Roll the wallet's grants in a transaction of their own, then queue the operation again."""
-        task = self._rolling.get(wallet)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(asyncio.to_thread(self._roll, wallet))
-            self._rolling[wallet] = task
-            task.add_done_callback(lambda _: self._rolling.pop(wallet, None))
-        task.add_done_callback(lambda done: self._requeue(entry, done))
-
-    def _requeue(self, entry: Entry, rolled: asyncio.Task[None]) -> None:
-        if rolled.cancelled():
-            entry.fail(WriterClosedError("the writer was closed"))
-        elif rolled.exception() is not None:
-            logger.error("cannot roll a wallet's grants", exc_info=rolled.exception())
-            entry.fail(WriterBusyError(f"cannot roll the wallet's grants: {rolled.exception()}"))
-        else:
-            entry.is_rolled = True
-            self._queue.append(entry)
-            self._wake()
 
 
 def _consume(done: asyncio.Future[Answer]) -> None:

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from billing.writer.changes import Adjustment, Changes, Correction, Way, counted
 from billing.writer.operations import Answer, Settled, Stale, TrueUp
-from billing.writer.state import (
-    Adjustment,
-    Changes,
-    Correction,
-    GrantRow,
-    RecordRow,
-    Taking,
-    View,
-    WalletRow,
-    Way,
-    counted,
-)
+from billing.writer.view import GrantRow, RecordRow, Taking, View, WalletRow
 
 Part = tuple[Way, int, GrantRow | None]
 
@@ -52,7 +42,7 @@ def true_up(op: TrueUp, view: View, changes: Changes) -> Answer:
 def _taken(amount: int, wallet: WalletRow, view: View) -> Iterator[Part]:
     """Yield what more is taken: live grants in burn-down order, then the overdraft."""
     for grant in view.grants.get(wallet.id, []):
-        part = min(amount, grant.remaining) if grant.is_live_at(view.now) else 0
+        part = 0 if grant.has_ended_by(view.now) else min(amount, grant.remaining)
         if part:
             yield Way.TAKEN, part, grant
             amount -= part
@@ -79,7 +69,7 @@ def _given_back(amount: int, record: RecordRow, wallet: WalletRow, view: View) -
         for grant in reversed(later) if taking.grant is None else [grants[taking.grant]]:
             part = min(left, grant.room)
             if part:
-                is_over = grant.is_voided or not grant.is_live_at(view.now)
+                is_over = grant.is_voided or grant.has_ended_by(view.now)
                 yield Way.LOST if is_over else Way.RESTORED, part, grant
                 left -= part
         if left:  # nobody is owed it by name: it stays in the wallet, where the next charge beyond its grants finds it
@@ -102,4 +92,4 @@ def _note_change(grant: GrantRow, wallet: WalletRow, changes: Changes) -> None:
     if grant.expires_at is None or not grant.remaining:
         return
     if wallet.next_grant_change_at is None or wallet.next_grant_change_at > grant.expires_at:
-        wallet.next_grant_change_at = changes.grant_changes[wallet.id] = grant.expires_at
+        changes.note_next_change(wallet, grant.expires_at)

@@ -10,8 +10,7 @@ import structlog
 from django.utils.crypto import salted_hmac
 
 from billing.writer.errors import WriterError
-from billing.writer.operations import Held, Refused, Reserve
-from billing.writer.state import LEASE_SECONDS
+from billing.writer.operations import LEASE_SECONDS, Held, Refused, Reserve
 from gateway.errors.faults import draining, ledger_unavailable, refusal_of_engine, refusal_of_hold, refusal_of_route
 from gateway.errors.refusal import Refusal
 from gateway.generation.intent import Intent

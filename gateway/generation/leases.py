@@ -8,8 +8,7 @@ from uuid import UUID
 
 import structlog
 
-from billing.writer.operations import Renew, Renewed
-from billing.writer.state import LEASE_SECONDS
+from billing.writer.operations import LEASE_SECONDS, Renew, Renewed
 from gateway.errors import faults
 from gateway.runtime.runtime import Ledger, Running
 
@@ -49,7 +48,7 @@ class Leases:
         for generation in asked:
             if generation.id in answer.holds:
                 generation.lease_until = started + LEASE_SECONDS
-            elif generation.id in self._live:
+            elif generation.id in self._live and generation.id not in answer.busy:
                 log.warning("hold_lost", request_id=str(generation.id))
                 generation.cancel(faults.LEASE_LOST)
 

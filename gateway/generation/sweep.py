@@ -22,9 +22,9 @@ from django.utils import timezone
 
 from billing.models import Rate, RateCardVersion
 from billing.rating import CardPrices
+from billing.selectors import Estimate, estimates_since
 from billing.services.holds import OrphanedHold, take_expired
 from billing.writer.errors import WriterError
-from billing.writer.estimates import Estimate, estimates_since
 from billing.writer.operations import Answer, Release, Settle, Settled, TrueUp
 from gateway.generation.settlement import closing, correction
 from gateway.runtime.threads import DatabaseThreads

@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import itertools
-from datetime import timedelta
+from datetime import UTC, timedelta
 
 import pytest
 from django.db.models import F
 from django.utils import timezone
 
+from billing import clock as database_clock
 from billing.ids import day_of, uuid7
 from billing.models import CreditGrant, Hold, UsageRecord, Wallet
 from billing.services import credits, wallets
+from billing.writer.apply import apply_now
+from billing.writer.operations import Roll
 from gateway.models import Tenant
 
 _numbers = itertools.count()
 PROJECT = uuid7()
+
+
+class MovedClock:
+    """The database's clock, standing at `moment` once that is set; wherever in the database's time somebody asks."""
+
+    def __init__(self, monkeypatch):
+        self._monkeypatch = monkeypatch
+
+    def set(self, moment):
+        text = moment.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+        statements = {"postgresql": f"SELECT TIMESTAMPTZ '{text}+00'", "sqlite": f"SELECT '{text}'"}
+        self._monkeypatch.setattr(database_clock, "STATEMENTS", statements)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return MovedClock(monkeypatch)
 
 
 @pytest.fixture
@@ -53,6 +73,12 @@ def hold(wallet):
         return open_hold(wallet, amount, reserved_at=reserved_at)
 
     return hold
+
+
+def roll(wallet):
+    """Let what has ended expire, as jobs do, and return the sum."""
+    [answer] = apply_now([Roll(wallet.pk)])
+    return answer.expired
 
 
 def open_hold(wallet, amount, *, reserved_at=None):

@@ -11,7 +11,7 @@ from billing import selectors
 from billing.ids import uuid7
 from billing.models import OutboxEvent
 from billing.services import credits, rollups
-from tests.billing.conftest import make_tenant
+from tests.billing.conftest import make_tenant, roll
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db]
 
@@ -26,14 +26,13 @@ def test_balance_shows_what_is_held_and_what_expires_next(tenant, give, hold):
     assert (found.expiring, found.expires_at) == (30, soon.expires_at)
 
 
-def test_balance_leaves_out_what_expired_before_it_is_rolled(tenant, give, hold, monkeypatch):
+def test_balance_leaves_out_what_expired_before_it_is_rolled(tenant, wallet, give, hold, clock):
     give(100, expires_at=timezone.now() + timedelta(days=1))
     give(50)
     hold(40)
-    later = timezone.now() + timedelta(days=2)
-    monkeypatch.setattr(selectors.timezone, "now", lambda: later)
+    clock.set(timezone.now() + timedelta(days=2))
     before = selectors.balance(tenant.pk).available
-    credits.roll(selectors.balance(tenant.pk).wallet, later)
+    roll(wallet)
     assert before == selectors.balance(tenant.pk).available == 50
 
 

@@ -13,7 +13,7 @@ from billing.limits.types import Bucket
 from billing.rating import CardPrices
 from billing.writer.decide import decide
 from billing.writer.operations import Release, Renew, Reserve, Settle
-from billing.writer.state import HoldRow, View, WalletRow
+from billing.writer.view import HoldRow, View, WalletRow
 from gateway.generation.events import Outcome
 from gateway.generation.intent import Intent
 from gateway.runtime.engines import Engines

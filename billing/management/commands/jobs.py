@@ -16,8 +16,8 @@ from typing import Any, Self
 
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import close_old_connections
-from django.utils import timezone
 
+from billing import clock
 from billing.services import rollups, sweeps
 
 logger = logging.getLogger("sluice.jobs")
@@ -39,8 +39,8 @@ class Job:
 def default_jobs() -> list[Job]:
     """Return the jobs of this process."""
     return [
-        Job("monthly_grants", lambda: sweeps.grant_monthly(timezone.now()) > 0, every_s=30),
-        Job("expiry", lambda: sweeps.expire_grants(timezone.now()) > 0, every_s=5),
+        Job("monthly_grants", lambda: sweeps.grant_monthly(clock.now()) > 0, every_s=30),
+        Job("expiry", lambda: sweeps.expire_grants() > 0, every_s=5),
         Job("rollups", lambda: rollups.consume_usage() > 0, every_s=1),
     ]
 

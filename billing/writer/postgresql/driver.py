@@ -6,44 +6,49 @@ import asyncio
 import os
 import re
 import socket
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, LiteralString, cast
-from uuid import UUID
 
 import psycopg
 from psycopg import AsyncConnection, errors
 from psycopg.pq import TransactionStatus
 
-from billing.writer.decide import PutAside, decide
+from billing.writer.decide import decide
 from billing.writer.errors import ConflictError, LostError
-from billing.writer.operations import Answer, Operation
+from billing.writer.operations import Answer, Locked, Operation
 from billing.writer.postgresql import statements
 from billing.writer.postgresql.statements import STATEMENTS, Query, Rows
-from billing.writer.rows import closed_before
-from billing.writer.state import Demand, View
+from billing.writer.view import Demand, Rest, View
 
 ANSWER_SECONDS = 1.0
-CONNECT_SECONDS = 5
+CONNECT_SECONDS = 5.0
+LONGEST_ANSWER_SECONDS = 16.0
+"""Below the time limits that the server sets to a statement: what is asked again is never still being applied."""
 
 # Prepared plans are made once, perhaps over empty tables: a sequential scan or a hash join must not be among them.
-# The time-outs bound how long a frozen gateway, or a frozen neighbour, can hold up everybody else's wallets.
+# The limits come after those of the configuration, which hold for every connection, and are stricter: they bound how
+# long a frozen gateway, or a frozen neighbour, can hold up everybody else's wallets.
 OPTIONS = (
     "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off -c timezone=UTC "
     "-c lock_timeout=100ms -c idle_in_transaction_session_timeout=1s"
 )
 CONFLICTS = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
 _DJANGOS_OWN = {"pool", "isolation_level", "server_side_binding", "assume_role", "options"}
-STATEMENTS_SENT: Mapping[str, LiteralString] = cast("Any", STATEMENTS)  # text that no client has touched
 _WARM = {"timestamptz": "epoch", "smallint": "0"}
+
+Connection = AsyncConnection[tuple[Any, ...]]
 
 
 class PostgreSQLDriver:
-    """The one connection through which a gateway process writes credit to PostgreSQL."""
+    """The one connection through which a gateway process writes credit to PostgreSQL.
+
+    An answer that doesn't come in `answer_seconds` is given up, and asked for again with twice the time, so that a
+    slow database is slow and a silent one is left soon; after an answer the limit is twice the time that it took.
+    """
 
     rest = 0.0
-    patience = 1.0
-    reserve_wait = 2.0
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         fields = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
@@ -51,26 +56,40 @@ class PostgreSQLDriver:
         extra = settings.get("OPTIONS", {})
         self._arguments |= {name: value for name, value in extra.items() if name not in _DJANGOS_OWN}
         self._options = " ".join(part for part in (extra.get("options"), OPTIONS) if part)
-        self._connection: AsyncConnection[tuple[Any, ...]] | None = None
+        self._connection: Connection | None = None
+        self.answer_seconds = ANSWER_SECONDS
 
-    async def flush(self, operations: Sequence[Operation], rolled: Collection[UUID]) -> list[Answer | PutAside]:
+    @property
+    def patience(self) -> float:
+        """As long as one answer may take."""
+        return self.answer_seconds
+
+    @property
+    def reserve_wait(self) -> float:
+        """As long as the flush in flight and the next one may take."""
+        return 2 * self.answer_seconds
+
+    async def flush(self, operations: Sequence[Operation], *, waits: bool = False) -> list[Answer | Locked]:
         """Apply the operations: lock and read, decide, write and commit."""
         try:
-            connection = await self._connect()
+            async with asyncio.timeout(max(CONNECT_SECONDS, self.answer_seconds)):
+                connection = await self._connect()
         except (psycopg.Error, OSError) as error:
             raise LostError(f"cannot connect: {error}") from error
-        attempt = asyncio.ensure_future(self._attempt(connection, operations, rolled))
+        started = time.monotonic()
+        attempt = asyncio.ensure_future(self._attempt(connection, operations, waits=waits))
         try:
-            done, _ = await asyncio.wait({attempt}, timeout=ANSWER_SECONDS)
+            done, _ = await asyncio.wait({attempt}, timeout=self.answer_seconds)
         except asyncio.CancelledError:
             await self._cut(connection, attempt)
             raise
         if not done:
+            limit, self.answer_seconds = self.answer_seconds, min(2 * self.answer_seconds, LONGEST_ANSWER_SECONDS)
             await self._cut(connection, attempt)
             if attempt.cancelled() or attempt.exception() is not None:
-                raise LostError(f"no answer in {ANSWER_SECONDS} s")
+                raise LostError(f"no answer in {limit} s")
         try:
-            return attempt.result()
+            answers = attempt.result()
         except CONFLICTS as error:
             await self._roll_back(connection)
             raise ConflictError(str(error)) from error
@@ -80,6 +99,9 @@ class PostgreSQLDriver:
                 raise LostError(f"the connection went away: {error}") from error
             await self._roll_back(connection)
             raise
+        taken = time.monotonic() - started
+        self.answer_seconds = min(max(ANSWER_SECONDS, 2 * taken), LONGEST_ANSWER_SECONDS)
+        return answers
 
     async def close(self) -> None:
         """Close the connection."""
@@ -88,69 +110,70 @@ class PostgreSQLDriver:
             self._connection = None
 
     async def _attempt(
-        self, connection: AsyncConnection[tuple[Any, ...]], operations: Sequence[Operation], rolled: Collection[UUID]
-    ) -> list[Answer | PutAside]:
-        queries = [("begin", ()), *statements.reads(Demand.of(operations))]
+        self, connection: Connection, operations: Sequence[Operation], *, waits: bool
+    ) -> list[Answer | Locked]:
+        demand = Demand.of(operations)
+        queries = [("begin", ()), *statements.reads(demand, waits=waits)]
         async with connection.pipeline() as pipeline:
             cursors = [await connection.execute(*_statement(query)) for query in queries]
             await pipeline.sync()
             results: list[Rows] = [await cursor.fetchall() for cursor in cursors[1:]]
             view = statements.view(queries[1:], results)
-            await self._read_charges(connection, operations, view)
-            answers, changes = decide(operations, view, rolled)
-            writes = [*statements.writes(changes), ("commit", ())]  # encoded whole before the first is sent
+            await self._read_rest(connection, operations, demand, view)
+            answers, changes = decide(operations, view)
+            writes = [*statements.encoded(changes), ("commit", ())]  # encoded whole before the first is sent
             for query in writes:
                 await connection.execute(*_statement(query))
             # Leaving the pipeline is the second sync; one here would make a third round trip, with nothing in it.
         return answers
 
-    async def _read_charges(
-        self, connection: AsyncConnection[tuple[Any, ...]], operations: Sequence[Operation], view: View
+    async def _read_rest(
+        self, connection: Connection, operations: Sequence[Operation], demand: Demand, view: View
     ) -> None:
-        """Ask how requests ended that are to be closed and aren't open: a round trip that is hardly ever needed."""
-        closed = closed_before(operations, view)
-        if closed:
-            cursor = await connection.execute(*_statement(statements.charges_of(closed)))
-            view.charges = {request: charge for request, charge in await cursor.fetchall()}  # noqa: C416 - typed
+        """Ask for what only the first answers show to be needed: a round trip that there hardly ever is."""
+        rest = Rest.of(operations, demand, view)
+        queries = statements.reads_of_rest(rest)
+        if queries:
+            cursors = [await connection.execute(*_statement(query)) for query in queries]
+            statements.complete(view, rest, queries, [await cursor.fetchall() for cursor in cursors])
 
-    async def _connect(self) -> AsyncConnection[tuple[Any, ...]]:
+    async def _connect(self) -> Connection:
         if self._connection is None or self._connection.closed:
             connection = await AsyncConnection.connect(
-                **self._arguments,
-                options=self._options,
-                autocommit=True,
-                connect_timeout=CONNECT_SECONDS,
-                application_name="sluice writer",
+                **self._arguments, options=self._options, autocommit=True, application_name="sluice writer"
             )
             connection.prepare_threshold = 0
-            await self._prepare(connection)
+            try:
+                await self._prepare(connection)
+            except BaseException:
+                await connection.close()
+                raise
             self._connection = connection
         return self._connection
 
-    async def _prepare(self, connection: AsyncConnection[tuple[Any, ...]]) -> None:
+    async def _prepare(self, connection: Connection) -> None:
         """Prepare every statement by running it over nothing: behind an error in a pipeline it would not be."""
         async with connection.pipeline():
-            await connection.execute(STATEMENTS_SENT["begin"])
-            for name, sql in STATEMENTS.items():
+            await connection.execute(*_statement(("begin", ())))
+            for name in ("clock", *STATEMENTS):
                 if name not in ("begin", "commit", "rollback"):
+                    sql, _ = _statement((name, ()))
                     kinds = re.findall(r"%s::(\w+(?:\[\])?)", sql)
-                    await connection.execute(
-                        STATEMENTS_SENT[name], ["{}" if kind.endswith("[]") else _WARM[kind] for kind in kinds]
-                    )
-            await connection.execute(STATEMENTS_SENT["commit"])
+                    await connection.execute(sql, ["{}" if kind.endswith("[]") else _WARM[kind] for kind in kinds])
+            await connection.execute(*_statement(("commit", ())))
 
-    async def _roll_back(self, connection: AsyncConnection[tuple[Any, ...]]) -> None:
+    async def _roll_back(self, connection: Connection) -> None:
         """End the failed transaction, which the server leaves open, since it skipped the COMMIT behind the error."""
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(self.answer_seconds):
                 if connection.info.transaction_status != TransactionStatus.IDLE:
-                    await connection.execute(STATEMENTS_SENT["rollback"])
+                    await connection.execute(*_statement(("rollback", ())))
                 await self._prepare(connection)  # psycopg forgets what it prepared at a rollback
         except (psycopg.Error, OSError, TimeoutError):
             self._connection = None
             await connection.close()
 
-    async def _cut(self, connection: AsyncConnection[tuple[Any, ...]], attempt: asyncio.Future[Any]) -> None:
+    async def _cut(self, connection: Connection, attempt: asyncio.Future[Any]) -> None:
         """End the connection under a flush that isn't answered: a cancel request would wait for the same server."""
         self._connection = None
         if not attempt.done():
@@ -167,4 +190,4 @@ class PostgreSQLDriver:
 
 
 def _statement(query: Query) -> tuple[LiteralString, tuple[str, ...]]:
-    return STATEMENTS_SENT[query[0]], query[1]
+    return cast("Any", statements.sql_of(query)), query[1]  # text that no client has touched

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from datetime import date, timedelta
+from collections.abc import Iterable, Sequence
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from billing.rating import FORMULA
+from billing import clock
 from billing.sql import load
-from billing.writer.rows import adjustment_rows, hold_rows, outbox_payload, revision_rows, usage_rows
-from billing.writer.state import (
-    LEASE_SECONDS,
-    Changes,
-    Demand,
-    GrantRow,
-    HoldRow,
-    RecordRow,
-    Taking,
-    View,
-    WalletRow,
-)
+from billing.writer.changes import Changes
+from billing.writer.view import Demand, GrantRow, HoldRow, RecordRow, Rest, Taking, View, WalletRow
+from billing.writer.writes import writes
 
 STATEMENTS = load(Path(__file__).with_name("statements.sql"))
+# A flush of many tenants waits for nobody; one that has been skipped before, and a command, takes its turn.
+STATEMENTS |= {f"{name}_skipping": f"{STATEMENTS[name]} SKIP LOCKED" for name in ("lock_wallets", "lock_holds")}
 
 Query = tuple[str, tuple[str, ...]]  # name of the statement, parameters
 Rows = Sequence[Sequence[Any]]
-Encoder = Callable[[Iterable[Any]], str]
+
+
+def sql_of(query: Query) -> str:
+    """Return the text of a query's statement."""
+    return clock.STATEMENTS["postgresql"] if query[0] == "clock" else STATEMENTS[query[0]]
 
 
 def array(values: Iterable[object]) -> str:
@@ -47,24 +43,23 @@ def text_array(values: Iterable[str]) -> str:
     return "{" + ",".join(['"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values]) + "}"
 
 
-_HOLD_COLUMNS: tuple[Encoder, ...] = (
-    *[uuid_array] * 6, text_array, *[uuid_array] * 2, array, uuid_array, array, text_array,
-)  # fmt: skip
-_USAGE_COLUMNS: tuple[Encoder, ...] = (uuid_array, *[array] * 10, text_array, *[array] * 2)
-_REVISION_COLUMNS: tuple[Encoder, ...] = (*[uuid_array] * 2, *[array] * 9, text_array)
-_ADJUSTMENT_COLUMNS: tuple[Encoder, ...] = (
-    uuid_array, *[text_array] * 2, uuid_array, *[array] * 2, uuid_array,
-)  # fmt: skip
+def moment_array(values: Iterable[datetime | None]) -> str:
+    """Return an array literal of moments; None is NULL."""
+    return array(None if value is None else value.isoformat() for value in values)
 
 
-def reads(demand: Demand) -> list[Query]:
-    """The first round trip after BEGIN: locks, then the clock, then what the locks protect."""
+def reads(demand: Demand, *, waits: bool = False) -> list[Query]:
+    """The first round trip after BEGIN: locks, then the clock, then what the locks protect.
+
+    What somebody else has locked is left out, unless the flush `waits` for it.
+    """
+    how = "" if waits else "_skipping"
     queries: list[Query] = []
     if demand.wallets:
-        queries.append(("lock_wallets", (uuid_array(demand.wallets),)))
+        queries.append((f"lock_wallets{how}", (uuid_array(demand.wallets),)))
     queries.append(("clock", ()))
     if demand.holds:
-        queries.append(("lock_holds", (uuid_array(demand.holds),)))
+        queries.append((f"lock_holds{how}", (uuid_array(demand.holds),)))
     if demand.burning:
         queries.append(("read_grants", (uuid_array(demand.burning),)))
     if demand.closed:
@@ -77,10 +72,7 @@ def reads(demand: Demand) -> list[Query]:
 
 def view(queries: Sequence[Query], results: Sequence[Rows]) -> View:
     """What the answers to `reads` say."""
-    found = {name: rows for (name, _), rows in zip(queries, results, strict=True)}
-    grants: dict[UUID, list[GrantRow]] = defaultdict(list)
-    for row in (*found.get("read_grants", ()), *found.get("read_every_grant", ())):
-        grants[row[1]].append(GrantRow(*row))
+    found = {name.removesuffix("_skipping"): rows for (name, _), rows in zip(queries, results, strict=True)}
     records = {row[0]: RecordRow(*row) for row in found.get("read_records", ())}
     for request, amount, grant in found.get("read_takings", ()):
         if request in records:
@@ -89,71 +81,64 @@ def view(queries: Sequence[Query], results: Sequence[Rows]) -> View:
         now=found["clock"][0][0],
         wallets={row[0]: WalletRow(*row) for row in found.get("lock_wallets", ())},
         holds={row[0]: HoldRow(*row) for row in found.get("lock_holds", ())},
-        grants=grants,
+        grants=_grants((*found.get("read_grants", ()), *found.get("read_every_grant", ()))),
         records=records,
     )
 
 
-def charges_of(closed: Sequence[tuple[UUID, date]]) -> Query:
-    """Ask how requests without a hold ended."""
-    return "read_charges", (uuid_array(request for request, _ in closed), array(day for _, day in closed))
-
-
-def writes(changes: Changes) -> list[Query]:
-    """The second round trip before COMMIT; statements without rows are left out."""
+def reads_of_rest(rest: Rest) -> list[Query]:
+    """A round trip that is hardly ever needed: empty then."""
     queries: list[Query] = []
-    now = changes.now.isoformat()
-    lease = (changes.now + timedelta(seconds=LEASE_SECONDS)).isoformat()
-    if changes.reserved:
-        queries.append(("insert_holds", (now, lease, *_encoded(hold_rows(changes), _HOLD_COLUMNS))))
-    if changes.amounts:
-        queries.append(("extend_holds", (uuid_array(changes.amounts), array(changes.amounts.values()))))
-    if changes.renewed:
-        ids = sorted(changes.renewed, key=lambda request: request.int)
-        checkpoints = text_array(json.dumps(dict(changes.renewed[request])) for request in ids)
-        queries.append(("renew_holds", (lease, uuid_array(ids), checkpoints)))
-    if changes.wallets:
-        posted, held = zip(*changes.wallets.values(), strict=True)
-        queries.append(("move_wallets", (uuid_array(changes.wallets), array(posted), array(held))))
-    if changes.closed:
-        queries.append(("insert_usage", (str(FORMULA), now, *_encoded(usage_rows(changes), _USAGE_COLUMNS))))
-    if changes.burns:
-        burns = changes.burns
-        queries.append(
-            (
-                "insert_transfers",
-                (
-                    now,
-                    uuid_array(burn.wallet for burn in burns),
-                    uuid_array(burn.request for burn in burns),
-                    array(burn.order for burn in burns),
-                    array(burn.amount for burn in burns),
-                    uuid_array(burn.grant for burn in burns),
-                ),
-            )
-        )
-    queries += _corrections(changes, now)
-    if changes.grants:
-        queries.append(("take_grants", (uuid_array(changes.grants), array(changes.grants.values()))))
-    if changes.closed:
-        queries.append(("delete_holds", (uuid_array(closing.operation.request for closing in changes.closed),)))
-    if changes.tells:
-        queries.append(("insert_outbox", (text_array([outbox_payload(changes)]),)))
+    if rest.due:
+        queries.append(("read_open_holds", (uuid_array(rest.due),)))
+    if rest.unread:
+        queries.append(("read_grants", (uuid_array(rest.unread),)))
+    if rest.closed:
+        ids, days = zip(*rest.closed, strict=True)
+        queries.append(("read_charges", (uuid_array(ids), array(days))))
+    if rest.absent:
+        queries.append(("read_absent", (uuid_array(rest.absent),) * 2))
     return queries
 
 
-def _corrections(changes: Changes, now: str) -> list[Query]:
-    queries: list[Query] = []
-    if changes.corrections:
-        queries.append(("insert_revisions", (str(FORMULA), now, *_encoded(revision_rows(changes), _REVISION_COLUMNS))))
-    if changes.adjustments:
-        queries.append(("insert_adjustments", (now, *_encoded(adjustment_rows(changes), _ADJUSTMENT_COLUMNS))))
-    if changes.grant_changes:
-        moments = array(moment.isoformat() for moment in changes.grant_changes.values())
-        queries.append(("note_grant_changes", (uuid_array(changes.grant_changes), moments)))
-    return queries
+def complete(known: View, rest: Rest, queries: Sequence[Query], results: Sequence[Rows]) -> None:
+    """Add to what is known what the answers to `reads_of_rest` say."""
+    found = {name: rows for (name, _), rows in zip(queries, results, strict=True)}
+    known.add_open_holds(rest.due, [HoldRow(*row) for row in found.get("read_open_holds", ())])
+    known.grants |= _grants(found.get("read_grants", ()))
+    known.charges = {request: charge for request, charge in found.get("read_charges", ())}  # noqa: C416 - typed
+    known.locked = frozenset(row[0] for row in found.get("read_absent", ()))
 
 
-def _encoded(rows: Iterable[tuple[Any, ...]], encoders: Sequence[Encoder]) -> list[str]:
-    """Turn rows into one array literal per column."""
-    return [encode(column) for encode, column in zip(encoders, zip(*rows, strict=True), strict=True)]
+def encoded(changes: Changes) -> list[Query]:
+    """The second round trip before COMMIT: what the rows of a statement share, then one array per column."""
+    return [
+        (name, (*map(_scalar, shared), *map(_column, zip(*rows, strict=True))))
+        for name, shared, rows in writes(changes)
+    ]
+
+
+def _grants(rows: Rows) -> dict[UUID, list[GrantRow]]:
+    grants: dict[UUID, list[GrantRow]] = defaultdict(list)
+    for row in rows:
+        grants[row[1]].append(GrantRow(*row))
+    return grants
+
+
+def _scalar(value: int | datetime) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _column(values: tuple[Any, ...]) -> str:
+    """Return a column as an array literal, as the first value that it has asks."""
+    match next((value for value in values if value is not None), None):
+        case UUID():
+            return uuid_array(values)
+        case str():
+            return text_array(values)
+        case datetime():
+            return moment_array(values)
+        case date() | int() | None:
+            return array(values)
+        case other:
+            raise ValueError(f"{other!r}: no column holds such a value")

@@ -1,5 +1,6 @@
 -- The writer on PostgreSQL. Sets travel as array literals; locks are taken in this order: wallets by id, holds by id.
--- Grants need no lock of their own: whoever changes them holds their wallet's.
+-- Grants need no lock of their own: whoever changes them holds their wallet's. The clock (billing/clock.py) is asked after
+-- the wallets' locks, so that it is later than any change that they waited for.
 
 -- name: begin
 BEGIN;
@@ -8,13 +9,17 @@ BEGIN;
 SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at
 FROM billing_wallet WHERE id = ANY(%s::uuid[]) ORDER BY id FOR NO KEY UPDATE;
 
--- After the locks, so that it is later than any change that they waited for.
--- name: clock
-SELECT clock_timestamp();
-
 -- name: lock_holds
 SELECT id, wallet_id, state, amount, owner, reserved_at
 FROM billing_hold WHERE id = ANY(%s::uuid[]) ORDER BY id FOR UPDATE;
+
+-- Of wallets with a grant that has ended: nobody else changes their holds while the wallet is locked.
+-- name: read_open_holds
+SELECT id, wallet_id, state, amount, owner, reserved_at FROM billing_hold WHERE wallet_id = ANY(%s::uuid[]);
+
+-- What was asked for and not found among what nobody has locked: those that there are.
+-- name: read_absent
+SELECT id FROM billing_wallet WHERE id = ANY(%s::uuid[]) UNION ALL SELECT id FROM billing_hold WHERE id = ANY(%s::uuid[]);
 
 -- name: read_grants
 SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL
@@ -123,6 +128,16 @@ FROM unnest(%s::uuid[], %s::text[], %s::text[], %s::uuid[], %s::smallint[], %s::
 LEFT JOIN billing_ledgeraccount a ON a.wallet_id = b.wallet AND a.kind = 'wallet'
 LEFT JOIN billing_ledgeraccount d ON d.wallet_id IS NULL AND d.kind = b.debit
 LEFT JOIN billing_ledgeraccount c ON c.wallet_id IS NULL AND c.kind = b.credit;
+
+-- name: insert_expiries
+INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, "order", grant_id, effective_at, actor, reason)
+SELECT a.id, (SELECT u.id FROM billing_ledgeraccount u WHERE u.kind = 'breakage' AND u.wallet_id IS NULL), e.amount, 4,
+    0, e.source, e.ended_at, '', ''
+FROM unnest(%s::uuid[], %s::uuid[], %s::bigint[], %s::timestamptz[]) AS e(wallet, source, amount, ended_at)
+LEFT JOIN billing_ledgeraccount a ON a.wallet_id = e.wallet AND a.kind = 'wallet';
+
+-- name: end_grants
+UPDATE billing_creditgrant SET expired_at = %s::timestamptz WHERE id = ANY(%s::uuid[]);
 
 -- name: note_grant_changes
 UPDATE billing_wallet w SET next_grant_change_at = d.next_at

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from uuid import UUID
 
-from billing.writer.decide import PutAside, decide
-from billing.writer.errors import ConflictError
-from billing.writer.operations import Answer, Operation
+from billing.writer.decide import decide
+from billing.writer.errors import BusyError
+from billing.writer.operations import Answer, Locked, Operation
 from billing.writer.sqlite import statements
 from billing.writer.sqlite.statements import STATEMENTS
 
@@ -31,25 +30,25 @@ class SQLiteDriver:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sluice-writer")
         self._connection: sqlite3.Connection | None = None
 
-    async def flush(self, operations: Sequence[Operation], rolled: Collection[UUID]) -> list[Answer | PutAside]:
-        """Apply the operations in the writer's thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._flush, operations, rolled)
+    async def flush(self, operations: Sequence[Operation], *, waits: bool = False) -> list[Answer | Locked]:
+        """Apply the operations in the writer's thread; the one lock is the file's, and it is always waited for."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._flush, operations)
 
     async def close(self) -> None:
         """Close the connection and end the thread, after the flush that may still run in it."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
         self._thread.shutdown()
 
-    def _flush(self, operations: Sequence[Operation], rolled: Collection[UUID]) -> list[Answer | PutAside]:
+    def _flush(self, operations: Sequence[Operation]) -> list[Answer | Locked]:
         connection = self._connect()
         try:
             connection.execute(STATEMENTS["begin"])
-            answers, changes = decide(operations, statements.read(connection, operations), rolled)
+            answers, changes = decide(operations, statements.read(connection, operations))
             statements.write(connection, changes)
             connection.execute(STATEMENTS["commit"])
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise ConflictError(str(error)) from error
+                raise BusyError(str(error)) from error
             raise
         finally:
             if connection.in_transaction:

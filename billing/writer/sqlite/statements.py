@@ -5,34 +5,19 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from billing.rating import FORMULA
+from billing import clock
+from billing.clock import parsed
 from billing.sql import load
+from billing.writer.changes import Changes
 from billing.writer.operations import Operation
-from billing.writer.rows import (
-    adjustment_rows,
-    closed_before,
-    hold_rows,
-    outbox_payload,
-    revision_rows,
-    usage_rows,
-)
-from billing.writer.state import (
-    LEASE_SECONDS,
-    Changes,
-    Demand,
-    GrantRow,
-    HoldRow,
-    RecordRow,
-    Taking,
-    View,
-    WalletRow,
-)
+from billing.writer.view import Demand, GrantRow, HoldRow, RecordRow, Rest, Taking, View, WalletRow
+from billing.writer.writes import writes
 
 STATEMENTS = load(Path(__file__).with_name("statements.sql"))
 
@@ -44,33 +29,48 @@ def read(connection: sqlite3.Connection, operations: Sequence[Operation]) -> Vie
     def rows(name: str, ids: Sequence[UUID]) -> list[tuple[Any, ...]]:
         return connection.execute(STATEMENTS[name], (json.dumps([i.hex for i in ids]),)).fetchall() if ids else []
 
-    grants: dict[UUID, list[GrantRow]] = defaultdict(list)
-    found = rows("read_grants", demand.burning) + rows("read_every_grant", demand.restoring)
-    for identifier, wallet, remaining, since, until, amount, is_voided in found:
-        row = GrantRow(
-            UUID(identifier), UUID(wallet), remaining, _moment(since), _moment_or_none(until), amount, bool(is_voided)
-        )
-        grants[row.wallet].append(row)
-    wallets = [
-        WalletRow(UUID(identifier), posted, held, limit, bool(is_open), _moment_or_none(change))
-        for identifier, posted, held, limit, is_open, change in rows("lock_wallets", demand.wallets)
-    ]
-    holds = [
-        HoldRow(UUID(identifier), UUID(wallet), state, amount, UUID(owner), _moment(reserved_at))
-        for identifier, wallet, state, amount, owner, reserved_at in rows("lock_holds", demand.holds)
-    ]
+    [moment] = connection.execute(clock.STATEMENTS["sqlite"]).fetchone()
     view = View(
-        now=datetime.now(UTC),
-        wallets={wallet.id: wallet for wallet in wallets},
-        holds={hold.id: hold for hold in holds},
-        grants=grants,
+        now=parsed(moment),
+        wallets={
+            (wallet := UUID(identifier)): WalletRow(wallet, posted, held, limit, bool(is_open), _moment_or_none(change))
+            for identifier, posted, held, limit, is_open, change in rows("lock_wallets", demand.wallets)
+        },
+        holds={hold.id: hold for hold in _holds(rows("lock_holds", demand.holds))},
+        grants=_grants(rows("read_grants", demand.burning) + rows("read_every_grant", demand.restoring)),
         records=_records(connection, demand),
     )
-    closed = closed_before(operations, view)
-    if closed:
-        charges = connection.execute(STATEMENTS["read_charges"], (_days(closed),)).fetchall()
+    rest = Rest.of(operations, demand, view)
+    view.add_open_holds(rest.due, _holds(rows("read_open_holds", rest.due)))
+    view.grants |= _grants(rows("read_grants", rest.unread))
+    if rest.closed:
+        charges = connection.execute(STATEMENTS["read_charges"], (_days(rest.closed),)).fetchall()
         view.charges = {UUID(request): charge for request, charge in charges}
     return view
+
+
+def write(connection: sqlite3.Connection, changes: Changes) -> None:
+    """Write the changes, each row with what all of its statement share; the transaction stays open."""
+    for name, shared, rows in writes(changes):
+        first = _plain(shared)
+        connection.executemany(STATEMENTS[name], [(*first, *_plain(row)) for row in rows])
+
+
+def _holds(rows: Iterable[tuple[Any, ...]]) -> list[HoldRow]:
+    return [
+        HoldRow(UUID(identifier), UUID(wallet), state, amount, UUID(owner), parsed(reserved_at))
+        for identifier, wallet, state, amount, owner, reserved_at in rows
+    ]
+
+
+def _grants(rows: Iterable[tuple[Any, ...]]) -> dict[UUID, list[GrantRow]]:
+    grants: dict[UUID, list[GrantRow]] = defaultdict(list)
+    for identifier, wallet, remaining, since, until, amount, is_voided in rows:
+        row = GrantRow(
+            UUID(identifier), UUID(wallet), remaining, parsed(since), _moment_or_none(until), amount, bool(is_voided)
+        )
+        grants[row.wallet].append(row)
+    return grants
 
 
 def _records(connection: sqlite3.Connection, demand: Demand) -> dict[UUID, RecordRow]:
@@ -81,9 +81,7 @@ def _records(connection: sqlite3.Connection, demand: Demand) -> dict[UUID, Recor
     asked = connection.execute(STATEMENTS["read_records"], (_days(demand.closed),))
     for request, wallet, revision, charge, is_exact, reserved_at in asked.fetchall():
         identifier = UUID(request)
-        records[identifier] = RecordRow(
-            identifier, UUID(wallet), revision, charge, bool(is_exact), _moment(reserved_at)
-        )
+        records[identifier] = RecordRow(identifier, UUID(wallet), revision, charge, bool(is_exact), parsed(reserved_at))
     ids = json.dumps([request.hex for request, _ in demand.closed])
     for request, amount, grant in connection.execute(STATEMENTS["read_takings"], (ids,)).fetchall():
         if (record := records.get(UUID(request))) is not None:
@@ -95,60 +93,21 @@ def _days(closed: Sequence[tuple[UUID, date]]) -> str:
     return json.dumps([[request.hex, day.isoformat()] for request, day in closed])
 
 
-def write(connection: sqlite3.Connection, changes: Changes) -> None:
-    """Write the changes; the transaction stays open."""
-    now = _text(changes.now)
-    lease = _text(changes.now + timedelta(seconds=LEASE_SECONDS))
-    many = connection.executemany
-    if changes.reserved:
-        many(STATEMENTS["insert_holds"], [(*_plain(row), now, lease) for row in hold_rows(changes)])
-    if changes.amounts:
-        many(STATEMENTS["extend_holds"], [(amount, request.hex) for request, amount in changes.amounts.items()])
-    if changes.renewed:
-        renewed = [(lease, json.dumps(dict(classes)), request.hex) for request, classes in changes.renewed.items()]
-        many(STATEMENTS["renew_holds"], renewed)
-    if changes.wallets:
-        many(STATEMENTS["move_wallets"], [(*deltas, wallet.hex) for wallet, deltas in changes.wallets.items()])
-    if changes.closed:
-        many(STATEMENTS["insert_usage"], [(*_plain(row), FORMULA, now) for row in usage_rows(changes)])
-    if changes.burns:
-        burns = [(b.wallet.hex, b.amount, b.request.hex, b.order, b.grant and b.grant.hex, now) for b in changes.burns]
-        many(STATEMENTS["insert_transfers"], burns)
-    _correct(connection, changes, now)
-    if changes.grants:
-        many(STATEMENTS["take_grants"], [(taken, grant.hex) for grant, taken in changes.grants.items()])
-    if changes.closed:
-        many(STATEMENTS["delete_holds"], [(closing.operation.request.hex,) for closing in changes.closed])
-    if changes.tells:
-        connection.execute(STATEMENTS["insert_outbox"], (outbox_payload(changes),))
+def _plain(values: Iterable[Any]) -> list[Any]:
+    """The values as Django stores them on SQLite."""
+    return [_stored(value) for value in values]
 
 
-def _correct(connection: sqlite3.Connection, changes: Changes, now: str) -> None:
-    if not changes.corrections:
-        return
-    many = connection.executemany
-    many(STATEMENTS["insert_revisions"], [(*_plain(row), FORMULA, now) for row in revision_rows(changes)])
-    many(STATEMENTS["insert_adjustments"], [(*_plain(row), now) for row in adjustment_rows(changes)])
-    moments = [(_text(moment), wallet.hex) for wallet, moment in changes.grant_changes.items()]
-    many(STATEMENTS["note_grant_changes"], moments)
-
-
-def _plain(row: tuple[Any, ...]) -> list[Any]:
-    """The row as Django stores it on SQLite: ids as 32 hex digits, days as text."""
-    return [
-        value.hex if isinstance(value, UUID) else value.isoformat() if hasattr(value, "isoformat") else value
-        for value in row
-    ]
-
-
-def _text(moment: datetime) -> str:
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
-
-
-def _moment(value: str | datetime) -> datetime:
-    """Return the moment that a column holds: text on our own connection, already parsed on Django's."""
-    return (datetime.fromisoformat(value) if isinstance(value, str) else value).replace(tzinfo=UTC)
+def _stored(value: Any) -> Any:
+    match value:
+        case UUID():
+            return value.hex
+        case datetime():
+            return value.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+        case date():
+            return value.isoformat()
+    return value
 
 
 def _moment_or_none(value: str | datetime | None) -> datetime | None:
-    return None if value is None else _moment(value)
+    return None if value is None else parsed(value)

@@ -1,4 +1,5 @@
--- The writer on SQLite. Reads take sets as JSON lists of ids; writes run once per row. BEGIN IMMEDIATE is the lock.
+-- The writer on SQLite. Reads take sets as JSON lists of ids; writes run once per row, with what the rows share first.
+-- BEGIN IMMEDIATE is the lock.
 
 -- name: begin
 BEGIN IMMEDIATE;
@@ -10,6 +11,10 @@ FROM billing_wallet WHERE id IN (SELECT value FROM json_each(?));
 -- name: lock_holds
 SELECT id, wallet_id, state, amount, owner, reserved_at
 FROM billing_hold WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: read_open_holds
+SELECT id, wallet_id, state, amount, owner, reserved_at
+FROM billing_hold WHERE wallet_id IN (SELECT value FROM json_each(?));
 
 -- name: read_grants
 SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL
@@ -36,69 +41,99 @@ SELECT request, charge FROM billing_usagerecord
 WHERE (day, request) IN (SELECT value ->> 1, value ->> 0 FROM json_each(?)) ORDER BY revision;
 
 -- name: insert_holds
-INSERT INTO billing_hold (id, wallet_id, tenant, project, api_key, "user", model, deployment, card_version,
-    multiplier_bp, owner, amount, facts, state, checkpoint, reserved_at, lease_until)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '{}', ?, ?);
+INSERT INTO billing_hold (reserved_at, lease_until, id, wallet_id, tenant, project, api_key, "user", model, deployment,
+    card_version, multiplier_bp, owner, amount, facts, state, checkpoint)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '{}');
 
 -- name: extend_holds
-UPDATE billing_hold SET amount = ? WHERE id = ?;
+UPDATE billing_hold SET amount = d.amount FROM (SELECT ? AS id, ? AS amount) AS d WHERE billing_hold.id = d.id;
 
 -- A checkpoint never falls: of each class the greater count stays.
 -- name: renew_holds
-UPDATE billing_hold SET lease_until = ?, checkpoint = (
+UPDATE billing_hold SET lease_until = d.lease_until, checkpoint = (
     SELECT json_group_object(key, value) FROM (
         SELECT key, max(value) AS value FROM (
-            SELECT key, value FROM json_each(billing_hold.checkpoint) UNION ALL SELECT key, value FROM json_each(?)
+            SELECT key, value FROM json_each(billing_hold.checkpoint)
+            UNION ALL SELECT key, value FROM json_each(d.checkpoint)
         ) GROUP BY key
     ))
-WHERE id = ?;
+FROM (SELECT ? AS lease_until, ? AS id, ? AS checkpoint) AS d WHERE billing_hold.id = d.id;
 
 -- name: move_wallets
-UPDATE billing_wallet SET posted = posted + ?, held = held + ?, version = version + 1 WHERE id = ?;
+UPDATE billing_wallet SET posted = billing_wallet.posted + d.posted, held = billing_wallet.held + d.held,
+    version = version + 1
+FROM (SELECT ? AS id, ? AS posted, ? AS held) AS d WHERE billing_wallet.id = d.id;
 
+-- A hold that isn't there leaves NULLs, which the table refuses.
 -- name: insert_usage
+WITH c(formula, settled_at, request, day, charge, exact, input_tokens, cache_read_tokens, cache_write_short_tokens,
+    cache_write_long_tokens, output_tokens, reasoning_tokens, waived, finish, ttft_ms, duration_ms)
+    AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, "user", end_user, wallet, model,
     deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
     waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
-SELECT ?1, ?2, ?1, 0, h.tenant, h.project, h.api_key, h."user", coalesce(h.facts ->> 'end_user', ''), h.wallet_id,
-    h.model, h.deployment, coalesce(h.facts ->> 'endpoint', ''), coalesce(h.facts ->> 'task', ''),
-    coalesce(h.facts -> 'route', '{}'), ?5, ?6, ?7, ?8, ?9, ?10, h.card_version, h.multiplier_bp, ?15, ?3, h.amount, ?4,
-    ?11, ?12, ?13, ?14, h.reserved_at, ?16
-FROM (SELECT 1) LEFT JOIN billing_hold h ON h.id = ?1;
+SELECT c.request, c.day, c.request, 0, h.tenant, h.project, h.api_key, h."user", coalesce(h.facts ->> 'end_user', ''),
+    h.wallet_id, h.model, h.deployment, coalesce(h.facts ->> 'endpoint', ''), coalesce(h.facts ->> 'task', ''),
+    coalesce(h.facts -> 'route', '{}'), c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
+    c.cache_write_long_tokens, c.output_tokens, c.reasoning_tokens, h.card_version, h.multiplier_bp, c.formula,
+    c.charge, h.amount, c.exact, c.waived, c.finish, c.ttft_ms, c.duration_ms, h.reserved_at, c.settled_at
+FROM c LEFT JOIN billing_hold h ON h.id = c.request;
 
 -- Everything but the usage, the charge and how it ended is as in the revision before.
 -- name: insert_revisions
+WITH c(formula, settled_at, id, request, day, revision, charge, input_tokens, cache_read_tokens,
+    cache_write_short_tokens, cache_write_long_tokens, output_tokens, reasoning_tokens, finish)
+    AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, "user", end_user, wallet, model,
     deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
     waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
-SELECT ?1, ?3, ?2, ?4, r.tenant, r.project, r.api_key, r."user", r.end_user, r.wallet, r.model, r.deployment, r.endpoint,
-    r.task, r.route, ?6, ?7, ?8, ?9, ?10, ?11, r.card_version, r.multiplier_bp, ?13, ?5, r.held, 1, r.waived,
-    coalesce(nullif(?12, ''), r.finish), r.ttft_ms, r.duration_ms, r.reserved_at, ?14
-FROM (SELECT 1) LEFT JOIN billing_usagerecord r ON r.day = ?3 AND r.request = ?2 AND r.revision = ?4 - 1;
+SELECT c.id, c.day, c.request, c.revision, r.tenant, r.project, r.api_key, r."user", r.end_user, r.wallet, r.model,
+    r.deployment, r.endpoint, r.task, r.route, c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
+    c.cache_write_long_tokens, c.output_tokens, c.reasoning_tokens, r.card_version, r.multiplier_bp, c.formula,
+    c.charge, r.held, 1, r.waived, coalesce(nullif(c.finish, ''), r.finish), r.ttft_ms, r.duration_ms, r.reserved_at,
+    c.settled_at
+FROM c LEFT JOIN billing_usagerecord r ON r.day = c.day AND r.request = c.request AND r.revision = c.revision - 1;
 
 -- name: insert_transfers
+WITH b(effective_at, wallet, request, position, amount, source) AS (VALUES (?, ?, ?, ?, ?, ?))
 INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, request, "order", grant_id, effective_at, actor,
     reason)
-VALUES ((SELECT id FROM billing_ledgeraccount WHERE wallet_id = ? AND kind = 'wallet'),
-    (SELECT id FROM billing_ledgeraccount WHERE wallet_id IS NULL AND kind = 'usage'), ?, 2, ?, ?, ?, ?, '', '');
+SELECT (SELECT id FROM billing_ledgeraccount WHERE wallet_id = b.wallet AND kind = 'wallet'),
+    (SELECT id FROM billing_ledgeraccount WHERE wallet_id IS NULL AND kind = 'usage'), b.amount, 2, b.request,
+    b.position, b.source, b.effective_at, '', ''
+FROM b;
 
 -- name: insert_adjustments
+WITH b(effective_at, wallet, debit, credit, request, position, amount, source) AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?))
 INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, request, "order", grant_id, effective_at, actor,
     reason)
-SELECT CASE ?2 WHEN 'wallet' THEN a.id ELSE d.id END, CASE ?3 WHEN 'wallet' THEN a.id ELSE c.id END, ?6, 3, ?4, ?5, ?7,
-    ?8, '', ''
-FROM (SELECT 1)
-LEFT JOIN billing_ledgeraccount a ON a.wallet_id = ?1 AND a.kind = 'wallet'
-LEFT JOIN billing_ledgeraccount d ON d.wallet_id IS NULL AND d.kind = ?2
-LEFT JOIN billing_ledgeraccount c ON c.wallet_id IS NULL AND c.kind = ?3;
+SELECT CASE b.debit WHEN 'wallet' THEN a.id ELSE d.id END, CASE b.credit WHEN 'wallet' THEN a.id ELSE c.id END,
+    b.amount, 3, b.request, b.position, b.source, b.effective_at, '', ''
+FROM b
+LEFT JOIN billing_ledgeraccount a ON a.wallet_id = b.wallet AND a.kind = 'wallet'
+LEFT JOIN billing_ledgeraccount d ON d.wallet_id IS NULL AND d.kind = b.debit
+LEFT JOIN billing_ledgeraccount c ON c.wallet_id IS NULL AND c.kind = b.credit;
 
--- name: note_grant_changes
-UPDATE billing_wallet SET next_grant_change_at = ? WHERE id = ?;
+-- name: insert_expiries
+WITH e(wallet, source, amount, ended_at) AS (VALUES (?, ?, ?, ?))
+INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, "order", grant_id, effective_at, actor, reason)
+SELECT (SELECT id FROM billing_ledgeraccount WHERE wallet_id = e.wallet AND kind = 'wallet'),
+    (SELECT id FROM billing_ledgeraccount WHERE wallet_id IS NULL AND kind = 'breakage'), e.amount, 4, 0, e.source,
+    e.ended_at, '', ''
+FROM e;
 
 -- name: take_grants
-UPDATE billing_creditgrant SET remaining = remaining - ? WHERE id = ?;
+UPDATE billing_creditgrant SET remaining = remaining - d.taken
+FROM (SELECT ? AS id, ? AS taken) AS d WHERE billing_creditgrant.id = d.id;
+
+-- name: end_grants
+UPDATE billing_creditgrant SET expired_at = ? WHERE id = ?;
+
+-- name: note_grant_changes
+UPDATE billing_wallet SET next_grant_change_at = d.next_at
+FROM (SELECT ? AS id, ? AS next_at) AS d WHERE billing_wallet.id = d.id;
 
 -- name: delete_holds
 DELETE FROM billing_hold WHERE id = ?;

@@ -9,6 +9,7 @@ from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, Wal
 from billing.services import credits, wallets
 from billing.services.errors import InsufficientCreditError, KeyReusedError, WalletNotFoundError
 from tests.billing.books import assert_books_balance, overdraft_of, total
+from tests.billing.conftest import roll
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db]
 
@@ -99,12 +100,14 @@ def test_grant_repays_the_overdraft_first(wallet, give):
     assert_books_balance(wallet)
 
 
-def test_roll_posts_what_expired_to_breakage(wallet, give):
+def test_roll_posts_what_expired_to_breakage(wallet, give, clock):
     made = give(100, expires_at=in_days(1))
     give(7)
-    assert credits.roll(wallet.pk) == 0
-    assert credits.roll(wallet.pk, in_days(2)) == 100
-    assert credits.roll(wallet.pk, in_days(2)) == 0
+    assert roll(wallet) == 0
+    clock.set(in_days(2))
+    assert roll(wallet) == 100
+    clock.set(in_days(2))
+    assert roll(wallet) == 0
     made.refresh_from_db()
     wallet.refresh_from_db()
     assert (made.remaining, wallet.posted, wallet.next_grant_change_at) == (0, 7, None)
@@ -113,48 +116,55 @@ def test_roll_posts_what_expired_to_breakage(wallet, give):
     assert_books_balance(wallet)
 
 
-def test_roll_at_the_instant_of_expiry_counts_as_expired(wallet, give):
+def test_roll_at_the_instant_of_expiry_counts_as_expired(wallet, give, clock):
     made = give(100, expires_at=in_days(1))
-    assert credits.roll(wallet.pk, made.expires_at - timedelta(microseconds=1)) == 0
-    assert credits.roll(wallet.pk, made.expires_at) == 100
+    clock.set(made.expires_at - timedelta(microseconds=1))
+    assert roll(wallet) == 0
+    clock.set(made.expires_at)
+    assert roll(wallet) == 100
 
 
-def test_roll_keeps_what_open_holds_may_need_and_hides_the_rest(wallet, give, hold):
+def test_roll_keeps_what_open_holds_may_need_and_hides_the_rest(wallet, give, hold, clock):
     made = give(100, expires_at=in_days(1))
     open_hold = hold(40)
-    assert credits.roll(wallet.pk, in_days(2)) == 60
+    clock.set(in_days(2))
+    assert roll(wallet) == 60
     wallet.refresh_from_db()
     assert (wallet.posted, wallet.held) == (40, 40)
     assert wallet.next_grant_change_at == made.expires_at  # in the past: each reserve rolls once more
     charge(wallet, 25, made, open_hold)
-    assert credits.roll(wallet.pk, in_days(2)) == 15
+    clock.set(in_days(2))
+    assert roll(wallet) == 15
     wallet.refresh_from_db()
     assert (wallet.posted, wallet.held, wallet.next_grant_change_at) == (0, 0, None)
     assert_books_balance(wallet)
 
 
-def test_roll_keeps_nothing_for_holds_made_after_the_expiry(wallet, give, hold):
+def test_roll_keeps_nothing_for_holds_made_after_the_expiry(wallet, give, hold, clock):
     give(100, expires_at=in_days(1))
     give(50)
     hold(40, reserved_at=in_days(1.5))
-    assert credits.roll(wallet.pk, in_days(2)) == 100
+    clock.set(in_days(2))
+    assert roll(wallet) == 100
 
 
-def test_roll_keeps_a_hold_s_amount_once_over_several_grants(wallet, give, hold):
+def test_roll_keeps_a_hold_s_amount_once_over_several_grants(wallet, give, hold, clock):
     give(100, expires_at=in_days(1))
     give(100, expires_at=in_days(2))
     hold(30)
-    assert credits.roll(wallet.pk, in_days(3)) == 170
+    clock.set(in_days(3))
+    assert roll(wallet) == 170
     wallet.refresh_from_db()
     assert wallet.posted == wallet.held == 30
 
 
-def test_roll_gives_each_grant_the_holds_that_only_it_can_serve(wallet, give, hold):
+def test_roll_gives_each_grant_the_holds_that_only_it_can_serve(wallet, give, hold, clock):
     later = give(10, expires_at=in_days(2), priority=1)  # burnt first, though it expires last
     earlier = give(10, expires_at=in_days(1))
     hold(10)
     hold(10, reserved_at=in_days(1.5))
-    assert credits.roll(wallet.pk, in_days(3)) == 0
+    clock.set(in_days(3))
+    assert roll(wallet) == 0
     later.refresh_from_db()
     earlier.refresh_from_db()
     assert (later.remaining, earlier.remaining) == (10, 10)
@@ -176,10 +186,10 @@ def test_void_leaves_what_open_holds_may_need(wallet, give, hold):
     made = give(100)
     open_hold = hold(40)
     assert credits.void(grant_id=made.pk, key="void:1", actor="ada", reason="r") == 60
-    assert credits.roll(wallet.pk) == 0
+    assert roll(wallet) == 0
     Hold.objects.filter(pk=open_hold.pk).delete()
     Wallet.objects.filter(pk=wallet.pk).update(held=0)
-    assert credits.roll(wallet.pk) == 40
+    assert roll(wallet) == 40
     assert_books_balance(wallet)
 
 

@@ -13,7 +13,7 @@ from billing.models import CreditGrant, Hold, Wallet
 from billing.services import credits, wallets
 from billing.services.errors import InsufficientCreditError
 from tests.billing.books import assert_books_balance
-from tests.billing.conftest import open_hold
+from tests.billing.conftest import MovedClock, open_hold, roll
 from tests.billing.services.test_credits import charge
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db]
@@ -36,10 +36,11 @@ _numbers = itertools.count()
 class World:
     """A wallet whose days the test counts; requests burn as the writer does."""
 
-    def __init__(self, tenant, monkeypatch):
+    def __init__(self, tenant, clock):
+        self.clock = clock
         self.wallet = wallets.open_wallet(tenant_id=tenant.pk, name=f"w{next(_numbers)}")
         self.now = datetime(2030, 1, 1, tzinfo=UTC)
-        monkeypatch.setattr(credits.timezone, "now", lambda: self.now)
+        clock.set(self.now)
 
     def fresh(self):
         return Wallet.objects.get(pk=self.wallet.pk)
@@ -47,11 +48,10 @@ class World:
     def grant(self, amount, days):
         expires_at = self.now + timedelta(days=days) if days else None
         key = f"grant:{next(_numbers)}"
-        made = credits.grant(wallet_id=self.wallet.pk, amount=amount, kind="plan", key=key, expires_at=expires_at)
-        CreditGrant.objects.filter(pk=made.pk).update(effective_at=self.now)
+        credits.grant(wallet_id=self.wallet.pk, amount=amount, kind="plan", key=key, expires_at=expires_at)
 
     def hold(self, amount):
-        credits.roll(self.wallet.pk, self.now)  # as the writer does before a reserve
+        roll(self.wallet)  # as the writer does before a reserve
         fresh = self.fresh()
         if fresh.posted - fresh.held >= amount:
             open_hold(self.wallet, amount, reserved_at=self.now)
@@ -87,13 +87,14 @@ class World:
 
     def wait(self, days):
         self.now += timedelta(days=days)
+        self.clock.set(self.now)
 
     def check(self):
         """The sums agree, holds are covered, and nothing but live credit is free."""
         assert_books_balance(self.wallet)
         fresh = self.fresh()
         assert fresh.held == sum(Hold.objects.filter(wallet=self.wallet).values_list("amount", flat=True))
-        credits.roll(self.wallet.pk, self.now)
+        roll(self.wallet)
         fresh = self.fresh()
         assert fresh.posted >= fresh.held
         live = sum(
@@ -113,7 +114,7 @@ class World:
 @given(steps=steps)
 def test_books_balance_and_holds_are_covered(steps, tenant, monkeypatch):
     with monkeypatch.context() as patched:
-        world = World(tenant, patched)
+        world = World(tenant, MovedClock(patched))
         for name, *arguments in steps:
             getattr(world, name)(*arguments)
             world.check()

@@ -13,6 +13,7 @@ from billing.models import CreditGrant, LedgerTransfer, Subscription, Wallet
 from billing.services import credits, plans, wallets
 from billing.services.errors import InsufficientCreditError
 from tests.billing.books import assert_books_balance
+from tests.billing.conftest import roll
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
 
@@ -61,12 +62,12 @@ def test_corrections_at_once_never_overspend(wallet, give):
     assert_books_balance(wallet)
 
 
-def test_rolls_and_voids_at_once_take_each_grant_once(wallet, give):
+def test_rolls_and_voids_at_once_take_each_grant_once(wallet, give, clock):
     made = [give(10, expires_at=timezone.now() + timedelta(days=1)) for _ in range(3)]
-    later = timezone.now() + timedelta(days=2)
+    clock.set(timezone.now() + timedelta(days=2))
     at_once(
-        lambda: credits.roll(wallet.pk, later),
-        lambda: credits.roll(wallet.pk, later),
+        lambda: roll(wallet),
+        lambda: roll(wallet),
         lambda: credits.void(grant_id=made[0].pk, key="v", actor="a", reason="r"),
     )
     assert Wallet.objects.get(pk=wallet.pk).posted == 0

@@ -12,7 +12,7 @@ from billing.ids import uuid7
 from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
 from billing.writer import WriterError
 from billing.writer.apply import apply_now
-from billing.writer.operations import Held, Refused, Renewed, Settle, Settled, Stale
+from billing.writer.operations import Held, Refused, Renewed, Roll, Rolled, Settle, Settled, Stale
 from tests.billing.writer.world import OWNER, extend, grant, make_wallet, release, renew, reserve, settle
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
@@ -144,33 +144,55 @@ def test_renew_keeps_leases_and_checkpoints_of_its_owner_only(desk):
     assert desk.ask_one(renew(owner=OWNER)) == Renewed(frozenset())
 
 
-def test_expired_credit_is_rolled_before_it_is_held(desk):
+def test_what_has_ended_expires_in_the_flush_that_asks_for_credit(desk, clock):
     wallet = make_wallet(credit=30)
     gone = grant(wallet, 70, expires_at=timezone.now() + timedelta(days=1))
-    over = timezone.now() - timedelta(seconds=1)
-    CreditGrant.objects.filter(pk=gone.pk).update(expires_at=over)
-    Wallet.objects.filter(pk=wallet.pk).update(next_grant_change_at=over)
+    clock.set(gone.expires_at)
     answers = desk.ask(reserve(wallet, 100, 10), reserve(wallet, 100, 10), reserve(make_wallet(credit=5), 5))
     assert answers == [Held(30, 0), Refused("wallet", 0), Held(5, 0)]
-    assert Wallet.objects.get(pk=wallet.pk).posted == 30
+    wallet.refresh_from_db()
+    gone.refresh_from_db()
+    assert (wallet.posted, wallet.next_grant_change_at) == (30, None)
+    assert (gone.remaining, gone.expired_at) == (0, gone.expires_at)
+    lost = LedgerTransfer.objects.get(grant=gone, code=LedgerTransfer.Code.EXPIRY)
+    assert (lost.amount, lost.credit.kind, lost.effective_at) == (70, "breakage", gone.expires_at)
+
+
+def test_a_roll_posts_what_has_ended_once(desk, clock):
+    wallet = make_wallet(credit=30)
+    gone = grant(wallet, 70, expires_at=timezone.now() + timedelta(days=1))
+    made = reserve(wallet, 50)
+    desk.ask_one(made)
+    assert desk.ask_one(Roll(wallet.pk)) == Rolled(0, 100, 50)
+    clock.set(gone.expires_at)
+    assert desk.ask(Roll(wallet.pk), Roll(wallet.pk)) == [Rolled(20, 80, 50), Rolled(0, 80, 50)]
+    assert desk.ask(settle(made, 35), Roll(wallet.pk)) == [Settled(35, 30, 0), Rolled(0, 30, 0)]
+    assert Wallet.objects.get(pk=wallet.pk).next_grant_change_at is None
 
 
 @pytest.mark.parametrize("through", ["writer", "apply_now"])
-def test_an_extend_never_stands_on_credit_that_expired_before_its_hold(desk, through):
+def test_an_extend_stands_on_no_credit_that_has_ended_whenever_its_hold_was_made(desk, clock, through):
     wallet = make_wallet(credit=30)
     gone = grant(wallet, 70, expires_at=timezone.now() + timedelta(days=1))
-    before, after = reserve(wallet, 20), reserve(wallet, 10)
-    desk.ask(before, after)
-    over = timezone.now() - timedelta(seconds=1)
-    CreditGrant.objects.filter(pk=gone.pk).update(expires_at=over)
-    Wallet.objects.filter(pk=wallet.pk).update(next_grant_change_at=over)
-    Hold.objects.filter(pk=before.request).update(reserved_at=over - timedelta(seconds=1))
+    before = reserve(wallet, 20)
+    desk.ask(before)
+    clock.set(gone.expires_at)
     ask = desk.ask if through == "writer" else lambda *operations: apply_now(operations)
-    assert ask(extend(before, 25)) == [Held(25, 65)]
-    # What `before` may need of the expired 70 is kept for it; `after` gets none of the rest.
-    assert ask(extend(after, 100, 5)) == [Held(30, 0)]
-    assert Wallet.objects.get(pk=wallet.pk).posted == 55
-    assert ask(extend(before, 30)) == [Held(25, 0)]
+    # What `before` may need of the ended 70 is kept for it; nobody gets any of the rest.
+    assert ask(extend(before, 25)) == [Held(25, 25)]
+    after = reserve(wallet, 10)
+    assert ask(after, extend(after, 100, 5)) == [Held(10, 15), Held(25, 0)]
+    assert Wallet.objects.get(pk=wallet.pk).posted == 50
+
+
+def test_a_frozen_wallet_extends_no_hold(desk):
+    wallet = make_wallet(credit=100)
+    made = reserve(wallet, 20)
+    desk.ask_one(made)
+    Wallet.objects.update(state=Wallet.State.FROZEN)
+    assert desk.ask_one(extend(made, 50, 21)) == Refused("wallet_frozen", 0)
+    assert desk.ask_one(extend(made, 20, 20)) == Held(20, 80)
+    assert desk.ask_one(settle(made, 15)) == Settled(15, 85, 0)
 
 
 def test_a_bad_operation_fails_alone(desk):

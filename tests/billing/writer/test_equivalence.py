@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from billing import reconcile
 from billing.ids import uuid7
 from billing.models import CreditGrant, Hold, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
-from billing.writer.apply import apply_now
+from billing.writer.apply import apply_now, groups_of_distinct
 from billing.writer.operations import Extend, Release, Renew, Reserve, Settle, TrueUp
-from billing.writer.state import groups_of_distinct
 from tests.billing.writer.reference import FOREVER, Grant, Purse, Reference
 from tests.billing.writer.world import OWNER, grant, make_wallet, open_desk, reserve
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from django.db import connection
 
 from billing.models import Hold, LedgerTransfer, UsageRecord, Wallet
 from billing.writer import WriterBusyError, WriterClosedError, queue
@@ -27,13 +26,13 @@ class Faulty:
         self.before = self.after = None
         self.gate = None
 
-    async def flush(self, operations, rolled):
+    async def flush(self, operations, *, waits=False):
         self.flushed.append(list(operations))
         if self.gate is not None:
             await self.gate.wait()
         if self.before is not None:
             self.before(operations)
-        answers = await self.driver.flush(operations, rolled)
+        answers = await self.driver.flush(operations, waits=waits)
         if self.after is not None:
             self.after(operations)
         return answers
@@ -244,14 +243,14 @@ def test_close_gives_up_a_database_that_is_away(monkeypatch):
     class Away:
         rest, patience, reserve_wait = 0.0, 30.0, 30.0
 
-        async def flush(self, operations, rolled):
+        async def flush(self, operations, *, waits=False):
             raise LostError("nobody there")
 
         async def close(self):
             pass
 
     async def leave():
-        writer = Writer(Away(), lambda _: None)
+        writer = Writer(Away())
         caller = asyncio.ensure_future(writer.submit(reserve(wallet, 1)))
         await asyncio.sleep(0)
         await writer.close()
@@ -259,20 +258,3 @@ def test_close_gives_up_a_database_that_is_away(monkeypatch):
             await caller
 
     asyncio.run(leave())
-
-
-def test_a_failing_roll_is_busy_and_not_for_ever(desk):
-    wallet = make_wallet(credit=100)
-    Wallet.objects.filter(pk=wallet.pk).update(next_grant_change_at="2020-01-01T00:00:00Z")
-    rolls = []
-
-    def roll(identifier):
-        rolls.append(identifier)
-        raise RuntimeError("no")
-
-    desk.writer._roll = roll
-    assert isinstance(desk.ask(reserve(wallet, 1))[0], WriterBusyError)
-    desk.writer._roll = rolls.append  # changes nothing: the reserve must not go round for ever
-    assert desk.ask_one(reserve(wallet, 1)) == Held(1, 99)
-    assert rolls == [wallet.pk, wallet.pk]
-    connection.close()

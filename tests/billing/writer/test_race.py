@@ -12,7 +12,7 @@ from billing.writer import open_writer
 from billing.writer.operations import Held, Refused
 from billing.writer.postgresql import driver
 from billing.writer.postgresql.statements import STATEMENTS
-from tests.billing.writer.world import make_wallet, reserve
+from tests.billing.writer.world import make_wallet, patient, reserve
 
 pytestmark = [
     pytest.mark.money,
@@ -34,8 +34,8 @@ def reserve_twice_at_once(wallet):
         together = asyncio.Event()
 
         class Meeting(driver.PostgreSQLDriver):
-            async def _read_charges(self, *arguments):
-                await super()._read_charges(*arguments)
+            async def _read_rest(self, *arguments):
+                await super()._read_rest(*arguments)
                 deciding.append(self)
                 if len(deciding) == 2:
                     together.set()
@@ -45,7 +45,7 @@ def reserve_twice_at_once(wallet):
         writers = [open_writer(connection.settings_dict) for _ in range(2)]
         for writer in writers:
             writer._driver = Meeting(connection.settings_dict)
-            writer._driver.patience = writer._driver.reserve_wait = 30
+            patient(writer)
         try:
             return await asyncio.gather(*(writer.submit(reserve(wallet, 80)) for writer in writers))
         finally:
@@ -58,8 +58,9 @@ def reserve_twice_at_once(wallet):
 @pytest.mark.usefixtures("_postgresql_only")
 def test_two_writers_overspend_without_the_lock(monkeypatch):
     wallet = make_wallet(credit=100)
-    without = STATEMENTS["lock_wallets"].replace("FOR NO KEY UPDATE", "")
-    monkeypatch.setitem(STATEMENTS, "lock_wallets", without)
+    for name in ("lock_wallets", "lock_wallets_skipping"):
+        without = STATEMENTS[name].split(" FOR NO KEY UPDATE")[0]
+        monkeypatch.setitem(STATEMENTS, name, without)
     assert reserve_twice_at_once(wallet) == [Held.__name__, Held.__name__]
     assert Wallet.objects.get(pk=wallet.pk).held == 160
 
@@ -77,7 +78,7 @@ def test_two_writers_share_a_wallet_exactly():
     async def both():
         writers = [open_writer(connection.settings_dict) for _ in range(2)]
         for writer in writers:
-            writer._driver.patience = writer._driver.reserve_wait = 30
+            patient(writer)
         try:
             return await asyncio.gather(*(writers[i % 2].submit(reserve(wallet, 7)) for i in range(200)))
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 import threading
 
@@ -13,6 +14,7 @@ from billing.models import UsageRecord
 from billing.writer import queue
 from billing.writer.operations import Held, Settled
 from billing.writer.sqlite import driver
+from billing.writer.sqlite.statements import STATEMENTS
 from tests.billing.writer.world import make_wallet, reserve, settle
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
@@ -62,3 +64,8 @@ def test_the_lock_is_left_free_only_while_more_is_waiting(desk, monkeypatch):
     assert rests == []
     desk.ask(*(reserve(wallet, 1) for _ in range(queue.LARGEST_FLUSH + 1)))
     assert rests == [0.002]
+
+
+def test_statements_take_sequences_by_position_alone():
+    """Numbered placeholders with sequences are deprecated in Python 3.12 and refused from 3.14 on."""
+    assert not [name for name, sql in STATEMENTS.items() if re.search(r"[?:@$]\w", sql)]

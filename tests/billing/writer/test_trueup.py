@@ -9,13 +9,14 @@ from django.db import connection
 from django.utils import timezone
 
 from billing.ids import uuid7
-from billing.models import CreditGrant, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
+from billing.models import CreditGrant, Hold, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
+from billing.selectors import Estimate, estimates_since
 from billing.services import credits
 from billing.writer import WriterError
 from billing.writer.errors import LostError
-from billing.writer.estimates import Estimate, estimates_since
 from billing.writer.operations import Held, Settle, Settled, Stale, TrueUp
 from tests.billing.books import assert_books_balance
+from tests.billing.conftest import roll
 from tests.billing.writer.test_queue import Faulty, times
 from tests.billing.writer.world import CARD, DEPLOYMENT, grant, make_wallet, release, reserve, settle
 
@@ -51,6 +52,7 @@ def end(one):
     """Let the grant's time be over."""
     over = timezone.now() - timedelta(seconds=1)
     CreditGrant.objects.filter(pk=one.pk).update(expires_at=over)
+    Hold.objects.update(reserved_at=over - timedelta(seconds=1))
     Wallet.objects.filter(pk=one.wallet_id).update(next_grant_change_at=over)
 
 
@@ -72,10 +74,12 @@ def test_a_dearer_truth_burns_grants_in_order_then_overdraws(desk):
 def test_a_dearer_truth_leaves_what_has_ended_to_the_holds_before_it(desk):
     wallet = make_wallet()
     gone, stays = grant(wallet, 50, expires_at=timezone.now() + timedelta(days=1)), grant(wallet, 30)
-    made = estimated(desk, wallet, 10)
+    made, before = estimated(desk, wallet, 10), reserve(wallet, 35)
+    desk.ask_one(before)
     end(gone)
-    assert desk.ask_one(true_up(made, 25)) == Settled(25, 55, 0)
-    assert left(gone, stays) == [40, 15]
+    assert desk.ask_one(true_up(made, 25)) == Settled(25, 50, 35)
+    assert left(gone, stays) == [35, 15]
+    assert desk.ask_one(settle(before, 35)) == Settled(35, 15, 0)
 
 
 def test_a_cheaper_truth_repays_the_overdraft_first_then_the_grants_from_the_last(desk):
@@ -123,16 +127,18 @@ def test_an_overdraft_that_was_repaid_goes_back_to_the_grant_that_paid_it(desk):
     assert_books_balance(wallet)
 
 
-def test_a_grant_that_has_credit_again_expires_in_time(desk):
+def test_a_grant_that_has_credit_again_expires_in_time(desk, clock):
     wallet = make_wallet()
     over = timezone.now() + timedelta(days=1)
     spent = grant(wallet, 30, expires_at=over)
     made = estimated(desk, wallet, 30)
-    credits.roll(wallet.pk)
+    Wallet.objects.update(next_grant_change_at=timezone.now() - timedelta(seconds=1))
+    roll(wallet)
     assert Wallet.objects.get(pk=wallet.pk).next_grant_change_at is None
     desk.ask_one(true_up(made, 10))
     assert Wallet.objects.get(pk=wallet.pk).next_grant_change_at == over
-    assert credits.roll(wallet.pk, over + timedelta(seconds=1)) == 20
+    clock.set(over + timedelta(seconds=1))
+    assert roll(wallet) == 20
     assert left(spent) == [0]
     assert_books_balance(wallet)
 

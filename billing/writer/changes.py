@@ -1,0 +1,124 @@
+"""What a flush writes: inserts one by one, sums by row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from uuid import UUID
+
+from billing.rating import CLASSES
+from billing.writer.operations import Release, Reserve, Settle, TrueUp
+from billing.writer.view import GrantRow, WalletRow
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """A hold to be closed: the usage record that takes its place."""
+
+    operation: Settle | Release
+    charge: int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Burn:
+    """One transfer of a charge: `amount` from a grant, or from the wallet's overdraft (`grant` is None)."""
+
+    wallet: UUID
+    request: UUID
+    order: int
+    amount: int
+    grant: UUID | None
+
+
+@dataclass(slots=True)
+class Expiry:
+    """One transfer to breakage: `amount` of a grant that has ended."""
+
+    grant: GrantRow
+    amount: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """The next revision of a usage record."""
+
+    operation: TrueUp
+    revision: int
+
+
+class Way(Enum):
+    """Between which kinds of ledger account (debit, credit) a part of a true-up's difference goes."""
+
+    TAKEN = ("wallet", "usage")
+    RESTORED = ("usage", "wallet")
+    LOST = ("usage", "breakage")  # restored to a grant that has ended
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustment:
+    """One transfer of a true-up's difference, from or to a grant, or the wallet's overdraft (`grant` is None)."""
+
+    way: Way
+    wallet: UUID
+    request: UUID
+    order: int
+    amount: int
+    grant: UUID | None
+
+
+@dataclass(slots=True)
+class Changes:
+    """Everything that a flush writes, as of `now`."""
+
+    now: datetime
+    reserved: list[tuple[Reserve, int]] = field(default_factory=list)
+    amounts: dict[UUID, int] = field(default_factory=dict)  # extended holds
+    renewed: dict[UUID, Mapping[str, int]] = field(default_factory=dict)
+    wallets: dict[UUID, list[int]] = field(default_factory=dict)  # wallet → [Δposted, Δheld]
+    grants: dict[UUID, int] = field(default_factory=dict)  # grant → taken (restored when negative)
+    closed: list[Closing] = field(default_factory=list)
+    burns: list[Burn] = field(default_factory=list)
+    expired: dict[UUID, Expiry] = field(default_factory=dict)  # by grant
+    corrections: list[Correction] = field(default_factory=list)
+    adjustments: list[Adjustment] = field(default_factory=list)
+    grant_changes: dict[UUID, datetime | None] = field(default_factory=dict)  # wallet → when its grants change next
+
+    @property
+    def tells(self) -> bool:
+        """True when there is something for the consumers of the outbox."""
+        return bool(self.closed or self.corrections)
+
+    def move(self, wallet: WalletRow, *, posted: int = 0, held: int = 0) -> None:
+        """Change the wallet's sums, here and in the row that later operations of the flush see."""
+        wallet.posted += posted
+        wallet.held += held
+        deltas = self.wallets.setdefault(wallet.id, [0, 0])
+        deltas[0] += posted
+        deltas[1] += held
+
+    def take(self, grant: GrantRow, amount: int) -> None:
+        """Take `amount` from a grant, or give it back when negative, here and in the row that later operations see."""
+        grant.remaining -= amount
+        self.grants[grant.id] = self.grants.get(grant.id, 0) + amount
+
+    def expire(self, grant: GrantRow, amount: int, wallet: WalletRow) -> None:
+        """Take `amount` of a grant that has ended out of the wallet."""
+        self.take(grant, amount)
+        self.expired.setdefault(grant.id, Expiry(grant)).amount += amount
+        self.move(wallet, posted=-amount)
+
+    def note_next_change(self, wallet: WalletRow, moment: datetime | None) -> None:
+        """Note when the wallet's grants change next by themselves, if that isn't known."""
+        if wallet.next_grant_change_at != moment:
+            wallet.next_grant_change_at = self.grant_changes[wallet.id] = moment
+
+
+def counted(request: UUID, classes: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the classes after checking that they can stand in a usage record; raise ValueError otherwise."""
+    for name, count in classes.items():
+        if name not in CLASSES or not 0 <= count < 2**31:
+            raise ValueError(f"request {request}: {count!r} tokens of class {name!r}")
+    return classes

@@ -1,0 +1,202 @@
+"""What a flush knows: rows as they were read under the lock, and which of them it has to ask for."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from uuid import UUID
+
+from billing.ids import day_of
+from billing.writer.operations import Extend, Operation, Release, Renew, Roll, Settle, TrueUp
+
+HELD, ORPHANED = 0, 1  # Hold.State
+
+
+@dataclass(slots=True)
+class WalletRow:
+    """A locked wallet; `decide` moves `posted` and `held` along as it walks the operations."""
+
+    id: UUID
+    posted: int
+    held: int
+    overdraft_limit: int
+    is_open: bool
+    next_grant_change_at: datetime | None
+
+    @property
+    def available(self) -> int:
+        return self.posted - self.held + self.overdraft_limit
+
+
+@dataclass(slots=True)
+class HoldRow:
+    """An open hold."""
+
+    id: UUID
+    wallet: UUID
+    state: int
+    amount: int
+    owner: UUID
+    reserved_at: datetime
+
+
+@dataclass(slots=True)
+class GrantRow:
+    """A grant with credit left; a wallet's grants come in burn-down order."""
+
+    id: UUID
+    wallet: UUID
+    remaining: int
+    effective_at: datetime
+    expires_at: datetime | None
+    amount: int
+    is_voided: bool
+
+    def has_ended_by(self, moment: datetime) -> bool:
+        return self.expires_at is not None and self.expires_at <= moment
+
+    @property
+    def room(self) -> int:
+        """How much may be given back to it."""
+        return self.amount - self.remaining
+
+
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """One transfer of a charge that was posted before: from a grant, or from the overdraft (`grant` is None)."""
+
+    amount: int
+    grant: UUID | None
+
+
+@dataclass(slots=True)
+class RecordRow:
+    """The latest revision of a closed request's usage record, and what its charge was taken from, in that order."""
+
+    request: UUID
+    wallet: UUID
+    revision: int
+    charge: int
+    is_exact: bool
+    reserved_at: datetime
+    takings: list[Taking] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class View:
+    """Everything a flush read, as of `now` by the database's clock, after the locks were in."""
+
+    now: datetime
+    wallets: dict[UUID, WalletRow]
+    holds: dict[UUID, HoldRow]
+    grants: dict[UUID, list[GrantRow]]
+    charges: dict[UUID, int] = field(default_factory=dict)  # closed requests: the charge of the latest revision
+    records: dict[UUID, RecordRow] = field(default_factory=dict)  # of requests to be corrected
+    open_holds: dict[UUID, dict[UUID, HoldRow]] = field(default_factory=dict)  # of wallets with a grant that has ended
+    locked: frozenset[UUID] = frozenset()  # wallets and holds that somebody else has locked
+
+    def wallet(self, identifier: UUID) -> WalletRow:
+        """Return the wallet, or raise ValueError: an operation on none can never be applied."""
+        wallet = self.wallets.get(identifier)
+        if wallet is None:
+            raise ValueError(f"no wallet {identifier}")
+        return wallet
+
+    def is_locked(self, operation: Operation) -> bool:
+        """True when a row that the operation can't do without is somebody else's; a Renew does without any."""
+        if isinstance(operation, Renew):
+            return False
+        return operation.wallet in self.locked or (
+            isinstance(operation, Extend | Settle | Release) and operation.request in self.locked
+        )
+
+    def add_open_holds(self, wallets: Iterable[UUID], holds: Iterable[HoldRow]) -> None:
+        """Take note of all open holds of these wallets, the locked ones as the rows that they are already."""
+        self.open_holds = {wallet: {} for wallet in wallets}
+        for hold in holds:
+            self.open_holds[hold.wallet][hold.id] = self.holds.get(hold.id, hold)
+
+    def open_hold(self, hold: HoldRow) -> None:
+        """Add a hold, for the operations behind it."""
+        self.holds[hold.id] = hold
+        if hold.wallet in self.open_holds:
+            self.open_holds[hold.wallet][hold.id] = hold
+
+    def close_hold(self, hold: HoldRow) -> None:
+        """Take a hold away, for the operations behind it."""
+        del self.holds[hold.id]
+        if hold.wallet in self.open_holds:
+            del self.open_holds[hold.wallet][hold.id]
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Which rows a flush has to lock and read, without repetition, sorted: the order of locks."""
+
+    wallets: list[UUID]
+    holds: list[UUID]
+    burning: list[UUID]  # wallets of settles: their grants with credit left are read
+    restoring: list[UUID]  # wallets of true-ups: all of their grants are read
+    closed: list[tuple[UUID, date]]  # requests of true-ups: their records are read
+
+    @classmethod
+    def of(cls, operations: Iterable[Operation]) -> Demand:
+        wallets: set[UUID] = set()
+        holds: set[UUID] = set()
+        burning: set[UUID] = set()
+        restoring: set[UUID] = set()
+        closed: set[UUID] = set()
+        for operation in operations:
+            if isinstance(operation, Renew):
+                holds.update(operation.checkpoints)
+                continue
+            wallets.add(operation.wallet)
+            if isinstance(operation, TrueUp):
+                restoring.add(operation.wallet)
+                closed.add(operation.request)
+            elif not isinstance(operation, Roll):
+                holds.add(operation.request)
+                if isinstance(operation, Settle):
+                    burning.add(operation.wallet)
+        return cls(
+            wallets=_sorted(wallets),
+            holds=_sorted(holds),
+            burning=_sorted(burning - restoring),
+            restoring=_sorted(restoring),
+            closed=[(request, day_of(request)) for request in _sorted(closed)],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What only the answers to a Demand show to be needed, which is hardly ever anything."""
+
+    due: list[UUID]  # wallets with a grant that may have ended: all of their open holds are read
+    unread: list[UUID]  # those of them whose grants weren't read
+    closed: list[tuple[UUID, date]]  # requests that are to be closed and aren't open: how did they end?
+    absent: list[UUID]  # wallets and holds that were not found among those that nobody has locked
+
+    @classmethod
+    def of(cls, operations: Sequence[Operation], demand: Demand, view: View) -> Rest:
+        due = [
+            wallet.id
+            for wallet in view.wallets.values()
+            if wallet.next_grant_change_at is not None and wallet.next_grant_change_at <= view.now
+        ]
+        read = {*demand.burning, *demand.restoring}
+        closed: list[tuple[UUID, date]] = []
+        absent = [wallet for wallet in demand.wallets if wallet not in view.wallets]
+        for operation in operations:
+            if isinstance(operation, Renew):
+                absent += [request for request in operation.checkpoints if request not in view.holds]
+            elif isinstance(operation, Extend | Settle | Release) and operation.request not in view.holds:
+                absent.append(operation.request)
+                if not isinstance(operation, Extend):
+                    closed.append((operation.request, day_of(operation.request)))
+        return cls(due, [wallet for wallet in due if wallet not in read], closed, absent)
+
+
+def _sorted(identifiers: Iterable[UUID]) -> list[UUID]:
+    return sorted(identifiers, key=operator.attrgetter("int"))
