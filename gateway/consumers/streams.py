@@ -28,6 +28,7 @@ class Stream:
     waiting: deque[tuple[ResponseCreate, int]] = field(default_factory=deque)  # with its size in bytes
     generation: Generation | None = None
     is_stopped: bool = False  # what is being started or runs shall end
+    task: asyncio.Task[None] | None = None
 
     def began(self, generation: Generation) -> None:
         """The response that was being started runs; it ends at once if it was stopped meanwhile."""
@@ -73,7 +74,7 @@ class Streams:
         stream = Stream(request.stream_id, deque([(request, 0)]))
         self._busy[request.stream_id] = stream
         self._idle.clear()
-        self._runtime.supervise(self._run(stream))
+        stream.task = self._runtime.supervise(self._run(stream))
 
     def cancel(self, stream_id: str | None, identifier: str | None) -> None:
         """Stop what runs in the stream, or the response called `identifier`; harmless when it has ended."""
@@ -87,11 +88,13 @@ class Streams:
                 stream.stop()
 
     def close(self) -> None:
-        """Stop everything and forget what waits; settling goes on without the socket."""
+        """Stop everything and forget what waits, here or for its admission; settling goes on without the socket."""
         self._is_closed = True
         for stream in self._busy.values():
             stream.waiting.clear()
             stream.stop()
+            if stream.generation is None and stream.task is not None:
+                stream.task.cancel()
 
     @property
     def is_idle(self) -> bool:

@@ -61,7 +61,7 @@ async def test_caller_that_asks_gets_counts_and_the_account(app, monkeypatch):
 async def test_text_that_comes_quickly_travels_together(app, world, monkeypatch):
     from gateway.generation.events import EventBuffer
 
-    mailbox = EventBuffer()
+    buffer = EventBuffer()
     sent = asyncio.Event()
 
     class Fast:
@@ -70,7 +70,7 @@ async def test_text_that_comes_quickly_travels_together(app, world, monkeypatch)
 
         async def _events(self):
             while True:
-                event = await mailbox.get()
+                event = await buffer.get()
                 yield event
                 if not isinstance(event, Delta | Started):
                     return
@@ -79,14 +79,14 @@ async def test_text_that_comes_quickly_travels_together(app, world, monkeypatch)
         if not sent.is_set():
             sent.set()
             for letter in "bcdef":
-                mailbox.put(Delta(letter, USAGE))
-            mailbox.put(done())
+                buffer.put(Delta(letter, USAGE))
+            buffer.put(done())
 
     world.script = []
     socket = await Socket(app).opened()
     monkeypatch.setattr("tests.gateway.edge.fakes.FakeGeneration.events", lambda _: Fast().events())
     monkeypatch.setattr(responses.asyncio, "sleep", during_the_pause)
-    mailbox.put(Delta("a", USAGE))
+    buffer.put(Delta("a", USAGE))
     deltas = [event["delta"] for event in await ask(socket) if event["type"].endswith("text.delta")]
     assert deltas == ["a", "bcdef"]
     await socket.leave()
@@ -320,6 +320,16 @@ async def test_client_that_leaves_stops_everything(socket, world):
     assert len(world.generations) == 2
     assert all(generation.left.is_set() for generation in world.generations)
     assert socket.is_quiet
+
+
+async def test_client_that_leaves_before_anything_runs_waits_no_longer(socket, world):
+    world.starting = asyncio.Event()
+    socket.send(CREATE)
+    await world.begun.wait()
+    await socket.leave()
+    async with asyncio.timeout(10):
+        await world.runtime.settled()
+    assert world.generations == []
 
 
 async def test_key_is_asked_anew_for_each_response(socket, world):

@@ -91,7 +91,9 @@ class FakeRuntime:
 
     async def settled(self) -> None:
         """Return when all supervised work has ended; raise what it raised."""
-        await asyncio.gather(*self.tasks)
+        for ended in await asyncio.gather(*self.tasks, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
 
 
 ROUTE = Route(
