@@ -1,98 +1,73 @@
 """The worker's append-only record: which requests were begun, how they ended, and which will never run.
 
-JSON lines, held by one process at a time. A line is in the kernel's hands when a method returns, so it outlives the
-process (a power cut may take the last seconds, to the tenants' favour). Entries count for 24 hours, across restarts.
-Every hour the file moves aside (its name and a number) and a fresh one begins; one that holds nothing of the last
-24 hours is deleted, so a worker that is never restarted keeps a day's entries and no more.
+Binary rows in files, held by one process at a time. A row is in the kernel's hands when a method returns, so it
+outlives the process (a power cut may take the last seconds, to the tenants' favour). Rows count for 24 hours, across
+restarts. Every hour, or after 131,000 ids, the file moves aside (its name and a number) and a fresh one begins; one
+that holds nothing of the last 24 hours is deleted. Only the current file's index is in memory: that of a file that was
+moved aside lies beside it and is mapped.
+
+A row is a checksum, its length, a kind, the time in seconds, the request's id in 16 bytes, and for an end what is left
+of its `Finished` in msgpack: about 25 bytes to begin and 40 to end. The times that a `Finished` carries are not kept.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 
-from inference.types import Evidence, Finished, Lost, NothingRan
+from inference.types import EngineFault, Evidence, Finished, FinishReason, Lost, NothingRan, Usage
+from inference.worker.record_file import MOST_IDS, RecordFile, Row, pack_row
 
-KEEP_SECONDS = 24 * 3600.0
-FILE_SECONDS = 3600.0
+KEEP_SECONDS = 24 * 3600
+FILE_SECONDS = 3600
+CLOCKS_APART = 3600  # between the host that made an id and this one, at most
+UUID7 = 7
+BEGUN, ENDED, NEVER = 1, 2, 3
+
+_REASONS = tuple(FinishReason)
+_LONGEST_TEXT = 8000  # of an error's sentence or a stop string
+
+log = logging.getLogger(__name__)
 
 
 class RecordLockedError(Exception):
     """Another worker holds this record."""
 
 
-class Begun(msgspec.Struct, tag="begun", tag_field="e"):
-    """Request `id` enters its first forward."""
+class _End(NamedTuple):
+    """A `Finished` as it is kept."""
 
-    id: str
-    at: float
-
-
-class Ended(msgspec.Struct, tag="finished", tag_field="e"):
-    """Request `id` ended so."""
-
-    id: str
-    at: float
-    finished: Finished
+    reason: int
+    exact: bool
+    input: int
+    cache_read: int
+    output: int
+    reasoning: int
+    stop: str | int | None
+    error: tuple[str, str, bool] | None
 
 
-class Never(msgspec.Struct, tag="never", tag_field="e"):
-    """Request `id` had not begun when somebody asked, and may not begin any more."""
-
-    id: str
-    at: float
-
-
-_Entry = Begun | Ended | Never
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(_Entry).decode
-_BEGUN, _NEVER = -1, -2
-
-
-class _File:
-    """One file of the record: `since` and `until` are the times of its first and its last entry."""
-
-    def __init__(self, path: Path, since: float) -> None:
-        self.path = path
-        self.since = self.until = since
-        self.descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self.size = os.fstat(self.descriptor).st_size
-
-    def append(self, data: bytes) -> None:
-        written = os.write(self.descriptor, data)
-        if written != len(data):
-            # A full disk. Cut the torn lines off, so that what follows is whole again.
-            os.ftruncate(self.descriptor, self.size)
-            raise OSError(f"the record {self.path} took {written} of {len(data)} bytes")
-        self.size += written
-
-    def read(self, offset: int) -> Finished:
-        size = 1024
-        while b"\n" not in (chunk := os.pread(self.descriptor, size, offset)) and len(chunk) == size:
-            size *= 4
-        entry = _decode(chunk[: chunk.index(b"\n")])
-        if not isinstance(entry, Ended):
-            raise TypeError(f"the record {self.path} has no end of a request at {offset}")
-        return entry.finished
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_End).decode
 
 
 class Record:
     """See the module. Every method may be called by any thread."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
-        """Take the lock and read what counts of earlier files; raise `RecordLockedError`."""
+        """Take the lock and open what counts of earlier files; raise `RecordLockedError`."""
         self._path = path
         self._clock = clock
         self._mutex = threading.Lock()
-        # Ends stay in their file: the index holds (time, file, offset), so a day of requests costs little memory.
-        self._index: dict[str, tuple[float, _File, int]] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         # The lock is a file of its own, since the record's file changes.
         self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -105,38 +80,32 @@ class Record:
 
     def begin(self, request_ids: Sequence[str]) -> None:
         """Note that these requests enter their first forward."""
-        now = self._clock()
-        with self._mutex:
-            self._append([Begun(request_id, now) for request_id in request_ids], now)
+        self._append([(BEGUN, request_id, b"") for request_id in request_ids])
 
     def finish(self, ends: Mapping[str, Finished]) -> None:
         """Note how these requests ended."""
-        now = self._clock()
-        with self._mutex:
-            self._append([Ended(request_id, now, finished) for request_id, finished in ends.items()], now)
+        self._append([(ENDED, request_id, _packed(finished)) for request_id, finished in ends.items()])
 
     def is_closed(self, request_id: str) -> bool:
         """True when the request was begun, ended or declared as never run: its id may not be submitted again."""
         with self._mutex:
-            return self._known(request_id) is not None
+            return self._find(request_id) is not None
 
     def evidence(self, request_id: str) -> Evidence:
         """What the record says of a request that nobody works on; one it doesn't know is from now on never run."""
         with self._mutex:
-            known = self._known(request_id)
-            if known is None:
-                now = self._clock()
-                self._append([Never(request_id, now)], now)
+            row = self._find(request_id)
+            if row is None:
+                self._write([(NEVER, request_id, b"")])
                 return NothingRan()
-            file, offset = known
-            if offset == _NEVER:
-                return NothingRan()
-            return Lost() if offset == _BEGUN else file.read(offset)
+        if row.kind == ENDED:
+            return _unpacked(row.body)
+        return Lost() if row.kind == BEGUN else NothingRan()
 
     def close(self) -> None:
         """Give the files and the lock back."""
         for file in self._files:
-            os.close(file.descriptor)
+            file.close()
         os.close(self._lock)
 
     def __enter__(self) -> Self:
@@ -145,99 +114,118 @@ class Record:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _known(self, request_id: str) -> tuple[_File, int] | None:
-        entry = self._index.get(request_id)
-        return None if entry is None or entry[0] < self._clock() - KEEP_SECONDS else entry[1:]
+    def _append(self, rows: Sequence[tuple[int, str, bytes]]) -> None:
+        if rows:
+            with self._mutex:
+                self._write(rows)
 
-    def _append(self, entries: Sequence[_Entry], now: float) -> None:
-        """Append `entries` with one write and note where they stand."""
-        if not entries:
-            return
-        if now - self._files[-1].since >= FILE_SECONDS:
+    def _find(self, request_id: str) -> Row | None:
+        """The request's latest row, if it still counts."""
+        key, oldest = _key(request_id), int(self._clock()) - KEEP_SECONDS
+        if key[6] >> 4 == UUID7:  # nothing is known of it from before it was made
+            oldest = max(oldest, int.from_bytes(key[:6]) // 1000 - CLOCKS_APART)
+        for file in reversed(self._files):
+            if file.until < oldest:
+                return None
+            if (row := file.find(key)) is not None:
+                return row if row.at >= oldest else None
+        return None
+
+    def _write(self, rows: Sequence[tuple[int, str, bytes]]) -> None:
+        """Append `rows` with one write."""
+        now = int(self._clock())
+        current = self._files[-1]
+        if current.size and (now - current.since >= FILE_SECONDS or current.ids >= MOST_IDS):
             self._turn_over(now)
-        file = self._files[-1]
-        if not file.size:
-            file.since = now
-        position = file.size
-        lines = [_encode(entry) for entry in entries]
-        file.append(b"\n".join([*lines, b""]))
-        file.until = max(file.until, now)
-        for entry, line in zip(entries, lines, strict=True):
-            self._note(entry, file, position)
-            position += len(line) + 1
-        self._forget(now, 4 * len(entries))
+        self._files[-1].append([pack_row(kind, now, _key(name), body) for kind, name, body in rows], now)
 
-    def _note(self, entry: _Entry, file: _File, position: int) -> None:
-        place = position if isinstance(entry, Ended) else _NEVER if isinstance(entry, Never) else _BEGUN
-        # At the end of the index, so that its front is always the oldest.
-        self._index.pop(entry.id, None)
-        self._index[entry.id] = (entry.at, file, place)
-
-    def _forget(self, now: float, most: int) -> None:
-        """Drop entries that are too old from the index: more at a time than come in, yet few."""
-        for _ in range(most):
-            oldest = next(iter(self._index), None)
-            if oldest is None or self._index[oldest][0] >= now - KEEP_SECONDS:
-                return
-            del self._index[oldest]
-
-    def _turn_over(self, now: float) -> None:
+    def _turn_over(self, now: int) -> None:
         """Move the current file aside, begin a fresh one, and delete those in which nothing counts any more."""
-        full = self._files[-1]
-        if not full.size:
-            full.since = now
-            return
-        aside = self._path.with_name(f"{self._path.name}.{max(self._numbered(), default=0) + 1}")
-        full.path.rename(aside)
-        full.path = aside
-        self._files.append(_File(self._path, now))
-        # An entry of the index that points there is too old to be looked up.
+        number = max(_numbered(self._path), default=0) + 1
+        self._files[-1].move_aside(self._path.with_name(f"{self._path.name}.{number}"))
+        self._files.append(RecordFile(self._path))
         while self._files[0].until < now - KEEP_SECONDS:
-            old = self._files.pop(0)
-            os.close(old.descriptor)
-            old.path.unlink(missing_ok=True)
+            self._files.pop(0).delete()
 
-    def _numbered(self) -> dict[int, Path]:
-        """The files that were moved aside, by their numbers, the oldest first."""
-        found = {}
-        for path in self._path.parent.glob(f"{self._path.name}.*"):
-            number = path.name.removeprefix(f"{self._path.name}.")
-            if number.isdecimal():
-                found[int(number)] = path
-        return dict(sorted(found.items()))
-
-    def _open(self) -> list[_File]:
-        """Open the files, the current one last, and index what counts; delete those in which nothing does."""
-        now = self._clock()
+    def _open(self) -> list[RecordFile]:
+        """Open the files, the current one last; delete those in which nothing counts."""
+        oldest = int(self._clock()) - KEEP_SECONDS
         files = []
-        for path in [*self._numbered().values(), self._path]:
-            file = _File(path, now)
-            self._scan(file, now - KEEP_SECONDS)
-            if path != self._path and file.until < now - KEEP_SECONDS:
-                os.close(file.descriptor)
-                path.unlink()
+        for path in _numbered(self._path).values():
+            file = RecordFile(path)
+            if file.until < oldest:
+                file.delete()
             else:
+                file.shelve()
                 files.append(file)
-        return files
+        return [*files, RecordFile(self._path)]
 
-    def _scan(self, file: _File, oldest: float) -> None:
-        """Index the entries of `file` since `oldest`; cut off a last line that was never completed."""
-        position = 0
-        times: list[float] = []
-        with file.path.open("rb") as lines:
-            for line in lines:
-                if not line.endswith(b"\n"):  # its process was killed while it wrote, or the disk was full
-                    os.ftruncate(file.descriptor, position)
-                    file.size = position
-                    break
-                try:
-                    entry = _decode(line)
-                except msgspec.MsgspecError:
-                    entry = None  # half a line and the next one, from before a power cut
-                if entry is not None:
-                    times = [times[0] if times else entry.at, entry.at]
-                    if entry.at >= oldest:
-                        self._note(entry, file, position)
-                position += len(line)
-        if times:
-            file.since, file.until = times
+
+def ends_in(path: Path) -> dict[str, Finished | None]:
+    """Return how each request that the record at `path` knows (by its id in hex) ended; None for one only begun.
+
+    For audits, beside a worker that may be writing.
+    """
+    found: dict[str, Finished | None] = {}
+    for part in [*_numbered(path).values(), path]:
+        for row in _rows_of(part):
+            if row.kind == ENDED:
+                found[row.key.hex()] = _unpacked(row.body)
+            elif row.kind == BEGUN:
+                found.setdefault(row.key.hex(), None)
+    return found
+
+
+def _rows_of(path: Path) -> Iterator[Row]:
+    if path.exists():
+        file = RecordFile(path, is_mine=False)
+        try:
+            yield from file.rows()
+        finally:
+            file.close()
+
+
+def _numbered(path: Path) -> dict[int, Path]:
+    """The files that were moved aside, by their numbers, the oldest first."""
+    found = {}
+    for each in path.parent.glob(f"{path.name}.*"):
+        number = each.name.removeprefix(f"{path.name}.")
+        if number.isdecimal():
+            found[int(number)] = each
+    return dict(sorted(found.items()))
+
+
+def _key(request_id: str) -> bytes:
+    """A request's id in 16 bytes: a uuid as it is."""
+    try:
+        key = bytes.fromhex(request_id)
+    except ValueError:
+        key = b""
+    if len(key) == 16:
+        return key
+    digest = bytearray(blake2b(request_id.encode(), digest_size=16).digest())
+    digest[6] &= 0x0F  # no uuid's version
+    return bytes(digest)
+
+
+def _packed(finished: Finished) -> bytes:
+    usage, error, stop = finished.usage, finished.error, finished.stop
+    return _encode(
+        _End(
+            _REASONS.index(finished.reason),
+            finished.exact,
+            usage.input,
+            usage.cache_read,
+            usage.output,
+            usage.reasoning,
+            stop[:_LONGEST_TEXT] if isinstance(stop, str) else stop,
+            None if error is None else (error.code, error.message[:_LONGEST_TEXT], error.retryable),
+        )
+    )
+
+
+def _unpacked(body: bytes) -> Finished:
+    end = _decode(body)
+    usage = Usage(end.input, end.cache_read, end.output, end.reasoning)
+    error = None if end.error is None else EngineFault(*end.error)
+    return Finished(_REASONS[end.reason], usage, error, end.stop, exact=end.exact)

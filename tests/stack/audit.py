@@ -18,20 +18,13 @@ from django.utils import timezone  # noqa: E402
 from billing.models import Hold, LedgerTransfer, UsageRecord, Wallet  # noqa: E402
 from billing.rating import charge  # noqa: E402
 from billing.selectors import prices_at  # noqa: E402
+from inference.worker.record import ends_in  # noqa: E402
 
 
 def engine_record() -> dict[str, dict[str, int]]:
     """Return the worker's own words: request → usage of its finish, empty for one that was only begun."""
-    entries: dict[str, dict[str, int]] = {}
-    path = Path(settings.SLUICE_HOME) / "worker-local.record"
-    for line in path.read_text().splitlines() if path.exists() else []:
-        entry = json.loads(line)
-        if entry["e"] == "begun":
-            entries.setdefault(entry["id"], {})
-        elif entry["e"] == "finished":
-            usage = {name: count for name, count in entry["finished"]["usage"].items() if count}
-            entries[entry["id"]] = usage
-    return entries
+    ends = ends_in(Path(settings.SLUICE_HOME) / "worker-local.record")
+    return {request: {} if end is None else end.usage.classes() for request, end in ends.items()}
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import socket
 import aiohttp
 import pytest
 
+from inference.worker.record import ends_in
 from tests.stack.conftest import running_stack
 from tests.stack.web import ask
 
@@ -98,20 +99,15 @@ def test_websockets_of_strangers_are_refused(stack, headers, status, code):
 
 def ends_in_the_record(stack):
     """The worker's own words: request → how it ended."""
-    ends = {}
-    for line in (stack.home / "worker-local.record").read_text().splitlines():
-        entry = json.loads(line)
-        if entry["e"] == "finished":
-            ends[entry["id"]] = entry["finished"]
-    return ends
+    ends = ends_in(stack.home / "worker-local.record")
+    return {request: end for request, end in ends.items() if end is not None}
 
 
 async def begins(stack, ends_before):
     """Wait until a request that isn't in `ends_before` has begun on the engine."""
-    path = stack.home / "worker-local.record"
     while True:
-        for line in path.read_text().splitlines():
-            if (request := json.loads(line)["id"]) not in ends_before:
+        for request in ends_in(stack.home / "worker-local.record"):
+            if request not in ends_before:
                 return request
         await asyncio.sleep(0.01)
 
@@ -151,8 +147,8 @@ def test_a_client_that_leaves_stops_the_engine_and_pays_for_what_ran(stack, kind
         return request, await ended(stack, request)
 
     request, end = asyncio.run(leave())
-    assert end["reason"] == "cancelled"
-    assert end["usage"]["output"] < ASKED / 4
+    assert end.reason == "cancelled"
+    assert end.usage.output < ASKED / 4
     found = stack.audit()
     record = found["usage"].get(request)
     if record is None:  # it left before the first token: nothing to charge

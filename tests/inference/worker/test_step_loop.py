@@ -29,7 +29,7 @@ from inference.worker.requests import (
     SubmitCommand,
 )
 from inference.worker.step_loop import StepLoop
-from tests.inference.engine_contract import chat, embedding
+from tests.inference.engine_contract import chat, embedding, same
 
 
 class Clock:
@@ -55,7 +55,7 @@ class Bench:
         if isinstance(message, Batch):
             for event in message.events:
                 if isinstance(event, WireFinished):
-                    assert self.record.evidence(event.id) == event.finished, "said before it was recorded"
+                    assert self.record.evidence(event.id) == same(event.finished), "said before it was recorded"
         self.sent.append((session, message))
 
     def serve(self, **config: Any) -> Deployment:
