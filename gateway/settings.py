@@ -22,6 +22,8 @@ os.umask(0o077)
 SLUICE_HOME.mkdir(parents=True, exist_ok=True)
 SLUICE_ENV = env.str("SLUICE_ENV", default="development")
 DEBUG = env.bool("SLUICE_DEBUG", default=False)
+# The part of the free memory that one model's K/V may take, where its deployment gives no `kv_tokens`.
+SLUICE_KV_SHARE = env.float("SLUICE_KV_SHARE", default=0.3)
 # A step of a model that lasts longer counts as hung: its worker takes no work and shows no sign of life any more.
 SLUICE_STEP_SECONDS = env.float("SLUICE_STEP_SECONDS", default=60.0)
 # A supervised process that gives no sign of life for so long is replaced; 0: never.

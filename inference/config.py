@@ -19,7 +19,8 @@ class EngineConfig:
     """One deployment as its worker runs it.
 
     `source` is a hub id, a folder or a GGUF file. `dtype` is "auto" (the checkpoint's), "float32", "bfloat16" or
-    "float16". `kv_tokens` is the KV cache's size in tokens. `max_rows` and `max_step_tokens` bound one step;
+    "float16". `kv_tokens` is the KV cache's size in tokens, 0 sizes it from the memory at hand. `max_rows` and
+    `max_step_tokens` bound one step;
     `prefill_chunk` bounds one sequence's part of it. `sampling` holds values of temperature, top_p, top_k and min_p for
     clients that leave them open, before the model's own. `rates` are the rate card's of input, cache_read and output in
     any one unit: fairness between tenants counts by their ratios. The switches exist for operators and for the equality
@@ -30,7 +31,7 @@ class EngineConfig:
     source: str
     model: str = ""
     dtype: str = "auto"
-    kv_tokens: int = 16_384
+    kv_tokens: int = 0
     block_size: int = 16
     max_rows: int = 32
     max_step_tokens: int = 512
@@ -50,12 +51,13 @@ class EngineConfig:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
     def __post_init__(self) -> None:
-        bounds = ("kv_tokens", "block_size", "max_rows", "max_step_tokens", "prefill_chunk")
+        bounds = ("block_size", "max_rows", "max_step_tokens", "prefill_chunk")
         for name in (*bounds, "max_waiting", "max_waiting_per_tenant"):
             if getattr(self, name) < 1:
                 raise ValueError(f"engine {self.deployment}: {name} must be at least 1")
-        if self.max_context < 0:
-            raise ValueError(f"engine {self.deployment}: max_context can't be negative")
+        for name in ("max_context", "kv_tokens"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"engine {self.deployment}: {name} can't be negative")
         if self.dtype not in {"auto", "float32", "bfloat16", "float16"}:
             raise ValueError(f"engine {self.deployment}: dtype {self.dtype!r} is unknown")
         if self.architecture not in ARCHITECTURES:
@@ -70,7 +72,8 @@ class WorkerConfig:
 
     A running worker follows the `engines` of its file; everything else counts from its start. `threads` 0 takes every
     core. A turn of the step thread that takes longer than `step_seconds` counts as hung. What runs on a deployment that
-    is withdrawn may go on for `withdraw_seconds`. `endpoint` is a ZeroMQ address; an ipc path holds at most 107
+    is withdrawn may go on for `withdraw_seconds`. `kv_share` bounds the K/V of a model without `kv_tokens`: its part of
+    the memory that is free once the weights are loaded. `endpoint` is a ZeroMQ address; an ipc path holds at most 107
     characters. A tcp endpoint needs `curve_secret`, the worker's own CURVE key, and in `curve_clients` the public keys
     of the gateways that may connect (all in Z85).
     """
@@ -87,6 +90,7 @@ class WorkerConfig:
     session_bytes: int = 64 * 1024 * 1024
     drain_seconds: float = 5.0
     withdraw_seconds: float = 300.0
+    kv_share: float = 0.3
     curve_secret: str = ""
     curve_clients: tuple[str, ...] = ()
 
@@ -95,6 +99,8 @@ class WorkerConfig:
             raise ValueError(f"endpoint {self.endpoint}: an ipc path holds at most 107 characters")
         if self.endpoint.startswith("tcp://") and not (self.curve_secret and self.curve_clients):
             raise ValueError(f"endpoint {self.endpoint}: tcp needs curve_secret and curve_clients")
+        if not 0 < self.kv_share <= 1:
+            raise ValueError("kv_share is a part of the free memory: above 0, at most 1")
         names = [engine.deployment for engine in self.engines]
         if len(set(names)) != len(names):
             raise ValueError("a deployment stands twice among the engines")

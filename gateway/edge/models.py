@@ -38,5 +38,9 @@ async def _cards(runtime: Runtime, principal: Principal) -> list[ModelCard]:
         for name, entry in sorted(snapshot.catalogue.models.items())
         if not principal.allowed_models or name in principal.allowed_models
     ]
+    for card in cards:
+        served = runtime.engines.context_of(card.id)
+        if served is not None:  # memory or the proof may leave less than the catalogue says
+            card.context_length = min(card.context_length, served)
     longest = max((card.context_length for card in cards), default=0)
     return [auto_card(longest), *cards]

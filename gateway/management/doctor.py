@@ -24,7 +24,10 @@ from gateway.home import is_disk_full, open_to_others
 from gateway.management.ports import readiness_request
 from gateway.models import APIKey
 from gateway.runtime import epoch_triggers
-from gateway.services.worker_specs import WorkerSpecError, worker_spec
+from gateway.services.engine_states import EngineState, ask
+from gateway.services.worker_specs import WorkerSpecError, is_worker_running, worker_spec
+
+ANSWER_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +133,24 @@ def _catalogue() -> Iterator[Symptom]:
         return
     if not spec.engines:
         yield Symptom("models", "none", "run `manage.py models add <hub id | folder | GGUF file>`")
+    asked = [engine.deployment for engine in spec.engines]
+    states = ask("local", asked, ANSWER_SECONDS) if is_worker_running("local") else {}
     for engine in spec.engines:
         there = Path(engine.source).exists()
         fix = "" if there else "the folder is gone: `manage.py models add` brings it back"
-        yield Symptom(f"model {engine.model}", engine.source, fix)
+        state = states.get(engine.deployment)
+        if state is None:
+            finding = engine.source
+        elif state.trouble:
+            finding, fix = f"{engine.source}: {state.trouble}", fix or "see the worker's log"
+        else:
+            finding = f"{engine.source}: {_served(state)}"
+        yield Symptom(f"model {engine.model}", finding, fix)
+
+
+def _served(state: EngineState) -> str:
+    details = state.info.details if state.info is not None else {}
+    return "; ".join(f"{name} {details[name]}" for name in ("dtype", "context", "kv", "proof") if name in details)
 
 
 def _engine() -> Iterator[Symptom]:

@@ -77,6 +77,11 @@ class Engines:
         """Every open engine."""
         return tuple(self._entries.values())
 
+    def context_of(self, model: str) -> int | None:
+        """Return the greatest context in which some deployment serves `model` now; None when none does."""
+        infos = [entry.engine.info for entry in self._entries.values() if entry.deployment.model == model]
+        return max((info.max_context for info in infos if info is not None), default=None)
+
     def usable(self, deployment: UUID) -> str:
         """Return why `deployment` can't take work now, or nothing."""
         entry = self._entries.get(deployment)

@@ -34,6 +34,7 @@ def worker_spec(node: str) -> WorkerConfig:
         record=str(_record(node)),
         secret=secret,
         step_seconds=settings.SLUICE_STEP_SECONDS,
+        kv_share=settings.SLUICE_KV_SHARE,
         # Chat first: it is what a newcomer's first request waits for.
         engines=tuple(engine_config(row) for row in sorted(rows, key=lambda row: "chat" not in row.model.kinds)),
     )

@@ -22,6 +22,7 @@ from inference.text.byte_tokenizer import END_OF_TURN, START_OF_TURN, VOCABULARY
 from inference.types import Kind
 
 UNWRITTEN = -1
+KV_TOKENS = 16_384  # where the deployment names no number
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ def load_fake_model(config: EngineConfig) -> LoadedModel:
     time.sleep(options.load_seconds)
     if options.refuse:
         raise ModelRefusedError(options.refuse)
-    blocks = math.ceil(config.kv_tokens / config.block_size) + 1
+    blocks = math.ceil((config.kv_tokens or KV_TOKENS) / config.block_size) + 1
     context = min(config.max_context or options.max_context, options.max_context)
     return LoadedModel(
         kinds=frozenset(Kind(kind) for kind in options.kinds),

@@ -16,13 +16,15 @@ from inference.types import Kind, SamplingParams
 if TYPE_CHECKING:
     import torch
 
+KV_SHARE = 0.3  # of the memory that is free once the weights are loaded
 UNSTATED_CONTEXT = 2048  # where neither the model nor the deployment names one
 
 
-def load_model(config: EngineConfig, *, threads: int = 0) -> LoadedModel:
+def load_model(config: EngineConfig, *, threads: int = 0, kv_share: float = KV_SHARE) -> LoadedModel:
     """Load what `config` names and return it ready to serve; raise ModelRefusedError with the reason when it can't be.
 
-    `threads` > 0 sets torch's thread count for this process. Copies and downloads go under the folder in
+    `threads` > 0 sets torch's thread count for this process. `kv_share` bounds the K/V of a model whose `kv_tokens` is
+    0, as a part of the free memory. Copies and downloads go under the folder in
     `config.options["cache"]`, by default `$SLUICE_HOME/cache`; `config.options["packed_linears"]` False keeps the own
     decoder's weights in torch's layout.
     """
@@ -44,7 +46,7 @@ def load_model(config: EngineConfig, *, threads: int = 0) -> LoadedModel:
     with torch.inference_mode():
         if _is_encoder(config, folder):
             return _load_encoder(config, folder)
-        return _load_causal(config, folder)
+        return _load_causal(config, folder, kv_share)
 
 
 def cache_folder(config: EngineConfig) -> Path:
@@ -75,11 +77,11 @@ def _read_config(folder: Path) -> Any:
         raise ModelRefusedError(f"{folder}: the config can't be read: {reason}") from error
 
 
-def _load_causal(config: EngineConfig, folder: Path) -> LoadedModel:
+def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedModel:
     from inference.architectures import decoder
     from inference.architectures.transformers import TransformersModel
-    from inference.execution.kv_cache import KVCache
     from inference.execution.linear import packs
+    from inference.execution.memory import make_cache
     from inference.execution.processor import compute_dtype
     from inference.execution.runner import CPURunner
 
@@ -105,9 +107,16 @@ def _load_causal(config: EngineConfig, folder: Path) -> LoadedModel:
     limit = min(limit, model.proof.max_context or limit)
     if config.max_context:
         limit = min(limit, config.max_context)
-    blocks = -(-config.kv_tokens // config.block_size) + 1
-    cache = KVCache(model.spec, blocks, config.block_size)
-    details["kv"] = f"{config.kv_tokens} tokens, up to {cache.nbytes / 1e6:.0f} MB"
+    cache = make_cache(
+        model.spec,
+        tokens=config.kv_tokens,
+        most=limit * config.max_rows,
+        block_size=config.block_size,
+        share=kv_share,
+    )
+    held = (cache.blocks - 1) * cache.block_size
+    details["kv"] = f"{held} tokens, up to {cache.nbytes / 1e6:.0f} MB"
+    details["context"] = f"{min(limit, held)} tokens of the model's {positions or limit}"
     runner = CPURunner(causal=(model, cache), limit=limit)
     _try(runner, model.vocab_size, folder)
     return LoadedModel(
@@ -117,7 +126,7 @@ def _load_causal(config: EngineConfig, folder: Path) -> LoadedModel:
         max_input=limit - 1,
         vocab_size=model.vocab_size,
         eos_ids=_eos_ids(model_config, folder),
-        kv_blocks=blocks,
+        kv_blocks=cache.blocks,
         block_size=config.block_size,
         vector_width=0,
         tokenizer_folder=folder,

@@ -11,7 +11,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -22,7 +22,7 @@ from inference.errors import ModelRefusedError
 from inference.execution.backend import LoadedModel
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.tokenizer import FolderTokenizer, Tokenizer
-from inference.types import LOADING, Health
+from inference.types import LOADING, EngineInfo, Health
 from inference.worker.deployment import Deployment
 from inference.worker.requests import AddCommand, Command, DrainCommand
 
@@ -141,6 +141,7 @@ class Loader:
             details = {f"model_{key}": value for key, value in deployment.info.details.items()}
             seconds = round(self._clock() - began, 3)
             log.info("model ready", extra={"deployment": name, "seconds": seconds, **details})
+            log.info("served here:\n%s", table([each.info for each in self._served.deployments.values()]))
         self._announce()
         _freeze()
 
@@ -155,7 +156,7 @@ class Loader:
             # Here and not above: it imports torch.
             from inference.architectures.load import load_model
 
-            model = load_model(config, threads=self._config.threads)
+            model = load_model(config, threads=self._config.threads, kv_share=self._config.kv_share)
             tokenizer = FolderTokenizer(model.tokenizer_folder)
         return Deployment(
             config,
@@ -184,6 +185,16 @@ class Loader:
     def _let_go(self, deployment: Deployment) -> None:
         deadline = self._clock() + self._config.withdraw_seconds
         self._inbox.put(DrainCommand((deployment,), deadline, self._released.set, leaves=True))
+
+
+def table(infos: Iterable[EngineInfo]) -> str:
+    """Return what is served as lines of text: model, context, room for K/V, dtype."""
+    rows = [("model", "context", "K/V", "computes in")]
+    for info in infos:
+        details = info.details
+        rows.append((info.model, str(info.max_context), details.get("kv", "none"), details.get("dtype", "-")))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
 
 
 def _state_of(path: Path | None) -> tuple[int, int, int] | None:

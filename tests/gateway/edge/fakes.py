@@ -70,6 +70,8 @@ class FakeRuntime:
         self.snapshot = SimpleNamespace(catalogue=Catalogue(MODELS, {}, ()), prices={"small": PRICES})
         self.checks = {"database": "", "deployments": ""}
         self.threads = SimpleNamespace(run=asyncio.to_thread)
+        self.contexts: dict[str, int] = {}
+        self.engines = SimpleNamespace(context_of=self.contexts.get)
         self.tasks: set[asyncio.Task[object]] = set()
 
     async def readiness(self) -> dict[str, str]:

@@ -39,6 +39,13 @@ async def test_list_shows_what_the_plan_allows_at_its_prices(app, world):
     assert cards[1]["pricing"]["request_fee"] == "0.000011"
 
 
+async def test_the_context_is_the_one_that_is_served(app, world):
+    world.runtime.contexts.update({"small": 512, "org/big": 1_000_000})
+    cards = {card["id"]: card["context_length"] for card in (await ask(app, "/v1/models")).json()["data"]}
+    assert cards["small"] == 512
+    assert cards["auto"] == cards["org/big"] == 8192
+
+
 async def test_model_is_found_by_a_name_with_a_slash(app):
     assert (await ask(app, "/v1/models/org/big")).json()["id"] == "org/big"
     assert (await ask(app, "/v1/models/auto")).json()["id"] == "auto"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from uuid import uuid4
 
 from gateway.home import worker_endpoint
@@ -55,6 +56,23 @@ async def test_new_engine_takes_work_once_it_was_found_ready():
     assert engines.usable(one.id) == ""
     assert engines.load(one.id) == 3
     assert 'sluice_deployment_running{deployment="one"} 2.0' in metrics.render().decode()
+
+
+async def test_the_context_of_a_model_is_the_greatest_that_is_served():
+    contexts = {"one": 512, "two": 2048, "three": None}
+
+    class Announcing(Closable):
+        @property
+        def info(self):
+            context = contexts[self.spec.deployment]
+            return None if context is None else SimpleNamespace(max_context=context)
+
+    engines = Engines(Metrics(), opener=Announcing)
+    engines.follow([entry(name=name, model="m", options={}) for name in contexts])
+    for open_one, name in zip(engines.entries(), contexts, strict=True):
+        open_one.engine.spec = SimpleNamespace(deployment=name)
+    assert engines.context_of("m") == 2048
+    assert engines.context_of("unknown") is None
 
 
 async def test_deployment_that_cannot_be_opened_leaves_the_others_alone():
