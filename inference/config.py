@@ -47,8 +47,9 @@ class EngineConfig:
 
     @property
     def revision(self) -> str:
-        """A digest that differs between any two configurations."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+        """A digest that differs between configurations for which a model is loaded anew: all but their rates."""
+        loaded = {name: value for name, value in asdict(self).items() if name != "rates"}
+        return hashlib.sha256(json.dumps(loaded, sort_keys=True).encode()).hexdigest()[:16]
 
     def __post_init__(self) -> None:
         bounds = ("block_size", "max_rows", "max_step_tokens", "prefill_chunk")
@@ -73,9 +74,8 @@ class WorkerConfig:
     A running worker follows the `engines` of its file; everything else counts from its start. `threads` 0 takes every
     core. A turn of the step thread that takes longer than `step_seconds` counts as hung. What runs on a deployment that
     is withdrawn may go on for `withdraw_seconds`. `kv_share` bounds the K/V of a model without `kv_tokens`: its part of
-    the memory that is free once the weights are loaded. `endpoint` is a ZeroMQ address; an ipc path holds at most 107
-    characters. A tcp endpoint needs `curve_secret`, the worker's own CURVE key, and in `curve_clients` the public keys
-    of the gateways that may connect (all in Z85).
+    the memory that is free once the weights are loaded. `endpoint` is a ZeroMQ ipc address, whose path holds at most
+    107 characters.
     """
 
     endpoint: str
@@ -91,14 +91,12 @@ class WorkerConfig:
     drain_seconds: float = 5.0
     withdraw_seconds: float = 300.0
     kv_share: float = 0.3
-    curve_secret: str = ""
-    curve_clients: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.endpoint.startswith("ipc://") and len(self.endpoint.removeprefix("ipc://").encode()) > 107:
+        if not self.endpoint.startswith("ipc://"):
+            raise ValueError(f"endpoint {self.endpoint}: a worker listens at an ipc path of its host")
+        if len(self.endpoint.removeprefix("ipc://").encode()) > 107:
             raise ValueError(f"endpoint {self.endpoint}: an ipc path holds at most 107 characters")
-        if self.endpoint.startswith("tcp://") and not (self.curve_secret and self.curve_clients):
-            raise ValueError(f"endpoint {self.endpoint}: tcp needs curve_secret and curve_clients")
         if not 0 < self.kv_share <= 1:
             raise ValueError("kv_share is a part of the free memory: above 0, at most 1")
         names = [engine.deployment for engine in self.engines]
@@ -111,8 +109,7 @@ class WorkerConfig:
         try:
             data = json.loads(path.read_text())
             engines = tuple(EngineConfig(**engine) for engine in data.pop("engines"))
-            clients = tuple(data.pop("curve_clients", ()))
-            return cls(engines=engines, curve_clients=clients, **data)
+            return cls(engines=engines, **data)
         except (TypeError, KeyError, json.JSONDecodeError) as error:
             raise ValueError(f"worker spec {path}: {error}") from error
 

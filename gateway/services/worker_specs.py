@@ -7,16 +7,20 @@ import hashlib
 import json
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
 from django.conf import settings
+from django.utils import timezone
 
+from billing.rating import CardPrices
+from billing.selectors import prices_at
 from gateway.home import runtime_directory, worker_endpoint
 from inference.config import EngineConfig, WorkerConfig
 from routing.models import Deployment
 
-_OPTIONS = {f.name for f in fields(EngineConfig)} - {"deployment", "source", "model"}
+_OPTIONS = {f.name for f in fields(EngineConfig)} - {"deployment", "source", "model", "rates"}
 
 
 class WorkerSpecError(ValueError):
@@ -29,6 +33,7 @@ def worker_spec(node: str) -> WorkerConfig:
     rows = Deployment.objects.filter(
         is_active=True, model__is_active=True, backend=Deployment.Backend.WORKER, node=node
     ).select_related("model")
+    prices = prices_at(timezone.now())
     return WorkerConfig(
         endpoint=worker_endpoint(node),
         record=str(_record(node)),
@@ -36,7 +41,7 @@ def worker_spec(node: str) -> WorkerConfig:
         step_seconds=settings.SLUICE_STEP_SECONDS,
         kv_share=settings.SLUICE_KV_SHARE,
         # Chat first: it is what a newcomer's first request waits for.
-        engines=tuple(engine_config(row) for row in sorted(rows, key=lambda row: "chat" not in row.model.kinds)),
+        engines=tuple(_priced(row, prices) for row in sorted(rows, key=lambda row: "chat" not in row.model.kinds)),
     )
 
 
@@ -82,6 +87,12 @@ def clear_socket(node: str) -> None:
 def _record(node: str) -> Path:
     home: Path = settings.SLUICE_HOME
     return home / f"worker-{node}.record"
+
+
+def _priced(row: Deployment, prices: Mapping[str, CardPrices]) -> EngineConfig:
+    """The deployment with its card's rates, whose ratios count the service that each tenant gets of it."""
+    card = prices.get(row.model.rate_card)
+    return engine_config(row) if card is None else replace(engine_config(row), rates=dict(card.rates_for(0)))
 
 
 def engine_config(row: Deployment) -> EngineConfig:

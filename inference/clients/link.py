@@ -10,7 +10,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import zmq
@@ -33,15 +32,6 @@ from inference.protocol import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """CURVE keys (Z85) of a connection between hosts: the worker's public one and the gateway's own pair."""
-
-    server: str
-    public: str
-    secret: str
-
-
 class Link:
     """See the module. `receive` gets each message in order; `failed` is called once, with the reason."""
 
@@ -50,7 +40,6 @@ class Link:
         *,
         context: zmq.Context[Any],
         endpoint: str,
-        curve: Curve | None,
         receive: Callable[[FromWorker], None],
         failed: Callable[[str], None],
         renew_seconds: float,
@@ -75,10 +64,6 @@ class Link:
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
         socket.set_hwm(0)
-        if curve is not None:
-            socket.setsockopt(zmq.CURVE_SERVERKEY, curve.server.encode())
-            socket.setsockopt(zmq.CURVE_PUBLICKEY, curve.public.encode())
-            socket.setsockopt(zmq.CURVE_SECRETKEY, curve.secret.encode())
         socket.connect(endpoint)
         self._socket = socket
         self._descriptor: int = socket.getsockopt(zmq.FD)

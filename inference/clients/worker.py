@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 import zmq
 
-from inference.clients.link import Curve, Link
+from inference.clients.link import Link
 from inference.engine import EngineSpec
 from inference.errors import EngineError, InvalidRequestError, UnreachableError
 from inference.protocol import (
@@ -87,12 +87,11 @@ class _Stream:
 class WorkerSession:
     """The connection to one worker: what runs there for this process, and what is known of its deployments."""
 
-    def __init__(self, endpoint: str, curve: Curve | None, *, renew_seconds: float, silence_seconds: float) -> None:
+    def __init__(self, endpoint: str, *, renew_seconds: float, silence_seconds: float) -> None:
         self.endpoint = endpoint
         self.infos: dict[str, EngineInfo] = {}
         self.health: dict[str, Health] = {}
         self.users = 0
-        self._curve = curve
         self._renew_seconds = renew_seconds
         self._silence_seconds = silence_seconds
         self._context: zmq.Context[Any] = zmq.Context()
@@ -159,7 +158,6 @@ class WorkerSession:
         return Link(
             context=self._context,
             endpoint=self.endpoint,
-            curve=self._curve,
             receive=self._receive,
             failed=self._failed,
             renew_seconds=self._renew_seconds,
@@ -298,21 +296,16 @@ _sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, WorkerSession]
 def open_worker_engine(spec: EngineSpec) -> WorkerEngine:
     """Return the engine of `spec`, on the running loop's session with the worker at its endpoint.
 
-    Options: `curve_server`, `curve_public`, `curve_secret` (Z85; needed for tcp), `renew_seconds` and
-    `silence_seconds`. The first deployment of an endpoint decides them for all.
+    Options: `renew_seconds` and `silence_seconds`. The first deployment of an endpoint decides them for all.
     """
     options = dict(spec.options)
-    keys = [str(options.pop(name, "")) for name in ("curve_server", "curve_public", "curve_secret")]
-    if spec.endpoint.startswith("tcp://") and not all(keys):
-        raise ValueError(f"deployment {spec.deployment}: tcp needs curve_server, curve_public and curve_secret")
     renew, silence = float(options.pop("renew_seconds", 1.0)), float(options.pop("silence_seconds", 5.0))
     if options:
         raise ValueError(f"deployment {spec.deployment}: unknown options {sorted(options)}")
     sessions = _sessions.setdefault(asyncio.get_running_loop(), {})
     session = sessions.get(spec.endpoint)
     if session is None:
-        curve = Curve(*keys) if all(keys) else None
-        session = WorkerSession(spec.endpoint, curve, renew_seconds=renew, silence_seconds=silence)
+        session = WorkerSession(spec.endpoint, renew_seconds=renew, silence_seconds=silence)
         sessions[spec.endpoint] = session
     return WorkerEngine(spec.deployment, session)
 

@@ -24,7 +24,7 @@ from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.tokenizer import FolderTokenizer, Tokenizer
 from inference.types import LOADING, EngineInfo, Health
 from inference.worker.deployment import Deployment
-from inference.worker.requests import AddCommand, Command, DrainCommand
+from inference.worker.requests import AddCommand, Command, DrainCommand, RepriceCommand
 
 LOOK_SECONDS = 0.25
 REFUSED = "model refused"
@@ -108,6 +108,9 @@ class Loader:
         self._config = replace(self._config, engines=config.engines)
         if replace(config, engines=()) != replace(self._config, engines=()):
             log.warning("the spec asks for more than other models: that counts from the next start")
+        for engine in config.engines:
+            if (deployment := self._served.deployments.get(engine.deployment)) is not None:
+                self._inbox.put(RepriceCommand(deployment, engine.rates))
         self._say_loading()
 
     def _say_loading(self) -> None:

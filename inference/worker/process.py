@@ -18,7 +18,6 @@ from types import FrameType
 from typing import Any
 
 import zmq
-from zmq.auth.thread import ThreadAuthenticator
 
 from inference.config import WorkerConfig
 from inference.protocol import FRAME_BYTES, FromWorker
@@ -77,7 +76,6 @@ class Worker:
         self._broken = threading.Event()
         self._record = Record(Path(config.record))
         self._context = zmq.Context()
-        self._authenticator: ThreadAuthenticator | None = None
         self._router = self._bind()
         wake_in, wake_out = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)
         for socket in (wake_in, wake_out):
@@ -159,13 +157,6 @@ class Worker:
         router.setsockopt(zmq.LINGER, 500)
         router.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES)
         router.set_hwm(0)
-        if config.curve_secret:
-            allowed = {key.encode() for key in config.curve_clients}
-            self._authenticator = ThreadAuthenticator(self._context)
-            self._authenticator.start()
-            self._authenticator.configure_curve_callback("*", _KeyList(allowed))
-            router.setsockopt(zmq.CURVE_SERVER, 1)
-            router.setsockopt(zmq.CURVE_SECRETKEY, config.curve_secret.encode())
         if (path := _socket_file(config.endpoint)) is not None:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         router.bind(config.endpoint)
@@ -201,8 +192,6 @@ class Worker:
     def _close(self) -> None:
         for socket in (*self._sockets, self._router):
             socket.close()
-        if self._authenticator is not None:
-            self._authenticator.stop()
         self._context.term()
         # ZeroMQ leaves the file behind. Only the record's holder may remove it: whoever holds the record next binds the
         # same path.
@@ -215,13 +204,3 @@ def _socket_file(endpoint: str) -> Path | None:
     """Return the file of an ipc endpoint."""
     scheme, _, path = endpoint.partition("://")
     return Path(path) if scheme == "ipc" else None
-
-
-class _KeyList:
-    """The gateways that may connect, by their CURVE public key."""
-
-    def __init__(self, allowed: set[bytes]) -> None:
-        self._allowed = allowed
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        return key in self._allowed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from inference.text.prepare import Prompt
@@ -68,8 +68,16 @@ class AddCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class RepriceCommand:
+    """Share the deployment between tenants by these rates from now on."""
+
+    deployment: Deployment
+    rates: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class StopCommand:
     """Leave the loop after this round."""
 
 
-Command = SubmitCommand | ExtendCommand | CancelCommand | DrainCommand | AddCommand | StopCommand
+Command = SubmitCommand | ExtendCommand | CancelCommand | DrainCommand | AddCommand | RepriceCommand | StopCommand

@@ -36,6 +36,7 @@ from inference.worker.requests import (
     Command,
     DrainCommand,
     ExtendCommand,
+    RepriceCommand,
     Request,
     StopCommand,
     SubmitCommand,
@@ -119,6 +120,8 @@ class StepLoop:
             case AddCommand(deployment):
                 self._deployments.append(deployment)
                 self.health[deployment.id] = deployment.health()
+            case RepriceCommand(deployment, rates):
+                deployment.engine.reprice(rates)
             case StopCommand():
                 self._stopped = True
 

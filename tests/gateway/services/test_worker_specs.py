@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+from dataclasses import replace
 
 import pytest
 
+from billing.services import cards
 from gateway.home import runtime_directory, worker_endpoint
 from gateway.services import worker_specs
+from routing.services.catalogue import add_model
 
 
 @pytest.fixture
@@ -46,3 +49,18 @@ def test_another_nodes_socket_and_a_chosen_folder_stay(socket_file, tmp_path, mo
     monkeypatch.setenv("SLUICE_RUNTIME_DIR", str(chosen))
     worker_specs.clear_socket("local")
     assert chosen.is_dir()
+
+
+@pytest.mark.django_db
+def test_a_deployments_rates_are_its_cards_and_no_reason_to_load_it_anew(settings, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLUICE_RUNTIME_DIR", str(tmp_path))
+    settings.SLUICE_HOME = tmp_path
+    rates = {"input": 10_000_000, "cache_read": 1_000_000, "output": 50_000_000}
+    cards.publish("card", {0: rates}, note="")
+    row = add_model(name="m", kinds=["chat"], context_length=512, rate_card="card", source="/m")
+    (engine,) = worker_specs.worker_spec("local").engines
+    assert {name: engine.rates[name] for name in rates} == rates
+    assert engine.revision == worker_specs.engine_config(row).revision
+    assert worker_specs.fingerprint(worker_specs.worker_spec("local")) == worker_specs.fingerprint(
+        replace(worker_specs.worker_spec("local"), engines=())
+    )

@@ -151,3 +151,14 @@ def test_a_model_that_left_before_it_was_loaded_is_forgotten(bench: Bench) -> No
     bench.follow(B)
     bench.loader._read()
     assert bench.unready.keys() == {"b"}
+
+
+def test_other_rates_change_the_shares_and_load_nothing(bench: Bench) -> None:
+    bench.settle()
+    deployment = bench.deployments["a"]
+    scheduler = deployment.engine.schedulers[0]
+    assert scheduler.room.queue.prices.output == 2000
+    bench.follow(replace(A, rates={"input": 10, "cache_read": 1, "output": 50}))
+    bench.settle()
+    assert bench.deployments["a"] is deployment
+    assert scheduler.room.queue.prices.output == 5000

@@ -451,27 +451,6 @@ async def test_running_requests_are_reported_with_their_usage(start: Open, engin
     assert (await stream.end()).reason is FinishReason.CANCELLED
 
 
-async def test_only_known_gateways_connect_over_tcp(start: Open, engine_of: Open) -> None:
-    server_public, server_secret = (key.decode() for key in zmq.curve_keypair())
-    public, secret = (key.decode() for key in zmq.curve_keypair())
-    stranger_public, stranger_secret = (key.decode() for key in zmq.curve_keypair())
-    with zmq.Context() as context, context.socket(zmq.REP) as probe:
-        port = probe.bind_to_random_port("tcp://127.0.0.1")
-    endpoint = f"tcp://127.0.0.1:{port}"
-    worker = start(ECHO, endpoint=endpoint, curve_secret=server_secret, curve_clients=(public,))
-    engine = await engine_of(worker, "echo", curve_server=server_public, curve_public=public, curve_secret=secret)
-    assert text_of(await run(engine, chat("hello"))) == "hello"
-    client._sessions.clear()
-    options = {"curve_server": server_public, "curve_public": stranger_public, "curve_secret": stranger_secret}
-    stranger = open_engine(EngineSpec("echo", "worker", endpoint, options))
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.5):
-            await ready(stranger)
-    await stranger.close()
-    with pytest.raises(ValueError, match="tcp needs"):
-        open_engine(EngineSpec("echo", "worker", endpoint))
-
-
 async def test_what_cannot_travel_is_refused_and_costs_nothing(start: Open, engine_of: Open) -> None:
     worker = start(ECHO)
     engine = await engine_of(worker, "echo")
