@@ -56,7 +56,7 @@ class ResponseFormat:
 
     def delta(self, text: str) -> bytes:
         """More text."""
-        return _written((self._events.delta(text),))
+        return _one(self._events.delta(text))
 
     def closing(self, outcome: Outcome) -> bytes:
         """The message ends, then the response."""
@@ -68,4 +68,8 @@ class ResponseFormat:
 
 
 def _written(events: Iterable[Event]) -> bytes:
-    return b"".join(event(encode(one), one["type"]) for one in events)
+    return b"".join(map(_one, events))
+
+
+def _one(told: Event) -> bytes:
+    return event(encode(told), told["type"])

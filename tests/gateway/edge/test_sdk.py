@@ -11,6 +11,8 @@ import websockets.exceptions
 from openai import AsyncOpenAI, OpenAI
 from openai.lib.responses_websocket import AsyncResponsesWebSocketSession, ResponsesWebSocketLimits
 
+from billing.writer.errors import WriterError
+from billing.writer.operations import Settle
 from gateway.models import APIKey
 from tests.gateway.edge.server import serving, with_runtime
 from tests.gateway.world import assert_books, engine_of, in_database, make_world, opened, settled
@@ -215,6 +217,38 @@ async def test_lost_engine_is_an_error_in_the_stream_with_its_charge(tmp_path):
         with pytest.raises(openai.InternalServerError):
             await client.chat.completions.create(model="fake", messages=HI)
     await in_database(assert_books, world, records=2)
+
+
+async def test_answer_is_delivered_while_its_settlement_is_pending(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.generation.settlement.SETTLE_SECONDS", 0.05)
+    async with stage(tmp_path) as (_, runtime, client):
+        submit = runtime.writer.submit
+
+        async def without_settling(operation):
+            if isinstance(operation, Settle):
+                raise WriterError("the database is away")
+            return await submit(operation)
+
+        monkeypatch.setattr(runtime.writer, "submit", without_settling)
+        raw = await client.chat.completions.with_raw_response.create(model="fake", messages=HI)
+        assert "x-sluice-credits" not in raw.headers
+        whole = raw.parse()
+        assert whole.choices[0].message.content.split() == ["one", "two", "three"]
+        assert (whole.usage.credits, whole.usage.credits_micro, whole.usage.settlement) == (None, None, "pending")
+        events = [event async for event in await client.responses.create(model="fake", input="Hi", stream=True)]
+        assert events[-1].type == "response.completed"
+        assert (events[-1].response.usage.credits, events[-1].response.usage.settlement) == (None, "pending")
+        told = await client.get(f"/usage/{whole.id}", cast_to=dict)
+        assert (told["status"], told["usage"]) == ("pending", None)
+
+
+async def test_answer_in_one_piece_that_we_broke_is_told_as_waived(tmp_path):
+    async with stage(tmp_path, error_at=3) as (_, _runtime, client):
+        with pytest.raises(openai.InternalServerError) as broken:
+            await client.chat.completions.create(model="fake", messages=HI)
+        assert broken.value.response.headers["x-sluice-credits"] == "0"
+        told = await client.get(f"/usage/{broken.value.request_id}", cast_to=dict)
+        assert (told["waived"], told["usage"]["credits"]) == (True, "0")
 
 
 @pytest.mark.parametrize("stream", [True, False])
