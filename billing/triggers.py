@@ -86,7 +86,7 @@ def _of_published_version(*sides: str) -> str:
     )
 
 
-GUARDED: tuple[TriggerSpec, ...] = (
+GUARDED: list[TriggerSpec] = [
     TriggerSpec("billing.LedgerTransfer", "ledger transfers are append-only"),
     TriggerSpec("billing.UsageRecord", "usage records are append-only"),
     TriggerSpec("billing.PlanVersion", "plan versions are append-only"),
@@ -105,7 +105,14 @@ GUARDED: tuple[TriggerSpec, ...] = (
             ("DELETE", _of_published_version("OLD")),
         ),
     ),
-)
+]
+
+
+def guard(spec: TriggerSpec) -> None:
+    """Guard a table of another app too: called by its AppConfig, before anything is migrated."""
+    if spec not in GUARDED:
+        GUARDED.append(spec)
+
 
 _FUNCTIONS = (
     """

@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
 
+from billing import triggers
+
 
 class GatewayConfig(AppConfig):
     """Project and front door: tenancy, API keys, data plane, consoles."""
@@ -13,8 +15,12 @@ class GatewayConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Install the epoch's triggers after each migrate or flush, and register the system checks."""
+        """Install the epoch's triggers after each migrate or flush, and register checks and the audit trail."""
         from gateway import checks  # noqa: F401 - checks registers itself
+        from gateway.audit import sign_ins, tracked
         from gateway.runtime import epoch_triggers
 
         post_migrate.connect(epoch_triggers.install_after_migrate, sender=self, dispatch_uid="gateway.epoch_triggers")
+        triggers.guard(triggers.TriggerSpec("gateway.AuditEvent", "the audit trail is append-only"))
+        tracked.connect()
+        sign_ins.connect()

@@ -12,6 +12,7 @@ from django.http.response import HttpResponseBase
 from django_scopes import scopes_disabled
 
 from billing.ids import uuid7
+from gateway.audit.origin import asked_by
 
 ADMIN_PREFIX = "/admin/"
 _HELD = "sluice.request_id"
@@ -52,6 +53,18 @@ class PolicyMiddleware(CSPMiddleware):  # type: ignore[misc] # django-csp isn't 
         if not report_only and request.path_info.startswith(ADMIN_PREFIX):
             parts.replace = settings.SLUICE_RELAXED_POLICY
         return parts
+
+
+class OriginMiddleware:
+    """Lets the audit trail know who asks and from where."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        """Answer, with the request as the origin of whatever changes."""
+        with asked_by(request, request_id_of(request)):
+            return self.get_response(request)
 
 
 class OperatorScopeMiddleware:

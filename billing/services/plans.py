@@ -136,12 +136,12 @@ def change_plan(tenant_id: UUID, plan_slug: str, at: datetime | None = None, *, 
     if present is None:
         raise NotSubscribedError(tenant_id)
     if present.version_id == version.pk:
-        Subscription.objects.filter(pk=present.pk).update(next_version=None)
-        present.refresh_from_db()
+        present.next_version = None
+        present.save(update_fields=["next_version"])
         return present
     if version.monthly_credits < present.version.monthly_credits and not at_once:
-        Subscription.objects.filter(pk=present.pk).update(next_version=version)
-        present.refresh_from_db()
+        present.next_version = version
+        present.save(update_fields=["next_version"])
         return present
     period = month_of(present.anchor, present.time_zone, now)
     made = _succeed(present, version, wallet, now)

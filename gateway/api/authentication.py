@@ -8,6 +8,7 @@ from rest_framework.authentication import BaseAuthentication, SessionAuthenticat
 from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.request import Request
 
+from gateway.audit import origin
 from gateway.models import APIKey, User
 from gateway.services.access import KEY, Access, access_of_user
 from gateway.services.keys import digest_of, note_use
@@ -30,6 +31,7 @@ class KeyAuthentication(BaseAuthentication):
         if "management" not in key.scopes:
             raise PermissionDenied("This API key lacks the scope 'management'.", code="missing_scope")
         note_use(key=key)
+        origin.current().key = key
         return AnonymousUser(), Access(tenant=key.tenant, role=KEY, key=key)
 
     def authenticate_header(self, request: Request) -> str:

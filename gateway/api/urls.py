@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from gateway.api import keys, routes, schema, tenancy, usage, wallet  # noqa: F401 - schema registers itself
+from gateway.api import audit, keys, routes, schema, tenancy, usage, wallet  # noqa: F401 - schema registers itself
 
 urlpatterns = [
     path("keys/", keys.KeysView.as_view(), name="api-keys"),
@@ -16,5 +16,6 @@ urlpatterns = [
     path("usage/", usage.UsageView.as_view(), name="api-usage"),
     path("wallet/", wallet.WalletView.as_view(), name="api-wallet"),
     path("wallet/transfers/", wallet.TransfersView.as_view(), name="api-wallet-transfers"),
+    path("audit/", audit.AuditView.as_view(), name="api-audit"),
     path("routes/explain/", routes.RouteExplainView.as_view(), name="api-route-explain"),
 ]

@@ -62,7 +62,7 @@ def asked_of(place: Place, data: QueryDict) -> Asked:
         days=int(days) if days in map(str, DAYS) else DEFAULT_DAYS,
         last=datetime.now(tz=UTC).date(),
         api_key=_uuid(data.get("key", "")),
-        model=data.get("model", "")[:120],
+        model="" if "\0" in data.get("model", "") else data.get("model", "")[:120],
         measure=measure if measure in MEASURES else DEFAULT_MEASURE,
         before=_uuid(data.get("before", "")),
     )

@@ -56,6 +56,7 @@ class Place:
             "tenant": self.tenant,
             "may_chat": self.access.may("chat"),
             "may_keys": self.access.may("keys"),
+            "may_audit": self.access.may("audit"),
             "balance": balance,
             "available": "" if available is None else show_credits(available),
             "available_exactly": "" if available is None else format_credits(available),

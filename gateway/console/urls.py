@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from gateway.console import chat, keys, requests, usage
+from gateway.console import audit, chat, keys, requests, usage
 
 urlpatterns = [
     path("", chat.chat, name="console-chat"),
@@ -12,6 +12,7 @@ urlpatterns = [
     path("usage/", usage.usage, name="console-usage"),
     path("usage/export.csv", usage.export, name="console-usage-export"),
     path("usage/requests/<uuid:request_id>/", requests.detail, name="console-request"),
+    path("audit/", audit.audit, name="console-audit"),
     path("keys/new/", keys.create, name="console-key-new"),
     path("keys/<uuid:pk>/revoke/", keys.revoke, name="console-key-revoke"),
 ]

@@ -1,10 +1,12 @@
-"""Who may use Sluice: users, tenants, projects, memberships, API keys; and the epoch of what is cached of them."""
+"""Who may use Sluice: users, tenants, projects, memberships, API keys; audit trail, epochs of what is cached."""
 
 from gateway.models.access import APIKey, CatalogueEpoch, Invitation, SignInLink, TenantEpoch
+from gateway.models.audit import AuditEvent
 from gateway.models.tenancy import Membership, Project, Tenant, User
 
 __all__ = [
     "APIKey",
+    "AuditEvent",
     "CatalogueEpoch",
     "Invitation",
     "Membership",

@@ -19,6 +19,7 @@ CAPABILITIES = {
     "keys": _EVERYBODY - {Role.BILLING},
     "projects": frozenset({Role.OWNER, Role.ADMIN, KEY}),
     "members": frozenset({Role.OWNER, Role.ADMIN}),
+    "audit": frozenset({Role.OWNER, Role.ADMIN, KEY}),
 }
 
 

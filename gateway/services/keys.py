@@ -15,6 +15,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from gateway.audit.trail import record
 from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Project, Tenant, User
 
@@ -130,10 +131,12 @@ def revoke_key(*, tenant: Tenant, key: APIKey) -> bool:
     if key.tenant_id != tenant.id:
         raise ServiceError("key", "No such key.")
     mine = APIKey.objects.of(tenant)
-    changed = mine.filter(id=key.id, revoked_at=None).update(revoked_at=Now())
-    above = [key.id]
-    while above:
-        above = list(mine.filter(parent__in=above).values_list("id", flat=True))
-        mine.filter(id__in=above, revoked_at=None).update(revoked_at=Now())
+    level, changed = [key], False
+    while level:
+        for one in level:
+            if mine.filter(id=one.id, revoked_at=None).update(revoked_at=Now()):
+                changed = changed or one is key
+                record("key.revoked", one, tenant=tenant.id, before={"revoked": False}, after={"revoked": True})
+        level = list(mine.filter(parent__in=level))
     key.refresh_from_db(fields=["revoked_at"], from_queryset=mine)
-    return changed == 1
+    return changed

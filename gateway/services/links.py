@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from django.conf import settings
+from django.db import transaction
 from django.urls import reverse
 from django.utils import timezone
 
@@ -15,6 +16,7 @@ from gateway.services.tokens import new_token, token_digest
 LIFETIME = timedelta(minutes=15)
 
 
+@transaction.atomic
 def mint_link(*, user: User, base_url: str = "") -> str:
     """Return an address that signs `user` in once, within 15 minutes, after a click on its page's button.
 

@@ -12,6 +12,7 @@ from django.forms import ValidationError
 from django.urls import reverse
 from django.utils import timezone
 
+from gateway.audit.trail import record
 from gateway.errors.service import ServiceError
 from gateway.models import Invitation, Membership, Tenant, User
 from gateway.services.tokens import new_token, token_digest
@@ -108,6 +109,7 @@ def take_up(*, invitation: Invitation, user: User) -> Membership:
     open_one = Invitation.objects.of(tenant).filter(id=invitation.id, accepted_at=None)
     if not open_one.update(accepted_at=timezone.now()):
         raise ServiceError("token", "This invitation was used already.")
+    record("invitation.accepted", invitation, tenant=tenant.id, after={"role": invitation.role}, user=user)
     role = {"role": invitation.role, "is_active": True}
     mine = Membership.objects.of(tenant)
     membership, _ = mine.update_or_create(user=user, defaults=role, create_defaults={**role, "tenant": tenant})

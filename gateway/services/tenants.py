@@ -50,6 +50,7 @@ def create_tenant(*, name: str, slug: str, owner_email: str, plan: str) -> NewTe
     return NewTenant(tenant, project, wallet, subscription, invitation, address)
 
 
+@transaction.atomic
 def create_project(*, tenant: Tenant, name: str) -> Project:
     """Return a new project of `tenant`."""
     name = name.strip()
@@ -62,13 +63,15 @@ def create_project(*, tenant: Tenant, name: str) -> Project:
     return project
 
 
+@transaction.atomic
 def deactivate_tenant(*, tenant: Tenant) -> None:
     """Stop everything of `tenant` within a second: keys, sessions, sign-up by invitation. Its books stay."""
-    Tenant.objects.filter(id=tenant.id).update(is_active=False)
     tenant.is_active = False
+    tenant.save(update_fields=["is_active"])
 
 
+@transaction.atomic
 def activate_tenant(*, tenant: Tenant) -> None:
     """Let `tenant` go on as before its deactivation."""
-    Tenant.objects.filter(id=tenant.id).update(is_active=True)
     tenant.is_active = True
+    tenant.save(update_fields=["is_active"])

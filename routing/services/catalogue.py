@@ -53,9 +53,12 @@ def add_model(
 @transaction.atomic
 def remove_model(name: str) -> bool:
     """Withdraw `name` and its deployments; False when there is no such active model. Usage keeps its name."""
-    withdrawn = PublicModel.objects.filter(name=name, is_active=True).update(is_active=False)
-    Deployment.objects.filter(model__name=name).update(is_active=False)
-    return bool(withdrawn)
+    withdrawn = PublicModel.objects.filter(name=name, is_active=True).first()
+    for row in (withdrawn, *Deployment.objects.filter(model__name=name, is_active=True)):
+        if row is not None:
+            row.is_active = False
+            row.save(update_fields=["is_active"])
+    return withdrawn is not None
 
 
 def _own_name(model: PublicModel) -> str:

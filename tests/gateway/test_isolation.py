@@ -39,6 +39,8 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
     "api-usage": [("get", {}, {}), ("get", {}, {"api_key": "{key}"}), ("get", {}, {"project": "{project}"})],
     "api-wallet": [("get", {}, {})],
     "api-wallet-transfers": [("get", {}, {})],
+    "api-audit": [("get", {}, {}), ("get", {}, {"action": "key.created"})],
+    "console-audit": [("get", {}, {}), ("get", {}, {"action": "key.created"})],
     "api-route-explain": [("post", {}, {"model": "auto"})],
     "console-chat": [("get", {}, {})],
     "console-account": [("get", {}, {})],

@@ -1,0 +1,67 @@
+"""Who asks for what is being done now, and from where: set for each request, read by the audit trail."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from django.http import HttpRequest
+
+from gateway.models import APIKey, User
+
+
+@dataclass(slots=True)
+class Origin:
+    """The request at hand. `key` is set once an API key has been recognised; without a request it is a command."""
+
+    request: HttpRequest | None = None
+    request_id: UUID | None = None
+    key: APIKey | None = None
+
+    @property
+    def user(self) -> User | None:
+        """Who is signed in."""
+        user = getattr(self.request, "user", None)
+        return user if isinstance(user, User) else None
+
+    @property
+    def address(self) -> str:
+        """The client's address; the HTTP server has read it through the proxies that are trusted."""
+        return "" if self.request is None else str(self.request.META.get("REMOTE_ADDR") or "")
+
+    @property
+    def actor(self) -> str:
+        """Who it is, in words."""
+        if self.key is not None:
+            return f"key {self.key}"
+        if self.user is not None:
+            return self.user.email
+        return "anonymous" if self.request is not None else _command()
+
+
+_origin: ContextVar[Origin | None] = ContextVar("sluice_origin", default=None)
+
+
+def current() -> Origin:
+    """Return the origin of what is being done; outside of a request that of the running command."""
+    return _origin.get() or Origin()
+
+
+@contextmanager
+def asked_by(request: HttpRequest, request_id: UUID) -> Iterator[None]:
+    """Everything that is recorded meanwhile comes from `request`."""
+    token = _origin.set(Origin(request, request_id))
+    try:
+        yield
+    finally:
+        _origin.reset(token)
+
+
+def _command() -> str:
+    name = Path(sys.argv[0]).name
+    return f"manage.py {sys.argv[1]}" if name == "manage.py" and len(sys.argv) > 1 else name or "python"
