@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.apps import AppConfig
 from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, Tags, register
+from django.db import DatabaseError
+from django.db.models import Q
 
 
 @register(Tags.security)
@@ -18,6 +22,38 @@ def check_environment(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
         hint = "Set SLUICE_ENV to development or production."
         return [Error(f"SLUICE_ENV is {settings.SLUICE_ENV!r}.", hint=hint, id="sluice.E001")]
     return _production() if settings.SLUICE_ENV == "production" else []
+
+
+_LEAST_SECRET = 32
+_GUESSABLE = re.compile(r"insecure|change.?me|example|secret.?key|password|development|sluice", re.IGNORECASE)
+_SECRETS = ("SECRET_KEY", "SLUICE_KEY_HASH_SECRET", "SLUICE_CACHE_SECRET")
+
+
+def _weak_secrets() -> list[CheckMessage]:
+    """Report each secret that is short, of few characters, or reads like a placeholder."""
+    found: list[CheckMessage] = []
+    values = {name: str(getattr(settings, name)) for name in _SECRETS}
+    for name, value in values.items():
+        if name != "SECRET_KEY" and value == values["SECRET_KEY"]:
+            continue  # not set: reported as the one that it stands for
+        if len(value) >= _LEAST_SECRET and len(set(value)) >= _LEAST_SECRET // 3 and not _GUESSABLE.search(value):
+            continue
+        variable = "SLUICE_SECRET_KEY" if name == "SECRET_KEY" else name
+        hint = f"Set {variable} to 50 random characters: python -c 'import secrets; print(secrets.token_urlsafe(48))'."
+        found.append(Error(f"{variable} is short or can be guessed.", hint=hint, id="sluice.E005"))
+    return found
+
+
+def _fake_deployments() -> list[str]:
+    """Return the active deployments that answer with invented text; none while there is no database to ask."""
+    from routing.models import Deployment
+
+    active = Deployment.objects.filter(is_active=True, model__is_active=True)
+    fake = active.filter(Q(backend=Deployment.Backend.FAKE) | Q(options__architecture="fake"))
+    try:
+        return list(fake.order_by("name").values_list("name", flat=True)[:5])
+    except DatabaseError:
+        return []
 
 
 def _production() -> list[CheckMessage]:
@@ -33,9 +69,24 @@ def _production() -> list[CheckMessage]:
     if (settings.SLUICE_HOME / "demo.json").exists():
         hint = f"Revoke the demo key, then delete {settings.SLUICE_HOME / 'demo.json'}."
         found.append(Error("Demo credentials are present.", hint=hint, id="sluice.E004"))
-    if settings.SLUICE_BASE_URL.startswith("http://127.0.0.1"):
-        hint = "Set SLUICE_BASE_URL to the address that people use, such as https://sluice.example.com."
+    found += _weak_secrets()
+    base = urlsplit(settings.SLUICE_BASE_URL)
+    hint = "Set SLUICE_BASE_URL to the address that people use, such as https://sluice.example.com."
+    if base.hostname in {"127.0.0.1", "localhost", "::1"}:
         found.append(checks.Warning("Links point to this machine.", hint=hint, id="sluice.W001"))
+    elif base.scheme != "https":
+        problem = "SLUICE_BASE_URL is not https: sessions and sign-in links travel in the clear."
+        found.append(Error(problem, hint=hint, id="sluice.E006"))
+    backend = settings.EMAIL_BACKEND.rpartition(".")[0]
+    hint = "Set SLUICE_EMAIL_URL=smtp+tls://user:password@host:587, or dummymail:// to send no mail at all."
+    if backend == "django.core.mail.backends.console":
+        problem = "Mail is printed: whoever reads the log can reset passwords and take up invitations."
+        found.append(Error(problem, hint=hint, id="sluice.E007"))
+    elif backend in {"django.core.mail.backends.dummy", "django.core.mail.backends.locmem"}:
+        found.append(checks.Warning("No mail is sent: nobody can reset a password.", hint=hint, id="sluice.W003"))
+    if fake := _fake_deployments():
+        hint = "Withdraw them: `manage.py models remove`, or switch the deployment off in the admin."
+        found.append(Error(f"The fake backend answers for {', '.join(fake)}.", hint=hint, id="sluice.E008"))
     if settings.SLUICE_EMBEDDED:
         hint = "Set DATABASE_URL=postgresql://… unless one process on one machine is all you want."
         found.append(checks.Warning("The ledger is on SQLite.", hint=hint, id="sluice.W002"))

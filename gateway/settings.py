@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from gateway.unfold import UNFOLD  # noqa: F401 - a setting
 
 BASE_DIR = Path(__file__).resolve().parent.parent
-env = environ.Env()
+env = environ.FileAwareEnv()  # `NAME_FILE` names a file that holds the value of `NAME`
 
 SLUICE_HOME = Path(env.str("SLUICE_HOME", default=str(BASE_DIR / "var"))).resolve()
 # What is kept here (credit, keys' digests, the worker's record) and its copies are nobody else's to read.
@@ -46,8 +46,17 @@ def _generated_secret() -> str:
     return path.read_text().strip()
 
 
-SECRET_KEY = env.str("SLUICE_SECRET_KEY", default="") or _generated_secret()
-SLUICE_SECRET_IS_GENERATED = not env.str("SLUICE_SECRET_KEY", default="")
+def _all(values: list[str]) -> list[str]:
+    return [value.strip() for value in values if value.strip()]
+
+
+_given = env.str("SLUICE_SECRET_KEY", default="").strip()
+SLUICE_SECRET_IS_GENERATED = not _given
+SECRET_KEY = _given or _generated_secret()
+SECRET_KEY_FALLBACKS = _all(env.list("SLUICE_SECRET_KEY_FALLBACKS", default=[]))
+SLUICE_KEY_HASH_SECRET = env.str("SLUICE_KEY_HASH_SECRET", default="").strip() or SECRET_KEY
+SLUICE_KEY_HASH_FALLBACKS = _all(env.list("SLUICE_KEY_HASH_FALLBACKS", default=[]))
+SLUICE_CACHE_SECRET = env.str("SLUICE_CACHE_SECRET", default="").strip() or SECRET_KEY
 SLUICE_BASE_URL = env.str("SLUICE_BASE_URL", default="http://127.0.0.1:8000").rstrip("/")
 _base = urlsplit(SLUICE_BASE_URL)
 _is_secure = _base.scheme == "https"
@@ -154,6 +163,13 @@ STATIC_ROOT.mkdir(exist_ok=True)
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
 
+# What limits count: each process by itself.
+CACHES = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
+        "OPTIONS": {"MAX_ENTRIES": 100_000},
+    }
+}
 CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
 
 # Browsers
@@ -230,6 +246,8 @@ ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*", "password2*"]
 ACCOUNT_EMAIL_VERIFICATION = "mandatory"
 ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Sluice] "
 ACCOUNT_SESSION_REMEMBER = True
+SLUICE_SIGN_IN_RATE = env.str("SLUICE_SIGN_IN_RATE", default="30/m")
+ACCOUNT_RATE_LIMITS = dict.fromkeys(("login", "open_link", "open_invitation"), f"{SLUICE_SIGN_IN_RATE}/ip")
 MFA_TOTP_ISSUER = "Sluice"
 vars().update(env.email_url("SLUICE_EMAIL_URL", default="consolemail://"))
 # Shown to members of a suspended tenant.
@@ -241,6 +259,9 @@ SLUICE_MOST_KEYS = env.int("SLUICE_MOST_KEYS", default=100)
 SLUICE_MOST_INVITATIONS = env.int("SLUICE_MOST_INVITATIONS", default=50)
 
 # Management API
+SLUICE_API_RATE_CALLER = env.str("SLUICE_API_RATE_CALLER", default="300/minute")
+SLUICE_API_RATE_ADDRESS = env.str("SLUICE_API_RATE_ADDRESS", default="900/minute")
+SLUICE_INVITATION_RATE = env.str("SLUICE_INVITATION_RATE", default="30/hour")
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "gateway.api.authentication.KeyAuthentication",
@@ -248,7 +269,7 @@ REST_FRAMEWORK = {
     ],
     "DEFAULT_PERMISSION_CLASSES": ["gateway.api.permissions.IsTenantMember"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["gateway.api.parsers.BoundedJSONParser"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "gateway.api.errors.handle_exception",
 }

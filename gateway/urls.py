@@ -27,4 +27,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     re_path(r"^api/(?P<path>.*)$", unknown_endpoint, name="api-unknown"),
 ]
 handler404 = "gateway.console.pages.not_found"
+handler429 = "gateway.console.pages.too_many_requests"  # where allauth looks for it
 handler500 = "gateway.console.pages.server_error"

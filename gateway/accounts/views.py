@@ -6,6 +6,7 @@ Mail scanners and link previews open addresses by GET; a single-use link must su
 from __future__ import annotations
 
 from allauth.account.utils import perform_login
+from allauth.core.ratelimit import consume_or_429
 from django.contrib import messages
 from django.contrib.auth.forms import SetPasswordForm
 from django.contrib.auth.views import redirect_to_login
@@ -25,6 +26,8 @@ from gateway.services import links, members
 @require_http_methods(["GET", "HEAD", "POST"])
 def open_link(request: HttpRequest, token: str) -> HttpResponse:
     """Sign the link's user in, once; a second factor is still asked for."""
+    if refused := _too_often(request, "open_link"):
+        return refused
     if request.method == "POST":
         try:
             user = links.use_link(token=token)
@@ -43,6 +46,8 @@ def open_link(request: HttpRequest, token: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 def open_invitation(request: HttpRequest, token: str) -> HttpResponse:
     """Join the invitation's tenant: as a new user with a password, then signed in, or signed in as who is invited."""
+    if refused := _too_often(request, "open_invitation"):
+        return refused
     present = request.user if isinstance(request.user, User) else None
     invitation = members.find_invitation(token=token)
     if invitation is None:
@@ -65,6 +70,11 @@ def open_invitation(request: HttpRequest, token: str) -> HttpResponse:
     context = {"invitation": invitation, "form": form}
     status = 400 if form is not None and form.errors else 200
     return render(request, "gateway/invitation.html", context, status=status)
+
+
+def _too_often(request: HttpRequest, action: str) -> HttpResponse | None:
+    refused: HttpResponse | None = consume_or_429(request, action=action, limit_get=True)
+    return refused
 
 
 def _signed_in(request: HttpRequest, user: User) -> HttpResponse:

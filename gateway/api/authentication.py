@@ -9,9 +9,9 @@ from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.request import Request
 
 from gateway.audit import origin
-from gateway.models import APIKey, User
+from gateway.models import User
 from gateway.services.access import KEY, Access, access_of_user
-from gateway.services.keys import digest_of, note_use
+from gateway.services.keys import find_key, note_use
 
 TENANT_HEADER = "x-sluice-tenant"
 
@@ -24,7 +24,7 @@ class KeyAuthentication(BaseAuthentication):
         scheme, _, secret = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return None
-        found = APIKey.objects.unscoped().select_related("tenant", "project").filter(digest=digest_of(secret.strip()))
+        found = find_key(secret.strip()).select_related("tenant", "project")
         key = found.filter(revoked_at=None, tenant__is_active=True, project__is_active=True).first()
         if key is None or (key.expires_at is not None and key.expires_at <= timezone.now()):
             raise AuthenticationFailed("This API key is unknown, revoked or expired.", code="invalid_api_key")

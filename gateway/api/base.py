@@ -13,6 +13,7 @@ from rest_framework.pagination import CursorPagination
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from gateway.api.throttles import AddressThrottle, CallerThrottle
 from gateway.models import Tenant
 from gateway.services.access import Access
 
@@ -22,6 +23,7 @@ class TenantView(GenericAPIView[Any]):
 
     reads: str = "read"
     writes: str | None = None
+    throttle_classes = [CallerThrottle]
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Answer with the tenant's scope closed again, whatever happens."""
@@ -30,7 +32,10 @@ class TenantView(GenericAPIView[Any]):
             return response
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Authenticate and check permissions, then put the tenant in scope."""
+        """Authenticate, check permissions and how often was called, then put the tenant in scope."""
+        by_address = AddressThrottle()
+        if not by_address.allow_request(request, self):
+            self.throttled(request, by_address.wait() or 0)
         super().initial(request, *args, **kwargs)
         self._scopes.enter_context(scope(tenant=self.tenant))
 

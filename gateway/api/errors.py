@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -58,13 +59,15 @@ def unknown_endpoint(request: HttpRequest, path: str = "") -> HttpResponse:
 
 
 def _of_framework(error: exceptions.APIException) -> Refusal:
+    if isinstance(error, exceptions.Throttled):
+        seconds = max(ceil(getattr(error, "wait", None) or 0), 1)
+        message = f"Too many calls of the management API: try again in {seconds} s."
+        return Refusal(429, "rate_limit_exceeded", message, headers={"Retry-After": str(seconds)})
     detail = error.detail
     code = str(detail.code if isinstance(detail, exceptions.ErrorDetail) else error.default_code)
     headers: dict[str, str] = {}
     if challenge := getattr(error, "auth_header", None):
         headers["WWW-Authenticate"] = challenge
-    if (wait := getattr(error, "wait", None)) is not None:
-        headers["Retry-After"] = str(int(wait))
     return Refusal(error.status_code, code, str(detail), headers=headers)
 
 

@@ -11,8 +11,10 @@ from rest_framework import serializers, status
 from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.throttling import BaseThrottle
 
 from gateway.api.base import ByName, NewestFirst, TenantView
+from gateway.api.throttles import InvitationThrottle
 from gateway.errors.refusal import Refusal
 from gateway.models import Membership, Project
 from gateway.services import members, tenants
@@ -85,6 +87,11 @@ class MembersView(ListModelMixin, TenantView):
     writes = "members"
     serializer_class = MemberSerializer
     pagination_class = NewestFirst
+
+    def get_throttles(self) -> list[BaseThrottle]:
+        """Count invitations by tenant too."""
+        more = [InvitationThrottle()] if self.request.method == "POST" else []
+        return [*super().get_throttles(), *more]
 
     def get_queryset(self) -> QuerySet[Membership]:
         """Return the tenant's active memberships."""

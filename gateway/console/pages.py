@@ -1,4 +1,4 @@
-"""The pages of the two errors that any address can have."""
+"""The pages of the errors that any address can have."""
 
 from __future__ import annotations
 
@@ -15,6 +15,14 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Answer 404 with a page that says so."""
     context = {"title": "Not found", "text": "There is no page at this address."}
     return render(request, "gateway/link.html", context, status=404)
+
+
+def too_many_requests(request: HttpRequest) -> HttpResponse:
+    """Answer 429 for a page that was asked for too often; every limit of pages counts minutes."""
+    context = {"title": "Too many requests", "text": "Wait a minute, then try again."}
+    response = render(request, "gateway/link.html", context, status=429)
+    response.headers["Retry-After"] = "60"
+    return response
 
 
 def server_error(request: HttpRequest) -> HttpResponse:

@@ -23,7 +23,7 @@ from gateway.models import APIKey, Membership, Project
 from gateway.runtime.epoch import Epoch, EpochStaleError, Stamp
 from gateway.runtime.principal import Principal
 from gateway.runtime.threads import DatabaseThreads
-from gateway.services.keys import digest_of
+from gateway.services.keys import digest_of, find_key
 
 MOST_ENTRIES = 10_000
 LAST_USED_EVERY = timedelta(minutes=1)
@@ -78,7 +78,7 @@ class Principals:
     async def by_key(self, secret: str) -> Principal:
         """Return the key's principal, noting that it was used; raise Refusal 401, 403, or 503 when nothing is known."""
         digest = digest_of(secret)
-        principal = await self._resolve(digest, lambda: load_by_key(digest))
+        principal = await self._resolve(digest, lambda: load_by_key(secret))
         if principal.expires_at is not None and principal.expires_at <= timezone.now():
             raise _EXPIRED.refusal()
         assert principal.api_key is not None
@@ -156,11 +156,9 @@ class _Cache:
             self._entries.popitem(last=False)
 
 
-def load_by_key(digest: str) -> _Answer:
-    """Return the principal of the key with `digest`, by one query."""
-    row = _first(
-        _with_terms(APIKey.objects.unscoped().filter(digest=digest)), "project_id", "project__is_active", *_KEY
-    )
+def load_by_key(secret: str) -> _Answer:
+    """Return the principal of the key that `secret` is, by one query."""
+    row = _first(_with_terms(find_key(secret)), "project_id", "project__is_active", *_KEY)
     if row is None:
         return _INVALID
     if row["revoked_at"] is not None:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -27,11 +27,29 @@ _USE_RESOLUTION = timedelta(minutes=1)
 
 
 def digest_of(secret: str) -> str:
-    """Return what is stored of a key: HMAC-SHA256 in hex, under a key derived from SECRET_KEY."""
-    return hmac.digest(_mac_key(settings.SECRET_KEY), secret.encode(), "sha256").hex()
+    """Return what is stored of a key: HMAC-SHA256 in hex, under a key derived from SLUICE_KEY_HASH_SECRET."""
+    return _digest(settings.SLUICE_KEY_HASH_SECRET, secret)
 
 
-@functools.lru_cache(maxsize=2)
+def old_digests_of(secret: str) -> list[str]:
+    """Return what may be stored of a key that was made under a secret since replaced."""
+    return [_digest(old, secret) for old in settings.SLUICE_KEY_HASH_FALLBACKS]
+
+
+def find_key(secret: str) -> QuerySet[APIKey]:
+    """Return the key that `secret` is, of any tenant and in any state; one of an old digest gets the current one."""
+    keys = APIKey.objects.unscoped()
+    digest, old = digest_of(secret), old_digests_of(secret)
+    if old:
+        keys.filter(digest__in=old).update(digest=digest)
+    return keys.filter(digest=digest)
+
+
+def _digest(under: str, secret: str) -> str:
+    return hmac.digest(_mac_key(under), secret.encode(), "sha256").hex()
+
+
+@functools.lru_cache(maxsize=16)
 def _mac_key(secret_key: str) -> bytes:
     """Derive the key as Django's `salted_hmac` does, but once: every request computes a digest."""
     return hashlib.sha256(f"gateway.services.keys{secret_key}".encode()).digest()

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from gateway.errors.service import ServiceError
 from gateway.models import SignInLink, User
-from gateway.services.tokens import new_token, token_digest
+from gateway.services.tokens import new_token, token_digest, token_digests
 
 LIFETIME = timedelta(minutes=15)
 
@@ -34,7 +34,7 @@ def find_link(*, token: str) -> SignInLink | None:
     usable = SignInLink.objects.select_related("user").filter(
         used_at=None, expires_at__gt=timezone.now(), user__is_active=True
     )
-    return usable.filter(digest=token_digest(token)).first()
+    return usable.filter(digest__in=token_digests(token)).first()
 
 
 def use_link(*, token: str) -> User:

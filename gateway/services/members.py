@@ -15,7 +15,7 @@ from django.utils import timezone
 from gateway.audit.trail import record
 from gateway.errors.service import ServiceError
 from gateway.models import Invitation, Membership, Tenant, User
-from gateway.services.tokens import new_token, token_digest
+from gateway.services.tokens import new_token, token_digest, token_digests
 
 LIFETIME = timedelta(days=14)
 Role = Membership.Role
@@ -67,7 +67,7 @@ def send_invitation(*, invitation: Invitation, address: str) -> None:
 
 def find_invitation(*, token: str) -> Invitation | None:
     """Return the invitation of `token` while it can still be taken up."""
-    open_ones = Invitation.objects.unscoped().select_related("tenant").filter(digest=token_digest(token))
+    open_ones = Invitation.objects.unscoped().select_related("tenant").filter(digest__in=token_digests(token))
     return open_ones.filter(accepted_at=None, expires_at__gt=timezone.now(), tenant__is_active=True).first()
 
 

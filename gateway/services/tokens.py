@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 
+from django.conf import settings
 from django.utils.crypto import salted_hmac
 
 
@@ -14,4 +15,11 @@ def new_token() -> str:
 
 def token_digest(token: str) -> str:
     """Return what is stored of a link's token."""
-    return salted_hmac("gateway.services.tokens", token, algorithm="sha256").hexdigest()
+    return token_digests(token)[0]
+
+
+def token_digests(token: str) -> list[str]:
+    """Return what may be stored of a link's token: the current secret's digest, then those of the replaced ones."""
+    secrets_ = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
+    salt = "gateway.services.tokens"
+    return [salted_hmac(salt, token, secret=one, algorithm="sha256").hexdigest() for one in secrets_]

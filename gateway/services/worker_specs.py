@@ -29,7 +29,9 @@ class WorkerSpecError(ValueError):
 
 def worker_spec(node: str) -> WorkerConfig:
     """Return what the worker of `node` has to run now; it may have no engine at all."""
-    secret = hashlib.blake2b(b"prefix-cache", key=settings.SECRET_KEY.encode()[:64], digest_size=32).hexdigest()
+    secret = hashlib.blake2b(
+        b"prefix-cache", key=settings.SLUICE_CACHE_SECRET.encode()[:64], digest_size=32
+    ).hexdigest()
     rows = Deployment.objects.filter(
         is_active=True, model__is_active=True, backend=Deployment.Backend.WORKER, node=node
     ).select_related("model")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from django.core.cache import cache
 from django.test import Client
 
 from billing.services import cards, plans
@@ -34,6 +35,12 @@ class Party:
         client = Client()
         client.force_login(self.owner, backend="django.contrib.auth.backends.ModelBackend")
         return client
+
+
+@pytest.fixture(autouse=True)
+def _nothing_counted():
+    """Let no test be limited by the calls of those before it."""
+    cache.clear()
 
 
 @pytest.fixture

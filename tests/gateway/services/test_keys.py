@@ -39,12 +39,25 @@ def test_two_keys_differ(tenant, project):
     assert len(secrets) == 3
 
 
-def test_digest_depends_on_secret_key(settings):
+def test_digest_depends_on_its_secret(settings):
     before = keys.digest_of("sk-sluice-x")
-    settings.SECRET_KEY = "another"
+    settings.SLUICE_KEY_HASH_SECRET = "another"
     assert keys.digest_of("sk-sluice-x") != before
-    djangos = salted_hmac("gateway.services.keys", "sk-sluice-x", algorithm="sha256").hexdigest()
+    settings.SECRET_KEY = "another too"
+    djangos = salted_hmac("gateway.services.keys", "sk-sluice-x", secret="another", algorithm="sha256").hexdigest()
     assert keys.digest_of("sk-sluice-x") == djangos
+
+
+def test_a_key_outlives_its_secret_and_moves_to_the_new_one(tenant, project, settings):
+    key, secret = keys.create_key(tenant=tenant, project=project, name="k")
+    old = settings.SLUICE_KEY_HASH_SECRET
+    settings.SLUICE_KEY_HASH_SECRET = "another"
+    assert not keys.find_key(secret).exists()
+    settings.SLUICE_KEY_HASH_FALLBACKS = ["something else", old]
+    assert keys.find_key(secret).get() == key
+    settings.SLUICE_KEY_HASH_FALLBACKS = []
+    assert keys.find_key(secret).get() == key
+    assert not keys.find_key("sk-sluice-unknown").exists()
 
 
 @pytest.mark.parametrize(

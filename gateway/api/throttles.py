@@ -1,0 +1,63 @@
+"""How often the management API may be called: by address before anything is looked up, then by key or user."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from rest_framework.request import Request
+from rest_framework.throttling import SimpleRateThrottle
+from rest_framework.views import APIView
+
+from gateway.services.access import Access
+
+
+class SettingThrottle(SimpleRateThrottle):
+    """A throttle whose rate is the setting named `setting`, read at each call. Counted by each gateway process."""
+
+    setting: str
+
+    def get_rate(self) -> str:
+        """Return the setting."""
+        rate: str = getattr(settings, self.setting)
+        return rate
+
+    def ident_of(self, request: Request) -> str | None:
+        """Return by what is counted; None counts nothing."""
+        raise NotImplementedError
+
+    def get_cache_key(self, request: Request, view: APIView) -> str | None:
+        """Return where the calls of this caller are kept."""
+        ident = self.ident_of(request)
+        return None if ident is None else f"throttle:{self.setting}:{ident}"
+
+
+class AddressThrottle(SettingThrottle):
+    """By the client's address: whoever guesses keys is stopped before a query is made."""
+
+    setting = "SLUICE_API_RATE_ADDRESS"
+
+    def ident_of(self, request: Request) -> str:
+        """Return the address, which the HTTP server has read through the trusted proxies."""
+        return str(request.META.get("REMOTE_ADDR"))
+
+
+class CallerThrottle(SettingThrottle):
+    """By API key, or by the signed-in user."""
+
+    setting = "SLUICE_API_RATE_CALLER"
+
+    def ident_of(self, request: Request) -> str | None:
+        """Return the key's or the user's id."""
+        access = request.auth
+        if not isinstance(access, Access):
+            return None
+        return str(access.key.id if access.key is not None else request.user.pk)
+
+
+class InvitationThrottle(SettingThrottle):
+    """By tenant: each invitation is a mail to somebody who didn't ask for it."""
+
+    setting = "SLUICE_INVITATION_RATE"
+
+    def ident_of(self, request: Request) -> str | None:
+        """Return the tenant's id."""
+        return str(request.auth.tenant.id) if isinstance(request.auth, Access) else None
