@@ -14,6 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from gateway.api.throttles import AddressThrottle, CallerThrottle
+from gateway.edge.access import note_caller
 from gateway.models import Tenant
 from gateway.services.access import Access
 
@@ -37,6 +38,10 @@ class TenantView(GenericAPIView[Any]):
         if not by_address.allow_request(request, self):
             self.throttled(request, by_address.wait() or 0)
         super().initial(request, *args, **kwargs)
+        key, user = self.access.key, self.access.user
+        scope_of_request = getattr(request._request, "scope", {})  # noqa: SLF001 - DRF's documented way to Django's
+        ids = {"key": key.id if key else None, "user": user.id if user else None}
+        note_caller(scope_of_request, tenant=self.tenant.id, **ids)
         self._scopes.enter_context(scope(tenant=self.tenant))
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
@@ -18,6 +19,7 @@ from django_scopes import scope
 from billing import selectors
 from billing.unit import format_credits
 from gateway.console.amounts import show_credits
+from gateway.edge.access import note_caller
 from gateway.models import Tenant, User
 from gateway.services.access import Access, accesses_of_user, suspended_tenants
 
@@ -46,6 +48,14 @@ class Place:
     def query(self) -> str:
         """`name` as the end of an address, with its question mark."""
         return f"?{urlencode(self.name)}" if self.name else ""
+
+    @contextmanager
+    def entered(self, request: HttpRequest) -> Iterator[None]:
+        """Put the tenant in scope, and let the access log say who asks."""
+        user = self.access.user
+        note_caller(getattr(request, "scope", {}), tenant=self.tenant.id, user=user.id if user else None)
+        with scope(tenant=self.tenant):
+            yield
 
     def context(self, **more: Any) -> dict[str, Any]:
         """Return what every page's template needs, and `more`. The balance takes two queries."""
@@ -79,7 +89,7 @@ def tenant_page(view: View[P]) -> Callable[..., HttpResponse]:
             return redirect("admin:index")
         if place is None:
             return _no_tenant(request)
-        with scope(tenant=place.tenant):
+        with place.entered(request):
             return view(request, place, *args, **kwargs)
 
     return inner
@@ -98,7 +108,7 @@ def tenant_data(view: View[P]) -> Callable[..., HttpResponse]:
             is_suspended = bool(suspended_tenants(user=request.user))
             code, message = ("tenant_inactive", "Your tenant is suspended.") if is_suspended else _NO_MEMBER
             return JsonResponse({"error": {"code": code, "message": message}}, status=403)
-        with scope(tenant=place.tenant):
+        with place.entered(request):
             return view(request, place, *args, **kwargs)
 
     return inner

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.contrib.auth import get_user
 from django.http import parse_cookie
 
-from gateway.edge.access import bearer_of, missing_key, require_scope
+from gateway.edge.access import bearer_of, missing_key, note_caller, require_scope
 from gateway.edge.http import Scope, header_of, runtime_of
 from gateway.errors.refusal import Refusal
 from gateway.runtime.principal import Principal
@@ -51,13 +51,15 @@ async def caller_of(scope: Scope) -> Caller:
     query = _query_of(scope)
     token = bearer_of(scope)
     if token is not None:
-        return await KeyCaller.enter(runtime, token, wants_account=query.get("sluice") == ["1"])
+        return await KeyCaller.enter(runtime, scope, token, wants_account=query.get("sluice") == ["1"])
     session = _session_of(scope)
     if session is None:
         raise missing_key()
     if not _is_same_origin(scope):
         raise Refusal(403, "origin_not_allowed", "This page may not open a websocket with your session.")
-    return await SessionCaller.enter(runtime, session, project=query.get("project", [None])[-1])
+    caller = await SessionCaller.enter(runtime, session, project=query.get("project", [None])[-1])
+    note_caller(scope, user=caller.owner)
+    return caller
 
 
 class KeyCaller:
@@ -70,10 +72,12 @@ class KeyCaller:
         self.owner = UUID(int=0)
 
     @classmethod
-    async def enter(cls, runtime: Runtime, token: str, *, wants_account: bool) -> KeyCaller:
+    async def enter(cls, runtime: Runtime, scope: Scope, token: str, *, wants_account: bool) -> KeyCaller:
         """The holder of `token`, if the key is good."""
         caller = cls(runtime, token, wants_account=wants_account)
-        caller.owner = (await caller.principal({})).tenant
+        principal = await caller.principal({})
+        caller.owner = principal.tenant
+        note_caller(scope, tenant=principal.tenant, key=principal.api_key)
         return caller
 
     async def principal(self, metadata: Mapping[str, str]) -> Principal:

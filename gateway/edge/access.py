@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
 from gateway.edge.http import Scope, header_of, runtime_of
 from gateway.errors.refusal import Refusal
 from gateway.runtime.principal import Principal
@@ -25,7 +29,18 @@ async def principal_of(scope: Scope) -> Principal:
         raise missing_key()
     principal = await runtime_of(scope).principals.by_key(token)
     require_scope(principal)
+    note_caller(scope, tenant=principal.tenant, key=principal.api_key)
     return principal
+
+
+def note_caller(
+    scope: Mapping[str, Any], *, tenant: UUID | None = None, key: object = None, user: object = None
+) -> None:
+    """Let the access log's line of this request say who asked."""
+    exchange = scope.get("exchange")
+    if exchange is not None:
+        caller = {"tenant": tenant, "key": key, "user": user}
+        exchange.caller.update({name: str(value) for name, value in caller.items() if value is not None})
 
 
 def require_scope(principal: Principal) -> None:

@@ -64,6 +64,7 @@ class _Exchange:
         self._started = time.monotonic()
         self.status = 0
         self.route: Route = NOWHERE
+        self.caller: dict[str, str] = {}  # who asked, for the log: set by whoever recognises them
 
     @property
     def begun(self) -> bool:
@@ -100,4 +101,6 @@ class _Exchange:
                 path=path,
                 status=self.status,
                 ms=round((time.monotonic() - self._started) * 1000, 1),
+                address=(self._scope.get("client") or ("",))[0],
+                **self.caller,
             )

@@ -87,11 +87,15 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["once"]:
-            for job in default_jobs():
+            for job in self.jobs():
                 run_all(job)
             return
         with StopSignal() as stop:
-            run_forever(default_jobs(), stop)
+            run_forever(self.jobs(), stop)
+
+    def jobs(self) -> list[Job]:
+        """Return what this process does; an app above may add to it."""
+        return default_jobs()
 
 
 def run_all(job: Job) -> None:

@@ -1,0 +1,33 @@
+"""Removes what nobody can use any more: ended sessions, sign-in links and invitations."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.sessions.models import Session
+from django.db.models import QuerySet
+
+from gateway.models import Invitation, SignInLink
+
+KEPT = timedelta(days=30)
+"""For so long an invitation that nobody took up is still seen by operators."""
+
+
+def purge(now: datetime, limit: int = 200) -> int:
+    """Remove at most `limit` of each kind that ended before `now`, and return how many went."""
+    return sum(
+        _remove(rows, limit)
+        for rows in (
+            Session.objects.filter(expire_date__lt=now).order_by("expire_date"),
+            SignInLink.objects.filter(expires_at__lt=now).order_by("expires_at"),
+            Invitation.objects.unscoped().filter(accepted_at=None, expires_at__lt=now - KEPT).order_by("expires_at"),
+        )
+    )
+
+
+def _remove(rows: QuerySet[Any], limit: int) -> int:
+    chosen = list(rows.values_list("pk", flat=True)[:limit])
+    if chosen:
+        rows.model._base_manager.filter(pk__in=chosen).delete()  # noqa: SLF001 - documented: past the tenants' scope
+    return len(chosen)

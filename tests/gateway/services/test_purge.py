@@ -1,0 +1,48 @@
+"""What has ended is removed, in chunks, and nothing else."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.sessions.models import Session
+from django.core.management import call_command
+from django.utils import timezone
+
+from gateway.models import Invitation, SignInLink
+from gateway.services import links, members
+from gateway.services.purge import KEPT, purge
+
+pytestmark = pytest.mark.django_db
+
+
+def left():
+    return Session.objects.count(), SignInLink.objects.count(), Invitation.objects.unscoped().count()
+
+
+@pytest.fixture
+def rows(acme):
+    now = timezone.now()
+    for number in range(5):
+        Session.objects.create(session_key=f"old{number}", expire_date=now - timedelta(seconds=1))
+        links.mint_link(user=acme.owner)
+        members.invite_member(tenant=acme.tenant, email=f"{number}@x.example")
+    SignInLink.objects.update(expires_at=now - timedelta(seconds=1))
+    Invitation.objects.unscoped().filter(accepted_at=None).update(expires_at=now - KEPT - timedelta(seconds=1))
+    Session.objects.create(session_key="new", expire_date=now + timedelta(days=1))
+    links.mint_link(user=acme.owner)
+    members.invite_member(tenant=acme.tenant, email="open@x.example")
+    return now
+
+
+def test_it_goes_in_chunks_and_leaves_what_is_good(rows):
+    assert left() == (6, 6, 7)  # one invitation was taken up
+    assert purge(rows, limit=2) == 6
+    assert left() == (4, 4, 5)
+    assert [purge(rows, limit=2) for _ in range(3)] == [6, 3, 0]
+    assert left() == (1, 1, 2)
+
+
+def test_jobs_do_it(rows):
+    call_command("jobs", "--once")
+    assert left() == (1, 1, 2)
