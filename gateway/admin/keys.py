@@ -1,4 +1,4 @@
-"""API keys: made by the service and shown once, on the page that answers the form."""
+"""API keys: made by the service and shown once, on the page that the form leads to."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from billing.admin.base import take_over
+from gateway import made_keys
 from gateway.admin.base import KeptAdmin
 from gateway.models import APIKey, User
 from gateway.services import keys
@@ -80,16 +84,29 @@ class APIKeyAdmin(KeptAdmin):
         request.META["sluice.made_secret"] = secret
 
     def response_add(self, request: HttpRequest, obj: APIKey, post_url_continue: str | None = None) -> HttpResponse:
-        """Show the secret: here and never again."""
+        """Go on to the page that shows the secret."""
+        page = reverse("admin:gateway_apikey_made", args=[obj.pk])
+        return made_keys.redirect_with(request.META.pop("sluice.made_secret"), obj, path=page)
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the page that shows a new key."""
+        made = path("<uuid:pk>/made/", self.admin_site.admin_view(self.made), name="gateway_apikey_made")
+        return [made, *super().get_urls()]
+
+    def made(self, request: HttpRequest, pk: str) -> HttpResponse:
+        """Show a new key's secret: here and never again."""
+        key = get_object_or_404(APIKey.objects.select_related("tenant", "project"), pk=pk)
+        if not self.has_view_permission(request, key):
+            raise PermissionDenied
         context = {
             **self.admin_site.each_context(request),
-            "title": f"API key {obj.name}",
+            "title": f"API key {key.name}",
             "opts": self.model._meta,
-            "key": obj,
-            "secret": request.META.pop("sluice.made_secret"),
+            "key": key,
+            "secret": made_keys.secret_of(request, key),
         }
-        headers = {"Cache-Control": "no-store"}
-        return TemplateResponse(request, "admin/gateway/apikey/made.html", context, headers=headers)
+        page = TemplateResponse(request, "admin/gateway/apikey/made.html", context)
+        return made_keys.shown(page, path=request.path)
 
     @display(description="Key")
     def shown(self, key: APIKey) -> str:

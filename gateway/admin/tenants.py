@@ -7,7 +7,9 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.db.models import F, OuterRef, QuerySet, Subquery
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.template.response import TemplateResponse
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminSelectWidget
 
@@ -46,6 +48,7 @@ class TenantAdmin(KeptAdmin):
     search_fields = ["name", "slug"]
     prepopulated_fields = {"slug": ["name"]}
     actions = ["deactivate", "activate"]
+    actions_detail = ["deactivate_one"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Tenant]:
         """Return the tenants with plan and available credit."""
@@ -70,8 +73,8 @@ class TenantAdmin(KeptAdmin):
         return ["name", "slug", "is_active", "stores_prompts", "created_at"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Tenant | None = None) -> list[str]:
-        """A slug stands in links and headers: it stays."""
-        return ["slug", "created_at"] if obj else []
+        """A slug stands in links and headers: it stays. Deactivating has a page of its own."""
+        return ["slug", "is_active", "created_at"] if obj else []
 
     def get_prepopulated_fields(self, request: HttpRequest, obj: Tenant | None = None) -> dict[str, Any]:
         """Only a new tenant's slug follows its name."""
@@ -100,19 +103,50 @@ class TenantAdmin(KeptAdmin):
         """What a new request may hold."""
         return "–" if tenant.available is None else format_credits(tenant.available)
 
-    @action(description="Deactivate", permissions=["change"])
-    def deactivate(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
-        """Stop everything of these tenants within a second."""
-        for tenant in queryset:
-            tenants.deactivate_tenant(tenant=tenant)
-            self.log_change(request, tenant, "Deactivated.")
+    @action(description="Deactivate…", permissions=["change"])
+    def deactivate(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> HttpResponse | None:
+        """Go to the page that asks; one tenant at a time."""
+        if len(queryset) != 1:
+            messages.error(request, "Deactivate one tenant at a time: its page says what ends.")
+            return None
+        return redirect("admin:gateway_tenant_deactivate_one", queryset[0].pk)
+
+    @action(description="Deactivate…", url_path="deactivate", permissions=["change"])
+    def deactivate_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Say what ends and ask for the tenant's slug; once it is typed, stop everything of it within a second."""
+        tenant = get_object_or_404(Tenant, pk=object_id)
+        if not tenant.is_active:
+            messages.info(request, f"{tenant} is deactivated already.")
+            return redirect("admin:gateway_tenant_change", object_id)
+        ends, error = tenants.what_ends(tenant=tenant), ""
+        if request.method == "POST":
+            if request.POST.get("slug", "").strip() == tenant.slug:
+                tenants.deactivate_tenant(tenant=tenant)
+                self.log_change(request, tenant, "Deactivated.")
+                done = f"{tenant} is deactivated: {ends}. Credit, usage and audit trail are kept."
+                messages.success(request, done)
+                return redirect("admin:gateway_tenant_change", object_id)
+            error = f"That is not the slug: type “{tenant.slug}”."
+        context = {
+            **self.admin_site.each_context(request),
+            "title": f"Deactivate {tenant}",
+            "opts": self.opts,
+            "tenant": tenant,
+            "ends": ends,
+            "error": error,
+        }
+        template = "admin/gateway/tenant/deactivate.html"
+        return TemplateResponse(request, template, context, status=400 if error else 200)
 
     @action(description="Activate", permissions=["change"])
     def activate(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
         """Let these tenants go on."""
-        for tenant in queryset:
+        activated = [tenant for tenant in queryset if not tenant.is_active]
+        for tenant in activated:
             tenants.activate_tenant(tenant=tenant)
             self.log_change(request, tenant, "Activated.")
+        names = ", ".join(map(str, activated))
+        messages.success(request, f"{names} can go on: keys and members work again." if names else "All were active.")
 
 
 @admin.register(Project)

@@ -1,4 +1,4 @@
-"""API keys on a tenant's pages: listed, made (shown once, on the page that answers the form), revoked by typed name."""
+"""API keys on a tenant's pages: listed, made (shown once, on the page after the form), revoked by typed name."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.debug import sensitive_variables
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_http_methods, require_safe
 
+from gateway import made_keys
 from gateway.console.tenancy import Place, tenant_page
 from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Project
@@ -88,7 +89,7 @@ class NewKeyForm(forms.Form):
 @require_http_methods(["GET", "HEAD", "POST"])
 @tenant_page
 def create(request: HttpRequest, place: Place) -> HttpResponse:
-    """Ask for a new key, or make it and show its secret: here and never again."""
+    """Ask for a new key, or make it and go on to the page that shows its secret."""
     if not place.access.may("keys"):
         raise Http404
     form = NewKeyForm(request.POST if request.method == "POST" else None, place=place)
@@ -106,10 +107,21 @@ def create(request: HttpRequest, place: Place) -> HttpResponse:
         except ServiceError as error:
             form.add_error("expires" if error.field == "expires_at" else None, error.message)
         else:
-            context = place.context(page="usage", key=key, secret=secret, base_url=request.build_absolute_uri("/v1"))
-            return render(request, "console/key_made.html", context)
+            path = reverse("console-key-made", args=[key.id])
+            return made_keys.redirect_with(secret, key, path=path, query=place.query)
     context = place.context(page="usage", form=form)
     return render(request, "console/key_new.html", context, status=400 if form.errors else 200)
+
+
+@sensitive_variables("secret")
+@require_safe
+@tenant_page
+def made(request: HttpRequest, place: Place, pk: str) -> HttpResponse:
+    """Show a new key's secret: here and never again."""
+    key = get_object_or_404(APIKey.objects.of(place.tenant), pk=pk)
+    secret = made_keys.secret_of(request, key)
+    context = place.context(page="usage", key=key, secret=secret, base_url=request.build_absolute_uri("/v1"))
+    return made_keys.shown(render(request, "console/key_made.html", context), path=request.path)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -14,5 +14,6 @@ urlpatterns = [
     path("usage/requests/<uuid:request_id>/", requests.detail, name="console-request"),
     path("audit/", audit.audit, name="console-audit"),
     path("keys/new/", keys.create, name="console-key-new"),
+    path("keys/<uuid:pk>/made/", keys.made, name="console-key-made"),
     path("keys/<uuid:pk>/revoke/", keys.revoke, name="console-key-revoke"),
 ]

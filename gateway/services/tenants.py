@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 from django.utils.text import slugify
 
-from billing.models import Plan, Subscription, Wallet
+from billing.models import Hold, Plan, Subscription, Wallet
 from billing.services import plans, wallets
 from gateway.errors.service import ServiceError
-from gateway.models import Invitation, Membership, Project, Tenant
+from gateway.models import APIKey, Invitation, Membership, Project, Tenant
 from gateway.services import members
 
 
@@ -61,6 +62,31 @@ def create_project(*, tenant: Tenant, name: str) -> Project:
     project = Project(tenant=tenant, name=name)
     project.save(force_insert=True)
     return project
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How much stops with a tenant's deactivation."""
+
+    keys: int
+    members: int
+    invitations: int
+    running: int
+
+    def __str__(self) -> str:
+        return f"{self.keys} keys, {self.members} members and {self.invitations} open invitations are refused now"
+
+
+def what_ends(*, tenant: Tenant) -> Ending:
+    """Return what the deactivation of `tenant` would stop; what runs now is let end."""
+    now = timezone.now()
+    works = Q(expires_at=None) | Q(expires_at__gt=now)
+    return Ending(
+        keys=APIKey.objects.of(tenant).filter(works, revoked_at=None).count(),
+        members=Membership.objects.of(tenant).filter(is_active=True).count(),
+        invitations=Invitation.objects.of(tenant).filter(accepted_at=None, expires_at__gt=now).count(),
+        running=Hold.objects.filter(wallet__tenant=tenant).count(),
+    )
 
 
 @transaction.atomic

@@ -51,6 +51,7 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
         ("get", {}, {}),
         ("post", {}, {"name": "x", "scopes": "inference", "project": "{project}"}),
     ],
+    "console-key-made": [("get", {"pk": "{key}"}, {})],
     "console-key-revoke": [("get", {"pk": "{key}"}, {}), ("post", {"pk": "{key}"}, {"name": "all"})],
 }
 

@@ -107,9 +107,12 @@ def test_new_tenant_is_made_whole(operator, terms):
 
 def test_key_is_shown_once(operator, acme):
     form = {"name": "made", "project": str(acme.project.id), "scopes": ["inference"]}
-    page = operator.post(reverse("admin:gateway_apikey_add"), {**form, "expires_at_0": "", "expires_at_1": ""})
-    assert page.status_code == 200
+    answer = operator.post(reverse("admin:gateway_apikey_add"), {**form, "expires_at_0": "", "expires_at_1": ""})
+    assert answer.status_code == 302
+    page = operator.get(answer.url)
     assert "no-store" in page.headers["cache-control"]
+    assert "was shown already" in operator.get(answer.url).content.decode()
+    assert APIKey.objects.of(acme.tenant).filter(name="made").count() == 1
     secret = re.search(r"sk-sluice-[\w-]{43}", page.content.decode()).group()
     assert 'data-copy="#made-secret"' in page.content.decode()
     key = APIKey.objects.of(acme.tenant).get(digest=keys.digest_of(secret))
@@ -124,6 +127,27 @@ def test_revoke_action(operator, acme):
         reverse("admin:gateway_apikey_changelist"), {"action": "revoke", "_selected_action": [str(acme.key.pk)]}
     )
     assert APIKey.objects.of(acme.tenant).get().revoked_at is not None
+
+
+def test_deactivating_a_tenant_says_what_ends_and_asks(operator, acme, other):
+    chosen = [str(acme.tenant.pk), str(other.tenant.pk)]
+    listed = reverse("admin:gateway_tenant_changelist")
+    both = operator.post(listed, {"action": "deactivate", "_selected_action": chosen}, follow=True)
+    assert "one tenant at a time" in both.content.decode()
+    asked = operator.post(listed, {"action": "deactivate", "_selected_action": chosen[:1]}, follow=True)
+    text = asked.content.decode()
+    assert "1 active API key, 1 member and 0 open invitations" in text
+    path = asked.redirect_chain[-1][0]
+    assert operator.post(path, {"slug": "other"}).status_code == 400
+    operator.post(reverse("admin:gateway_tenant_change", args=chosen[:1]), {"name": "Acme"})  # a box left unticked
+    assert Tenant.objects.filter(is_active=True).count() == 2
+    done = operator.post(path, {"slug": "acme"}, follow=True).content.decode()
+    assert "Acme is deactivated: 1 keys, 1 members and 0 open invitations are refused now" in done
+    assert not Tenant.objects.get(pk=acme.tenant.pk).is_active
+    assert "deactivated already" in operator.get(path, follow=True).content.decode()
+    back = operator.post(listed, {"action": "activate", "_selected_action": chosen}, follow=True).content.decode()
+    assert "Acme can go on" in back
+    assert Tenant.objects.get(pk=acme.tenant.pk).is_active
 
 
 def test_last_owner_is_kept(operator, acme):

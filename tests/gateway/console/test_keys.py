@@ -6,7 +6,9 @@ import re
 from datetime import UTC, datetime
 
 import pytest
+from django.contrib.sessions.models import Session
 
+from gateway.made_keys import COOKIE
 from gateway.models import APIKey, Membership
 from gateway.services import keys
 from gateway.services.keys import digest_of
@@ -26,10 +28,20 @@ def made(party):
 
 def test_a_key_is_shown_once(acme):
     client = acme.client()
-    response = client.post("/keys/new/", wanted(acme, expires="2099-01-02"))
+    answer = client.post("/keys/new/", wanted(acme, expires="2099-01-02"))
+    key = made(acme).get()
+    assert (answer.status_code, answer.url) == (302, f"/keys/{key.id}/made/")
+    cookie = answer.cookies[COOKIE]
+    assert (cookie["httponly"], cookie["samesite"], cookie["path"]) == (True, "Strict", answer.url)
+    response = client.get(answer.url)
     (secret,) = set(SECRET.findall(response.content.decode()))
     assert "no-store" in response["cache-control"]
-    key = made(acme).get()
+    assert "no-store" in answer["cache-control"]
+    again = client.get(answer.url)  # what loading the page again does
+    assert secret not in again.content.decode()
+    assert "was shown already" in again.content.decode()
+    assert made(acme).count() == 1
+    assert not any(secret in str(row) for row in Session.objects.values())
     assert key.digest == digest_of(secret)
     assert key.created_by == acme.owner
     assert key.scopes == ["inference"]
@@ -37,6 +49,18 @@ def test_a_key_is_shown_once(acme):
     page = client.get("/usage/").content.decode()
     assert secret not in page
     assert f"{key.prefix}…{key.last_four}" in page
+
+
+def test_a_secret_is_shown_on_its_own_keys_page_alone(acme, other):
+    client = acme.client()
+    answer = client.post("/keys/new/", wanted(acme))
+    cookie = answer.cookies[COOKIE].value
+    for path, owner in ((f"/keys/{acme.key.id}/made/", acme), (answer.url, other)):
+        reader = owner.client()
+        reader.cookies[COOKIE] = cookie
+        assert not SECRET.search(reader.get(path).content.decode())
+    client.cookies[COOKIE] = cookie[:-2] + "xx"
+    assert not SECRET.search(client.get(answer.url).content.decode())
 
 
 @pytest.mark.parametrize(
@@ -56,7 +80,7 @@ def test_members_make_keys_for_inference_only(acme, people):
     assert "management" not in client.get("/keys/new/").content.decode()
     assert client.post("/keys/new/", wanted(acme, scopes=["management"])).status_code == 400
     assert not made(acme).exists()
-    assert client.post("/keys/new/", wanted(acme)).status_code == 200
+    assert client.post("/keys/new/", wanted(acme)).status_code == 302
     assert made(acme).get().scopes == ["inference"]
 
 
