@@ -38,9 +38,9 @@ def old_digests_of(secret: str) -> list[str]:
 
 def find_key(secret: str) -> QuerySet[APIKey]:
     """Return the key that `secret` is, of any tenant and in any state; one of an old digest gets the current one."""
-    keys = APIKey.objects.unscoped()
-    digest, old = digest_of(secret), old_digests_of(secret)
-    if old:
+    keys, digest = APIKey.objects.unscoped(), digest_of(secret)
+    old = old_digests_of(secret)
+    if old and keys.filter(digest__in=old).exists():
         keys.filter(digest__in=old).update(digest=digest)
     return keys.filter(digest=digest)
 
