@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -60,7 +59,7 @@ def unknown_endpoint(request: HttpRequest, path: str = "") -> HttpResponse:
 
 def _of_framework(error: exceptions.APIException) -> Refusal:
     if isinstance(error, exceptions.Throttled):
-        seconds = max(ceil(getattr(error, "wait", None) or 0), 1)
+        seconds = max(getattr(error, "wait", None) or 0, 1)  # DRF has rounded it up
         message = f"Too many calls of the management API: try again in {seconds} s."
         return Refusal(429, "rate_limit_exceeded", message, headers={"Retry-After": str(seconds)})
     detail = error.detail
