@@ -130,9 +130,9 @@ class Decoder:
         else:
             both = rotate(joint[:, :turned], turns)
             query, key = both[:, : self.heads], both[:, self.heads :]
-        held = cache.layers[number]
-        held.store(batch.attention.slots, key, joint[:, turned:])
-        mixed = attend(query, held, batch.attention, scale=self.head_dim**-0.5, window=layer.window)
+        layer_cache = cache.layers[number]
+        layer_cache.store(batch.attention.slots, key, joint[:, turned:])
+        mixed = attend(query, layer_cache, batch.attention, scale=self.head_dim**-0.5, window=layer.window)
         return layer.out(mixed.reshape(tokens, -1))
 
     def _layer(self, weights: Weights, number: int, config: Any, dtype: torch.dtype) -> Layer:

@@ -64,11 +64,11 @@ class PagedHook:
             mixed = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
             return mixed.transpose(1, 2), None
         meta, cache = self.step
-        held = cache.layers[number]
-        held.store(meta.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+        layer_cache = cache.layers[number]
+        layer_cache.store(meta.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
         mixed = attend(
             query[0].transpose(0, 1),
-            held,
+            layer_cache,
             meta,
             scale=scale,
             window=int(options.get("sliding_window") or 0),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from inference.core.bounds import StepBounds
-from inference.core.fairness import Prices, Queued, WaitingRoom
+from inference.core.fairness import Prices, Queued, WaitingQueue
 from inference.core.output import Output, Stats
 from inference.core.sequence import Ending
 from inference.core.step import StepPlan, StepResult
@@ -40,15 +40,15 @@ class Flight(Generic[T]):
 
 
 class BaseScheduler(ABC, Generic[T]):
-    """Requests from their submission to their one last output; what a step holds is the subclass's.
+    """Requests from their submission to their one last output; which rows a step has is the subclass's.
 
-    Belongs to one thread. What it has to say about requests comes from `commit`, `abandon` and `take_outputs`: exactly
-    one output with `finished` per submitted request, always its last. `clock` gives seconds from any fixed point.
+    Belongs to one thread. Outputs come from `commit`, `abandon` and `take_outputs`: exactly one
+    output with `finished` per submitted request, always its last. `clock` gives seconds from any fixed point.
     Steps are committed oldest first and abandoned newest first.
     """
 
-    def __init__(self, room: WaitingRoom[T], bounds: StepBounds, clock: Callable[[], float]) -> None:
-        self.room = room
+    def __init__(self, waiting: WaitingQueue[T], bounds: StepBounds, clock: Callable[[], float]) -> None:
+        self.waiting = waiting
         self.bounds = bounds
         self.clock = clock
         self.steps = 0
@@ -69,7 +69,7 @@ class BaseScheduler(ABC, Generic[T]):
         if request.weight < 1:
             raise InvalidRequestError("a tenant's weight is at least 1 thousandth")
         self._validate(request)
-        self.room.enter(request)
+        self.waiting.enter(request)
         request.submitted_at = self.clock()
         self._live[request.request_id] = request
 
@@ -101,11 +101,11 @@ class BaseScheduler(ABC, Generic[T]):
 
     def drain(self) -> None:
         """Take no new requests; those here go on."""
-        self.room.draining = True
+        self.waiting.draining = True
 
     def reprice(self, prices: Prices) -> None:
         """Count service at `prices` from now on."""
-        self.room.queue.prices = prices
+        self.waiting.queue.prices = prices
 
     # What the loop calls ----------------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class BaseScheduler(ABC, Generic[T]):
         """
 
     def take_outputs(self) -> list[Output]:
-        """Return what was said since the last call (requests that ended outside a step), oldest first."""
+        """Return the outputs since the last call, oldest first: of requests that ended outside a step."""
         outputs, self._outputs = self._outputs, []
         return outputs
 
@@ -186,7 +186,7 @@ class BaseScheduler(ABC, Generic[T]):
 
     @abstractmethod
     def _finish(self, request: T) -> None:
-        """Say the last word about `request`, whose `ending` is set; later, where a step holds it."""
+        """Emit the last output of `request`, whose `ending` is set; where a step in flight holds it, do nothing yet."""
 
     @abstractmethod
     def _validate(self, request: T) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from inference.core.base import BaseScheduler
 from inference.core.bounds import StepBounds
-from inference.core.fairness import Prices, WaitingRoom
+from inference.core.fairness import Prices, WaitingQueue
 from inference.core.output import Output, Stats
 from inference.core.sequence import Ending
 from inference.core.step import EncodeRow, RowFailure, StepPlan, StepResult
@@ -61,8 +61,8 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
         clock: Callable[[], float],
         prices: Prices | None = None,
     ) -> None:
-        room: WaitingRoom[EncodeTask] = WaitingRoom(max_waiting, max_waiting_per_tenant, prices or Prices())
-        super().__init__(room, StepBounds(max_rows, max_step_tokens), clock)
+        waiting: WaitingQueue[EncodeTask] = WaitingQueue(max_waiting, max_waiting_per_tenant, prices or Prices())
+        super().__init__(waiting, StepBounds(max_rows, max_step_tokens), clock)
         self._retries: deque[tuple[EncodeTask, int]] = deque()
         self._retried: StepPlan | None = None  # the last step that ran one input again, alone
 
@@ -114,7 +114,7 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
             if task.ending is not None:
                 self._finish(task, tuple(vectors))
             else:
-                self._say(task, tuple(vectors))
+                self._emit(task, tuple(vectors))
         return self.take_outputs()
 
     def abandon(self, plan: StepPlan, error: BaseException) -> list[Output]:
@@ -144,31 +144,31 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
     def _choose_rows(self) -> list[tuple[EncodeTask, int]]:
         rows: list[tuple[EncodeTask, int]] = []
         left = self.bounds.tokens
-        while len(rows) < self.bounds.rows and (task := self.room.queue.peek()) is not None:
+        while len(rows) < self.bounds.rows and (task := self.waiting.queue.peek()) is not None:
             tokens = len(task.inputs[task.planned])
             if rows and tokens > left:
                 break
             rows.append((task, task.planned))
             left -= tokens
-            self.room.queue.charge(task.tenant, prompt=tokens)
+            self.waiting.queue.charge(task.tenant, prompt=tokens)
             task.planned += 1
             if task.planned == len(task.inputs):
-                self.room.queue.remove(task)
+                self.waiting.queue.remove(task)
         return rows
 
     def _finish(self, task: EncodeTask, vectors: tuple[Vector, ...] = ()) -> None:
-        self.room.queue.remove(task)
+        self.waiting.queue.remove(task)
         if any(other is task for other, _ in self._retries):
             self._retries = deque(retry for retry in self._retries if retry[0] is not task)
         if task.in_flight:
             if vectors:
-                self._say(task, vectors)
+                self._emit(task, vectors)
             return
         assert task.ending is not None
         del self._live[task.request_id]
         now = self.clock()
         begun = task.begun_at if task.begun_at is not None else now
-        self._say(
+        self._emit(
             task,
             vectors,
             Finished(
@@ -180,9 +180,9 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
                 prefill_ms=(now - begun) * 1000,
             ),
         )
-        self.room.leave(task)
+        self.waiting.leave(task)
 
-    def _say(self, task: EncodeTask, vectors: tuple[Vector, ...], finished: Finished | None = None) -> None:
+    def _emit(self, task: EncodeTask, vectors: tuple[Vector, ...], finished: Finished | None = None) -> None:
         started = None
         if not task.started and task.computed:
             task.started = True

@@ -59,7 +59,7 @@ class Prices:
 class _Share(Generic[T]):
     weight: int
     counter: int = 0
-    line: OrderedDict[T, int] = field(default_factory=OrderedDict)  # item → arrival number
+    items: OrderedDict[T, int] = field(default_factory=OrderedDict)  # item → arrival number
 
 
 class FairQueue(Generic[T]):
@@ -69,7 +69,7 @@ class FairQueue(Generic[T]):
         self.prices = prices or Prices()
         self._shares: dict[str, _Share[T]] = {}
         self._waiting: dict[str, _Share[T]] = {}
-        self._emptied = ""  # the tenant whose line emptied last
+        self._emptied = ""  # the tenant whose queue emptied last
         self._size = 0
         self.changes = 0  # how often something came to wait, or waits no more
         self._back = count(1)
@@ -80,12 +80,12 @@ class FairQueue(Generic[T]):
 
     def __contains__(self, item: T) -> bool:
         share = self._waiting.get(item.tenant)
-        return share is not None and item in share.line
+        return share is not None and item in share.items
 
     def waiting(self, tenant: str) -> int:
         """How many items of `tenant` wait."""
         share = self._waiting.get(tenant)
-        return len(share.line) if share else 0
+        return len(share.items) if share else 0
 
     def counter(self, tenant: str) -> int:
         """The weighted service of `tenant`; 0 for one never seen."""
@@ -93,18 +93,18 @@ class FairQueue(Generic[T]):
         return share.counter if share else 0
 
     def push(self, item: T, *, front: bool = False) -> None:
-        """Let `item` wait: at the back of its tenant's line, lifting a tenant that was idle, or at its front.
+        """Let `item` wait: at the back of its tenant's queue, lifting a tenant that was idle, or at its front.
 
         The front is for what had been admitted before (its tenant wasn't idle), so it doesn't lift.
         """
         share = self._shares.setdefault(item.tenant, _Share(item.weight))
         share.weight = item.weight
-        if not share.line:
+        if not share.items:
             if not front:
                 share.counter = max(share.counter, self._floor())
             self._waiting[item.tenant] = share
-        share.line[item] = next(self._front) if front else next(self._back)
-        share.line.move_to_end(item, last=not front)
+        share.items[item] = next(self._front) if front else next(self._back)
+        share.items.move_to_end(item, last=not front)
         self._size += 1
         self.changes += 1
 
@@ -112,22 +112,22 @@ class FairQueue(Generic[T]):
         """The item whose turn it is, or None when nobody waits."""
         if not self._waiting:
             return None
-        return next(iter(min(self._waiting.values(), key=_turn).line))
+        return next(iter(min(self._waiting.values(), key=_turn).items))
 
     def heads(self) -> Iterator[T]:
         """The first item of each waiting tenant, in the order of their turns."""
         for share in sorted(self._waiting.values(), key=_turn):
-            yield next(iter(share.line))
+            yield next(iter(share.items))
 
     def remove(self, item: T) -> bool:
         """Take `item` out (admitted, or gone); False when it didn't wait."""
         if item not in self:
             return False
         share = self._shares[item.tenant]
-        del share.line[item]
+        del share.items[item]
         self._size -= 1
         self.changes += 1
-        if not share.line:
+        if not share.items:
             del self._waiting[item.tenant]
             self._emptied = item.tenant
         return True
@@ -143,7 +143,7 @@ class FairQueue(Generic[T]):
         """Forget the idle tenants that a return would lift to at least where they are."""
         floor = self._floor()
         for tenant, share in list(self._shares.items()):
-            if share.counter <= floor and not share.line and tenant not in active and tenant != self._emptied:
+            if share.counter <= floor and not share.items and tenant not in active and tenant != self._emptied:
                 del self._shares[tenant]
 
     def tenants(self) -> int:
@@ -151,17 +151,17 @@ class FairQueue(Generic[T]):
         return len(self._shares)
 
     def _floor(self) -> int:
-        """The level of a newcomer: the lowest counter that waits, else that of the line that emptied last."""
+        """The level of a newcomer: the lowest counter that waits, else that of the queue that emptied last."""
         if self._waiting:
             return min(share.counter for share in self._waiting.values())
         return self.counter(self._emptied)
 
 
 def _turn(share: _Share[T]) -> tuple[int, int]:
-    return share.counter, next(iter(share.line.values()))
+    return share.counter, next(iter(share.items.values()))
 
 
-class WaitingRoom(Generic[T]):
+class WaitingQueue(Generic[T]):
     """A fair queue with a bound for all and one for each tenant, closed to newcomers while `draining`.
 
     The bounds count what waits; requests that come back after a preemption are never turned away.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from inference.core.block_pool import BlockPool
 from inference.core.bounds import StepBounds
 from inference.core.config import SchedulerConfig
-from inference.core.fairness import WaitingRoom
+from inference.core.fairness import WaitingQueue
 from inference.core.prefix import PrefixKeys
 from inference.core.sequence import Sequence, Status
 
@@ -26,7 +26,7 @@ class Planner:
         config: SchedulerConfig,
         bounds: StepBounds,
         keys: PrefixKeys,
-        room: WaitingRoom[Sequence],
+        waiting: WaitingQueue[Sequence],
         clock: Callable[[], float],
     ) -> None:
         self.config = config
@@ -39,7 +39,7 @@ class Planner:
         self._freed = 0  # how often a sequence gave its slot and blocks back
         self._in_vain: tuple[object, ...] | None = None  # the state in which nobody who waits could be admitted
         self._keys = keys
-        self._queue = room.queue
+        self._queue = waiting.queue
         self._clock = clock
         self._slots = list(range(config.rows))
 
@@ -98,7 +98,7 @@ class Planner:
         seq.published = full
 
     def resume(self, seq: Sequence) -> None:
-        """Let a paused sequence go on: in its row, or at the front of its line when it lost that."""
+        """Let a paused sequence go on: in its row, or at the front of its tenant's queue when it was preempted."""
         del self.paused[seq]
         if seq in self.running:
             seq.status = Status.RUNNING

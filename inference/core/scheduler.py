@@ -2,7 +2,7 @@
 
     submit ──▶ WAITING ──── admitted: slot, blocks ────▶ RUNNING ──────── stop, length, cancel, failure ──▶ FINISHED
                   ▲                                      │  │  ▲                                               ▲
-                  ├───── preempted: front of its line ───┘  │  │ extended                                      │
+                  ├───── preempted: front of queue ──────┘  │  │ extended                                      │
                   │                                         ▼  │                                               │
                   └── extended after it was preempted ──── PAUSED ───── final, or `pause_seconds` went by ─────┘
 
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from inference.core.base import BaseScheduler
 from inference.core.bounds import StepBounds
 from inference.core.config import SchedulerConfig
-from inference.core.fairness import WaitingRoom
+from inference.core.fairness import WaitingQueue
 from inference.core.output import Output, Stats
 from inference.core.planner import Planner
 from inference.core.prefix import PrefixKeys
@@ -38,15 +38,15 @@ class Scheduler(BaseScheduler[Sequence]):
     """
 
     def __init__(self, config: SchedulerConfig, keys: PrefixKeys, clock: Callable[[], float]) -> None:
-        room: WaitingRoom[Sequence] = WaitingRoom(config.max_waiting, config.max_waiting_per_tenant, config.prices)
-        super().__init__(room, StepBounds(config.rows, config.max_step_tokens), clock)
+        waiting: WaitingQueue[Sequence] = WaitingQueue(config.max_waiting, config.max_waiting_per_tenant, config.prices)
+        super().__init__(waiting, StepBounds(config.rows, config.max_step_tokens), clock)
         self.config = config
-        self._planner = Planner(config, self.bounds, keys, room, clock)
+        self._planner = Planner(config, self.bounds, keys, waiting, clock)
 
     def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
         """Permit `allowance` output tokens in all (never fewer than before); with `is_final`, no more will come.
 
-        A request that paused goes on, or ends here when it was the last word. Ended and unknown requests: no effect.
+        A request that paused goes on, or ends here when no more is to come. Ended and unknown requests: no effect.
         """
         seq = self._live.get(request_id)
         if seq is None:
@@ -65,7 +65,7 @@ class Scheduler(BaseScheduler[Sequence]):
             self._planner.shed()
         counts = self._planner.choose(in_flight=bool(self._flights))
         if not counts:
-            if not self._flights and not self._planner.running and self.room.queue:
+            if not self._flights and not self._planner.running and self.waiting.queue:
                 self._fail_head()
                 return self.plan()
             return None
@@ -92,7 +92,7 @@ class Scheduler(BaseScheduler[Sequence]):
             if seq.ending is not None:
                 self._finish(seq, visible)
             elif visible or not seq.started:
-                self._say(seq, visible)
+                self._emit(seq, visible)
         return self.take_outputs()
 
     def abandon(self, plan: StepPlan, error: BaseException) -> list[Output]:
@@ -121,7 +121,7 @@ class Scheduler(BaseScheduler[Sequence]):
         return Stats(
             running=len(self._planner.running),
             paused=len(self._planner.paused),
-            waiting=len(self.room.queue),
+            waiting=len(self.waiting.queue),
             kv_used=(pool.usable - pool.free) / pool.usable,
             kv_cached=pool.cached / pool.usable,
             steps=self.steps,
@@ -135,11 +135,11 @@ class Scheduler(BaseScheduler[Sequence]):
         for seq in self._live.values():
             assert seq.computed <= seq.scheduled <= seq.known
             assert (seq in running) == bool(seq.blocks) == (seq.slot >= 0)
-            assert (seq.status is Status.WAITING) == (seq in self.room.queue)
+            assert (seq.status is Status.WAITING) == (seq in self.waiting.queue)
             assert (seq.status is Status.PAUSED) == (seq in paused)
         assert set(running) | set(paused) <= set(self._live.values())
         assert set(self._planner.suspects) == {seq for seq in self._live.values() if seq.failures}
-        assert len(self.room.queue) == sum(seq.status is Status.WAITING for seq in self._live.values())
+        assert len(self.waiting.queue) == sum(seq.status is Status.WAITING for seq in self._live.values())
 
     # Planning ---------------------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class Scheduler(BaseScheduler[Sequence]):
 
     def _fail_head(self) -> None:
         """Nothing runs and yet the head doesn't fit: fail that request rather than wait for ever."""
-        head = self.room.queue.peek()
+        head = self.waiting.queue.peek()
         assert head is not None
         fault = EngineFault("unschedulable", "the request fits in no step of this engine")
         self._end(head, Ending(FinishReason.ERROR, error=fault))
@@ -195,7 +195,7 @@ class Scheduler(BaseScheduler[Sequence]):
         if seq.sampled_at is None:
             seq.sampled_at = now
         seq.tokens.append(token)
-        self.room.queue.charge(seq.tenant, output=1)
+        self.waiting.queue.charge(seq.tenant, output=1)
         if token in self.config.eos_ids and not seq.sampling.ignore_eos:
             seq.ending = Ending(FinishReason.STOP)
             return ()
@@ -225,15 +225,15 @@ class Scheduler(BaseScheduler[Sequence]):
             return
         if seq in self._planner.running:
             self._planner.free(seq)
-        self.room.queue.remove(seq)
+        self.waiting.queue.remove(seq)
         self._planner.paused.pop(seq, None)
         self._planner.suspects.pop(seq, None)
         del self._live[seq.request_id]
         seq.status = Status.FINISHED
         if seq.uncomputed:
-            self.room.queue.charge(seq.tenant, prompt=-seq.uncomputed)
-        self._say(seq, visible, self._finished(seq))
-        self.room.leave(seq)
+            self.waiting.queue.charge(seq.tenant, prompt=-seq.uncomputed)
+        self._emit(seq, visible, self._finished(seq))
+        self.waiting.leave(seq)
 
     def _finished(self, seq: Sequence) -> Finished:
         assert seq.ending is not None
@@ -250,7 +250,7 @@ class Scheduler(BaseScheduler[Sequence]):
             decode_ms=(now - sampled) * 1000,
         )
 
-    def _say(self, seq: Sequence, visible: tuple[int, ...], finished: Finished | None = None) -> None:
+    def _emit(self, seq: Sequence, visible: tuple[int, ...], finished: Finished | None = None) -> None:
         started = None
         if not seq.started and seq.prefilled:
             seq.started = True

@@ -50,7 +50,7 @@ def pack(rows: Sequence[Row], block_size: int) -> StepBatch:
             sampled.append(len(ids) - 1)
             order.append(index)
     groups = _decode_groups([rows[i].start + 1 for i in decodes], slots)
-    written = [held[rows[i].start :] for held, i in zip(slots, [*decodes, *chunks], strict=True)]
+    written = [row_slots[rows[i].start :] for row_slots, i in zip(slots, [*decodes, *chunks], strict=True)]
     first = len(decodes)
     return StepBatch(
         ids=torch.tensor(ids),
@@ -61,8 +61,8 @@ def pack(rows: Sequence[Row], block_size: int) -> StepBatch:
             slots=torch.cat(written),
             groups=groups,
             chunks=tuple(
-                Chunk(begin, end, rows[i].start, held)
-                for i, (begin, end), held in zip(chunks, spans[first:], slots[first:], strict=True)
+                Chunk(begin, end, rows[i].start, row_slots)
+                for i, (begin, end), row_slots in zip(chunks, spans[first:], slots[first:], strict=True)
             ),
         ),
     )
@@ -83,8 +83,8 @@ def _decode_groups(lengths: list[int], slots: list[torch.Tensor]) -> tuple[Decod
             continue
         longest = lengths[i - 1]
         index = torch.zeros(i - begin, longest, dtype=torch.long)
-        for row, held in enumerate(slots[begin:i]):
-            index[row, : held.shape[0]] = held
+        for row, row_slots in enumerate(slots[begin:i]):
+            index[row, : row_slots.shape[0]] = row_slots
         groups.append(DecodeGroup(begin, i, index, torch.tensor(lengths[begin:i])))
         begin = i
     return tuple(groups)

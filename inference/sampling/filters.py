@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 
-def kept(
+def surviving(
     scaled: torch.Tensor,
     log_total: torch.Tensor,
     top_k: torch.Tensor,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from inference.core.step import Row, RowFailure
-from inference.sampling.filters import kept
+from inference.sampling.filters import surviving
 from inference.sampling.rng import exponentials
 from inference.sampling.rows import SamplingRows
 
@@ -57,7 +57,7 @@ def _filtered(
             else shifted.topk(count, dim=1)
         )
         scaled = values / temperature
-        mask, whole = kept(
+        mask, whole = surviving(
             scaled,
             torch.logsumexp(shifted / temperature, 1, keepdim=True),
             params.top_k[numbers],

@@ -95,7 +95,7 @@ def test_the_rate_cards_ratios_decide_whose_turn_it_is() -> None:
         while served.unfinished:
             served.step()
         (scheduler,) = served.schedulers
-        return scheduler.room.queue.counter("tenant")
+        return scheduler.waiting.queue.counter("tenant")
 
     usual, dear = charged({}), charged({"input": 10, "output": 80})
     assert dear - usual == 10 * (8000 - 2000) * 1000

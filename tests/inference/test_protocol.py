@@ -145,7 +145,7 @@ def test_errors_keep_their_type_and_code(error: EngineError) -> None:
     assert (again.code, again.message, again.param) == (error.code, error.message, error.param)
 
 
-def test_events_keep_what_they_say() -> None:
+def test_events_keep_what_they_emit() -> None:
     assert event_of(WireStarted("a", 3)) == Started(3)
     assert event_of(WireDelta("a", "t", 1, 2, 3, 4)) == Delta("t", Usage(1, 2, 3, 4))
     assert event_of(WireVector("a", 1, b"v")) == Vector(1, b"v")

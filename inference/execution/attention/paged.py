@@ -92,7 +92,7 @@ def attend(
     """Return attention of `query` [T, heads, key_dim] over the cached K/V as [T, heads, value_dim].
 
     The step's own K/V must be stored already. `window` > 0 shows a query only the keys at positions > its own − window;
-    `softcap` > 0 bends scores by cap·tanh(score / cap); `sinks` [heads] joins each head's softmax as one more score
+    `softcap` > 0 replaces a score by cap·tanh(score / cap); `sinks` [heads] joins each head's softmax as one more score
     whose value is zero.
     """
     shape = cache.shape

@@ -147,7 +147,7 @@ def test_cancelling_in_mid_prefill_counts_what_ran_and_gives_the_rest_back():
     bench = Bench()
     bench.submit("r", 30, 4)
     bench.step()
-    queue = bench.scheduler.room.queue
+    queue = bench.scheduler.waiting.queue
     assert queue.counter("a") == 30_000_000
     bench.scheduler.cancel("r")
     bench.listen(bench.scheduler.take_outputs())
@@ -352,7 +352,7 @@ def test_a_failed_step_publishes_nothing_and_its_rows_run_alone():
     assert end.error.code == "step_failed"
     assert bench.stories["good"].tokens == continuation([1] * 6, 4)
     assert bench.stories["fine"].tokens == continuation([3] * 3, 4)
-    assert bench.scheduler.room.queue.counter("a") == (9 + 2 * 8) * 1_000_000
+    assert bench.scheduler.waiting.queue.counter("a") == (9 + 2 * 8) * 1_000_000
     assert settled(bench)
 
 
@@ -390,7 +390,7 @@ def test_a_suspect_that_lost_its_blocks_is_tried_alone_and_holds_nobody_up(serve
     bench.scheduler._planner._preempt(bench.scheduler._live["suspect"])
     bench.scheduler.check()
     bench.submit("new", [2] * 6, 4, tenant="c")
-    bench.scheduler.room.queue.charge("a", output=served)  # whether its turn comes before the newcomer's
+    bench.scheduler.waiting.queue.charge("a", output=served)  # whether its turn comes before the newcomer's
     seen = []
     while (plan := bench.step()) is not None:
         seen.append({row.request_id for row in plan.rows})
@@ -406,7 +406,7 @@ def test_a_suspect_that_has_to_grow_is_not_its_own_victim():
     bench.submit("suspect", [1] * 4, 8, tenant="a")
     bench.submit("other", [2] * 11, 4, tenant="b")
     bench.run(until=lambda: len(bench.stories["suspect"].tokens) == 1)
-    bench.scheduler.room.queue.charge("a", output=1000)
+    bench.scheduler.waiting.queue.charge("a", output=1000)
     suspect = bench.scheduler._live["suspect"]
     suspect.failures = 1
     bench.scheduler._planner.suspects[suspect] = None

@@ -166,9 +166,9 @@ def test_the_victim_is_of_the_tenant_served_most_then_the_cheapest():
     bench.submit("dear", [1] * 8, 20, tenant="b")
     bench.submit("cheap", [2] * 4, 20, tenant="b")
     bench.step()
-    bench.scheduler.room.queue.charge("b", output=100)
+    bench.scheduler.waiting.queue.charge("b", output=100)
     bench.run(until=lambda: bench.scheduler.stats().preemptions > 0)
-    waiting = list(bench.scheduler.room.queue.heads())
+    waiting = list(bench.scheduler.waiting.queue.heads())
     assert [seq.request_id for seq in waiting] == ["cheap"]
 
 
@@ -176,7 +176,7 @@ def test_a_paused_sequence_is_the_first_victim_and_comes_back():
     bench = Bench(blocks=9, max_context=32, watermark_percent=0)
     bench.submit("paused", 8, 8, tenant="a", allowance=1)
     bench.submit("other", [1] * 8, 22, tenant="b")
-    bench.scheduler.room.queue.charge("b", output=1000)
+    bench.scheduler.waiting.queue.charge("b", output=1000)
     bench.run(until=lambda: bench.scheduler.stats().preemptions > 0)
     paused = bench.scheduler._live["paused"]
     assert not paused.blocks
@@ -237,7 +237,7 @@ def test_nobody_is_admitted_in_a_step_that_preempts():
     bench.submit("grows", [1] * 8, 8, tenant="a")
     bench.submit("victim", [2] * 12, 4, tenant="b")
     bench.step()
-    bench.scheduler.room.queue.charge("b", output=1000)
+    bench.scheduler.waiting.queue.charge("b", output=1000)
     bench.submit("small", [3] * 2, 2, tenant="c")
     while not bench.scheduler.stats().preemptions:
         plan = bench.step()
@@ -375,7 +375,7 @@ def test_forgotten_tenants_do_not_pile_up():
     for number in range(500):
         bench.submit(f"r{number}", 3, 1, tenant=f"t{number}")
         bench.run()
-    assert bench.scheduler.room.queue.tenants() < 200
+    assert bench.scheduler.waiting.queue.tenants() < 200
 
 
 def test_who_does_not_fit_is_not_tried_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:

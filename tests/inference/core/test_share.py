@@ -35,7 +35,7 @@ class Tenant:
         self.sent = 0
 
     def keep_waiting(self) -> None:
-        while self.on and self.bench.scheduler.room.queue.waiting(self.name) < 3:
+        while self.on and self.bench.scheduler.waiting.queue.waiting(self.name) < 3:
             prompt, output = self.kind
             self.bench.submit(
                 f"{self.name}{self.sent}",

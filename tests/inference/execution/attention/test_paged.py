@@ -37,9 +37,9 @@ def plain(query, key, value, start, *, scale, window, softcap, sinks):
 
 
 @pytest.mark.parametrize("window", [0, 1, 9])
-@pytest.mark.parametrize("bent", ["plain", "softcap", "sinks", "both"])
+@pytest.mark.parametrize("extras", ["plain", "softcap", "sinks", "both"])
 @pytest.mark.parametrize("shape", [(4, 4, 8, 8), (8, 2, 16, 16), (5, 1, 8, 12)])
-def test_against_attention_by_hand(window: int, bent: str, shape: tuple[int, ...]) -> None:
+def test_against_attention_by_hand(window: int, extras: str, shape: tuple[int, ...]) -> None:
     heads, kv_heads, key_dim, value_dim = shape
     chance = random.Random(1)
     torch.manual_seed(1)
@@ -73,8 +73,8 @@ def test_against_attention_by_hand(window: int, bent: str, shape: tuple[int, ...
     options = {
         "scale": 0.3,
         "window": window,
-        "softcap": 2.0 if bent in {"softcap", "both"} else 0.0,
-        "sinks": torch.randn(heads) if bent in {"sinks", "both"} else None,
+        "softcap": 2.0 if extras in {"softcap", "both"} else 0.0,
+        "sinks": torch.randn(heads) if extras in {"sinks", "both"} else None,
     }
     mixed = attend(torch.cat([held[i][2] for i in order]), layer, batch.attention, **options)
     expected = torch.cat([plain(held[i][2], held[i][0], held[i][1], rows[i].start, **options) for i in order])
