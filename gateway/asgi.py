@@ -17,8 +17,9 @@ from gateway.consumers.responses import (  # noqa: E402 - models need Django to 
     ResponsesConsumer,
     too_many_sockets,
 )
-from gateway.edge.body import bounded, counted_by_address  # noqa: E402
+from gateway.edge.bounds import bounded, counted_by_address, limited_by_address  # noqa: E402
 from gateway.edge.chat import chat_completions  # noqa: E402
+from gateway.edge.cors import with_cors  # noqa: E402
 from gateway.edge.embeddings import embeddings  # noqa: E402
 from gateway.edge.guard import guarded  # noqa: E402
 from gateway.edge.http import Application  # noqa: E402
@@ -26,8 +27,7 @@ from gateway.edge.lifespan import lifespan  # noqa: E402
 from gateway.edge.models import model, models  # noqa: E402
 from gateway.edge.probes import health, liveness, metrics, readiness  # noqa: E402
 from gateway.edge.responses import responses  # noqa: E402
-from gateway.edge.routes import path, re_path  # noqa: E402
-from gateway.edge.unknown import refuse_websocket, unknown_endpoint  # noqa: E402
+from gateway.edge.routes import NEAR_THE_API, path, re_path, refuse_websocket, unknown_endpoint  # noqa: E402
 from gateway.edge.usage import usage  # noqa: E402
 from gateway.runtime.caps import Cap  # noqa: E402
 
@@ -35,32 +35,34 @@ from gateway.runtime.caps import Cap  # noqa: E402
 _PROBES = [path("healthz", liveness), path("readyz", readiness), path("metrics", metrics)]
 probes = guarded(bounded(URLRouter([*_PROBES, re_path(r"", unknown_endpoint, "unknown")])))
 
-application = guarded(
-    bounded(
-        ProtocolTypeRouter(
-            {
-                "lifespan": lifespan,
-                "http": URLRouter(
-                    [
-                        path("v1/chat/completions", chat_completions),
-                        path("v1/responses", responses),
-                        path("v1/embeddings", embeddings),
-                        path("v1/models", models),
-                        path("v1/models/<path:name>", model, "/v1/models/{id}"),
-                        path("v1/usage/<str:request_id>", usage, "/v1/usage/{id}"),
-                        re_path(r"^v1(/|$)", unknown_endpoint, "/v1/*"),
-                        path("health", health),
-                        *([] if settings.SLUICE_METRICS_PORT else _PROBES),
-                        re_path(r"", counted_by_address(cast("Application", django_application)), "control"),
-                    ]
-                ),
-                "websocket": URLRouter(
-                    [
-                        path("v1/responses", ResponsesConsumer.as_asgi(sockets=Cap(MOST_SOCKETS, too_many_sockets))),
-                        re_path(r"", refuse_websocket, "/v1/*"),
-                    ]
-                ),
-            }
-        )
-    )
+router = ProtocolTypeRouter(
+    {
+        "lifespan": lifespan,
+        "http": URLRouter(
+            [
+                path("v1/chat/completions", chat_completions),
+                path("v1/responses", responses),
+                path("v1/embeddings", embeddings),
+                path("v1/models", models),
+                path("v1/models/<path:name>", model, "/v1/models/{id}"),
+                path("v1/usage/<str:request_id>", usage, "/v1/usage/{id}"),
+                re_path(r"^v1(/|$)", unknown_endpoint, "/v1/*"),
+                path("health", health),
+                *([] if settings.SLUICE_METRICS_PORT else _PROBES),
+                re_path(NEAR_THE_API, unknown_endpoint, "near"),
+                re_path(r"", counted_by_address(cast("Application", django_application)), "control"),
+            ]
+        ),
+        "websocket": URLRouter(
+            [
+                path("v1/responses", ResponsesConsumer.as_asgi(sockets=Cap(MOST_SOCKETS, too_many_sockets))),
+                re_path(r"", refuse_websocket, "/v1/*"),
+            ]
+        ),
+    }
+)
+
+application = with_cors(
+    guarded(bounded(limited_by_address(router) if settings.SLUICE_TRUST_PROXY else router)),
+    settings.SLUICE_CORS_ORIGINS,
 )

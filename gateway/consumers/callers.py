@@ -44,8 +44,7 @@ class Caller(Protocol):
 async def caller_of(scope: Scope) -> Caller:
     """The caller of a handshake, or the Refusal that answers it.
 
-    A bearer key needs no Origin. A session, whose cookie a browser sends for any page, needs an Origin equal to the
-    Host.
+    A bearer key needs no Origin. A session, whose cookie a browser sends for any page, needs one of our own pages'.
     """
     runtime = runtime_of(scope)
     query = _query_of(scope)
@@ -148,12 +147,26 @@ def _user_of(session: str) -> UUID | None:
 
 
 def _is_same_origin(scope: Scope) -> bool:
-    """Whether the page that opens the socket was served under the host that it connects to."""
-    try:
-        origin = urlsplit(header_of(scope, b"origin") or "")
-        default = _PORTS.get(origin.scheme)
-        host = urlsplit(f"//{header_of(scope, b'host') or ''}")
-        places = [(part.hostname, part.port or default) for part in (origin, host)]
-    except ValueError:  # a port that is no number, a host that is none
+    """Whether the page that opens the socket is ours: of the host that it connects to, or of an origin that is trusted.
+
+    What the proxy in front calls the host counts only where it is trusted, as for Django's forms.
+    """
+    origin = header_of(scope, b"origin") or ""
+    place = _place_of(origin)
+    if place is None:
         return False
-    return default is not None and bool(origin.hostname) and places[0] == places[1]
+    hosts = [header_of(scope, b"host")]
+    if settings.USE_X_FORWARDED_HOST:
+        hosts.append(header_of(scope, b"x-forwarded-host"))
+    own = [f"{urlsplit(origin).scheme}://{host}" for host in hosts if host]
+    return place in {_place_of(address) for address in [*own, *settings.CSRF_TRUSTED_ORIGINS]}
+
+
+def _place_of(address: str) -> tuple[str, str, int] | None:
+    """Return scheme, host and port of an address; None for one that is none."""
+    try:
+        parts = urlsplit(address)
+        port = parts.port or _PORTS.get(parts.scheme)
+    except ValueError:  # a port that is no number, a host that is none
+        return None
+    return (parts.scheme, parts.hostname, port) if parts.hostname and port and parts.scheme in _PORTS else None

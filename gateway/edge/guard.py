@@ -18,7 +18,7 @@ from gateway.logs import request_bound
 
 log = structlog.get_logger("gateway.access")
 
-_QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
+_QUIET = frozenset({"/health", "/healthz", "/readyz", "/metrics"})
 
 
 def guarded(application: Application) -> Application:
@@ -94,7 +94,7 @@ class _Exchange:
         runtime = self._scope.get("state", {}).get("runtime")
         if runtime is not None:
             runtime.metrics.answered(self.route.name, self.status)
-        if path not in _QUIET:
+        if self.route.name not in _QUIET:
             log.info(
                 "answered",
                 method=self._scope.get("method", "WEBSOCKET"),

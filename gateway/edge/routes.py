@@ -1,7 +1,8 @@
-"""Where a path leads, what it is called in counts, and which API's errors it answers with."""
+"""Where a path leads, what it is called in counts, which API's errors it answers with; and where no path leads."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from django.urls import URLPattern
 
 from gateway.edge.http import Application, Receive, Scope, Send
 from gateway.edge.wire.errors import ErrorBody, openai_error
+from gateway.errors.refusal import Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +45,24 @@ def _on(route: Route, application: Application) -> Any:
         await application(scope, receive, send)
 
     return routed
+
+
+# Where clients ask whose base URL lacks /v1, has it twice, or is another server's. The management API has its own 404.
+NEAR_THE_API = (
+    r"^(?!api/v1/)(?:(?:api|inference|openai|deployments/[^/]+|engines/[^/]+|v\d\w*)/)*"
+    r"(?:chat/completions|completions|responses|embeddings|messages|models|files|batches)(?:/|$)"
+)
+_ENDPOINT = re.compile(r"/(chat/completions|responses|embeddings|models)(?:/|$)")
+
+
+async def unknown_endpoint(scope: Scope, receive: Receive, send: Send) -> None:
+    """404 for a path of no endpoint, naming the one that it looks like."""
+    asked = f"There is no endpoint {scope['method']} {scope['path'][:200]}."
+    found = _ENDPOINT.search(scope["path"])
+    hint = f"Did you mean /v1/{found[1]}?" if found else "The API's paths begin with /v1/."
+    raise Refusal(404, "unknown_endpoint", f"{asked} {hint}")
+
+
+async def refuse_websocket(scope: Scope, receive: Receive, send: Send) -> None:
+    """404 for a websocket on a path that has none."""
+    raise Refusal(404, "unknown_endpoint", f"There is no websocket at {scope['path'][:200]}: it is /v1/responses.")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Protocol
 
 import structlog
 from django.conf import settings
 
+from gateway.edge.bounds import client_network, too_many_connections
 from gateway.errors.refusal import Refusal
 from gateway.runtime.caps import Cap
 
@@ -61,7 +60,7 @@ class Listener:
         self.bounds = bounds
         self._proxies = proxies
         self._everyone: Cap[None] = Cap(bounds.connections, _too_many_connections)
-        self._addresses: Cap[str] = Cap(bounds.connections_per_address, _too_many_of_an_address)
+        self._addresses: Cap[str] = Cap(bounds.connections_per_address, too_many_connections)
         self._turned_away = 0
         self._told_at = float("-inf")
 
@@ -93,22 +92,5 @@ class Listener:
             self._turned_away, self._told_at = 0, now
 
 
-@lru_cache(4096)
-def client_network(address: str) -> str:
-    """Return what counts as one client: an IPv4 address, or the network of 64 bits that a client of IPv6 has."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return address
-    return str(parsed.ipv4_mapped or ipaddress.ip_network((parsed, 64), strict=False))
-
-
 def _too_many_connections() -> Refusal:
     return Refusal(503, "server_full", "This server has as many connections as it takes.", headers={"retry-after": "1"})
-
-
-def _too_many_of_an_address() -> Refusal:
-    text = "Your address has as many connections to this server as it may."
-    return Refusal(429, "too_many_connections", text, headers={"retry-after": "1"})

@@ -103,6 +103,23 @@ async def test_default_ports_are_the_same_origin(app, signed_in, origin, host):
     await socket.leave()
 
 
+async def test_page_behind_a_proxy_is_ours_where_the_proxy_is_trusted(app, signed_in, settings):
+    """The proxy connects to us as 127.0.0.1:8000, and says in a header what the browser asked for."""
+    headers = {**OURS, "origin": "https://sluice.example", "x-forwarded-host": "sluice.example"}
+    await Socket(app, key=None, headers=headers).refused(403, "origin_not_allowed")
+    settings.USE_X_FORWARDED_HOST = True
+    await (await Socket(app, key=None, headers=headers).opened()).leave()
+    foreign = {**headers, "origin": "https://elsewhere.example"}
+    await Socket(app, key=None, headers=foreign).refused(403, "origin_not_allowed")
+
+
+async def test_page_of_a_trusted_origin_is_ours(app, signed_in, settings):
+    settings.CSRF_TRUSTED_ORIGINS = ["https://sluice.example"]
+    headers = {**OURS, "origin": "https://sluice.example"}
+    await (await Socket(app, key=None, headers=headers).opened()).leave()
+    await Socket(app, key=None, headers={**OURS, "origin": "http://sluice.example"}).refused(403, "origin_not_allowed")
+
+
 async def test_sockets_of_one_owner_are_counted(app, signed_in, monkeypatch):
     counted = Cap(2, responses.too_many_sockets)
     monkeypatch.setattr(responses.ResponsesConsumer, "__init__", counted_by(counted))

@@ -289,6 +289,30 @@ async def test_unknown_path_is_the_apis_own_404(app, path):
 
 
 @pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/v1/v1/chat/completions", "/v1/chat/completions"),
+        ("/api/chat/completions", "/v1/chat/completions"),
+        ("/openai/v1/responses", "/v1/responses"),
+        ("/openai/deployments/small/embeddings", "/v1/embeddings"),
+        ("/models", "/v1/models"),
+        ("/v2/models/small", "/v1/models"),
+        ("//embeddings", "/v1/embeddings"),
+        ("/completions", "/v1/"),
+    ],
+)
+async def test_path_near_the_api_is_told_where_it_is(app, path, hint):
+    error = assert_error(await ask(app, path, method="POST"), 404, "unknown_endpoint")
+    assert error["message"].endswith((f"Did you mean {hint}?", f"begin with {hint}."))
+
+
+@pytest.mark.parametrize("path", ["/chat/account/", "/usage/", "/keys/new/", "/admin/", "/api/docs/", "/api/v1/keys/"])
+async def test_pages_near_those_paths_stay_djangos(app, path):
+    assert b"unknown_endpoint" not in (await ask(app, path, key=None)).body
+
+
+@pytest.mark.parametrize(
     ("method", "path"),
     [
         ("GET", CHAT),

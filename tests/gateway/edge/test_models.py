@@ -118,8 +118,9 @@ async def test_answers_are_counted_by_route_and_status(app, world):
     await ask(app, "/v1/made-up-by-a-client")
     await ask(app, "/v1/usage/made-up")
     await ask(app, "/anything/made-up")
+    await ask(app, "//v1/models/small")
     text = (await ask(app, "/metrics", key=None)).body.decode()
-    assert 'sluice_requests_total{endpoint="/v1/models/{id}",status="200"} 1.0' in text
+    assert 'sluice_requests_total{endpoint="/v1/models/{id}",status="200"} 2.0' in text
     for route in ("/v1/*", "/v1/usage/{id}", "control"):
         assert f'sluice_requests_total{{endpoint="{route}",status="404"}} 1.0' in text
     assert "made-up" not in text

@@ -11,12 +11,12 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from gateway.edge.body import bounded
+from gateway.edge.bounds import bounded, client_network
 from gateway.edge.guard import guarded
 from gateway.edge.http import send_json
 from gateway.runtime.metrics import Metrics
 from gateway.server import http, server
-from gateway.server.bounds import Bounds, Listener, client_network
+from gateway.server.bounds import Bounds, Listener
 from tests.gateway.edge.fakes import FakeRuntime
 from tests.gateway.edge.server import serving
 

@@ -1,13 +1,16 @@
-"""What a request's body may be, on both planes: so many bytes in so many seconds, counted as they come."""
+"""What one request's body, and one address' requests together, may take, on both planes."""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+from functools import lru_cache
 
 from django.conf import settings
 
 from gateway.edge.http import Application, ASGIMessage, Receive, Scope, Send, header_of, uploads
 from gateway.errors.refusal import Refusal
+from gateway.runtime.caps import Cap
 
 _CLOSE = {"connection": "close"}
 
@@ -47,6 +50,42 @@ def counted_by_address(application: Application) -> Application:
             await application(scope, receive_counted, send)
 
     return application_with_count
+
+
+@lru_cache(4096)
+def client_network(address: str) -> str:
+    """Return what counts as one client: an IPv4 address, or the network of 64 bits that a client of IPv6 has."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return address
+    return str(parsed.ipv4_mapped or ipaddress.ip_network((parsed, 64), strict=False))
+
+
+def too_many_connections() -> Refusal:
+    """The 429 for an address that has as many connections, or requests behind a proxy, as one client may."""
+    text = "Your address has as many connections to this server as it may."
+    return Refusal(429, "too_many_connections", text, headers={"retry-after": "1"})
+
+
+def limited_by_address(application: Application) -> Application:
+    """Return `application`, with so many requests and websockets at once of one address (429).
+
+    For use behind a trusted proxy, whose connections the server can't tell apart by their clients.
+    """
+    addresses: Cap[str] = Cap(settings.SLUICE_MAX_CONNECTIONS_PER_ADDRESS, too_many_connections)
+
+    async def application_with_limit(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or not scope.get("client"):
+            await application(scope, receive, send)
+            return
+        with addresses.share(client_network(scope["client"][0])) as take:
+            take(1)
+            await application(scope, receive, send)
+
+    return application_with_limit
 
 
 class _Body:
