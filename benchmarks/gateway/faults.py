@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import psycopg
@@ -218,20 +219,35 @@ def home_script(stack: Stack, *arguments: str) -> dict[str, object]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+def kind_of(row: dict[str, Any], ran: dict[str, int] | None) -> str:
+    """Say how a usage record stands to what the worker's record says of the request (`ran`: {} begun, None unknown)."""
+    classes, broken = row["classes"], row["finish"] not in {"stop", "length", "cancelled", "allowance"}
+    if not row["exact"]:
+        return "estimated"
+    if not classes:
+        if not ran:
+            return "nothing ran" if ran is None else "lost, nothing delivered"
+        return "waived" if row["waived"] else "wrong"
+    if classes == ran:
+        return "as the engine counted"
+    if not broken or (ran and any(count > ran.get(name, 0) for name, count in classes.items())):
+        return "wrong"
+    return "what was delivered before we broke it"
+
+
 def books(run: Run) -> list[tuple[str, bool, str]]:
     """Wait for the sweep, then return each thing that must be so, whether it is, and its figures."""
     until = time.monotonic() + SWEPT_SECONDS
     while (found := run.stack.script("audit"))["holds"] and time.monotonic() < until:
         time.sleep(2)
     more = home_script(run.stack, "findings")
-    usage, engine = found["usage"], {name: classes for name, classes in found["engine"].items() if classes}
-    exact = {name: row["classes"] for name, row in usage.items() if row["exact"] and row["classes"]}
-    wrong = [name for name, classes in exact.items() if engine.get(name) != classes]
-    uncharged = sorted(set(engine) - set(usage))
-    zero = [name for name, classes in engine.items() if name in usage and not usage[name]["classes"]]
+    usage, engine = found["usage"], found["engine"]
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for name, row in usage.items():
+        kinds[kind_of(row, engine.get(name))].append(name)
+    uncharged = sorted(name for name, classes in engine.items() if classes and name not in usage)
     below = {name: wallet for name, wallet in found["wallets"].items() if wallet["posted"] < 0 or wallet["held"]}
     sums = {found["usage_sum"], found["ledger_sum"], found["recomputed_sum"]}
-    estimated = [name for name, row in usage.items() if not row["exact"]]
     rows = [
         ("no hold is left", not found["holds"], f"{found['holds']} holds"),
         (
@@ -239,13 +255,20 @@ def books(run: Run) -> list[tuple[str, bool, str]]:
             len(sums) == 1,
             f"{found['usage_sum']:,} · {found['ledger_sum']:,} · {found['recomputed_sum']:,} µcr",
         ),
-        ("exact records are the engine's word", not wrong, f"{len(exact)} records, {len(wrong)} differ {wrong[:3]}"),
+        (
+            "each record is the engine's word, or less where we broke it",
+            not kinds["wrong"],
+            "; ".join(f"{name[-12:]} {usage[name]}, the engine {engine.get(name)}" for name in kinds["wrong"][:3]),
+        ),
         ("what the engine finished is in the books", not uncharged, f"{len(engine)}, missing {uncharged[:3]}"),
         ("no wallet below zero or held", not below, f"{len(found['wallets'])} wallets, wrong: {below}"),
         ("reconciliation finds nothing", not more["findings"], f"{more['findings'][:3]}"),
         ("grants ended meanwhile", bool(more["ended"]), f"{more['ended']}"),
     ]
-    print(f"  {len(usage)} usage records: {len(exact)} exact, {len(estimated)} estimated, {len(zero)} free of charge")
+    told = ", ".join(f"{len(names)} {kind}" for kind, names in sorted(kinds.items()))
+    charges = {kind: sum(usage[name]["charge"] for name in names) for kind, names in kinds.items()}
+    print(f"  {len(usage)} usage records: {told}")
+    print("  charged, µcr: " + ", ".join(f"{sum_:,} {kind}" for kind, sum_ in sorted(charges.items())))
     for tenant, began, ended in run.locked:
         others = [one for one in run.asked if one.tenant != tenant and began <= one.began and one.ended <= ended]
         bad = Counter(f"{one.status} {one.code}" for one in others if one.status not in {0, 200, 402})

@@ -37,7 +37,13 @@ def main() -> None:
             for name in ("input", "cache_read", "output", "reasoning")
             if getattr(row, f"{name}_tokens")
         }
-        records[request.hex] = {"classes": classes, "charge": row.charge, "exact": row.exact, "finish": row.finish}
+        records[request.hex] = {
+            "classes": classes,
+            "charge": row.charge,
+            "exact": row.exact,
+            "finish": row.finish,
+            "waived": row.waived,
+        }
         recomputed += charge(classes, cards[row.card_version], row.multiplier_bp)
     charges = LedgerTransfer.objects.filter(code__in=[2, 3])
     given_back = charges.filter(debit__kind="usage").aggregate(total=Sum("amount"))["total"] or 0
