@@ -19,6 +19,7 @@ from billing.writer import open_writer
 from gateway.generation.leases import Leases
 from gateway.generation.sweep import SWEEP_INTERVAL, Sweep
 from gateway.home import HomeLock
+from gateway.runtime.concurrency import ConcurrencyLimiter
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch, EpochPoller
 from gateway.runtime.metrics import Metrics
@@ -71,6 +72,9 @@ async def open_runtime(home: Path | None = None) -> Runtime:
             threads=threads,
             own_threads=own_threads,
             metrics=metrics,
+            gate=ConcurrencyLimiter(
+                settings.SLUICE_QUEUE_SECONDS, settings.SLUICE_QUEUE_LENGTH, settings.SLUICE_QUEUE_BYTES
+            ),
         )
         runtime = Runtime(parts, snapshot, incarnation)
         stack.push_async_callback(runtime.principals.write_last_used)

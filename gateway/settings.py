@@ -150,6 +150,11 @@ LOGGING = {
     "loggers": {"sluice": {"handlers": ["lines"], "level": "INFO"}},
 }
 
+# Requests of a tenant beyond its plan's concurrency wait for a place.
+SLUICE_QUEUE_SECONDS = env.float("SLUICE_QUEUE_SECONDS", default=10.0)
+SLUICE_QUEUE_LENGTH = env.int("SLUICE_QUEUE_LENGTH", default=256)
+SLUICE_QUEUE_BYTES = env.int("SLUICE_QUEUE_BYTES", default=16 << 20)
+
 AUTH_USER_MODEL = "gateway.User"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"

@@ -24,6 +24,7 @@ from gateway.generation.events import EventBuffer, GenerationEvent, Outcome
 from gateway.generation.intent import Intent
 from gateway.generation.meter import HoldRequest
 from gateway.generation.settlement import close_hold, closing, end_of
+from gateway.runtime.concurrency import ConcurrencyLimiter
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Ledger, Running, Runtime
@@ -41,13 +42,15 @@ log = structlog.get_logger(__name__)
 async def start_generation(runtime: Runtime, principal: Principal, intent: Intent, request_id: UUID) -> Generation:
     """Return the running generation of `intent`, its credit held and its rates taken.
 
-    Raise `Refusal` when it may not or can't run: then nothing is held, taken or charged.
+    Waits in its tenant's queue while the plan's number of requests runs; whoever cancels this leaves it. Raise
+    `Refusal` when it may not or can't run: then nothing is held, taken or charged.
     """
     arrived_at = asyncio.get_running_loop().time()
-    with runtime.gate.admitting(principal):
+    async with runtime.gate.admitting(principal, intent.characters):
         generation = Generation(
             await admit(runtime, principal, intent, request_id),
             arrived_at,
+            gate=runtime.gate,
             ledger=runtime.writer,
             metrics=runtime.metrics,
             supervise=runtime.supervise,
@@ -72,6 +75,7 @@ class Generation:
         admitted: Admitted,
         arrived_at: float,
         *,
+        gate: ConcurrencyLimiter,
         ledger: Ledger,
         metrics: Metrics,
         supervise: Callable[[Coroutine[Any, Any, Any]], object],
@@ -86,6 +90,7 @@ class Generation:
         self.prompt_tokens = admitted.prepared.prompt_tokens
         self.created = (admitted.id.int >> 80) // 1000  # Unix seconds, from the uuid7
         self.lease_until = admitted.lease_until
+        self._gate = gate
         self._ledger = ledger
         self._metrics = metrics
         self._supervise = supervise
@@ -366,10 +371,13 @@ class Generation:
     async def _leave(self, charge: int) -> None:
         """Stop renewing, free the tenant's place, and leave `charge` taken of its credit bucket."""
         self._left(self)
-        if self._refusal is not None:
-            await self._limits.give_back()
-        else:
-            await self._limits.close(charge)
+        try:
+            if self._refusal is not None:
+                await self._limits.give_back()
+            else:
+                await self._limits.close(charge)
+        finally:
+            self._gate.leave(self.principal)  # after its lease, which whoever comes next takes
 
     def _facts(self, finish: str) -> dict[str, Any]:
         return {

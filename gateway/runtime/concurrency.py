@@ -1,50 +1,153 @@
-"""How many requests of a tenant are in this process at once."""
+"""How many requests of a tenant run in this process at once, and the bounded queue of those that wait for a place."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from billing.limits.types import Limited
-from gateway.errors.faults import refusal_of_limit
+from gateway.errors.faults import draining, refusal_of_limit
+from gateway.errors.refusal import Refusal
 from gateway.runtime.principal import Principal
 
-FULL_RETRY_US = 1_000_000
+QUEUE_SECONDS = 10.0
+QUEUE_LENGTH = 256
+QUEUE_BYTES = 16 << 20
+SHORTEST_RETRY, LONGEST_RETRY = 1.0, 60.0
+NEWEST_WEIGHT = 0.2  # of the last interval between two ends, in their moving average
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    """A request that waits: `place` is answered when it has one."""
+
+    place: asyncio.Future[None]
+    concurrency: int
+    size: int
+    is_in: bool = False
+
+
+@dataclass(slots=True)
+class _Tenant:
+    """One tenant's requests; `interval` is how many seconds lie between two of their ends while some wait."""
+
+    running: int = 0
+    waiting: deque[_Waiter] = field(default_factory=deque)
+    size: int = 0
+    left_at: float | None = None
+    interval: float | None = None
 
 
 class ConcurrencyLimiter:
-    """A cap on each tenant's requests in this process, so that a flood costs neither tokenising nor a round trip."""
+    """Lets as many requests of each tenant in as its plan runs at once; some more wait, in the order of their coming.
 
-    def __init__(self) -> None:
-        self._inside: Counter[UUID] = Counter()
+    It stands before anything that costs, so that a flood costs neither tokenising nor a round trip. Each tenant has a
+    queue of its own, of at most `length` requests and `size` bytes, in which one waits for `seconds` at most: nobody
+    waits for another tenant's requests. A place that is given back goes to who has waited longest; nothing polls.
+    """
+
+    def __init__(self, seconds: float = QUEUE_SECONDS, length: int = QUEUE_LENGTH, size: int = QUEUE_BYTES) -> None:
+        self._seconds = seconds
+        self._length = length
+        self._size = size
+        self._tenants: dict[UUID, _Tenant] = {}
+        self._is_closed = False
 
     def __len__(self) -> int:
-        return self._inside.total()
+        return sum(tenant.running for tenant in self._tenants.values())
 
-    def inside(self, tenant: UUID) -> int:
-        """How many requests of `tenant` are in this process."""
-        return self._inside[tenant]
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return sum(len(tenant.waiting) for tenant in self._tenants.values())
 
-    def enter(self, principal: Principal) -> None:
-        """Count one more request of the principal's tenant, or raise a 429 Refusal at its plan's concurrency."""
-        if self._inside[principal.tenant] >= principal.concurrency:
-            raise refusal_of_limit(Limited("concurrency", FULL_RETRY_US, ()))
-        self._inside[principal.tenant] += 1
+    async def enter(self, principal: Principal, size: int = 0) -> None:
+        """Count one more request of the principal's tenant, waiting for a place; `size` is what it has in memory.
+
+        Raise a 429 Refusal when the queue is full or no place came in time, 503 when the process is about to stop.
+        Whoever is cancelled while waiting has left the queue.
+        """
+        if self._is_closed:
+            raise draining()
+        tenant = self._tenants.setdefault(principal.tenant, _Tenant())
+        if tenant.running < principal.concurrency and not tenant.waiting:
+            tenant.running += 1
+            return
+        if len(tenant.waiting) >= self._length or tenant.size + size > self._size:
+            raise self._full(tenant)
+        waiter = _Waiter(asyncio.get_running_loop().create_future(), principal.concurrency, size)
+        tenant.waiting.append(waiter)
+        tenant.size += size
+        try:
+            async with asyncio.timeout(self._seconds):
+                await waiter.place
+        except TimeoutError:
+            refusal = self._full(tenant)
+            self._give_up(principal.tenant, waiter)
+            raise refusal from None
+        except BaseException:
+            self._give_up(principal.tenant, waiter)
+            raise
 
     def leave(self, principal: Principal) -> None:
-        """Count one less."""
-        self._inside[principal.tenant] -= 1
-        if not self._inside[principal.tenant]:
-            del self._inside[principal.tenant]
+        """Count one less, and let in who waited longest."""
+        tenant = self._tenants[principal.tenant]
+        tenant.running -= 1
+        now = asyncio.get_running_loop().time()
+        if tenant.waiting and tenant.left_at is not None:
+            took = now - tenant.left_at
+            last = took if tenant.interval is None else tenant.interval
+            tenant.interval = last + NEWEST_WEIGHT * (took - last)
+        tenant.left_at = now
+        self._let_in(principal.tenant, tenant)
 
-    @contextmanager
-    def admitting(self, principal: Principal) -> Iterator[None]:
+    @asynccontextmanager
+    async def admitting(self, principal: Principal, size: int = 0) -> AsyncIterator[None]:
         """Be inside from here on; left again only when the block raises."""
-        self.enter(principal)
+        await self.enter(principal, size)
         try:
             yield
         except BaseException:
             self.leave(principal)
             raise
+
+    def close(self) -> None:
+        """Let nobody in any more: who waits is refused at once."""
+        self._is_closed = True
+        for tenant in self._tenants.values():
+            for waiter in tenant.waiting:
+                if not waiter.place.done():
+                    waiter.place.set_exception(draining())
+
+    def _give_up(self, identifier: UUID, waiter: _Waiter) -> None:
+        """Forget a waiter; a place that it got in this very moment goes on to the next."""
+        tenant = self._tenants.get(identifier)
+        if tenant is None:
+            return
+        if waiter.is_in:
+            tenant.running -= 1
+        elif waiter in tenant.waiting:
+            tenant.waiting.remove(waiter)
+            tenant.size -= waiter.size
+        self._let_in(identifier, tenant)
+
+    def _let_in(self, identifier: UUID, tenant: _Tenant) -> None:
+        while tenant.waiting and tenant.running < tenant.waiting[0].concurrency and not self._is_closed:
+            waiter = tenant.waiting.popleft()
+            tenant.size -= waiter.size
+            if not waiter.place.done():  # done: cancelled, and about to give up
+                tenant.running += 1
+                waiter.is_in = True
+                waiter.place.set_result(None)
+        if not tenant.running and not tenant.waiting:
+            self._tenants.pop(identifier, None)
+
+    def _full(self, tenant: _Tenant) -> Refusal:
+        """Return the refusal that says when a place may be free: once those who wait now have had theirs."""
+        seconds = SHORTEST_RETRY if tenant.interval is None else (len(tenant.waiting) + 1) * tenant.interval
+        retry = min(max(seconds, SHORTEST_RETRY), LONGEST_RETRY)
+        return refusal_of_limit(Limited("concurrency", round(retry * 1_000_000), ()))

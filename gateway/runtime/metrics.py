@@ -32,6 +32,9 @@ class Metrics:
             "sluice_generations", "Ended generations by reason.", ["model", "reason"], registry=self.registry
         )
         self.open_holds = Gauge("sluice_open_holds", "Holds of this gateway that are open.", registry=self.registry)
+        self.queued = Gauge(
+            "sluice_queued_requests", "Requests that wait for a place of their tenant.", registry=self.registry
+        )
         self.ttft = Histogram(
             "sluice_ttft_seconds", "Time to first token.", ["model"], buckets=TTFT_BUCKETS, registry=self.registry
         )
@@ -56,10 +59,11 @@ class Metrics:
             "sluice_deployment_kv_used", "Used share of KV blocks.", ["deployment"], registry=self.registry
         )
 
-    def follow(self, *, holds: Callable[[], int], writer_age: Callable[[], float]) -> None:
-        """Show what these return whenever somebody asks for the open holds and the writer's age."""
+    def follow(self, *, holds: Callable[[], int], writer_age: Callable[[], float], waiting: Callable[[], int]) -> None:
+        """Show what these return whenever somebody asks: open holds, the writer's age, requests in tenants' queues."""
         self.open_holds.set_function(holds)
         self.writer_age.set_function(writer_age)
+        self.queued.set_function(waiting)
 
     def answered(self, endpoint: str, status: int) -> None:
         """Count one answer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -77,6 +77,7 @@ class Parts:
     threads: DatabaseThreads
     own_threads: DatabaseThreads
     metrics: Metrics
+    gate: ConcurrencyLimiter = field(default_factory=ConcurrencyLimiter)
 
 
 class Runtime:
@@ -93,10 +94,14 @@ class Runtime:
         self.metrics = parts.metrics
         self.snapshot = snapshot
         self.incarnation = incarnation or uuid7()
-        self.gate = ConcurrencyLimiter()
+        self.gate = parts.gate
         self.is_draining = False
         self.live: dict[UUID, Running] = {}
-        self.metrics.follow(holds=lambda: len(self.live), writer_age=lambda: self.writer.oldest_age)
+        self.metrics.follow(
+            holds=lambda: len(self.live),
+            writer_age=lambda: self.writer.oldest_age,
+            waiting=lambda: self.gate.waiting,
+        )
         self.closings: dict[UUID, Settle | Release] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._refreshed = asyncio.Event()
@@ -123,7 +128,6 @@ class Runtime:
     def left(self, generation: Running) -> None:
         """Keep `generation`'s hold no longer: it is closed, or the sweep's."""
         if self.live.pop(generation.id, None) is not None:
-            self.gate.leave(generation.principal)
             self.engines.left(generation.engine)
 
     def unsettled(self, operation: Settle | Release) -> None:
@@ -199,11 +203,12 @@ class Runtime:
     # -- the end --------------------------------------------------------------------------------------------------
 
     async def drain(self, patience: float = DRAIN_SECONDS, last_patience: float = DRAINED_SECONDS) -> bool:
-        """Take no new request and wait for those that run; after `patience` seconds stop them and wait for settling.
+        """Take no new request, refuse those that wait and let those that run end; stop them after `patience` seconds.
 
         False when some had not ended `last_patience` seconds later: their holds are left to the sweep.
         """
         self.is_draining = True
+        self.gate.close()
         if not await self._idle(patience):
             for generation in list(self.live.values()):
                 generation.cancel(faults.DRAINING)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from billing.ids import uuid7
-from billing.limits.types import Bucket, Lease
+from billing.limits.types import Bucket, Lease, Taken
 from billing.rating import CardPrices, charge
 from billing.writer.errors import WriterBusyError, WriterError
 from billing.writer.operations import Extend, Release, Reserve, Settle
@@ -16,6 +16,7 @@ from gateway.errors.refusal import Refusal
 from gateway.generation import admission, settlement
 from gateway.generation import generation as generation_module
 from gateway.generation.generation import start_generation
+from gateway.runtime.concurrency import ConcurrencyLimiter
 from inference.types import Delta, Finished, FinishReason, Kind, Started, Usage, Vector
 from tests.gateway.doubles import CARD, collect, make_intent, make_stand
 
@@ -573,6 +574,7 @@ async def test_slice_shrinks_to_what_the_credit_burst_lets_pass():
 
 async def test_tenant_at_its_concurrency_is_refused_before_anything_is_tokenised():
     stand = await make_stand(terms={"concurrency": 1}, tokens=5, hang_at=2)
+    stand.runtime.gate = ConcurrencyLimiter(length=0)
     first = await start(stand)
     await stand.engine.hanging()
     with pytest.raises(Refusal) as caught:
@@ -583,6 +585,68 @@ async def test_tenant_at_its_concurrency_is_refused_before_anything_is_tokenised
     stand.engine.release()
     await collect(first)
     await collect(await start(stand))
+    assert_clean(stand)
+
+
+async def test_parallel_requests_wait_for_their_tenants_places_and_are_all_answered():
+    """200 at once under the Business plan's terms."""
+    rate = Bucket("many", "requests", 600, 60_000_000, 1_200)
+    stand = await make_stand(terms={"concurrency": 64, "request_bucket": rate}, tokens=5)
+    stand.runtime.rates = CountingRates(stand.runtime.rates)
+
+    async def one():
+        _, outcome, _ = await collect(await start(stand))
+        return outcome
+
+    outcomes = await asyncio.gather(*(one() for _ in range(200)))
+    assert {outcome.reason for outcome in outcomes} == {FinishReason.STOP}
+    assert stand.runtime.rates.most == 64
+    assert_clean(stand)
+
+
+class CountingRates:
+    """A rate store that notes how many places were taken at most."""
+
+    def __init__(self, store):
+        self._store = store
+        self.most = 0
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    async def take(self, takes, lease):
+        decision = await self._store.take(takes, lease)
+        assert isinstance(decision, Taken), "a place of the queue comes with its lease"
+        self.most = max(self.most, sum(len(holders) for holders in self._store._leases.values()))
+        return decision
+
+
+async def test_request_that_is_given_up_while_it_waits_has_touched_nothing():
+    stand = await make_stand(terms={"concurrency": 1}, tokens=5, hang_at=2)
+    first = await start(stand)
+    waiting = asyncio.ensure_future(start(stand))
+    while not stand.runtime.gate.waiting:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert (stand.runtime.gate.waiting, stand.engine.prepares, len(stand.writer.reserves)) == (0, 1, 1)
+    stand.engine.release()
+    await collect(first)
+    assert_clean(stand)
+
+
+async def test_drain_refuses_what_waits_at_once():
+    stand = await make_stand(terms={"concurrency": 1}, tokens=5, hang_at=2)
+    first = await start(stand)
+    waiting = asyncio.ensure_future(start(stand))
+    while not stand.runtime.gate.waiting:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0)
+    assert await stand.runtime.drain(patience=0.01, last_patience=5)
+    with pytest.raises(Refusal) as caught:
+        await waiting
+    assert (caught.value.status, caught.value.code) == (503, "server_draining")
+    await collect(first)
     assert_clean(stand)
 
 
