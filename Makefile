@@ -52,6 +52,8 @@ vendor:  ## refresh the browser libraries in static/vendor from package-lock.jso
 	@mkdir -p static/vendor
 	@sed '/^\/\/# sourceMappingURL/d' node_modules/markdown-it/dist/browser/markdown-it.esm.min.mjs > static/vendor/markdown-it.mjs
 	@sed '/^\/\/# sourceMappingURL/d' node_modules/dompurify/dist/purify.es.mjs > static/vendor/purify.mjs
+	@cp node_modules/katex/dist/katex.min.js static/vendor/katex.js
+	@cp node_modules/katex/LICENSE static/vendor/katex.LICENSE
 	@cp node_modules/markdown-it/LICENSE static/vendor/markdown-it.LICENSE
 	@cp node_modules/dompurify/LICENSE static/vendor/purify.LICENSE
 

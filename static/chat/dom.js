@@ -33,6 +33,13 @@ export function tool(iconName, name, click) {
   return button;
 }
 
+const isTouched = matchMedia("(hover: none) and (pointer: coarse)");
+
+/** Whether a key sends what is typed: Enter does, but where a screen keyboard has no Shift+Enter for a new line. */
+export function sends(event) {
+  return event.key === "Enter" && !event.shiftKey && !event.isComposing && !isTouched.matches;
+}
+
 /** Copy `text` and say so on `button` for a moment. */
 export async function copy(text, button) {
   const label = button.querySelector("span") ?? button;

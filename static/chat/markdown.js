@@ -4,8 +4,10 @@ import MarkdownIt from "markdown-it";
 import DOMPurify from "dompurify";
 
 import { copy, el, icon } from "./dom.js";
+import { formulas, typeset } from "./math.js";
 
 const markdown = new MarkdownIt({ html: false, linkify: true, breaks: false });
+formulas(markdown);
 markdown.validateLink = (address) => /^https?:\/\//i.test(address.trim());
 markdown.renderer.rules.image = (tokens, index) => markdown.utils.escapeHtml(`[image: ${tokens[index].content}]`);
 for (const rule of ["th_open", "td_open"]) {
@@ -32,7 +34,7 @@ DOMPurify.addHook("afterSanitizeAttributes", (node) => {
     node.setAttribute("rel", "noopener noreferrer");
     node.setAttribute("target", "_blank");
   }
-  const shown = [...node.classList ?? []].filter((name) => /^(language-[\w+#.-]+|align-(left|right|center))$/.test(name));
+  const shown = [...node.classList ?? []].filter((name) => /^(language-[\w+#.-]+|align-(left|right|center)|math-(inline|display))$/.test(name));
   if (node.hasAttribute?.("class")) node.className = shown.join(" ");
 });
 
@@ -45,6 +47,7 @@ export function render(text) {
     scroll.append(table);
   }
   for (const block of fragment.querySelectorAll("pre")) dress(block);
+  typeset(fragment);
   return fragment;
 }
 
@@ -60,13 +63,17 @@ function dress(block) {
   frame.append(block);
 }
 
-/** Shows text that is still growing in `container`: once per frame, and of the blocks only the last, open one anew. */
+/**
+ * Shows text that is still growing in `container`: once per frame, and of the blocks only the last, open one anew. What
+ * the reader has selected stays: it is painted again when they let go.
+ */
 export class Growing {
   #container;
   #open = el("div", { class: "open" });
   #text = "";
   #closed = 0; // characters whose blocks can't change any more
   #frame = 0;
+  #isEnded = false;
   #after;
 
   /** `after` is called after each painting. */
@@ -84,23 +91,33 @@ export class Growing {
 
   /** The text is complete: show all of it as one. */
   end(text) {
+    this.#text = text;
+    this.#isEnded = true;
     cancelAnimationFrame(this.#frame);
-    this.#frame = 0;
-    this.#container.replaceChildren(render(text));
-    this.#after();
+    this.#paint();
   }
 
   #paint() {
     this.#frame = 0;
-    const rest = this.#text.slice(this.#closed);
-    const cut = closedPart(rest);
-    if (cut) {
-      this.#open.before(render(rest.slice(0, cut)));
-      this.#closed += cut;
+    const changed = this.#isEnded ? this.#container : this.#open;
+    if (isSelected(changed)) return document.addEventListener("selectionchange", () => this.#frame ||= requestAnimationFrame(() => this.#paint()), { once: true });
+    if (this.#isEnded) this.#container.replaceChildren(render(this.#text));
+    else {
+      const rest = this.#text.slice(this.#closed);
+      const cut = closedPart(rest);
+      if (cut) {
+        this.#open.before(render(rest.slice(0, cut)));
+        this.#closed += cut;
+      }
+      this.#open.replaceChildren(render(rest.slice(cut)));
     }
-    this.#open.replaceChildren(render(rest.slice(cut)));
     this.#after();
   }
+}
+
+function isSelected(element) {
+  const selection = getSelection();
+  return selection.rangeCount > 0 && !selection.isCollapsed && selection.getRangeAt(0).intersectsNode(element);
 }
 
 /**

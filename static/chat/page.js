@@ -2,8 +2,9 @@
 
 import { curl, python } from "./code.js";
 import { Conversation } from "./conversation.js";
-import { copy } from "./dom.js";
+import { copy, sends } from "./dom.js";
 import { requestOf } from "./faults.js";
+import { askBeforeLeaving } from "./links.js";
 import { credits } from "./numbers.js";
 import { Settings } from "./settings.js";
 import { showConnection } from "./connection.js";
@@ -15,7 +16,7 @@ const data = JSON.parse($("chat-data").textContent);
 const conversation = new Conversation(`${data.user}.${data.tenant}`);
 const settings = new Settings(data);
 const socket = new ResponsesSocket("/v1/responses", { refused: isRefused });
-const transcript = new Transcript($("transcript"), $("scroller"), {
+const transcript = new Transcript($("transcript"), $("scroller"), $("to-latest"), {
   ask,
   regenerate(answer) {
     if (running) return;
@@ -209,7 +210,7 @@ $("composer").addEventListener("submit", (event) => {
 });
 $("message").addEventListener("input", fit);
 $("message").addEventListener("keydown", (event) => {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  if (!sends(event)) return;
   event.preventDefault();
   $("composer").requestSubmit();
 });
@@ -255,6 +256,7 @@ document.addEventListener("keydown", (event) => {
 addEventListener("pagehide", () => conversation.save());
 addEventListener("resize", fit);
 
+askBeforeLeaving($("transcript"), $("link-dialog"));
 transcript.show(conversation.turns);
 showBalance(data.account.available_micro);
 showBusy();

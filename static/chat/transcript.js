@@ -1,12 +1,12 @@
 // The conversation as it is seen: one article per turn, its tools, its meter, what went wrong.
 
-import { copy, el, tool } from "./dom.js";
+import { copy, el, sends, tool } from "./dom.js";
 import { explain, isOutOfCredit } from "./faults.js";
 import { Growing, render } from "./markdown.js";
 import { routeDetails, showMeter } from "./meter.js";
 import { count, credits, moment } from "./numbers.js";
 
-const NEAR = 96; // pixels from the end within which the view follows the answer
+const AT_END = 4; // pixels: where zoom rounds, the end is not reached to the last one
 
 /** Shows turns; `actions` are called with a turn: regenerate, edit(turn, text), proceed. `account()` resolves to what is left. */
 export class Transcript {
@@ -15,12 +15,22 @@ export class Transcript {
   #actions;
   #context;
   #shown = new Map(); // turn id → {article, body, meter, notes, growing}
+  #isFollowing = true; // the reader is at the end, and stays there as the answer grows
+  #toLatest;
 
-  constructor(container, scroller, actions, context) {
+  /** `toLatest` is a button that is shown while the reader is elsewhere. */
+  constructor(container, scroller, toLatest, actions, context) {
     this.#container = container;
     this.#scroller = scroller;
+    this.#toLatest = toLatest;
     this.#actions = actions;
     this.#context = context;
+    scroller.addEventListener("scroll", () => {
+      const { scrollTop, scrollHeight, clientHeight } = scroller;
+      this.#isFollowing = scrollHeight - scrollTop - clientHeight <= AT_END;
+      toLatest.hidden = this.#isFollowing;
+    });
+    toLatest.addEventListener("click", () => this.toEnd());
   }
 
   /** Show exactly `turns`, leaving alone what is shown already. */
@@ -51,17 +61,18 @@ export class Transcript {
 
   /** `turn` has ended. */
   end(turn) {
-    const isNear = this.#isNear();
     const parts = this.#shown.get(turn.id);
     if (parts.growing && turn.content) parts.growing.end(turn.content);
     else parts.body.replaceChildren(render(turn.content));
     parts.growing = null;
     this.#dress(turn, parts);
-    if (isNear) this.toEnd();
+    this.#follow();
   }
 
-  /** Scroll to the last line. */
+  /** Scroll to the last line, and follow the answer from there on. */
   toEnd() {
+    this.#isFollowing = true;
+    this.#toLatest.hidden = true;
     this.#scroller.scrollTop = this.#scroller.scrollHeight;
   }
 
@@ -70,13 +81,9 @@ export class Transcript {
     return [...this.#container.querySelectorAll("pre code")].at(-1)?.textContent ?? "";
   }
 
-  #isNear() {
-    const { scrollTop, scrollHeight, clientHeight } = this.#scroller;
-    return scrollHeight - scrollTop - clientHeight < NEAR;
-  }
-
   #follow() {
-    if (this.#isNear()) this.toEnd();
+    if (this.#isFollowing) this.toEnd();
+    else this.#toLatest.hidden = false;
   }
 
   #empty() {
@@ -209,7 +216,7 @@ export class Transcript {
     cancel.addEventListener("click", close);
     form.addEventListener("keydown", (event) => {
       if (event.key === "Escape") close();
-      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      if (sends(event)) {
         event.preventDefault();
         form.requestSubmit();
       }

@@ -81,6 +81,134 @@ def test_what_stands_while_streaming_equals_what_stands_at_the_end(visit):
     assert same[:2] == [True, True], same
 
 
+def test_a_reader_can_scroll_up_a_little_while_an_answer_grows(visit):
+    """Within 96 pixels of the end the view was pulled back with each token."""
+    page = visit("member").page
+    seen = page.evaluate(
+        """async () => {
+          const { Transcript } = await import("/static/chat/transcript.js");
+          const scroller = document.createElement("div"), inner = document.createElement("div");
+          const toLatest = document.createElement("button");
+          scroller.style = "height: 200px; overflow-y: auto; position: fixed; top: 0; left: 0; width: 300px";
+          scroller.append(inner);
+          document.body.append(scroller);
+          const frames = async () => { for (let n = 0; n < 3; n += 1) await new Promise(requestAnimationFrame); };
+          const turn = { id: "t", role: "assistant", content: "", state: "streaming" };
+          const transcript = new Transcript(inner, scroller, toLatest, {}, { models: [1], urls: {} });
+          transcript.show([turn]);
+          const grow = async () => { turn.content += "a line\\n\\n".repeat(20); transcript.grow(turn); await frames(); };
+          const rest = () => Math.round(scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight);
+          await grow();
+          const followed = rest();
+          scroller.scrollTop -= 20;
+          await frames();
+          const at = scroller.scrollTop;
+          await grow();
+          const stayed = scroller.scrollTop === at, offered = !toLatest.hidden;
+          toLatest.click();
+          await frames();
+          const back = [rest(), toLatest.hidden];
+          await grow();
+          return { followed, stayed, offered, back, again: rest() };
+        }"""
+    )
+    assert seen == {"followed": 0, "stayed": True, "offered": True, "back": [0, True], "again": 0}
+
+
+def test_what_is_selected_in_the_growing_block_stays_selected(visit):
+    page = visit("member").page
+    seen = page.evaluate(
+        """async () => {
+          const { Growing } = await import("/static/chat/markdown.js");
+          const place = document.createElement("div");
+          document.body.append(place);
+          const frames = async () => { for (let n = 0; n < 3; n += 1) await new Promise(requestAnimationFrame); };
+          const growing = new Growing(place);
+          growing.grow("first words");
+          await frames();
+          getSelection().selectAllChildren(place.querySelector("p"));
+          growing.grow("first words and more");
+          await frames();
+          const kept = getSelection().toString();
+          growing.end("first words and more, the end");
+          await frames();
+          const atEnd = getSelection().toString();
+          getSelection().removeAllRanges();
+          await frames();
+          return [kept, atEnd, place.textContent.trim()];
+        }"""
+    )
+    assert seen == ["first words", "first words", "first words and more, the end"]
+
+
+@pytest.mark.parametrize(
+    ("text", "formulas"),
+    [
+        (r"so \(a_1 * b_2 * c\) holds", ["a_1 * b_2 * c"]),
+        ("$$\n- x_1\n= y\n$$", ["- x_1\n= y"]),
+        (r"\[ \frac{1}{2} \]", [r"\frac{1}{2}"]),
+        ("with $x_i$ and $y_i$.", ["x_i", "y_i"]),
+        ("it costs $5 and $6 or `$a$`", []),
+        (r"\(\href{javascript:alert(1)}{x}\)", [r"\href{javascript:alert(1)}{x}"]),
+        (r"\(\frac{1}\) is broken", []),
+    ],
+)
+def test_formulas_are_shown_as_formulas(visit, text, formulas):
+    """Their underscores and stars became emphasis, their brackets were lost."""
+    page = visit("member").page
+    page.evaluate(
+        """async (text) => {
+          const { render } = await import("/static/chat/markdown.js");
+          const place = document.createElement("div");
+          place.id = "formulas";
+          place.className = "prose";
+          place.append(render(text));
+          document.body.append(place);
+          await import("katex");
+          await new Promise(requestAnimationFrame);
+        }""",
+        text,
+    )
+    place = page.locator("#formulas")
+    expect(place.locator(".math")).to_have_count(len(formulas))
+    assert [one.get_attribute("title") for one in place.locator(".math").all()] == formulas
+    expect(place.locator(".math math")).to_have_count(len(formulas))
+    expect(place.locator("em, a, script")).to_have_count(0)
+    assert place.locator("[href]").count() == 0
+
+
+def test_a_link_is_shown_before_it_is_followed(visit):
+    visitor = visit("member")
+    page = visitor.page
+    pick(page, "river")
+    ask(page, "Tell me about rivers")
+    link = answers(page).last.get_by_role("link", name="the source")
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
+    link.click()
+    dialog = page.locator("#link-dialog")
+    expect(dialog.locator("[data-address]")).to_have_text("https://example.com/river")
+    dialog.get_by_role("button", name="Stay here").click()
+    expect(dialog).to_be_hidden()
+    assert len(visitor.context.pages) == 1
+    visitor.context.route("https://example.com/**", lambda route: route.fulfill(body="there"))
+    link.click()
+    with visitor.context.expect_page() as there:
+        dialog.get_by_role("button", name="Open in a new tab").click()
+    assert there.value.url == "https://example.com/river"
+    assert there.value.evaluate("window.opener") is None
+
+
+def test_enter_makes_a_line_where_fingers_type(visit):
+    page = visit("member", is_mobile=True, has_touch=True).page
+    message = page.get_by_label("Message", exact=True)
+    message.fill("one")
+    page.keyboard.press("Enter")
+    page.keyboard.type("two")
+    expect(message).to_have_value("one\ntwo")
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(page.locator(".bubble").last).to_have_text("one\ntwo")
+
+
 def test_auto_explains_who_was_passed_over(visit):
     page = visit("member").page
     pick(page, "auto")
@@ -136,6 +264,7 @@ def test_regenerate_edit_and_new_chat(visit):
     answers(page).last.get_by_role("button", name="Regenerate").click()
     expect(answers(page).last.locator("[data-reading=credits]")).to_be_visible()
     expect(answers(page)).to_have_count(1)
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
     ask(page, "second words")
     expect(answers(page)).to_have_count(2)
     expect(answers(page).last.locator("[data-reading=rate]")).to_be_visible()

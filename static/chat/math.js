@@ -1,0 +1,75 @@
+// Formulas in Markdown: kept from Markdown's own signs, and shown as MathML by KaTeX, which is loaded when one comes.
+
+const PAIRS = [["$$", "$$"], ["\\[", "\\]"], ["\\(", "\\)"], ["$", "$"]];
+
+/** Teach `markdown` formulas between \( \), \[ \], $$ $$ and, where no space or digit says it is money, $ $. */
+export function formulas(markdown) {
+  markdown.inline.ruler.before("escape", "math", (state, silent) => {
+    for (const [open, close] of PAIRS) {
+      if (!state.src.startsWith(open, state.pos)) continue;
+      const end = state.src.indexOf(close, state.pos + open.length);
+      const tex = end < 0 ? "" : state.src.slice(state.pos + open.length, end);
+      if (!tex.trim() || (open === "$" && !isFormula(tex, state.src[end + 1]))) continue;
+      if (!silent) push(state, "math_inline", tex, open);
+      state.pos = end + close.length;
+      return true;
+    }
+    return false;
+  });
+  markdown.block.ruler.before("fence", "math", (state, first, last, silent) => {
+    const line = (number) => state.src.slice(state.bMarks[number] + state.tShift[number], state.eMarks[number]);
+    const [open, close] = PAIRS.slice(0, 2).find(([sign]) => line(first).startsWith(sign)) ?? [];
+    if (!open || state.sCount[first] - state.blkIndent >= 4) return false;
+    let end = first;
+    while (end < last && !line(end).slice(end === first ? open.length : 0).trimEnd().endsWith(close)) end += 1;
+    if (end >= last) return false;
+    if (silent) return true;
+    const text = state.getLines(first, end + 1, state.blkIndent, false).trim();
+    push(state, "math_block", text.slice(open.length, -close.length), open).map = [first, end + 1];
+    state.line = end + 1;
+    return true;
+  }, { alt: ["paragraph", "blockquote", "list"] });
+  const shown = (tokens, index) => {
+    const code = `<code class="math-${tokens[index].info}">${markdown.utils.escapeHtml(tokens[index].content.trim())}</code>`;
+    return tokens[index].type === "math_block" ? `<p>${code}</p>\n` : code;
+  };
+  markdown.renderer.rules.math_inline = shown;
+  markdown.renderer.rules.math_block = shown;
+}
+
+function push(state, type, tex, open) {
+  const token = state.push(type, "code", 0);
+  token.content = tex;
+  token.info = open === "$" || open === "\\(" ? "inline" : "display";
+  return token;
+}
+
+/** "$5 and $6" is money: a formula begins and ends with no space, holds no code, and no digit follows it. */
+function isFormula(tex, next) {
+  return !/^\s|\s$|\n\n|`/.test(tex) && !/\d/.test(next ?? "");
+}
+
+let katex = null; // the library, once it was asked for
+
+/** Show the formulas in `fragment` as such; until the library is there, and where it can't be had, as they are written. */
+export function typeset(fragment) {
+  const places = [...fragment.querySelectorAll("code.math-inline, code.math-display")];
+  if (!places.length) return;
+  if (globalThis.katex) return places.forEach(show);
+  katex ??= import("katex");
+  katex.then(() => places.forEach(show), () => { katex = null; });
+}
+
+function show(place) {
+  const tex = place.textContent;
+  const isDisplay = place.classList.contains("math-display");
+  const frame = document.createElement("span");
+  frame.className = isDisplay ? "math display" : "math";
+  frame.title = tex;
+  try {
+    globalThis.katex.render(tex, frame, { output: "mathml", displayMode: isDisplay, trust: false, maxExpand: 200, maxSize: 20 });
+  } catch {
+    return; // no formula: it stays as it is written
+  }
+  place.replaceWith(frame);
+}
