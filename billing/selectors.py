@@ -25,7 +25,7 @@ from billing.models import (
     UsageRollup,
     Wallet,
 )
-from billing.rating import CardPrices
+from billing.rating import CLASSES, CardPrices, context_of, shares
 from billing.writer.expiry import kept_for_holds
 
 
@@ -207,6 +207,35 @@ def estimates_since(moment: datetime, *, after: UUID | None = None, limit: int =
         found = found.filter(day__gte=day_of(after), request__gt=after)
     columns = ("request", "wallet", "deployment", "card_version", "multiplier_bp", "charge")
     return [Estimate(*row) for row in found.order_by("day", "request").values_list(*columns)[:limit]]
+
+
+@dataclass(frozen=True, slots=True)
+class BillLine:
+    """What one usage class of a request cost: `rate` in µcr per million tokens as listed, `amount` in µcr.
+
+    The class ``request`` is the fee of a request that ran; it has no tokens and no rate.
+    """
+
+    usage_class: str
+    tokens: int
+    rate: int
+    amount: int
+
+
+def bill_of(record: UsageRecord) -> list[BillLine]:
+    """Return the lines of a request's charge by its own card version; their amounts add up to the charge exactly.
+
+    Classes without tokens have none, and so has a request that was charged nothing.
+    """
+    version = RateCardVersion.objects.filter(pk=record.card_version).first()
+    classes = {name: tokens for name in CLASSES if (tokens := getattr(record, f"{name}_tokens"))}
+    if version is None or not classes or not record.charge:
+        return []
+    rates = Rate.objects.filter(version=version).values_list("tier_min_context", "usage_class", "rate")
+    card = CardPrices.build(version.pk, version.request_fee, rates)
+    listed = card.rates_for(context_of(classes))
+    parts = shares(classes, card, record.multiplier_bp)
+    return [BillLine(name, classes.get(name, 0), listed.get(name, 0), part) for name, part in parts.items()]
 
 
 @dataclass(frozen=True, slots=True)

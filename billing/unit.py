@@ -10,11 +10,14 @@ LARGEST = 2**63 - 1
 _CREDITS = re.compile(r"(?P<sign>-?)(?P<whole>\d{1,13})(?:\.(?P<part>\d{1,6}))?", re.ASCII)
 
 
-def format_credits(micro: int) -> str:
-    """Return `micro` µcr as decimal credits, exactly: no exponent, no zeros after the last digit that matters."""
+def format_credits(micro: int, *, separator: str = "") -> str:
+    """Return `micro` µcr as decimal credits, exactly: no exponent, no zeros after the last digit that matters.
+
+    `separator` ("," for people) groups the digits of whole credits by three.
+    """
     whole, part = divmod(abs(micro), MICRO)
     sign = "-" if micro < 0 else ""
-    return f"{sign}{whole}" + (f".{part:06d}".rstrip("0") if part else "")
+    return f"{sign}{whole:,}".replace(",", separator) + (f".{part:06d}".rstrip("0") if part else "")
 
 
 def parse_credits(text: str) -> int:

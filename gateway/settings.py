@@ -158,6 +158,7 @@ SLUICE_QUEUE_BYTES = env.int("SLUICE_QUEUE_BYTES", default=16 << 20)
 AUTH_USER_MODEL = "gateway.User"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"
+FORMAT_MODULE_PATH = ["gateway.formats"]
 TIME_ZONE = "UTC"
 USE_TZ = True
 # WhiteNoise serves the apps' own folders: nothing has to be collected.

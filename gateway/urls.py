@@ -5,6 +5,7 @@ from __future__ import annotations
 from allauth.account.decorators import secure_admin_login
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path, re_path
+from django.views.generic import RedirectView
 
 from gateway.accounts import views
 from gateway.api.docs import api_docs, api_schema
@@ -21,6 +22,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("links/<str:token>/", views.open_link, name="link-open"),
     path("invitations/<str:token>/", views.open_invitation, name="invitation-open"),
     path("", include("gateway.console.urls")),
+    re_path(r"^docs/?$", RedirectView.as_view(pattern_name="api-docs")),
     path("api/v1/", include("gateway.api.urls")),
     path("api/schema/", api_schema, name="api-schema"),
     path("api/docs/", api_docs, name="api-docs"),

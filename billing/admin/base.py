@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
@@ -11,6 +13,8 @@ from django.core.paginator import Paginator
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.functional import cached_property
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from unfold.admin import ModelAdmin
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextInputWidget
@@ -34,9 +38,29 @@ def credits_column(field: str, description: str, *, ordering: bool = True) -> An
     @display(description=description, ordering=field if ordering else None)
     def column(_: Any, row: Any) -> str:
         amount = getattr(row, field)
-        return "–" if amount is None else format_credits(amount)
+        return "–" if amount is None else format_credits(amount, separator=",")
 
     return column
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> SafeString:
+    """Return a small table whose numbers stand to the right, or the text `empty` when there is no row."""
+    cells = [list(row) for row in rows]
+    if not cells:
+        return format_html("{}", empty)
+
+    def line(tag: str, row: Sequence[object]) -> SafeString:
+        return format_html_join("", f"<{tag} class='p-1{{}}'>{{}}</{tag}>", ((_side(cell), cell) for cell in row))
+
+    body = format_html_join("", "<tr>{}</tr>", ((line("td", row),) for row in cells))
+    head = line("th", heads)
+    return format_html(
+        '<div class="overflow-x-auto"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>', head, body
+    )
+
+
+def _side(cell: object) -> str:
+    return " text-right whitespace-nowrap" if re.fullmatch(r"-?[\d,.]+", str(cell)) else " text-left"
 
 
 class CreditsField(forms.CharField):

@@ -10,11 +10,15 @@ from django.contrib import admin
 from django.db.models import OuterRef, Q, QuerySet, Subquery
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from unfold.decorators import display
 
-from billing.admin.base import ReadOnlyAdmin, SearchById, credits_column, wallets_of_tenants_named
+from billing import selectors
+from billing.admin.base import ReadOnlyAdmin, SearchById, credits_column, table, wallets_of_tenants_named
 from billing.ids import day_of
 from billing.models import UsageRecord, UsageRollup, Wallet
+from billing.unit import format_credits
 
 
 class ModelFilter(admin.SimpleListFilter):
@@ -43,7 +47,14 @@ class UsageRecordAdmin(SearchById, ReadOnlyAdmin):
     list_filter = [ModelFilter, "exact", "waived", "day"]
     search_help_text = "A request's id (also chatcmpl-… or resp_…), a key's id, or a tenant's id or name."
     ordering = ["-day", "-request"]
+    fields = [
+        "request", "display_tenant", "model", "endpoint", "task", "finish", "display_bill", "display_charge",
+        "display_held", "exact", "waived", "revision", "card_version", "multiplier_bp", "formula", "project", "api_key",
+        "user", "deployment", "display_route", "ttft_ms", "duration_ms", "reserved_at", "settled_at",
+    ]  # fmt: skip
+    readonly_fields = fields
     display_charge = credits_column("charge", "Credits")
+    display_held = credits_column("held", "Held when it ended")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[UsageRecord]:
         name = Wallet.objects.filter(pk=OuterRef("wallet")).values("tenant__name")
@@ -55,6 +66,25 @@ class UsageRecordAdmin(SearchById, ReadOnlyAdmin):
             return rows.filter(tenant__in=[tenant for _, tenant in wallets_of_tenants_named(text)])
         request = Q(day=day_of(identifier), request=identifier)
         return rows.filter(request | Q(tenant=identifier) | Q(api_key=identifier))
+
+    @display(description="What it cost")
+    def display_bill(self, record: UsageRecord) -> SafeString:
+        rows = (
+            (
+                line.usage_class,
+                f"{line.tokens:,}",
+                format_credits(line.rate, separator=","),
+                format_credits(line.amount, separator=","),
+            )
+            for line in selectors.bill_of(record)
+        )
+        return table(("Class", "Tokens", "Credits per million", "Credits"), rows, empty="Nothing was charged.")
+
+    @display(description="Why this model")
+    def display_route(self, record: UsageRecord) -> SafeString:
+        route = record.route
+        passed = ((one["model"], one["deployment"], one["rejected"] or "chosen") for one in route.get("candidates", []))
+        return format_html("{}{}", route.get("reason", ""), table(("Model", "Deployment", ""), passed, empty=""))
 
     @display(description="Tenant")
     def display_tenant(self, record: Any) -> str:

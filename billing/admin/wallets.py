@@ -10,7 +10,6 @@ from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminSelectWidget
@@ -23,6 +22,7 @@ from billing.admin.base import (
     ServiceAdmin,
     ServiceForm,
     credits_column,
+    table,
     take_over,
     wallets_of_tenants_named,
 )
@@ -56,27 +56,17 @@ class WalletAdmin(ReadOnlyAdmin):
     @display(description=f"Ledger, the newest {LEDGER_LINES} lines")
     def display_ledger(self, wallet: Wallet) -> SafeString:
         lines = selectors.ledger_of(wallet.pk, limit=LEDGER_LINES).lines
-        if not lines:
-            return SafeString("Nothing yet.")
-        rows = format_html_join(
-            "",
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+        rows = (
             (
-                (
-                    f"{line.transfer.booked_at:%Y-%m-%d %H:%M:%S}",
-                    line.transfer.get_code_display(),
-                    format_credits(line.amount),
-                    format_credits(line.balance),
-                    line.transfer.reason or line.transfer.request or "",
-                )
-                for line in lines
-            ),
+                f"{line.transfer.booked_at:%Y-%m-%d %H:%M:%S} UTC",
+                line.transfer.get_code_display(),
+                format_credits(line.amount, separator=","),
+                format_credits(line.balance, separator=","),
+                line.transfer.reason or line.transfer.request or "",
+            )
+            for line in lines
         )
-        return format_html(
-            '<table class="w-full"><thead><tr><th>Booked</th><th>What</th><th>Credits</th><th>Balance</th>'
-            "<th>Reason or request</th></tr></thead><tbody>{}</tbody></table>",
-            rows,
-        )
+        return table(("Booked", "What", "Credits", "Balance", "Reason or request"), rows, empty="Nothing yet.")
 
     def has_grant_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         """Whether this operator may give credit."""

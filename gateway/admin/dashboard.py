@@ -29,10 +29,10 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         sums = headline(DAYS)
         chart = usage_chart(DAYS)
         tiles += [
-            ("Credits charged", format_credits(sums.charge)),
+            ("Credits charged", format_credits(sums.charge, separator=",")),
             ("Requests", f"{sums.requests:,}"),
             ("Tokens", f"{sums.tokens:,}"),
-            ("Credits held now", f"{format_credits(sums.held)} by {sums.open_holds} requests"),
+            ("Credits held now", f"{format_credits(sums.held, separator=',')} by {sums.open_holds} requests"),
         ]
         context.update(chart=json.dumps(chart), chart_options=json.dumps(_OPTIONS), table=_table(chart))
     if may("gateway.view_tenant"):

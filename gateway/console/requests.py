@@ -27,23 +27,31 @@ _CLASSES = {
 
 @dataclass(frozen=True, slots=True)
 class ClassLine:
-    """Tokens of one usage class."""
+    """One line of what a request cost: tokens, credits per million of them, and µcr; None where nothing was charged."""
 
     name: str
     tokens: int
+    rate: int | None
+    amount: int | None
 
 
 @require_safe
 @tenant_page
 def detail(request: HttpRequest, place: Place, request_id: UUID) -> HttpResponse:
-    """Show the last revision of the request's usage record."""
+    """Show the last revision of the request's usage record, or what is held for it while it runs.
+
+    The hold is looked at first: a request that is settled between the two queries is found settled.
+    """
+    hold = selectors.hold_of(request_id, place.tenant.id)
     record = selectors.record_of(request_id, place.tenant.id)
     if record is None:
-        raise Http404
+        if hold is None:
+            raise Http404
+        return render(request, "console/request_open.html", place.context(page="usage", hold=hold))
     context = place.context(
         page="usage",
         record=record,
-        classes=classes_of(record),
+        lines=lines_of(record),
         key=APIKey.objects.of(place.tenant).filter(id=record.api_key).first() if record.api_key else None,
         asked_by=User.objects.filter(id=record.user).first() if record.user else None,
         project=Project.objects.of(place.tenant).filter(id=record.project).first(),
@@ -55,10 +63,17 @@ def detail(request: HttpRequest, place: Place, request_id: UUID) -> HttpResponse
     return render(request, "console/request.html", context)
 
 
-def classes_of(record: UsageRecord) -> list[ClassLine]:
-    """Return the classes that have tokens, disjoint, in the order of a bill; input and output always."""
-    lines = [ClassLine(text, getattr(record, f"{name}_tokens")) for name, text in _CLASSES.items()]
-    return [line for line in lines if line.tokens or line.name in ("Input", "Output")]
+def lines_of(record: UsageRecord) -> list[ClassLine]:
+    """Return the classes that have tokens, disjoint, in the order of a bill, and the fee; input and output always."""
+    bill = {line.usage_class: line for line in selectors.bill_of(record)}
+    lines = []
+    for name, text in _CLASSES.items():
+        tokens, line = getattr(record, f"{name}_tokens"), bill.get(name)
+        if tokens or name in ("input", "output"):
+            lines.append(ClassLine(text, tokens, line.rate if line else None, line.amount if line else None))
+    if "request" in bill:
+        lines.append(ClassLine("Request fee", 1, None, bill["request"].amount))
+    return lines
 
 
 def candidates_of(record: UsageRecord) -> list[dict[str, Any]]:

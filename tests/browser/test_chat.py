@@ -96,7 +96,11 @@ def test_a_reader_can_scroll_up_a_little_while_an_answer_grows(visit):
           const turn = { id: "t", role: "assistant", content: "", state: "streaming" };
           const transcript = new Transcript(inner, scroller, toLatest, {}, { models: [1], urls: {} });
           transcript.show([turn]);
-          const grow = async () => { turn.content += "a line\\n\\n".repeat(20); transcript.grow(turn); await frames(); };
+          const grow = async () => {
+            turn.content += "a line\\n\\n".repeat(20);
+            transcript.grow(turn);
+            await frames();
+          };
           const rest = () => Math.round(scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight);
           await grow();
           const followed = rest();

@@ -35,6 +35,7 @@ def used():
     def use(party, *, model="smollm2-135m-instruct", charge=1_500, key=True, **fields):
         request = fields.pop("request", None) or uuid7()
         api_key = party.key.id if key else None
+        fields.setdefault("card_version", uuid7())
         values = {"input_tokens": 10, "cache_read_tokens": 30, "output_tokens": 5}
         UsageRecord.objects.create(
             id=request,
@@ -47,7 +48,6 @@ def used():
             wallet=Wallet.objects.get(tenant=party.tenant).id,
             model=model,
             deployment=uuid7(),
-            card_version=uuid7(),
             charge=charge,
             held=charge,
             reserved_at=party.tenant.created_at,

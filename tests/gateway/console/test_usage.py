@@ -10,12 +10,15 @@ from datetime import date
 import pytest
 
 from billing.ids import uuid7
+from billing.models import Wallet
 from billing.selectors import UsageSum
+from billing.services import cards
 from billing.unit import MICRO
 from gateway.console import chart
 from gateway.console.amounts import show_charge, show_credits
 from gateway.console.usage import _cell
 from gateway.services import keys
+from tests.billing.conftest import open_hold
 
 pytestmark = pytest.mark.django_db
 
@@ -125,12 +128,27 @@ def test_one_request_tells_everything(acme, used, people):
     }
     made = used(acme, route=route, finish="stop", ttft_ms=20, duration_ms=120, charge=42)
     text = text_of(people("billing").get(f"/usage/requests/{made}/"))
-    assert "Input 10 Cached input 30 Output 5 Charge 0.000042 credits" in text
+    assert "Input 10 – – Cached input 30 – – Output 5 – – Charge 0.000042" in text
     assert "The first usable target." in text
     assert "large · passed over: not in the plan" in text
     assert "small on small-1 · chosen" in text
     assert str(made) in text
     assert "120 ms · 40 tokens/s" in text
+
+
+def test_a_bill_adds_up_line_by_line(acme, used):
+    card = cards.publish("m", {0: {"input": 10_000_000, "cache_read": 1_000_000, "output": 40_000_000}}, request_fee=7)
+    made = used(acme, charge=337, card_version=card.pk)
+    text = text_of(acme.client().get(f"/usage/requests/{made}/"))
+    assert "Input 10 10 0.0001 Cached input 30 1 0.00003 Output 5 40 0.0002 Request fee – – 0.000007" in text
+    assert "Charge 0.000337" in text
+
+
+def test_a_request_that_runs_has_a_page(acme, other):
+    made = open_hold(Wallet.objects.get(tenant=acme.tenant), 1_500_000)
+    text = text_of(acme.client().get(f"/usage/requests/{made.id}/"))
+    assert "1.5 credits are held for it" in text
+    assert other.client().get(f"/usage/requests/{made.id}/").status_code == 404
 
 
 def test_requests_of_others_are_unknown(acme, other, used):
@@ -150,7 +168,7 @@ def test_queries_do_not_grow_with_rows(acme, used, django_assert_num_queries):
         client.get("/usage/")
     with django_assert_num_queries(5):
         client.get("/usage/export.csv")
-    with django_assert_num_queries(9):
+    with django_assert_num_queries(11):
         client.get(f"/usage/requests/{made}/")
 
 
