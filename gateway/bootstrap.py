@@ -86,6 +86,7 @@ async def open_runtime(home: Path | None = None) -> Runtime:
 
         leases = Leases(runtime.live, writer, incarnation)
         for loop in (
+            poller.watch,
             leases.keep_renewed,
             leases.keep_fenced,
             runtime.follow_epoch,

@@ -24,6 +24,7 @@ from gateway.models import CatalogueEpoch
 
 INTERVAL = 0.5
 STALE_AFTER = 1.0
+SILENT_AFTER = 3.0
 
 _CHANGES = """
 SELECT e.epoch, e.sequence, t.tenant, t.sequence
@@ -141,7 +142,11 @@ class Epoch:
 
 
 class EpochPoller:
-    """Reads the epoch each `INTERVAL` seconds on its own thread and publishes it on the event loop."""
+    """Reads the epoch each `INTERVAL` seconds on a thread of its own and publishes it on the event loop.
+
+    A reading that neither succeeds nor fails for `SILENT_AFTER` seconds (a connection that went deaf, a hanging disk)
+    is left to itself, and another thread reads on with another connection.
+    """
 
     def __init__(
         self, epoch: Epoch, read: Callable[[int | None], Reading] = read_epoch, interval: float = INTERVAL
@@ -149,55 +154,76 @@ class EpochPoller:
         self._epoch = epoch
         self._read = read
         self._interval = interval
-        self._stop = threading.Event()
+        self._stop = threading.Event()  # of the thread that reads now
         self._thread: threading.Thread | None = None
+        self._heard_at = float("-inf")
 
     async def start(self) -> None:
         """Return when the first reading is published; raise what it raised when it failed."""
-        loop = asyncio.get_running_loop()
-        first: asyncio.Future[None] = loop.create_future()
-        self._thread = threading.Thread(target=self._poll, args=(loop, first), name="gateway-epoch", daemon=True)
-        self._thread.start()
+        first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._begin(first)
         try:
             await first
         except BaseException:
             await self.close()
             raise
 
+    async def watch(self) -> None:
+        """Replace the thread whenever it is silent, until cancelled."""
+        while True:
+            await asyncio.sleep(self._interval)
+            if time.monotonic() - self._heard_at > SILENT_AFTER:
+                log.error("epoch_reading_hangs", seconds=SILENT_AFTER)
+                self._begin(None)
+
     async def close(self) -> None:
-        """Stop reading and close the connection."""
+        """Stop reading and close the connection; a reading that hangs is not waited for."""
         self._stop.set()
         if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
+            await asyncio.to_thread(self._thread.join, SILENT_AFTER)
 
-    def _poll(self, loop: asyncio.AbstractEventLoop, first: asyncio.Future[None]) -> None:
+    def _begin(self, first: asyncio.Future[None] | None) -> None:
+        self._stop.set()
+        self._stop = threading.Event()
+        self._heard_at = time.monotonic()
+        arguments = (asyncio.get_running_loop(), first, self._stop)
+        self._thread = threading.Thread(target=self._poll, args=arguments, name="gateway-epoch", daemon=True)
+        self._thread.start()
+
+    def _poll(self, loop: asyncio.AbstractEventLoop, first: asyncio.Future[None] | None, stop: threading.Event) -> None:
         try:
-            while not self._stop.is_set():
+            while not stop.is_set():
                 read_at = time.monotonic()
                 try:
                     reading = self._read(self._epoch.sequence)
                 except Exception as error:  # noqa: BLE001 - whatever it is, the next reading may succeed
                     log.warning("epoch_unreadable", error=str(error))
                     connection.close()
-                    _on_loop(loop, _fail, first, error)
+                    _on_loop(loop, self._failed, stop, first, error)
                 else:
-                    _on_loop(loop, self._epoch.publish, reading, read_at)
-                    _on_loop(loop, _succeed, first)
-                self._stop.wait(self._interval)
+                    _on_loop(loop, self._succeeded, stop, first, reading, read_at)
+                stop.wait(self._interval)
         finally:
             connection.close()
+
+    def _succeeded(
+        self, stop: threading.Event, first: asyncio.Future[None] | None, reading: Reading, read_at: float
+    ) -> None:
+        if stop.is_set():
+            return  # by a thread that was replaced: what it read is old
+        self._heard_at = time.monotonic()
+        self._epoch.publish(reading, read_at)
+        if first is not None and not first.done():
+            first.set_result(None)
+
+    def _failed(self, stop: threading.Event, first: asyncio.Future[None] | None, error: Exception) -> None:
+        if stop.is_set():
+            return
+        self._heard_at = time.monotonic()
+        if first is not None and not first.done():
+            first.set_exception(error)
 
 
 def _on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *args: object) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(callback, *args)
-
-
-def _succeed(first: asyncio.Future[None]) -> None:
-    if not first.done():
-        first.set_result(None)
-
-
-def _fail(first: asyncio.Future[None], error: Exception) -> None:
-    if not first.done():
-        first.set_exception(error)

@@ -61,6 +61,35 @@ async def test_poller_publishes_each_reading_and_survives_failures():
     assert await epoch.current() == 2
 
 
+async def test_reading_that_hangs_is_replaced_and_what_it_says_later_is_not_believed(monkeypatch):
+    """A connection that went deaf: neither data nor an error ever comes."""
+    monkeypatch.setattr(epoch_module, "SILENT_AFTER", 0.05)
+    heard_again, answered = threading.Event(), threading.Event()
+    readings = iter([Reading(1), heard_again])
+
+    def read(since):
+        reading = next(readings, Reading(5))
+        if isinstance(reading, threading.Event):
+            reading.wait(10)
+            answered.set()
+            return Reading(2)
+        return reading
+
+    epoch = Epoch()
+    poller = EpochPoller(epoch, read, interval=0.001)
+    await poller.start()
+    watching = asyncio.create_task(poller.watch())
+    async with asyncio.timeout(5):
+        while await epoch.next() != 5:
+            pass
+    heard_again.set()
+    await asyncio.to_thread(answered.wait, 5)
+    for _ in range(3):
+        assert await epoch.next() == 5
+    watching.cancel()
+    await poller.close()
+
+
 async def test_poller_that_cannot_read_at_all_says_so_at_once():
     def read(since):
         raise OSError("away")
