@@ -1,8 +1,8 @@
 """What gateway and worker say to each other: numbered frames, each one tagged message in msgpack.
 
 A frame is two parts: the sender's running number (8 bytes, from 1, per session and direction) and the message. A gap
-in the numbers means that a frame was lost, and ends the session. Only `Fatal` comes without a number (0): it is said
-to those whose numbers nobody knows.
+in the numbers means that a frame was lost, and ends the session. Only `Fatal` comes without a number (0): its receiver
+may have no session here, so it expects none.
 """
 
 from __future__ import annotations

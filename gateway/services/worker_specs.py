@@ -28,7 +28,7 @@ class WorkerSpecError(ValueError):
 
 
 def worker_spec(node: str) -> WorkerConfig:
-    """Return what the worker of `node` has to run now; it may have no engine at all."""
+    """Return what the worker of `node` has to run now, which may be no engine at all; raise `WorkerSpecError`."""
     secret = hashlib.blake2b(
         b"prefix-cache", key=settings.SLUICE_CACHE_SECRET.encode()[:64], digest_size=32
     ).hexdigest()
@@ -36,15 +36,20 @@ def worker_spec(node: str) -> WorkerConfig:
         is_active=True, model__is_active=True, backend=Deployment.Backend.WORKER, node=node
     ).select_related("model")
     prices = prices_at(timezone.now())
-    return WorkerConfig(
-        endpoint=worker_endpoint(node),
-        record=str(_record(node)),
-        secret=secret,
-        step_seconds=settings.SLUICE_STEP_SECONDS,
-        kv_share=settings.SLUICE_KV_SHARE,
-        # Chat first: it is what a newcomer's first request waits for.
-        engines=tuple(_priced(row, prices) for row in sorted(rows, key=lambda row: "chat" not in row.model.kinds)),
-    )
+    try:
+        return WorkerConfig(
+            endpoint=worker_endpoint(node),
+            record=str(_record(node)),
+            secret=secret,
+            step_seconds=settings.SLUICE_STEP_SECONDS,
+            kv_share=settings.SLUICE_KV_SHARE,
+            # Chat first: it is what a newcomer's first request waits for.
+            engines=tuple(_priced(row, prices) for row in sorted(rows, key=lambda row: "chat" not in row.model.kinds)),
+        )
+    except WorkerSpecError:
+        raise
+    except ValueError as error:
+        raise WorkerSpecError(str(error)) from error
 
 
 def fingerprint(spec: WorkerConfig) -> str:

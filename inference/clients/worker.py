@@ -1,4 +1,4 @@
-"""The engine of a deployment that a worker process serves: `open_worker_engine`.
+"""The engine of a deployment that a worker process serves.
 
 All deployments of one worker share one session on an event loop. When the session fails, every request on it ends
 with what the worker last reported, and a new session is opened at once.
@@ -127,7 +127,7 @@ class WorkerSession:
             del self._calls[message.call]
 
     def number(self) -> int:
-        """A number for the next call."""
+        """Return a number that no other call of this session has."""
         return next(self._numbers)
 
     def submit(self, request_id: str, stream: _Stream, allowance: int, is_final: bool) -> None:

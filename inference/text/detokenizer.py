@@ -41,7 +41,7 @@ class Detokenizer:
         return text[len(before) :]
 
     def finish(self) -> str:
-        """Return what was held back, with U+FFFD where a character never became whole."""
+        """Return the text that was held back; U+FFFD stands for a character that stayed incomplete."""
         before = self._decode(self._ids[self._prefix : self._read])
         text = self._decode(self._ids[self._prefix :])
         self._prefix = self._read = len(self._ids)

@@ -19,11 +19,11 @@ class Tokenizer(Protocol):
 
     @property
     def end_ids(self) -> frozenset[int]:
-        """The ids that end a text by the tokenizer's own account."""
+        """The ids that end a text, as the tokenizer's own files name them."""
         ...
 
     def copy(self) -> Tokenizer:
-        """Another one, for encoding in another thread."""
+        """Return an equal tokenizer that may encode in another thread."""
         ...
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
@@ -124,7 +124,7 @@ class FolderTokenizer:
         return list(self._encoder(text, add_special_tokens=False, split_special_tokens=False)["input_ids"])
 
     def _all_ids(self, texts: list[str], *, plain: bool = False) -> list[list[int]]:
-        """The ids of each text, by one call: a call for each costs more than its encoding."""
+        """Return the ids of each text, encoded by one call, since a call costs more than a short text's encoding."""
         if not texts:
             return []
         return list(self._encoder(texts, add_special_tokens=False, split_special_tokens=plain)["input_ids"])

@@ -1,1 +1,1 @@
-"""The worker process: protocol, loop, record, supervision-side client (DESIGN §4)."""
+"""The worker process: sessions with gateways, loading, the step loop, the record."""

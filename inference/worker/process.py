@@ -144,7 +144,7 @@ class Worker:
 
     @property
     def is_loading(self) -> bool:
-        """True while a model is being loaded, also after `run`: nothing can stop that but the end of the process."""
+        """True while a model is being loaded, even after `run`: only the end of the process can stop that."""
         return self._loading.is_alive()
 
     # -- start --------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class Worker:
             self._ending.set()
 
     def _drain(self) -> None:
-        """Refuse new work, let what runs end within `drain_seconds`, cancel the rest; every end has been sent."""
+        """Refuse new work, let what runs end within `drain_seconds`, and cancel the rest; return when nothing runs."""
         self._reader.draining = True
         self._outbox.announce()
         drained = threading.Event()

@@ -24,6 +24,7 @@ from typing import NamedTuple
 MAGIC = b"SLR2"
 MOST_IDS = 131_000  # in one file: its table never has more than 2¹⁸ slots, so growing takes milliseconds
 _LEAST_SLOTS = 1 << 10
+_SPREAD, _ALL = 0x9E3779B97F4A7C15, (1 << 64) - 1  # 2⁶⁴ divided by the golden ratio
 
 _head = struct.Struct("<IHBI16s")
 _after_crc = struct.Struct("<HBI16s")
@@ -62,7 +63,8 @@ class _Table:
     def slot(self, half: int) -> int:
         """Where `half` stands or would stand; a free slot has place 0."""
         mask = len(self.places) - 1
-        slot = half & mask
+        # Ids of one process differ in few bits: multiplied, all of them reach the upper ones.
+        slot = (half * _SPREAD & _ALL) >> (64 - mask.bit_length())
         while self.places[slot] and self.halves[slot] != half:
             slot = (slot + 1) & mask
         return slot

@@ -39,7 +39,7 @@ class Session:
 
     @property
     def unread(self) -> int:
-        """Bytes sent that the gateway has not said to have read."""
+        """Bytes that were sent and that the gateway has not acknowledged."""
         return self.sent - self.received
 
     def keep(self, request_id: str, kept: Kept) -> None:

@@ -224,13 +224,13 @@ class Reader:
         return Stats(self._incarnation, self._loop.steps, health)
 
     def _hung(self) -> str:
-        """Why the step thread counts as hung, or nothing: it is somewhere in a turn that should be over."""
+        """Return why the step thread counts as hung, or nothing: its turn has lasted longer than a step may."""
         since = self._loop.turn_began
         seconds = 0.0 if since is None else self._clock() - since
         return f"a step has not ended for {seconds:.0f} s" if seconds > self._step_seconds else ""
 
     def _fail(self, identity: bytes, reason: str) -> None:
-        """End a session that can't go on, and say so to its gateway."""
+        """End a session that can't go on, and tell its gateway why."""
         log.warning("session %s failed: %s", identity.hex(), reason)
         session = self._sessions.get(identity)
         if session is not None:
@@ -238,7 +238,7 @@ class Reader:
         self._sender.farewell(identity, Fatal(self._incarnation, reason))
 
     def _end(self, session: Session, reason: str) -> None:
-        """Forget a session and cancel all that it call for; the record keeps how each request ended."""
+        """Forget a session and cancel all that it asked for; the record keeps how each request ended."""
         if self._sessions.pop(session.identity, None) is None:
             return
         if session.requests:

@@ -64,3 +64,11 @@ def test_a_deployments_rates_are_its_cards_and_no_reason_to_load_it_anew(setting
     assert worker_specs.fingerprint(worker_specs.worker_spec("local")) == worker_specs.fingerprint(
         replace(worker_specs.worker_spec("local"), engines=())
     )
+
+
+@pytest.mark.django_db
+def test_a_setting_that_cannot_be_is_said_by_its_name(settings, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLUICE_RUNTIME_DIR", str(tmp_path))
+    settings.SLUICE_KV_SHARE = 0
+    with pytest.raises(worker_specs.WorkerSpecError, match="kv_share"):
+        worker_specs.worker_spec("local")

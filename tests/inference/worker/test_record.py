@@ -11,7 +11,7 @@ import pytest
 
 from inference.types import EngineFault, Finished, FinishReason, Lost, NothingRan, Usage
 from inference.worker.record import FILE_SECONDS, KEEP_SECONDS, Record, RecordLockedError, ends_in
-from inference.worker.record_file import RecordFile
+from inference.worker.record_file import RecordFile, _Table
 
 DONE = Finished(FinishReason.STOP, Usage(input=3, cache_read=4, output=5), stop="é\n")
 FAILED = Finished(FinishReason.ERROR, Usage(), EngineFault("code", "message" * 500, retryable=True))
@@ -178,6 +178,17 @@ def test_a_fresh_id_is_looked_up_in_the_newest_files_alone(path: Path, clock: Cl
             patch.setattr(RecordFile, "find", lambda file, key: (seen.append(file.path), find(file, key))[1])
             assert not record.is_closed(uuid7_at(clock.now, 99))
         assert len(seen) <= 2
+
+
+def test_ids_that_differ_in_few_bits_spread_over_the_table() -> None:
+    table = _Table.empty()
+    looks = 0
+    for number in range(20_000):
+        half = int.from_bytes((0x8000000000000000 + number).to_bytes(8), "little")
+        start = _Table.slot(_Table(table.halves, bytearray(len(table.places)), 0), half)
+        looks += (table.slot(half) - start) % len(table.places) + 1
+        table.put(half, number + 1)
+    assert looks < 3 * 20_000
 
 
 def test_an_index_of_another_state_of_its_file_is_not_believed(path: Path, clock: Clock) -> None:
