@@ -157,8 +157,8 @@ def test_other_rates_change_the_shares_and_load_nothing(bench: Bench) -> None:
     bench.settle()
     deployment = bench.deployments["a"]
     scheduler = deployment.engine.schedulers[0]
-    assert scheduler.room.queue.prices.output == 2000
+    assert scheduler.waiting.queue.prices.output == 2000
     bench.follow(replace(A, rates={"input": 10, "cache_read": 1, "output": 50}))
     bench.settle()
     assert bench.deployments["a"] is deployment
-    assert scheduler.room.queue.prices.output == 5000
+    assert scheduler.waiting.queue.prices.output == 5000
