@@ -11,6 +11,7 @@ import environ
 from csp.constants import NONCE, NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
 from django.core.exceptions import ImproperlyConfigured
 
+from gateway.database import postgresql_options
 from gateway.unfold import UNFOLD  # noqa: F401 - a setting
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -134,7 +135,7 @@ if "sqlite" in _database["ENGINE"]:
 else:
     _database["CONN_MAX_AGE"] = 0
     _database["CONN_HEALTH_CHECKS"] = True
-    _database["OPTIONS"] = {
+    _database["OPTIONS"] = postgresql_options(_database.get("OPTIONS", {})) | {
         "pool": {"min_size": 1, "max_size": env.int("SLUICE_DATABASE_POOL", default=16), "timeout": 5}
     }
 _database["TEST"] = {"NAME": str(SLUICE_HOME / "test.sqlite3")} if "sqlite" in _database["ENGINE"] else {}

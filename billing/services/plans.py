@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.utils import timezone
 
+from billing import clock
 from billing.models import CreditGrant, Plan, PlanVersion, Subscription, Wallet
 from billing.services import credits
 from billing.services.errors import NotSubscribedError, PlanError
@@ -113,10 +113,10 @@ def subscribe(tenant_id: UUID, plan_slug: str, at: datetime | None = None, *, ti
         if present.version.plan_id == version.plan_id:
             return present
         raise PlanError(f"plan: already subscribed to {present.version.plan.slug}; change the plan instead")
-    anchor = at or timezone.now()
+    anchor = at or clock.now()
     made = Subscription.objects.create(tenant_id=tenant_id, version=version, anchor=anchor, time_zone=time_zone)
     _apply_overdraft(wallet, version)
-    grant_month(made.pk, timezone.now())
+    grant_month(made.pk, clock.now())
     made.refresh_from_db()
     return made
 
@@ -129,7 +129,7 @@ def change_plan(tenant_id: UUID, plan_slug: str, at: datetime | None = None, *, 
     granted: the new plan's share of it minus the old one's, each rounded down. Otherwise it changes at the end of the
     month. Nothing is clawed back.
     """
-    now = at or timezone.now()
+    now = at or clock.now()
     version = latest_version(plan_slug)
     wallet = lock(open_wallet(tenant_id=tenant_id).pk)
     present = Subscription.objects.select_related("version").filter(tenant_id=tenant_id, state="active").first()

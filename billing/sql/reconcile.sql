@@ -18,6 +18,18 @@ SELECT id, 'held ' || held || ', open holds ' || open FROM (
     FROM billing_wallet w
 ) AS sums WHERE held <> open
 
+-- Nothing but a charge above its hold, or a correction upwards, takes a wallet below its limit.
+-- name: wallet_below_limit
+SELECT id, 'posted ' || posted || ', overdraft limit ' || overdraft_limit FROM (
+    SELECT w.id, w.posted, w.overdraft_limit,
+        coalesce((SELECT sum(r.charge - r.held) FROM billing_usagerecord r
+            WHERE r.tenant = w.tenant_id AND r.wallet = w.id AND r.revision = 0 AND r.charge > r.held), 0)
+        + coalesce((SELECT sum(r.charge - e.charge) FROM billing_usagerecord r
+            JOIN billing_usagerecord e ON e.day = r.day AND e.request = r.request AND e.revision = r.revision - 1
+            WHERE r.tenant = w.tenant_id AND r.wallet = w.id AND r.charge > e.charge), 0) AS beyond
+    FROM billing_wallet w WHERE w.posted < -w.overdraft_limit
+) AS sums WHERE posted + overdraft_limit + beyond < 0
+
 -- name: hold_without_wallet
 SELECT h.id, 'its wallet does not exist' FROM billing_hold h
 WHERE NOT EXISTS (SELECT 1 FROM billing_wallet w WHERE w.id = h.wallet_id)

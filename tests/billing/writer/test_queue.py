@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from billing.models import Hold, LedgerTransfer, UsageRecord, Wallet
-from billing.writer import WriterBusyError, WriterClosedError, queue
+from billing.writer import WriterBusyError, WriterClosedError, locks, queue
 from billing.writer.errors import ConflictError, LostError
-from billing.writer.operations import Held, Release, Settled
+from billing.writer.operations import Held, Locked, Release, Settled
 from billing.writer.queue import Writer
 from tests.billing.writer.world import extend, make_wallet, open_desk, release, renew, reserve, settle, until
 
@@ -258,3 +258,75 @@ def test_close_gives_up_a_database_that_is_away(monkeypatch):
             await caller
 
     asyncio.run(leave())
+
+
+def test_a_reserve_whose_caller_is_cancelled_in_the_turn_of_its_answer_is_released(desk, faulty, monkeypatch):
+    wallet = make_wallet(credit=100)
+    made = reserve(wallet, 60)
+    callers = []
+    deliver = desk.writer._deliver
+
+    def answer_and_cancel(batch, answers):
+        deliver(batch, answers)
+        for caller in callers:
+            caller.cancel()
+
+    monkeypatch.setattr(desk.writer, "_deliver", answer_and_cancel)
+
+    async def leave():
+        callers.append(asyncio.ensure_future(desk.writer.submit(made)))
+        await asyncio.wait(callers)
+        assert callers[0].cancelled()
+        await until(lambda: desk.writer._task.done())  # noqa: PLW0108 - the task may be another by then
+
+    desk.runner.run(leave())
+    assert Wallet.objects.get(pk=wallet.pk).held == 0
+    assert UsageRecord.objects.get(request=made.request).finish == "abandoned"
+
+
+class Guarded(Faulty):
+    """A driver that finds the wallets in `taken` locked, unless the flush waits its turn."""
+
+    def __init__(self, driver, *taken):
+        super().__init__(driver)
+        self.taken = set(taken)
+        self.turns = []
+
+    async def flush(self, operations, *, waits=False):
+        self.flushed.append(list(operations))
+        free = [op for op in operations if waits or op.wallet not in self.taken]
+        if waits:
+            self.turns.append(list(operations))
+        answers = iter(await self.driver.flush(free))
+        return [next(answers) if op in free else Locked() for op in operations]
+
+
+def test_operations_of_a_request_keep_their_order_while_their_wallet_is_locked(desk, monkeypatch):
+    monkeypatch.setattr(locks, "SKIPS_BEFORE_TURN", 10**6)
+    locked, free = make_wallet(credit=100), make_wallet(credit=100)
+    made, other = reserve(locked, 10), reserve(free, 10)
+    desk.ask(made, other)
+    guarded = desk.writer._driver = Guarded(desk.writer._driver, locked.pk)
+
+    async def wait_for_the_lock():
+        submit = desk.writer.submit
+        waiting = [asyncio.ensure_future(submit(op)) for op in (extend(made, 20), extend(made, 30), settle(made, 7))]
+        for amount in range(11, 31):
+            assert await submit(extend(other, amount)) == Held(amount, 100 - amount)
+        assert desk.writer.oldest_age == 0
+        await until(lambda: sum(op.wallet == locked.pk for flush in guarded.flushed for op in flush) > 5)
+        assert not any(one.done() for one in waiting)
+        guarded.taken.clear()
+        return await asyncio.gather(*waiting)
+
+    assert desk.runner.run(wait_for_the_lock()) == [Held(20, 80), Held(30, 70), Settled(7, 93, 0)]
+    tried = [type(op).__name__ for flush in guarded.flushed for op in flush if op.wallet == locked.pk]
+    assert tried == ["Extend"] * (len(tried) - 1) + ["Settle"]
+
+
+def test_a_wallet_that_others_keep_locking_gets_its_turn(desk):
+    locked, free = make_wallet(credit=100), make_wallet(credit=100)
+    guarded = desk.writer._driver = Guarded(desk.writer._driver, locked.pk)
+    answers = desk.ask(reserve(locked, 10), reserve(locked, 20), reserve(free, 5))
+    assert answers == [Held(10, 90), Held(20, 70), Held(5, 95)]
+    assert [{op.wallet for op in turn} for turn in guarded.turns] == [{locked.pk}]
