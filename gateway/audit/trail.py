@@ -14,6 +14,7 @@ from gateway.audit import origin
 from gateway.models import AuditEvent, User
 
 HIDDEN = "(not shown)"
+LONGEST = 120
 _SECRET = re.compile(r"key|token|secret|password|authorization", re.IGNORECASE)  # names in a deployment's options
 _encode = DjangoJSONEncoder().default
 
@@ -52,14 +53,15 @@ def record(
 
 
 def change_of(event: AuditEvent) -> str:
-    """Return what changed, in one line: the new values, with the old ones where something was changed."""
+    """Return what changed, in one line: the new values, with the old ones of what was changed; cut at LONGEST."""
     if not event.after:
         return ""
     parts = []
     for name, value in event.after.items():
         old = f"{_short(event.before[name])} → " if name in event.before else ""
         parts.append(f"{name}: {old}{_short(value)}")
-    return "; ".join(parts)
+    line = "; ".join(parts)
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
 
 
 def _short(value: Any) -> str:
