@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -18,10 +17,10 @@ from billing.services.holds import end_leases_of_earlier_owners
 from billing.writer import open_writer
 from gateway.generation.leases import Leases
 from gateway.generation.sweep import SWEEP_INTERVAL, Sweep
-from gateway.home import HomeLock
 from gateway.runtime.concurrency import ConcurrencyLimiter
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch, EpochPoller
+from gateway.runtime.gateway_lock import take_lock
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principals import Principals
 from gateway.runtime.runtime import Parts, Runtime
@@ -33,17 +32,16 @@ LAST_USED_INTERVAL = 5.0
 log = structlog.get_logger(__name__)
 
 
-async def open_runtime(home: Path | None = None) -> Runtime:
+async def open_runtime() -> Runtime:
     """Return a runtime with its loops running; whatever had been opened is closed again when a part fails.
 
-    On an embedded home (SQLite) its lock is taken first, and holds of earlier owners are given to the sweep at once.
-    Raise HomeInUseError when another gateway has it.
+    The database's lock is taken first (GatewayRunningError when another gateway has it). On SQLite, where it proves
+    that the earlier owners are gone, their holds are given to the sweep at once.
     """
     async with AsyncExitStack() as stack:
         incarnation = uuid7()
-        if settings.SLUICE_EMBEDDED:
-            lock = HomeLock.acquire(home or settings.SLUICE_HOME)
-            stack.callback(lock.release)
+        lock = await take_lock(connection.settings_dict, incarnation)
+        stack.push_async_callback(lock.close)
         threads = DatabaseThreads()
         stack.callback(threads.close)
         own_threads = DatabaseThreads(2)  # what the gateway itself reads waits behind no client
@@ -76,7 +74,7 @@ async def open_runtime(home: Path | None = None) -> Runtime:
                 settings.SLUICE_QUEUE_SECONDS, settings.SLUICE_QUEUE_LENGTH, settings.SLUICE_QUEUE_BYTES
             ),
         )
-        runtime = Runtime(parts, snapshot, incarnation)
+        runtime = Runtime(parts, snapshot, incarnation, lock)
         stack.push_async_callback(runtime.principals.write_last_used)
         sweep = Sweep(engine_of=engines.find, submit=writer.submit, threads=own_threads, unsettled=runtime.closings)
 
@@ -86,6 +84,7 @@ async def open_runtime(home: Path | None = None) -> Runtime:
 
         leases = Leases(runtime.live, writer, incarnation)
         for loop in (
+            lock.keep,
             poller.watch,
             leases.keep_renewed,
             leases.keep_fenced,

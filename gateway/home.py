@@ -1,8 +1,7 @@
-"""SLUICE_HOME: who owns it, who may read it, whether it is full, and where its sockets are."""
+"""SLUICE_HOME: who may read it, whether it is full, and where its sockets are."""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -12,40 +11,6 @@ from pathlib import Path
 from django.conf import settings
 
 LEAST_FREE = 64 * 1024 * 1024
-
-
-class HomeInUseError(RuntimeError):
-    """Another gateway process works on this embedded home; the message names it."""
-
-
-class HomeLock:
-    """The exclusive right to be the gateway of an embedded home, held until `release` or the process's end."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    @classmethod
-    def acquire(cls, home: Path) -> HomeLock:
-        """Take the lock of `home`, or raise `HomeInUseError` naming the process that has it."""
-        path = home / "gateway.lock"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 64, 0).decode().strip() or "unknown"
-            os.close(descriptor)
-            message = (
-                f"{home} is already served by process {holder}. An embedded home (SQLite) takes one gateway: "
-                "stop that one, choose another SLUICE_HOME, or set DATABASE_URL."
-            )
-            raise HomeInUseError(message) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        return cls(descriptor)
-
-    def release(self) -> None:
-        """Let the next gateway in."""
-        os.close(self._descriptor)
 
 
 def open_to_others() -> list[Path]:

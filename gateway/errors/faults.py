@@ -92,6 +92,11 @@ def catalogue_unavailable() -> Refusal:
     return Refusal(503, "catalogue_unavailable", "The catalogue can't be read right now.", headers=_SOON)
 
 
+def not_alone() -> Refusal:
+    """Return the refusal of a gateway that doesn't know whether another one works on its database."""
+    return Refusal(503, "gateway_lock_lost", "This gateway has lost its claim on the database.", headers=_SOON)
+
+
 def draining() -> Refusal:
     """Return the refusal of a gateway that is about to stop."""
     return Refusal(503, "server_draining", "This server is about to stop.", headers=_SOON)

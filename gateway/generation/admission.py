@@ -11,7 +11,14 @@ from django.utils.crypto import salted_hmac
 
 from billing.writer.errors import WriterError
 from billing.writer.operations import LEASE_SECONDS, Held, Refused, Reserve
-from gateway.errors.faults import draining, ledger_unavailable, refusal_of_engine, refusal_of_hold, refusal_of_route
+from gateway.errors.faults import (
+    draining,
+    ledger_unavailable,
+    not_alone,
+    refusal_of_engine,
+    refusal_of_hold,
+    refusal_of_route,
+)
 from gateway.errors.refusal import Refusal
 from gateway.generation.intent import Intent
 from gateway.generation.limits import Limits
@@ -53,6 +60,8 @@ async def admit(runtime: Runtime, principal: Principal, intent: Intent, request_
     """Return the request ready to run, or raise a Refusal with everything given back."""
     if runtime.is_draining:
         raise draining()
+    if not runtime.is_alone:
+        raise not_alone()
     snapshot = await runtime.current_snapshot()
     route = find_route(runtime.engines, snapshot, principal, intent)
     engine = runtime.engines.get(route.deployment)

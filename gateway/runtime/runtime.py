@@ -19,6 +19,7 @@ from gateway.runtime import readiness
 from gateway.runtime.concurrency import ConcurrencyLimiter
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch, EpochStaleError
+from gateway.runtime.gateway_lock import GatewayLock
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principal import Principal
 from gateway.runtime.principals import Principals
@@ -83,7 +84,9 @@ class Parts:
 class Runtime:
     """The parts that serve requests, and the generations that run."""
 
-    def __init__(self, parts: Parts, snapshot: Snapshot, incarnation: UUID | None = None) -> None:
+    def __init__(
+        self, parts: Parts, snapshot: Snapshot, incarnation: UUID | None = None, lock: GatewayLock | None = None
+    ) -> None:
         self.writer = parts.writer
         self.rates = parts.rates
         self.engines = parts.engines
@@ -95,6 +98,7 @@ class Runtime:
         self.snapshot = snapshot
         self.incarnation = incarnation or uuid7()
         self.gate = parts.gate
+        self.lock = lock
         self.is_draining = False
         self.live: dict[UUID, Running] = {}
         self.metrics.follow(
@@ -107,6 +111,11 @@ class Runtime:
         self._refreshed = asyncio.Event()
         self._look = readiness.Look()
         self._closers: list[Callable[[], Awaitable[Any]]] = [self._look.close]
+
+    @property
+    def is_alone(self) -> bool:
+        """True while no other gateway can be working on the database."""
+        return self.lock is None or self.lock.is_held
 
     async def close(self) -> None:
         """Drain, then end the loops and close everything that was opened for it."""
@@ -194,6 +203,7 @@ class Runtime:
             engines=self.engines,
             look=self._look,
             is_draining=self.is_draining,
+            is_alone=self.is_alone,
         )
 
     def deployments(self) -> dict[str, str]:

@@ -69,7 +69,7 @@ def make_world(*, credit=10_000_000, terms=None, **options) -> World:
 @asynccontextmanager
 async def opened(home):
     """Open a real runtime over the test database, and close it."""
-    runtime = await open_runtime(home)
+    runtime = await open_runtime()
     try:
         yield runtime
     finally:

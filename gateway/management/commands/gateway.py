@@ -13,12 +13,12 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
-from gateway.home import HomeInUseError, HomeLock
 from gateway.logs import configure_logs
 from gateway.management.address import address_of, announced
 from gateway.management.ports import port_problem
 from gateway.management.supervisor import FATAL
 from gateway.management.watchdog import VARIABLE
+from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
 
 
 class Command(BaseCommand):
@@ -33,8 +33,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if settings.SLUICE_EMBEDDED:
             try:
-                HomeLock.acquire(settings.SLUICE_HOME).release()
-            except HomeInUseError as error:
+                FileLock.take(Path(settings.DATABASES["default"]["NAME"])).release()
+            except GatewayRunningError as error:
                 self.stderr.write(str(error))
                 sys.exit(FATAL)
         for port in (options["port"], settings.SLUICE_METRICS_PORT):

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, connection
 
-from gateway.home import HomeInUseError, HomeLock, runtime_directory
+from gateway.home import runtime_directory
 from gateway.management.address import address_of
 from gateway.management.doctor import database_problem
 from gateway.management.ports import port_problem
@@ -20,6 +20,7 @@ from gateway.management.starting import Starting
 from gateway.management.supervisor import FATAL, ChildSpec, Supervisor
 from gateway.management.welcome import told, welcome
 from gateway.models import CatalogueEpoch
+from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
 from gateway.services.worker_specs import WorkerSpecError, clear_socket, fingerprint, save_spec, worker_spec
 from routing.models import Deployment
 
@@ -40,8 +41,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if settings.SLUICE_EMBEDDED:
             try:
-                HomeLock.acquire(settings.SLUICE_HOME).release()
-            except HomeInUseError as error:
+                FileLock.take(Path(settings.DATABASES["default"]["NAME"])).release()
+            except GatewayRunningError as error:
                 self.stderr.write(str(error))
                 sys.exit(FATAL)
         host, port, node = options["host"], str(options["port"]), options["node"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 
 import pytest
@@ -14,13 +13,11 @@ from billing.ids import uuid7
 from billing.models import Hold, Wallet
 from billing.rating import charge
 from billing.writer.operations import Settle
-from gateway.bootstrap import open_runtime
 from gateway.errors.refusal import Refusal
 from gateway.generation import settlement
 from gateway.generation.events import Outcome
 from gateway.generation.generation import start_generation
 from gateway.generation.sweep import Sweep
-from gateway.home import HomeInUseError
 from inference.types import FinishReason, Kind
 from tests.gateway.doubles import CARD, collect, make_intent
 from tests.gateway.world import assert_books, engine_of, in_database, make_world, opened, principal_of, settled
@@ -168,14 +165,3 @@ async def test_reopened_home_closes_what_the_earlier_gateway_left(tmp_path, monk
         assert dict(await sweep.turn()) == {"settled": 1}
     charged, _ = await in_database(assert_books, world, records=1)
     assert charged == charge(record.usage().classes(), CARD, 10_000)
-
-
-async def test_second_gateway_on_an_embedded_home_is_refused(tmp_path):
-    if not settings.SLUICE_EMBEDDED:
-        pytest.skip("PostgreSQL takes any number of gateways")
-    await in_database(make_world)
-    async with opened(tmp_path):
-        with pytest.raises(HomeInUseError, match=str(os.getpid())):
-            await open_runtime(tmp_path)
-    async with opened(tmp_path) as runtime:
-        assert runtime.engines.any_ready()

@@ -1,0 +1,168 @@
+"""Exactly one gateway works on a database: rates, places and sockets are counted in its memory.
+
+The lock is the database's, whatever home a gateway has: on SQLite a lock on a file beside the database's own, on
+PostgreSQL an advisory lock of a session of its own. A session that is lost may have lost the lock: then nothing new is
+taken until it is ours again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import UUID
+
+import psycopg
+import structlog
+from psycopg.conninfo import make_conninfo
+
+CHECK_SECONDS = 1.0
+ANSWER_SECONDS = 2.0
+CONNECT_SECONDS = 5
+TRIES, TRY_SECONDS = 10, 0.2  # the session of a gateway that has just ended may take a moment to end, too
+KEY = (0x51_01_CE, 1)
+
+# A server frees the lock of a machine that vanished once it notices that nobody is there.
+_OPTIONS = "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c idle_session_timeout=0"
+_NOT_LIBPQS = {"pool", "isolation_level", "server_side_binding", "assume_role", "options", "connection_class"}
+_HOLDERS = """
+FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+WHERE l.locktype = 'advisory' AND l.granted AND l.classid = %s AND l.objid = %s AND l.objsubid = 2
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND l.pid <> pg_backend_pid()
+"""
+
+log = structlog.get_logger(__name__)
+
+
+class GatewayRunningError(RuntimeError):
+    """Another gateway works on this database; the message says which."""
+
+
+class GatewayLock(Protocol):
+    """The right to be the database's gateway; `is_held` is False while it isn't known to be ours."""
+
+    is_held: bool
+
+    async def keep(self) -> None:
+        """See that it stays ours, or becomes so again, until cancelled."""
+        ...
+
+    async def close(self) -> None:
+        """Let the next gateway in."""
+        ...
+
+
+async def take_lock(settings: Mapping[str, Any], incarnation: UUID) -> GatewayLock:
+    """Return the lock of the database that `settings` (Django's) name, or raise `GatewayRunningError`."""
+    if "sqlite" in settings["ENGINE"]:
+        return FileLock.take(Path(settings["NAME"]))
+    lock = SessionLock(settings, incarnation)
+    await lock.take()
+    return lock
+
+
+class FileLock:
+    """A lock on a file beside SQLite's, held until `close` or the process's end."""
+
+    is_held = True
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def take(cls, database: Path) -> FileLock:
+        """Take the lock of the database at that path, or raise `GatewayRunningError` naming the process that has it."""
+        path = database.resolve()
+        descriptor = os.open(f"{path}.gateway-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 64, 0).decode().strip() or "unknown"
+            os.close(descriptor)
+            message = (
+                f"{path} is already served by process {holder}. A database takes one gateway: stop that one first."
+            )
+            raise GatewayRunningError(message) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        return cls(descriptor)
+
+    async def keep(self) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Let the next gateway in."""
+        os.close(self._descriptor)
+
+
+class SessionLock:
+    """An advisory lock of PostgreSQL, in a session that does nothing else."""
+
+    def __init__(self, settings: Mapping[str, Any], incarnation: UUID) -> None:
+        fields = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
+        given: dict[str, Any] = {name: settings.get(key) or None for name, key in fields.items()}
+        extra = settings.get("OPTIONS", {})
+        given |= {name: value for name, value in extra.items() if name not in _NOT_LIBPQS}
+        given["options"] = " ".join(part for part in (extra.get("options"), _OPTIONS) if part)
+        self._name = f"sluice gateway {incarnation}"
+        given |= {"application_name": self._name, "connect_timeout": CONNECT_SECONDS}
+        self._address = make_conninfo("", **given)
+        self._session: psycopg.AsyncConnection[tuple[Any, ...]] | None = None
+        self.is_held = False
+
+    async def take(self) -> None:
+        """Take the lock; raise `GatewayRunningError` when another gateway keeps it for longer than a restart takes."""
+        for _ in range(TRIES):
+            holder = await self._attempt()
+            if holder is None:
+                return
+            await asyncio.sleep(TRY_SECONDS)
+        await self.close()
+        raise GatewayRunningError(
+            f"This database is already served by {holder}. A database takes one gateway: stop that one first."
+        )
+
+    async def keep(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            try:
+                if self.is_held and self._session is not None:
+                    await asyncio.wait_for(self._session.execute("SELECT 1"), ANSWER_SECONDS)
+                elif (holder := await self._attempt()) is not None:
+                    log.error("gateway_lock_taken_by_another", holder=holder)
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                if self.is_held:
+                    log.warning("gateway_lock_lost", error=str(error) or type(error).__name__)
+                await self.close()
+
+    async def close(self) -> None:
+        self.is_held = False
+        session, self._session = self._session, None
+        if session is not None:
+            session.pgconn.finish()  # without a word: nobody may be there to hear it
+            with suppress(psycopg.Error, OSError):
+                await session.close()
+
+    async def _attempt(self) -> str | None:
+        """Return None once the lock is ours, else who has it. A session of ours that is lost is ended by the server."""
+        if self._session is None:
+            connecting = psycopg.AsyncConnection.connect(self._address, autocommit=True)
+            self._session = await asyncio.wait_for(connecting, CONNECT_SECONDS)
+        async with asyncio.timeout(ANSWER_SECONDS):
+            own = "SELECT pg_terminate_backend(l.pid) " + _HOLDERS + "AND a.application_name = %s"
+            await self._session.execute(own, (*KEY, self._name))
+            taken = await (await self._session.execute("SELECT pg_try_advisory_lock(%s, %s)", KEY)).fetchone()
+            if taken == (True,):
+                self.is_held = True
+                log.info("gateway_lock_taken")
+                return None
+            who = "SELECT a.application_name || ' at ' || coalesce(host(a.client_addr), 'this machine') " + _HOLDERS
+            found = await (await self._session.execute(who, KEY)).fetchone()
+        return str(found[0]) if found else "another gateway"

@@ -1,0 +1,98 @@
+"""One gateway for a database, whatever its home; a lock that may be lost stops new requests until it is ours again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from django.conf import settings
+from django.db import connection
+
+from billing.ids import uuid7
+from gateway.bootstrap import open_runtime
+from gateway.errors.refusal import Refusal
+from gateway.generation.generation import start_generation
+from gateway.runtime import gateway_lock
+from gateway.runtime.gateway_lock import FileLock, GatewayRunningError, SessionLock
+from tests.gateway.doubles import collect, make_intent
+from tests.gateway.world import in_database, make_world, opened, principal_of
+
+pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch):
+    monkeypatch.setattr(gateway_lock, "TRY_SECONDS", 0.01)
+    monkeypatch.setattr(gateway_lock, "CHECK_SECONDS", 0.01)
+
+
+async def test_second_gateway_on_a_database_is_refused_and_says_who_has_it(tmp_path):
+    await in_database(make_world)
+    async with opened(tmp_path / "one") as runtime:
+        with pytest.raises(GatewayRunningError, match="already served by"):
+            await open_runtime()
+        assert runtime.is_alone
+    async with opened(tmp_path / "two") as runtime:
+        assert runtime.engines.any_ready()
+
+
+def test_lock_is_on_the_database_and_not_on_a_way_to_it(tmp_path):
+    database, link = tmp_path / "a.sqlite3", tmp_path / "elsewhere" / "b.sqlite3"
+    database.touch()
+    link.parent.mkdir()
+    link.symlink_to(database)
+    first = FileLock.take(database)
+    with pytest.raises(GatewayRunningError, match="process"):
+        FileLock.take(link)
+    first.release()
+    FileLock.take(link).release()
+
+
+async def until(is_so):
+    async with asyncio.timeout(10):
+        while not is_so():  # noqa: ASYNC110 - the lock's own loop is what is waited for
+            await asyncio.sleep(0.005)
+
+
+async def test_gateway_whose_lock_another_one_has_takes_no_requests_until_it_is_its_own_again(tmp_path):
+    if settings.SLUICE_EMBEDDED:
+        pytest.skip("a lock on a file can't be lost")
+    world = await in_database(make_world)
+    async with opened(tmp_path) as runtime:
+        principal = await principal_of(runtime, world)
+        other = SessionLock(connection.settings_dict, uuid7())
+        await in_database(end_session_of, runtime.incarnation)
+        while not other.is_held:
+            await in_database(end_session_of, runtime.incarnation)
+            await other._attempt()
+        await until(lambda: not runtime.is_alone)
+        with pytest.raises(Refusal) as caught:
+            await start_generation(runtime, principal, make_intent(), uuid7())
+        assert (caught.value.status, caught.value.code) == (503, "gateway_lock_lost")
+        assert (await runtime.readiness())["server"] == "another gateway may serve this database"
+        await other.close()
+        await until(lambda: runtime.is_alone)
+        await collect(await start_generation(runtime, principal, make_intent(), uuid7()))
+
+
+def end_session_of(incarnation):
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s",
+            [f"sluice gateway {incarnation}"],
+        )
+
+
+async def test_session_that_went_deaf_is_ended_and_the_lock_taken_anew():
+    """The server doesn't know that nobody hears the session any more, so it would keep the lock for hours."""
+    if settings.SLUICE_EMBEDDED:
+        pytest.skip("a lock on a file can't be lost")
+    lock = SessionLock(connection.settings_dict, uuid7())
+    await lock.take()
+    deaf, lock._session, lock.is_held = lock._session, None, False
+    keeping = asyncio.create_task(lock.keep())
+    await until(lambda: lock.is_held)
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    await lock.close()
+    await deaf.close()
