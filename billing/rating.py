@@ -137,14 +137,6 @@ def dearest_input(prompt_tokens: int, card: CardPrices) -> dict[str, int]:
     return {max(INPUT_CLASSES, key=lambda name: rates[name]): prompt_tokens} if prompt_tokens else {}
 
 
-def dearest_input_charge(prompt_tokens: int, card: CardPrices, multiplier_bp: int, output_tokens: int = 0) -> int:
-    """Return the most that a prompt of this length followed by `output_tokens` of output can cost."""
-    classes = dearest_input(prompt_tokens, card)
-    if output_tokens:
-        classes[dearest_output_class(prompt_tokens, card)] = output_tokens
-    return charge(classes, card, multiplier_bp)
-
-
 def dearest_output_class(context: int, card: CardPrices) -> str:
     """The dearer of output and reasoning at this context (output when they are equal)."""
     rates = card.rates_for(context)

@@ -7,15 +7,16 @@ readiness, reconciliation and the tests ask `missing`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from django.apps import apps
 from django.db import connection as default_connection
-from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+
+from billing.trigger_set import Trigger, TriggerSet
 
 ROW_EVENTS = ("INSERT", "UPDATE", "DELETE")
 
@@ -141,39 +142,23 @@ _FUNCTIONS = (
 )
 
 
-def install(
-    connection: BaseDatabaseWrapper = default_connection,
-    specs: Sequence[TriggerSpec] = GUARDED,
-) -> None:
-    """Make the installed guards of `specs` exactly the expected ones; tables not migrated yet are left out."""
-    tables = set(connection.introspection.table_names())
-    expected = {
-        name: statement
-        for spec in specs
-        if spec.table in tables
-        for name, statement in spec.statements(connection.vendor)
-    }
-    ours = {spec.table for spec in specs}
-    present = {name: table for name, table in _present(connection).items() if table in ours}
-    with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
-        if connection.vendor == "postgresql" and not expected.keys() <= present.keys():
-            for function in _FUNCTIONS:
-                cursor.execute(function)
-        for name, table in present.items():
-            if name not in expected:
-                cursor.execute(_drop(connection, name, table))
-        for name, statement in expected.items():
-            if name not in present:
-                cursor.execute(statement)
+def _triggers(vendor: str) -> Iterator[Trigger]:
+    for spec in GUARDED:
+        for name, statement in spec.statements(vendor):
+            yield Trigger(name, spec.table, statement)
 
 
-def missing(
-    connection: BaseDatabaseWrapper = default_connection,
-    specs: Sequence[TriggerSpec] = GUARDED,
-) -> list[str]:
+_GUARDS = TriggerSet("guard_", _triggers, _FUNCTIONS)
+
+
+def install(connection: BaseDatabaseWrapper = default_connection) -> None:
+    """Make the installed guards exactly the expected ones; tables not migrated yet are left out."""
+    _GUARDS.install(connection)
+
+
+def missing(connection: BaseDatabaseWrapper = default_connection) -> list[str]:
     """Return the names of guards that should exist and don't: empty when every table is guarded."""
-    present = _present(connection)
-    return [name for spec in specs for name, _ in spec.statements(connection.vendor) if name not in present]
+    return _GUARDS.missing(connection)
 
 
 @contextmanager
@@ -188,9 +173,7 @@ def suspended(connection: BaseDatabaseWrapper) -> Iterator[None]:
             with connection.cursor() as cursor:
                 cursor.execute("SET session_replication_role = DEFAULT")
         return
-    with connection.cursor() as cursor:
-        for name, table in _present(connection).items():
-            cursor.execute(_drop(connection, name, table))
+    _GUARDS.drop(connection)
     try:
         yield
     finally:
@@ -202,25 +185,3 @@ def install_after_migrate(**options: Any) -> None:
     from django.db import connections
 
     install(connections[options.get("using", "default")])
-
-
-def _present(connection: BaseDatabaseWrapper) -> dict[str, str]:
-    """Return the installed guards that fire as name → table."""
-    with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            cursor.execute(
-                "SELECT t.tgname, c.relname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid "
-                "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE NOT t.tgisinternal AND t.tgenabled <> 'D' "
-                "AND starts_with(t.tgname, 'guard_') AND n.nspname = current_schema()"
-            )
-        else:
-            cursor.execute(
-                "SELECT name, tbl_name FROM sqlite_master WHERE type = 'trigger' AND substr(name, 1, 6) = 'guard_'"
-            )
-        return dict(cursor.fetchall())
-
-
-def _drop(connection: BaseDatabaseWrapper, name: str, table: str) -> str:
-    if connection.vendor == "postgresql":
-        return f'DROP TRIGGER "{name}" ON "{table}"'
-    return f'DROP TRIGGER "{name}"'

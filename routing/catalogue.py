@@ -33,7 +33,6 @@ class DeploymentEntry:
     node: str
     source: str
     options: Mapping[str, Any]
-    replicas: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,6 @@ def load() -> Catalogue:
                 node=row.node,
                 source=row.source,
                 options=row.options,
-                replicas=row.replicas,
             )
         )
     targets: dict[UUID, list[tuple[str, int]]] = {}

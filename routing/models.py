@@ -45,7 +45,6 @@ class Deployment(models.Model):
     node = models.CharField(max_length=80, default="local")
     source = models.CharField(max_length=500, blank=True)
     options = models.JSONField(default=dict, blank=True)
-    replicas = models.PositiveSmallIntegerField(default=1)
     is_active = models.BooleanField(default=True)
     created_at = models.DateTimeField(db_default=Now())
 

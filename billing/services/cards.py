@@ -16,11 +16,14 @@ from billing.services.errors import CardError
 Tiers = Mapping[int, Mapping[str, int]]
 """Least context of the tier → usage class → µcr per million tokens."""
 
-DEFAULT_CARDS: Mapping[str, Tiers] = {
-    "smollm2-135m-instruct": {0: {"input": 10_000_000, "cache_read": 1_000_000, "output": 40_000_000}},
-    "all-minilm-l6-v2": {0: {"input": 2_000_000, "cache_read": 200_000, "output": 0}},
+DEFAULT_RATES: Mapping[str, Mapping[str, int]] = {
+    "chat": {"input": 10_000_000, "cache_read": 1_000_000, "output": 40_000_000},
+    "embedding": {"input": 2_000_000, "cache_read": 200_000, "output": 0},
 }
-"""10, 1 and 40 credits per million tokens for the chat model, 2 for the embedder."""
+"""By kind of model: 10, 1 and 40 credits per million tokens for chat, 2 for embeddings."""
+
+DEFAULT_CARDS: Mapping[str, str] = {"smollm2-135m-instruct": "chat", "all-minilm-l6-v2": "embedding"}
+"""The cards of the first models, with the kind whose default rates they have."""
 
 
 def resolved(rates: Tiers, request_fee: int) -> CardPrices:
@@ -80,6 +83,6 @@ def publish(
 @transaction.atomic
 def ensure_default_cards() -> None:
     """Publish the cards of the first models that have no version yet; never changes one that has."""
-    for name, rates in DEFAULT_CARDS.items():
+    for name, kind in DEFAULT_CARDS.items():
         if not RateCardVersion.objects.filter(card__name=name).exists():
-            publish(name, rates, note="shipped with Sluice")
+            publish(name, {0: DEFAULT_RATES[kind]}, note="shipped with Sluice")

@@ -19,6 +19,7 @@ from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, Wal
 from billing.services.burndown import burn_order, is_live
 from billing.services.errors import InsufficientCreditError, KeyReusedError
 from billing.services.wallets import account_of, lock, operator_account
+from billing.unit import format_credits
 from billing.writer.apply import apply_now
 from billing.writer.expiry import kept_for_holds
 from billing.writer.operations import Roll
@@ -32,6 +33,9 @@ ISSUANCE = {
     Kind.ROLLOVER: LedgerAccount.Kind.ISSUANCE_PLAN,
     Kind.PAID: LedgerAccount.Kind.ISSUANCE_PAID,
 }
+
+MOST_POSTED = 10**18
+"""µcr: far above any use, and so far below 2⁶³ that no sum of a wallet becomes a floating-point number on SQLite."""
 
 
 @transaction.atomic
@@ -203,6 +207,8 @@ def _fill(
     reason: str,
 ) -> CreditGrant:
     """Save the grant with the transfer that fills it, and repay from it what the wallet is overdrawn by."""
+    if wallet.posted + made.amount > MOST_POSTED:
+        raise ValueError(f"amount: a wallet holds at most {format_credits(MOST_POSTED, separator=',')} credits")
     overdrawn = sum(one.remaining for one in _with_credit(wallet)) - wallet.posted
     repaid = min(max(overdrawn, 0), made.amount)
     made.remaining = made.amount - repaid

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import TypeVar
+from typing import Any
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from billing import clock
 from billing.models import Subscription, Wallet
@@ -17,53 +17,70 @@ from billing.services import plans
 from billing.writer.apply import apply_now
 from billing.writer.operations import Roll, Rolled
 
+CHUNK = 20
 _REST_S = 0.002
-T = TypeVar("T")
 
 
-def grant_monthly(now: datetime, limit: int = 20) -> int:
-    """Grant the current month to at most `limit` subscriptions that haven't had it, and return how many were done.
+class Sweep:
+    """Does something with every row that is due, a chunk a turn, each row in a transaction of its own.
 
-    Failures are raised together, after the others were done.
+    A round goes through the rows in the order of their ids, so that one that fails keeps none of the others waiting:
+    it comes again in the next round. The failures of a round are raised together at its end.
     """
-    due = Subscription.objects.filter(
-        Q(granted_until=None) | Q(granted_until__lte=now), state=Subscription.State.ACTIVE
-    ).order_by("granted_until")
-    ids = list(due.values_list("pk", flat=True)[:limit])
-    _each(ids, lambda subscription: plans.grant_month(subscription, now))
-    return len(ids)
+
+    def __init__(self, due: Callable[[], QuerySet[Any]], act: Callable[[UUID], object]) -> None:
+        self._due = due
+        self._act = act
+        self._after: UUID | None = None
+        self._failed: list[Exception] = []
+
+    @property
+    def is_under_way(self) -> bool:
+        """True while a round has rows left."""
+        return self._after is not None
+
+    def turn(self, limit: int = CHUNK) -> int:
+        """Do the round's next chunk, a new round's first when it is over, and return how many rows it had."""
+        rows = self._due().order_by("pk")
+        if self._after is not None:
+            rows = rows.filter(pk__gt=self._after)
+        ids = list(rows.values_list("pk", flat=True)[:limit])
+        for identifier in ids:
+            try:
+                self._act(identifier)
+            except Exception as error:  # noqa: BLE001 - all are raised together below
+                error.add_note(f"while working on {identifier}")
+                self._failed.append(error)
+            rest()
+        self._after = ids[-1] if len(ids) == limit else None
+        if self._failed and not self.is_under_way:
+            failed, self._failed = self._failed, []
+            raise ExceptionGroup(f"{len(failed)} rows failed", failed)
+        return len(ids)
 
 
-def expire_grants(limit: int = 20) -> int:
-    """Post the expired credit of at most `limit` wallets to breakage, and return the µcr that expired.
+def monthly_grants(now: Callable[[], datetime] = clock.now) -> Sweep:
+    """Return the sweep that grants the current month to every subscription that hasn't had it."""
 
-    Wallets without holds come first, since theirs is done for good; the others keep what their holds may need.
-    Failures are raised together, after the others were done.
+    def due() -> QuerySet[Subscription]:
+        waiting = Q(granted_until=None) | Q(granted_until__lte=now())
+        return Subscription.objects.filter(waiting, state=Subscription.State.ACTIVE)
+
+    return Sweep(due, lambda subscription: plans.grant_month(subscription, now()))
+
+
+def expiry() -> Sweep:
+    """Return the sweep that posts what has expired of every wallet's grants to breakage.
+
+    Open holds keep what they may need of it, so such a wallet stays due. What is used meanwhile needs no sweep: every
+    operation of the writer lets its wallet's grants expire first.
     """
-    due = Wallet.objects.filter(next_grant_change_at__lte=clock.now()).order_by("held", "next_grant_change_at")
-    return sum(_each(list(due.values_list("pk", flat=True)[:limit]), _roll))
 
+    def roll(wallet: UUID) -> None:
+        [answer] = apply_now([Roll(wallet)])
+        assert isinstance(answer, Rolled), answer
 
-def _roll(wallet: UUID) -> int:
-    [answer] = apply_now([Roll(wallet)])
-    assert isinstance(answer, Rolled), answer
-    return answer.expired
-
-
-def _each(ids: list[UUID], action: Callable[[UUID], T]) -> list[T]:
-    """Do `action` with each id in a transaction of its own; one that fails doesn't keep the others from being done."""
-    results: list[T] = []
-    errors: list[Exception] = []
-    for identifier in ids:
-        try:
-            results.append(action(identifier))
-        except Exception as error:  # noqa: BLE001 - all are raised together below
-            error.add_note(f"while working on {identifier}")
-            errors.append(error)
-        rest()
-    if errors:
-        raise ExceptionGroup(f"{len(errors)} of {len(ids)} failed", errors)
-    return results
+    return Sweep(lambda: Wallet.objects.filter(next_grant_change_at__lte=clock.now()), roll)
 
 
 def rest() -> None:

@@ -22,7 +22,7 @@ class DeploymentAdmin(ModelAdmin):
     list_select_related = ["model"]
     search_fields = ["name", "model__name"]
     autocomplete_fields = ["model"]
-    fields = ["name", "model", "backend", "node", "source", "options", "replicas", "is_active"]
+    fields = ["name", "model", "backend", "node", "source", "options", "is_active"]
     show_full_result_count = False
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:

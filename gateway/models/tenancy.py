@@ -70,7 +70,6 @@ class Tenant(models.Model):
     name = models.CharField(max_length=120)
     slug = models.SlugField(max_length=60, unique=True)
     is_active = models.BooleanField(default=True)
-    stores_prompts = models.BooleanField(default=False)
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:

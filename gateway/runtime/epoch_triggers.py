@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.apps import apps
-from django.db import connection, transaction
+from django.db import connection
+
+from billing.trigger_set import Trigger, TriggerSet
 
 EVENTS = ("insert", "update", "delete")
 
@@ -106,26 +108,14 @@ def install() -> None:
     from gateway.models import CatalogueEpoch, TenantEpoch
 
     tables = set(connection.introspection.table_names())
-    if not {CatalogueEpoch._meta.db_table, TenantEpoch._meta.db_table} <= tables:
-        return
-    expected = {name: sql for name, table, sql in _expected() if table in tables}
-    present = _present()
-    with transaction.atomic(), connection.cursor() as cursor:
-        if connection.vendor == "postgresql" and not expected.keys() <= present.keys():
-            cursor.execute(_FUNCTIONS)
-        for name, table in present.items():
-            if name not in expected:
-                cursor.execute(_drop(name, table))
-        for name, sql in expected.items():
-            if name not in present:
-                cursor.execute(sql)
+    if {CatalogueEpoch._meta.db_table, TenantEpoch._meta.db_table} <= tables:
+        EPOCH_TRIGGERS.install(connection)
         CatalogueEpoch.objects.get_or_create(id=1)
 
 
 def missing() -> list[str]:
     """Return the names of triggers that should exist and don't: empty when the installation is whole."""
-    present = _present()
-    return [name for name, _, _ in _expected() if name not in present]
+    return EPOCH_TRIGGERS.missing(connection)
 
 
 def install_after_migrate(**_: Any) -> None:
@@ -133,22 +123,24 @@ def install_after_migrate(**_: Any) -> None:
     install()
 
 
-def _expected() -> Iterator[tuple[str, str, str]]:
-    """Yield (name, table, statement) of each trigger. The name holds the definition's digest: a change renames it."""
+def _triggers(vendor: str) -> Iterator[Trigger]:
     for watched in WATCHED:
         options = apps.get_model(watched.model)._meta
         table = options.db_table
         columns = [field.column for field in options.concrete_fields if field.column not in watched.besides]
         chosen = [column for column in columns if not watched.only or column in watched.only]
         for event in watched.events:
-            body = _statement(table, event, chosen, watched.tenant)
+            body = _statement(vendor, table, event, chosen, watched.tenant)
             digest = hashlib.sha256(f"{body}{_FUNCTIONS}".encode()).hexdigest()[:8]
             name = f"epoch_{table}_{event}_{digest}"
-            yield name, table, body.replace("{name}", name)
+            yield Trigger(name, table, body.replace("{name}", name))
 
 
-def _statement(table: str, event: str, columns: list[str], tenant: str) -> str:
-    if connection.vendor == "postgresql":
+EPOCH_TRIGGERS = TriggerSet("epoch_", _triggers, (_FUNCTIONS,))
+
+
+def _statement(vendor: str, table: str, event: str, columns: list[str], tenant: str) -> str:
+    if vendor == "postgresql":
         changed = " OR ".join(f'OLD."{column}" IS DISTINCT FROM NEW."{column}"' for column in columns)
         when = f"WHEN ({changed})" if event == "update" else ""
         function = f"gateway_bump_tenant('{tenant}')" if tenant else "gateway_bump_epoch()"
@@ -163,23 +155,3 @@ def _statement(table: str, event: str, columns: list[str], tenant: str) -> str:
     bumps = [_BUMP_TENANT.format(tenant=f'{side}."{tenant}"') for side in sides]
     body = _ROW + ("".join(bumps) if tenant else _BUMP)
     return f'CREATE TRIGGER {{name}} AFTER {event} ON "{table}" FOR EACH ROW {when} BEGIN {body} END'
-
-
-def _present() -> dict[str, str]:
-    """Return the installed epoch triggers as name → table."""
-    with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            cursor.execute(
-                "SELECT t.tgname, c.relname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid "
-                "JOIN pg_namespace n ON n.oid = c.relnamespace "
-                "WHERE NOT t.tgisinternal AND starts_with(t.tgname, 'epoch_') AND n.nspname = current_schema()"
-            )
-        else:
-            cursor.execute(
-                "SELECT name, tbl_name FROM sqlite_master WHERE type = 'trigger' AND substr(name, 1, 6) = 'epoch_'"
-            )
-        return dict(cursor.fetchall())
-
-
-def _drop(name: str, table: str) -> str:
-    return f'DROP TRIGGER "{name}" ON "{table}"' if connection.vendor == "postgresql" else f'DROP TRIGGER "{name}"'

@@ -26,10 +26,6 @@ from routing.services.defaults import ensure_default_routes
 
 Tell = Callable[[str], None]
 
-DEFAULT_RATES = {
-    "chat": {"input": 10_000_000, "cache_read": 1_000_000, "output": 40_000_000},
-    "embedding": {"input": 2_000_000, "cache_read": 200_000, "output": 0},
-}
 FIRST_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     # The GGUF file carries no recommendation; at the API's temperature of 1 so small a model rambles.
     "SmolLM2-135M-Instruct": (
@@ -89,7 +85,7 @@ def _publish(
     if not isinstance(longest, int) or longest < 1:
         raise ServiceError("options", f"max_context is a number of tokens, not {longest!r}")
     if not RateCard.objects.filter(name=card, versions__published_at__isnull=False).exists():
-        cards.publish(card, {0: DEFAULT_RATES[found["kinds"][0]]}, note="default rates")
+        cards.publish(card, {0: cards.DEFAULT_RATES[found["kinds"][0]]}, note="default rates")
     row = add_model(
         name=name,
         kinds=found["kinds"],

@@ -63,7 +63,8 @@ def test_output_tokens_for_is_the_greatest_that_fits(amount, used, card, multipl
 
 @given(st.integers(0, 100_000), st.data(), cards(), multipliers, st.integers(0, 5_000))
 def test_first_hold_covers_every_split_of_the_prompt(prompt, data, card, multiplier, output):
-    hold = rating.dearest_input_charge(prompt, card, multiplier, output)
+    held_for = {**rating.dearest_input(prompt, card), rating.dearest_output_class(prompt, card): output}
+    hold = rating.charge(held_for, card, multiplier)
     cached = data.draw(st.integers(0, prompt))
     thought = data.draw(st.integers(0, output))
     used = {"input": prompt - cached, "cache_read": cached, "output": output - thought, "reasoning": thought}

@@ -15,7 +15,7 @@ def model(name, *kinds, context=1000):
 
 
 def deployment(name, of):
-    return DeploymentEntry(uuid4(), name, of, "fake", "local", "", {}, 1)
+    return DeploymentEntry(uuid4(), name, of, "fake", "local", "", {})
 
 
 def rule(name, *targets, plan="", task="", low=None, high=None, schema=None):

@@ -17,7 +17,6 @@ from typing import Any, Self
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import close_old_connections
 
-from billing import clock
 from billing.services import rollups, sweeps
 
 logger = logging.getLogger("sluice.jobs")
@@ -39,10 +38,15 @@ class Job:
 def default_jobs() -> list[Job]:
     """Return the jobs of this process."""
     return [
-        Job("monthly_grants", lambda: sweeps.grant_monthly(clock.now()) > 0, every_s=30),
-        Job("expiry", lambda: sweeps.expire_grants() > 0, every_s=5),
+        of_sweep("monthly_grants", sweeps.monthly_grants(), every_s=30),
+        of_sweep("expiry", sweeps.expiry(), every_s=5),
         Job("rollups", lambda: rollups.consume_usage() > 0, every_s=1),
     ]
+
+
+def of_sweep(name: str, sweep: sweeps.Sweep, *, every_s: float) -> Job:
+    """Return the job that does the sweep's rounds, `every_s` seconds apart."""
+    return Job(name, lambda: sweep.turn() > 0 and sweep.is_under_way, every_s=every_s)
 
 
 class StopSignal:

@@ -4,13 +4,16 @@ import logging
 import os
 import signal
 import threading
+from datetime import timedelta
 
 import pytest
 from django.core.management import call_command
+from django.utils import timezone
 
-from billing.management.commands.jobs import Job, StopSignal, run_forever
+from billing.management.commands.jobs import Job, StopSignal, of_sweep, run_forever
 from billing.models import CreditGrant, OutboxEvent, Subscription, UsageRollup
-from billing.services import plans, sweeps
+from billing.services import credits, plans, sweeps, wallets
+from tests.billing.conftest import make_tenant
 
 SWEEPS = pytest.mark.django_db
 
@@ -81,41 +84,41 @@ def test_handlers_are_as_before_afterwards():
 
 @pytest.mark.money
 @SWEEPS
-def test_one_bad_subscription_does_not_keep_the_others_from_their_month(tenant, wallet, monkeypatch):
-    from tests.billing.conftest import make_tenant
-
+def test_subscriptions_that_always_fail_keep_no_other_from_its_month(tenant, monkeypatch):
+    """The twenty that were due first came first each time, for ever."""
     plans.ensure_default_plans()
-    bad, good = (plans.subscribe(one.pk, "free") for one in (tenant, make_tenant()))
+    made = [plans.subscribe(one.pk, "free") for one in (tenant, *(make_tenant() for _ in range(5)))]
+    now = made[-1].granted_until
+    bad = {one.pk for one in made[:3]}
     grant_month = plans.grant_month
 
     def fragile(subscription, now):
-        if subscription == bad.pk:
+        if subscription in bad:
             raise RuntimeError("bad")
         return grant_month(subscription, now)
 
     monkeypatch.setattr(plans, "grant_month", fragile)
-    with pytest.raises(ExceptionGroup, match="1 of 2"):
-        sweeps.grant_monthly(good.granted_until)
-    before = good.granted_until
-    good.refresh_from_db()
-    assert good.granted_until > before
+    sweep = sweeps.monthly_grants(lambda: now)
+    assert [sweep.turn(limit=2) for _ in range(3)] == [2, 2, 2]
+    with pytest.raises(ExceptionGroup, match="3 rows failed"):
+        sweep.turn(limit=2)
+    still_due = set(Subscription.objects.filter(granted_until__lte=now).values_list("pk", flat=True))
+    assert still_due == bad
+    bad.clear()
+    assert sweep.turn() == 3
 
 
 @pytest.mark.money
 @SWEEPS
-def test_wallets_without_holds_expire_first(tenant, wallet, give, hold, clock):
-    from datetime import timedelta
-
-    from django.utils import timezone
-
-    from billing.services import credits, wallets
-    from tests.billing.conftest import make_tenant
-
+def test_wallets_whose_holds_keep_expired_credit_are_done_once_a_round(tenant, wallet, give, hold, clock):
     tomorrow = timezone.now() + timedelta(days=1)
     give(5, expires_at=tomorrow)
     hold(5)
     other = wallets.open_wallet(tenant_id=make_tenant().pk)
     credits.grant(wallet_id=other.pk, amount=7, kind="paid", key="other", expires_at=tomorrow + timedelta(hours=1))
     clock.set(tomorrow + timedelta(days=1))
-    assert sweeps.expire_grants(limit=1) == 7
-    assert sweeps.expire_grants(limit=1) == 0
+    job = of_sweep("expiry", sweeps.expiry(), every_s=5)
+    assert not job.step()
+    wallet.refresh_from_db()
+    other.refresh_from_db()
+    assert (wallet.posted, other.posted) == (5, 0)

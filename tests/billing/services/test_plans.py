@@ -59,6 +59,11 @@ def test_publish_version_inherits_what_is_not_given():
         plans.publish_version(plan, concurrency=0)
 
 
+def grant_monthly(now):
+    """A round of the sweep at `now`: how many subscriptions were due."""
+    return sweeps.monthly_grants(lambda: now).turn()
+
+
 def test_subscribe_grants_the_first_month_at_once(tenant):
     made = plans.subscribe(tenant.pk, "free")
     assert plans.subscribe(tenant.pk, "free") == made
@@ -67,7 +72,7 @@ def test_subscribe_grants_the_first_month_at_once(tenant):
     assert (grant.amount, grant.kind, grant.expires_at) == (monthly("free"), "plan", period.end)
     assert made.granted_until == period.end
     assert wallet_of(tenant).posted == monthly("free")
-    assert sweeps.grant_monthly(timezone.now()) == 0
+    assert grant_monthly(timezone.now()) == 0
 
 
 def test_subscribe_to_a_second_or_unknown_plan_is_refused(tenant):
@@ -83,21 +88,20 @@ def test_subscribe_to_a_second_or_unknown_plan_is_refused(tenant):
 def test_months_are_granted_once_and_missed_ones_are_not_made_up_for(tenant):
     made = plans.subscribe(tenant.pk, "free", at=datetime(2025, 1, 31, tzinfo=UTC))
     later = made.granted_until + timedelta(days=70)
-    assert sweeps.grant_monthly(later) == 1
-    assert sweeps.grant_monthly(later) == 0
+    assert grant_monthly(later) == 1
+    assert grant_monthly(later) == 0
     assert CreditGrant.objects.count() == 2
     Subscription.objects.update(granted_until=None)  # as if an overlapping sweep had not seen it
-    assert sweeps.grant_monthly(later) == 1
+    assert grant_monthly(later) == 1
     assert CreditGrant.objects.count() == 2
     assert_books_balance(wallet_of(tenant))
 
 
 def test_last_month_s_credit_expires_as_the_next_month_begins(tenant, clock):
     made = plans.subscribe(tenant.pk, "free")
-    sweeps.grant_monthly(made.granted_until)
+    grant_monthly(made.granted_until)
     clock.set(made.granted_until)
-    assert sweeps.expire_grants() == monthly("free")
-    assert sweeps.expire_grants() == 0
+    assert (sweeps.expiry().turn(), sweeps.expiry().turn()) == (1, 0)
     assert wallet_of(tenant).posted == monthly("free")
     assert_books_balance(wallet_of(tenant))
 
@@ -105,7 +109,7 @@ def test_last_month_s_credit_expires_as_the_next_month_begins(tenant, clock):
 def test_ended_subscriptions_are_granted_nothing(tenant):
     made = plans.subscribe(tenant.pk, "free")
     Subscription.objects.update(state="ended")
-    assert sweeps.grant_monthly(made.granted_until) == 0
+    assert grant_monthly(made.granted_until) == 0
     assert plans.grant_month(made.pk, made.granted_until) is None
 
 
@@ -119,7 +123,7 @@ def test_upgrade_takes_effect_now_and_grants_the_rest_of_the_difference(tenant):
     extra = CreditGrant.objects.exclude(amount=monthly("free")).get()
     assert extra.amount == (monthly("business") // 2) - (monthly("free") // 2)
     assert extra.expires_at == period.end
-    assert sweeps.grant_monthly(middle) == 0
+    assert grant_monthly(middle) == 0
     assert plans.change_plan(tenant.pk, "business", at=middle) == second
     assert CreditGrant.objects.count() == 2
 
@@ -128,7 +132,7 @@ def test_downgrade_waits_for_the_end_of_the_month(tenant):
     first = plans.subscribe(tenant.pk, "business")
     assert plans.change_plan(tenant.pk, "free") == first
     assert wallet_of(tenant).posted == monthly("business")
-    sweeps.grant_monthly(first.granted_until)
+    grant_monthly(first.granted_until)
     now = Subscription.objects.get(state="active")
     assert now.version.plan.slug == "free"
     assert CreditGrant.objects.order_by("-created_at", "-id").first().amount == monthly("free")

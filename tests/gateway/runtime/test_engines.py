@@ -15,7 +15,7 @@ from routing.catalogue import DeploymentEntry
 
 def entry(**fields):
     defaults = {"id": uuid4(), "name": "one", "model": "fake", "backend": "fake", "node": "local", "source": ""}
-    return DeploymentEntry(**(defaults | {"options": {}, "replicas": 1} | fields))
+    return DeploymentEntry(**(defaults | {"options": {}} | fields))
 
 
 class Closable:
@@ -122,7 +122,7 @@ async def test_unchanged_deployments_keep_their_engines_and_changed_ones_get_new
     one, two = entry(), entry(name="two")
     engines.follow([one, two])
     first, second = engines.get(one.id), engines.get(two.id)
-    engines.follow([replace(one, replicas=2), replace(two, options={"tokens": 3})])
+    engines.follow([replace(one, source="elsewhere"), replace(two, options={"tokens": 3})])
     assert engines.get(one.id) is first
     assert engines.get(two.id) is not second
     await engines.look()

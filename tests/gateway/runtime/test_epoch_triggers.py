@@ -6,6 +6,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from billing.models import Plan, PlanVersion, Rate, RateCard, RateCardVersion, Subscription, Wallet
+from billing.trigger_set import _drop
 from gateway.models import APIKey, CatalogueEpoch, Membership, Project, Tenant, TenantEpoch, User
 from gateway.runtime import epoch_triggers
 from routing.models import Deployment, PublicModel, RouteRule, RouteTarget
@@ -153,16 +154,18 @@ def test_plan_version_insert_bumps(rows):
 
 def test_missing_names_what_was_dropped_and_install_restores_it():
     assert epoch_triggers.missing() == []
-    name, table = next(iter(epoch_triggers._present().items()))
+    name, table = next(iter(epoch_triggers.EPOCH_TRIGGERS.present(connection).items()))
     with connection.cursor() as cursor:
-        cursor.execute(epoch_triggers._drop(name, table))
+        cursor.execute(_drop(connection, name, table))
         assert epoch_triggers.missing() == [name]
         stale = name[:-8] + "00000000"
-        statement = next(sql for other, _, sql in epoch_triggers._expected() if other == name)
+        statement = next(
+            one.statement for one in epoch_triggers.EPOCH_TRIGGERS.triggers(connection.vendor) if one.name == name
+        )
         cursor.execute(statement.replace(name, stale))
     epoch_triggers.install()
     assert epoch_triggers.missing() == []
-    assert stale not in epoch_triggers._present()
+    assert stale not in epoch_triggers.EPOCH_TRIGGERS.present(connection)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -1,0 +1,75 @@
+"""Database triggers as a set that is installed whole: what is expected is there, what was expected before is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """One trigger; its name holds the digest of what it does, so that a change renames it."""
+
+    name: str
+    table: str
+    statement: str
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerSet:
+    """The triggers whose names begin with `prefix`: those of `triggers(vendor)`, over PostgreSQL's `functions`."""
+
+    prefix: str
+    triggers: Callable[[str], Iterable[Trigger]]
+    functions: Sequence[str]
+
+    def install(self, connection: BaseDatabaseWrapper) -> None:
+        """Make the installed triggers exactly the expected ones; tables that aren't migrated yet are left out."""
+        tables = set(connection.introspection.table_names())
+        expected = {one.name: one.statement for one in self.triggers(connection.vendor) if one.table in tables}
+        present = self.present(connection)
+        with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
+            if connection.vendor == "postgresql" and not expected.keys() <= present.keys():
+                for function in self.functions:
+                    cursor.execute(function)
+            for name, table in present.items():
+                if name not in expected:
+                    cursor.execute(_drop(connection, name, table))
+            for name, statement in expected.items():
+                if name not in present:
+                    cursor.execute(statement)
+
+    def missing(self, connection: BaseDatabaseWrapper) -> list[str]:
+        """Return the names of triggers that should fire and don't: empty when the set is whole."""
+        present = self.present(connection)
+        return [one.name for one in self.triggers(connection.vendor) if one.name not in present]
+
+    def drop(self, connection: BaseDatabaseWrapper) -> None:
+        """Remove every trigger of the set."""
+        with connection.cursor() as cursor:
+            for name, table in self.present(connection).items():
+                cursor.execute(_drop(connection, name, table))
+
+    def present(self, connection: BaseDatabaseWrapper) -> dict[str, str]:
+        """Return the installed triggers that fire as name → table."""
+        with connection.cursor() as cursor:
+            if connection.vendor == "postgresql":
+                cursor.execute(
+                    "SELECT t.tgname, c.relname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid "
+                    "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE NOT t.tgisinternal AND t.tgenabled <> 'D' "
+                    "AND starts_with(t.tgname, %s) AND n.nspname = current_schema()",
+                    [self.prefix],
+                )
+            else:
+                cursor.execute(
+                    "SELECT name, tbl_name FROM sqlite_master WHERE type = 'trigger' AND substr(name, 1, %s) = %s",
+                    [len(self.prefix), self.prefix],
+                )
+            return dict(cursor.fetchall())
+
+
+def _drop(connection: BaseDatabaseWrapper, name: str, table: str) -> str:
+    return f'DROP TRIGGER "{name}" ON "{table}"' if connection.vendor == "postgresql" else f'DROP TRIGGER "{name}"'
