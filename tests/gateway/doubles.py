@@ -105,7 +105,7 @@ def make_principal(wallet=None, **terms):
 
 
 def make_catalogue(**options):
-    deployment = DeploymentEntry(uuid4(), "fake-1", "fake", "fake", "local", "", options, 1)
+    deployment = DeploymentEntry(uuid4(), "fake-1", "fake", "fake", "local", "", options)
     model = ModelEntry("fake", frozenset({"chat", "embedding"}), 8192, "fake-card", "", 0)
     return Catalogue({"fake": model}, {"fake": (deployment,)}, ())
 
