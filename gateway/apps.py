@@ -18,10 +18,11 @@ class GatewayConfig(AppConfig):
         """Install the epoch's triggers after each migrate or flush, and register checks and the audit trail."""
         from gateway import checks  # noqa: F401 - checks registers itself
         from gateway.audit import sign_ins, tracked
-        from gateway.database import lift_limits
+        from gateway.database import lift_limits, restore_limits
         from gateway.runtime import epoch_triggers
 
         pre_migrate.connect(lift_limits, sender=self, dispatch_uid="gateway.lift_limits")
+        post_migrate.connect(restore_limits, sender=self, dispatch_uid="gateway.restore_limits")
         post_migrate.connect(epoch_triggers.install_after_migrate, sender=self, dispatch_uid="gateway.epoch_triggers")
         triggers.guard(triggers.TriggerSpec("gateway.AuditEvent", "the audit trail is append-only"))
         tracked.connect()

@@ -28,10 +28,19 @@ def postgresql_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def lift_limits(*, using: str = "default", **signal: Any) -> None:
     """Receive `pre_migrate`: a migration takes what it takes."""
+    _set_limits(using, "SET {} = 0")
+
+
+def restore_limits(*, using: str = "default", **signal: Any) -> None:
+    """Receive `post_migrate`: the connection may go back to a pool."""
+    _set_limits(using, "RESET {}")
+
+
+def _set_limits(using: str, statement: str) -> None:
     from django.db import connections  # the settings read this module
 
     connection = connections[using]
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             for name in SERVER:
-                cursor.execute(f"SET {name} = 0")
+                cursor.execute(statement.format(name))

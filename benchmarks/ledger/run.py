@@ -185,7 +185,7 @@ def measure_database(seconds):
 
     from billing import reconcile
     from billing.writer import open_writer
-    from tests.billing.writer.world import make_wallet
+    from tests.billing.writer.world import make_wallet, patient
 
     call_command("migrate", verbosity=0)
     made = [make_wallet(credit=10**12) for _ in range(WALLETS)]
@@ -203,9 +203,7 @@ def measure_database(seconds):
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"  # wal() is asked between loads, when nothing else runs
 
     def writer():
-        opened = open_writer(connection.settings_dict)
-        opened._driver.patience = opened._driver.reserve_wait = 60
-        return opened
+        return patient(open_writer(connection.settings_dict))
 
     result = {"generator": measure(lambda load: load.closed(64, 1), NullWriter(), wallets, 0, lambda: 0)["cpu"]}
     if is_postgresql:

@@ -58,6 +58,7 @@ class LockedWallets:
         waiting = self._waiting.get(entry.wallet)
         if waiting is None:
             return False
+        entry.skips = max(entry.skips, 1)
         waiting.entries.append(entry)
         return True
 

@@ -24,6 +24,7 @@ from billing.writer.view import Demand, Rest, View
 
 ANSWER_SECONDS = 1.0
 CONNECT_SECONDS = 5.0
+LOSS_COUNTS_SECONDS = 60.0
 LONGEST_ANSWER_SECONDS = 16.0
 """Below the time limits that the server sets to a statement: what is asked again is never still being applied."""
 
@@ -45,7 +46,8 @@ class PostgreSQLDriver:
     """The one connection through which a gateway process writes credit to PostgreSQL.
 
     An answer that doesn't come in `answer_seconds` is given up, and asked for again with twice the time, so that a
-    slow database is slow and a silent one is left soon; after an answer the limit is twice the time that it took.
+    slow database is slow and a silent one is left soon. The limit is never below twice the time that the last answer
+    took, and falls again only a minute after a loss: what is asked again, or skips a lock, may be answered at once.
     """
 
     rest = 0.0
@@ -58,6 +60,7 @@ class PostgreSQLDriver:
         self._options = " ".join(part for part in (extra.get("options"), OPTIONS) if part)
         self._connection: Connection | None = None
         self.answer_seconds = ANSWER_SECONDS
+        self._lost_at = -LOSS_COUNTS_SECONDS
 
     @property
     def patience(self) -> float:
@@ -84,6 +87,7 @@ class PostgreSQLDriver:
             await self._cut(connection, attempt)
             raise
         if not done:
+            self._lost_at = time.monotonic()
             limit, self.answer_seconds = self.answer_seconds, min(2 * self.answer_seconds, LONGEST_ANSWER_SECONDS)
             await self._cut(connection, attempt)
             if attempt.cancelled() or attempt.exception() is not None:
@@ -99,8 +103,9 @@ class PostgreSQLDriver:
                 raise LostError(f"the connection went away: {error}") from error
             await self._roll_back(connection)
             raise
-        taken = time.monotonic() - started
-        self.answer_seconds = min(max(ANSWER_SECONDS, 2 * taken), LONGEST_ANSWER_SECONDS)
+        now = time.monotonic()
+        least = self.answer_seconds if now - self._lost_at < LOSS_COUNTS_SECONDS else ANSWER_SECONDS
+        self.answer_seconds = min(max(least, 2 * (now - started)), LONGEST_ANSWER_SECONDS)
         return answers
 
     async def close(self) -> None:

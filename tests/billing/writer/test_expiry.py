@@ -1,0 +1,144 @@
+"""Thousands of short lives of a wallet through `decide` alone: every hold can be paid, whenever grants end."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from billing.ids import uuid7
+from billing.writer.decide import decide
+from billing.writer.operations import Extend, Held, Release, Reserve, Roll, Settle, Stale, TrueUp
+from billing.writer.view import Demand, GrantRow, HoldRow, RecordRow, Rest, Taking, View, WalletRow
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+SOME = UUID(int=1)
+LIVES = 1_500
+
+
+class Books:
+    """A wallet in memory: gives `decide` what a database would, and keeps what it writes."""
+
+    def __init__(self, chance):
+        self.chance = chance
+        self.now = START
+        self.limit = chance.choice([0, 0, 25])
+        self.posted = self.held = 0
+        self.next_change = None
+        self.grants = {}  # in burn-down order
+        self.holds = {}
+        self.requests = []
+        self.records = {}
+        self.numbers = itertools.count(1)
+
+    def grant(self):
+        seconds = self.chance.choice([None, 1, 2, 3])
+        ends = seconds and self.now + timedelta(seconds=seconds)
+        amount = self.chance.choice([10, 40, 40])
+        made = GrantRow(
+            UUID(int=next(self.numbers)),
+            SOME,
+            amount,
+            self.now,
+            ends,
+            amount,
+            False,
+        )
+        order = [*self.grants.values()]
+        order.insert(self.chance.randint(0, len(order)), made)
+        self.grants = {one.id: one for one in order}
+        self.posted += amount
+        if made.expires_at is not None:
+            self.next_change = min(filter(None, (self.next_change, made.expires_at)))
+
+    def reserve(self, amount):
+        self.requests.append(uuid7())
+        return Reserve(self.requests[-1], SOME, amount, 1, SOME, SOME, SOME, SOME, SOME, None, "m")
+
+    def operation(self):
+        if not self.requests or self.chance.random() < 0.35:
+            return self.reserve(self.chance.choice([10, 40, 500]))
+        request = self.chance.choice(self.requests[-4:])
+        hold = self.holds.get(request)
+        amount = hold.amount if hold else 0
+        match self.chance.choice(["extend", "settle", "settle", "estimate", "release", "true-up", "roll"]):
+            case "extend":
+                return Extend(request, SOME, amount + self.chance.choice([10, 500]), 0)
+            case "release":
+                return Release(request, SOME)
+            case "roll":
+                return Roll(SOME)
+            case "true-up":
+                record = self.records.get(request)
+                free = max(self.posted - self.held + self.limit - self.dead(), 0)
+                return TrueUp(request, SOME, self.chance.randint(0, (record.charge if record else 0) + free), {})
+            case how:
+                return Settle(
+                    request, SOME, self.chance.choice([amount, amount, amount // 2]), {}, exact=how == "settle"
+                )
+
+    def dead(self):
+        return sum(one.remaining for one in self.grants.values() if one.has_ended_by(self.now))
+
+    def flush(self, operations):
+        wallet = WalletRow(SOME, self.posted, self.held, self.limit, True, self.next_change)
+        holds = {op.request for op in operations if not isinstance(op, Roll)} & self.holds.keys()
+        view = View(self.now, {SOME: wallet}, {one: self.holds[one] for one in holds}, {SOME: [*self.grants.values()]})
+        view.records = {op.request: self.records[op.request] for op in operations if
+                        isinstance(op, TrueUp) and op.request in self.records}  # fmt: skip
+        due = Rest.of(operations, Demand.of(operations), view).due
+        view.add_open_holds(due, self.holds.values() if due else ())
+        answers, changes = decide(operations, view)
+        self.posted, self.held, self.next_change = wallet.posted, wallet.held, wallet.next_grant_change_at
+        for op, amount in changes.reserved:
+            self.holds[op.request] = HoldRow(op.request, SOME, 0, amount, SOME, self.now)
+        for request, amount in changes.amounts.items():
+            self.holds[request].amount = amount
+        for closing in changes.closed:
+            request = closing.operation.request
+            takings = [Taking(burn.amount, burn.grant) for burn in changes.burns if burn.request == request]
+            reserved_at = self.holds.pop(request).reserved_at
+            self.records[request] = RecordRow(request, SOME, 0, closing.charge, closing.exact, reserved_at, takings)
+        for one in changes.corrections:
+            record = self.records[one.operation.request]
+            record.revision, record.charge, record.is_exact = one.revision, one.operation.charge, True
+        return answers
+
+    def check(self):
+        held = sum(hold.amount for hold in self.holds.values())
+        assert self.held == held
+        assert self.posted - held >= -self.limit, "an open hold can't be paid"
+        alive = sum(one.remaining for one in self.grants.values() if not one.has_ended_by(self.now))
+        dead = 0 if self.next_change and self.next_change <= self.now else self.dead()
+        assert not dead, "what has ended stays, and nobody will look for it"
+        ends = [one.expires_at for one in self.grants.values() if one.remaining and one.expires_at]
+        assert not ends or (self.next_change and self.next_change <= min(ends))
+        self.flush([Roll(SOME)])
+        assert self.posted - held >= -self.limit, "an open hold stood on credit that had ended"
+        assert self.posted - held <= alive, "what has ended is free"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_hold_can_be_paid_whenever_grants_end(seed):
+    reserved = closed = 0
+    for life in range(LIVES):
+        books = Books(random.Random(f"{seed}:{life}"))
+        try:
+            for _ in range(14):
+                match books.chance.randint(0, 5):
+                    case 0:
+                        books.grant()
+                    case 1:
+                        books.now += timedelta(seconds=1)
+                answers = books.flush([books.operation()])
+                reserved += isinstance(answers[0], Held)
+                closed += not isinstance(answers[0], Stale | Held)
+                if books.chance.random() < 0.5:
+                    books.check()
+        except AssertionError as error:
+            error.add_note(f"in life {life} of seed {seed}")
+            raise
+    assert min(reserved, closed) > LIVES  # there was something to see
