@@ -167,7 +167,7 @@ class Life(RuleBasedStateMachine):
                 plans.change_plan(self.tenant.pk, plan, at_once=amount < 0)
             case "month":
                 self.wait(days=31)
-                sweeps.grant_monthly(self.now)
+                sweeps.monthly_grants().turn(limit=1000)
 
     def void(self, number):
         grants = list(CreditGrant.objects.filter(wallet=self.wallet).order_by("id"))
@@ -297,7 +297,7 @@ def test_the_databases_clock_decides_whatever_the_machine_says(clock, monkeypatc
     grant(wallet, 70, expires_at=in_seconds(5))
     made = reserve(wallet, 80)
     monkeypatch.setattr("django.utils.timezone.now", lambda: in_seconds(3600))
-    assert roll(wallet) == sweeps.expire_grants() == 0
+    assert roll(wallet) == sweeps.expiry().turn() == 0
     assert apply_now([made]) == [Held(80, 0)]
     clock.set(in_seconds(5))
     monkeypatch.setattr("django.utils.timezone.now", lambda: START)
@@ -345,6 +345,6 @@ def test_a_lower_overdraft_limit_leaves_what_is_overdrawn_and_held_until_the_nex
     apply_now([settle(made, 50)])
     assert reconcile.check(connection, recompute=False) == []
     clock.set(START + timedelta(days=31))
-    sweeps.grant_monthly(START + timedelta(days=31))
+    sweeps.monthly_grants().turn()
     wallet.refresh_from_db()
     assert (wallet.overdraft_limit, wallet.posted) == (0, 0)
