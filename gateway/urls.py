@@ -22,7 +22,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("links/<str:token>/", views.open_link, name="link-open"),
     path("invitations/<str:token>/", views.open_invitation, name="invitation-open"),
     path("", include("gateway.console.urls")),
-    re_path(r"^docs/?$", RedirectView.as_view(pattern_name="api-docs")),
+    re_path(r"^docs/?$", RedirectView.as_view(pattern_name="api-docs"), name="docs"),
     path("api/v1/", include("gateway.api.urls")),
     path("api/schema/", api_schema, name="api-schema"),
     path("api/docs/", api_docs, name="api-docs"),
