@@ -23,11 +23,13 @@ from gateway.runtime.epoch import Epoch, EpochPoller
 from gateway.runtime.gateway_lock import take_lock
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principals import Principals
+from gateway.runtime.refusals import Refusals
 from gateway.runtime.runtime import Parts, Runtime
 from gateway.runtime.snapshot import load_snapshot
 from gateway.runtime.threads import DatabaseThreads
 
 LAST_USED_INTERVAL = 5.0
+REFUSALS_INTERVAL = 1.0
 
 log = structlog.get_logger(__name__)
 
@@ -70,12 +72,14 @@ async def open_runtime() -> Runtime:
             threads=threads,
             own_threads=own_threads,
             metrics=metrics,
+            refusals=Refusals(own_threads, metrics),
             gate=ConcurrencyLimiter(
                 settings.SLUICE_QUEUE_SECONDS, settings.SLUICE_QUEUE_LENGTH, settings.SLUICE_QUEUE_BYTES
             ),
         )
         runtime = Runtime(parts, snapshot, incarnation, lock)
         stack.push_async_callback(runtime.principals.write_last_used)
+        stack.push_async_callback(runtime.refusals.write)
         sweep = Sweep(engine_of=engines.find, submit=writer.submit, threads=own_threads, unsettled=runtime.closings)
 
         async def swept() -> None:
@@ -92,6 +96,7 @@ async def open_runtime() -> Runtime:
             engines.watch,
             lambda: _each(SWEEP_INTERVAL, swept, "sweep"),
             lambda: _each(LAST_USED_INTERVAL, runtime.principals.write_last_used, "last_used"),
+            lambda: _each(REFUSALS_INTERVAL, runtime.refusals.write, "refusals"),
         ):
             stack.push_async_callback(_cancelled, asyncio.create_task(_logged(loop)))
         runtime.on_close(stack.pop_all().aclose)

@@ -156,6 +156,9 @@ SLUICE_QUEUE_SECONDS = env.float("SLUICE_QUEUE_SECONDS", default=10.0)
 SLUICE_QUEUE_LENGTH = env.int("SLUICE_QUEUE_LENGTH", default=256)
 SLUICE_QUEUE_BYTES = env.int("SLUICE_QUEUE_BYTES", default=16 << 20)
 
+# How long it is known what was refused to whom.
+SLUICE_REFUSAL_DAYS = env.int("SLUICE_REFUSAL_DAYS", default=30)
+
 AUTH_USER_MODEL = "gateway.User"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"

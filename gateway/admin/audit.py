@@ -9,10 +9,11 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import AutocompleteSelectFilter, RangeDateFilter
+from unfold.contrib.filters.admin import AutocompleteSelectFilter
 from unfold.decorators import display
 
 from billing.admin.base import ReadOnlyAdmin
+from gateway.admin.base import DaysFilter
 from gateway.audit.trail import change_of
 from gateway.models import AuditEvent
 
@@ -43,7 +44,7 @@ class AuditEventAdmin(ReadOnlyAdmin):
         ("tenant", AutocompleteSelectFilter),
         ActionFilter,
         ("user", AutocompleteSelectFilter),
-        ("at", RangeDateFilter),
+        ("at", DaysFilter),
     ]
     list_filter_submit = True
     list_select_related = ["tenant"]

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, time
 from typing import Any
 
 from django.contrib import messages
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from unfold.admin import ModelAdmin
+from unfold.contrib.filters.admin import RangeDateFilter
+from unfold.utils import parse_date_str
 
 from gateway.errors.service import ServiceError
+
+
+class DaysFilter(RangeDateFilter):
+    """From the beginning of one UTC day to the end of another: Unfold's own ends where the last day begins."""
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Return the rows of the days; what is no day is not asked for."""
+        for end, moment, lookup in (("from", time.min, "gte"), ("to", time.max, "lte")):
+            day = parse_date_str(self.used_parameters.get(f"{self.parameter_name}_{end}"))
+            if day is not None:
+                edge = datetime.combine(day, moment, tzinfo=UTC)
+                queryset = queryset.filter(**{f"{self.parameter_name}__{lookup}": edge})
+        return queryset
 
 
 class KeptAdmin(ModelAdmin):

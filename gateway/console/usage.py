@@ -19,6 +19,7 @@ from gateway.console import chart
 from gateway.console.chat import active_subscription, next_grant
 from gateway.console.keys import KeyLine, NewKeyForm, key_lines
 from gateway.console.period import DAYS, MEASURES, Asked, asked_of
+from gateway.console.refusals import error_rate, refusals_of
 from gateway.console.tenancy import Place, tenant_page
 
 RECENT = 25
@@ -33,14 +34,20 @@ def usage(request: HttpRequest, place: Place) -> HttpResponse:
     rows = _rows(asked)
     lines = key_lines(place)
     requests, older = _recent(asked, lines)
+    totals = totals_of(rows)
+    refusals = refusals_of(asked)
+    refused = sum(line.count for line in refusals)
     subscription = active_subscription(place.tenant)
     grant, granted_at = next_grant(subscription)
     context = place.context(
         page="usage",
         asked=asked,
         chart=chart.stacked(rows, asked.first, asked.last, _VALUES[asked.measure]),
-        totals=totals_of(rows),
-        is_new=not rows and not requests and not asked.is_filtered,
+        totals=totals,
+        refusals=refusals,
+        refused=refused,
+        error_rate=error_rate(refused, totals.requests),
+        is_new=not rows and not requests and not refusals and not asked.is_filtered,
         subscription=subscription,
         next_grant=grant,
         next_grant_at=granted_at,

@@ -18,7 +18,8 @@ from gateway.consumers.callers import Caller, caller_of
 from gateway.consumers.history import History
 from gateway.consumers.sender import EventSender
 from gateway.consumers.streams import Stream, Streams
-from gateway.edge.answer import relay
+from gateway.edge.access import note_refusal
+from gateway.edge.answer import failure_of, relay
 from gateway.edge.http import Receive, Scope, Send, runtime_of
 from gateway.edge.response_events import Event, ResponseEvents
 from gateway.edge.wire.decode import decode, unsupported
@@ -29,6 +30,7 @@ from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation, start_generation
 from gateway.logs import request_bound
 from gateway.runtime.caps import Cap
+from gateway.runtime.principal import Principal
 from inference.types import Delta, Message
 
 IDLE_SECONDS = 15 * 60.0
@@ -95,6 +97,9 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
             event = decode(ClientEvent, frame)
             self._take(event, frame)
         except Refusal as refusal:
+            caller = self.scope["exchange"].caller
+            whose = {"tenant": caller.get("tenant"), "api_key": caller.get("key")}
+            note_refusal(self._runtime, refusal, self.scope["request_id"], **whose, model="")
             await self._refuse(refusal, event)
 
     def _take(self, event: ClientEvent, frame: bytes) -> None:
@@ -119,19 +124,21 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
     async def _respond(self, stream: Stream, request: ResponseCreate) -> None:
         """Make one response and tell it on its stream; whatever goes wrong is told as an error event."""
         request_id = uuid7()
+        principal: Principal | None = None
         with request_bound(request_id):
             try:
-                await self._generate(stream, request, request_id)
+                principal = await self._caller.principal(request.metadata or {})
+                await self._generate(stream, request, request_id, principal)
             except Exception as error:
                 refusal = refusal_of(error)
                 if refusal is None:
                     log.exception("unhandled", path=self.scope["path"])
                     stream.stop()
                     refusal = internal_error()
+                self._note(refusal, request_id, principal, request)
                 await self._sender.refuse(refusal, request_id, stream_id=stream.stream_id, event_id=request.event_id)
 
-    async def _generate(self, stream: Stream, request: ResponseCreate, request_id: UUID) -> None:
-        principal = await self._caller.principal(request.metadata or {})
+    async def _generate(self, stream: Stream, request: ResponseCreate, request_id: UUID, principal: Principal) -> None:
         turns = request.turns()
         earlier = self._history.turns_of(request.previous_response_id, principal.project)
         generation = await start_generation(self._runtime, principal, request.intent(turns, earlier), request_id)
@@ -141,7 +148,13 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         if outcome.error is None:
             answer = Message("assistant", told.text)
             self._history.keep(told.response_id, principal.project, (*earlier, *turns, answer))
+        elif (failure := failure_of(outcome)) is not None:
+            self._note(failure, request_id, principal, request)
         await self._send_all(told.closing(outcome), stream.stream_id)
+
+    def _note(self, refusal: Refusal, request_id: UUID, principal: Principal | None, request: ResponseCreate) -> None:
+        tenant, api_key = (principal.tenant, principal.api_key) if principal is not None else (None, None)
+        note_refusal(self._runtime, refusal, request_id, tenant=tenant, api_key=api_key, model=request.model)
 
     async def _tell(self, generation: Generation, told: ResponseEvents, stream_id: str | None) -> Outcome:
         """Tell the response up to its last delta. Deltas that come quickly are joined: one frame for each painting."""

@@ -1,4 +1,4 @@
-"""Who is asking over HTTP: the bearer key of the request's headers."""
+"""Who is asking over HTTP: the bearer key of the request's headers; and what is kept of those who are refused."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from uuid import UUID
 from gateway.edge.http import Scope, header_of, runtime_of
 from gateway.errors.refusal import Refusal
 from gateway.runtime.principal import Principal
+from gateway.runtime.runtime import Runtime
 
 INFERENCE = "inference"
+AUTO = "auto"
+
+_KEPT = frozenset({401, 402, 403, 429})
 
 
 def bearer_of(scope: Scope) -> str | None:
@@ -28,8 +32,8 @@ async def principal_of(scope: Scope) -> Principal:
     if not token:
         raise missing_key()
     principal = await runtime_of(scope).principals.by_key(token)
-    require_scope(principal)
     note_caller(scope, tenant=principal.tenant, key=principal.api_key)
+    require_scope(principal)
     return principal
 
 
@@ -40,7 +44,28 @@ def note_caller(
     exchange = scope.get("exchange")
     if exchange is not None:
         caller = {"tenant": tenant, "key": key, "user": user}
-        exchange.caller.update({name: str(value) for name, value in caller.items() if value is not None})
+        exchange.caller.update({name: value for name, value in caller.items() if value is not None})
+
+
+def note_model(scope: Mapping[str, Any], name: str) -> None:
+    """Let what is kept of this request, should it be refused, say which model was asked for."""
+    exchange = scope.get("exchange")
+    if exchange is not None:
+        exchange.model = name
+
+
+def note_refusal(
+    runtime: Runtime, refusal: Refusal, request_id: UUID, *, tenant: UUID | None, api_key: UUID | None, model: str
+) -> None:
+    """Count a request that the gateway refused, or that failed with nothing run, where its tenant is known.
+
+    What is wrong in the request itself (400, 404 and so on) isn't counted.
+    """
+    tenant, api_key = refusal.tenant or tenant, refusal.api_key or api_key
+    if tenant is None or refusal.has_record or not (refusal.status in _KEPT or refusal.status >= 500):
+        return
+    known = model == AUTO or model in runtime.snapshot.catalogue.models  # a name that a client made up is not kept
+    runtime.refusals.note(refusal, request_id, tenant=tenant, api_key=api_key, model=model if known else "")
 
 
 def require_scope(principal: Principal) -> None:

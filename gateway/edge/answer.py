@@ -154,15 +154,17 @@ def _raise_failure(outcome: Outcome, client: watching) -> None:
 
 def failure_of(outcome: Outcome) -> Refusal | None:
     """The error that an outcome is for its client; None when it is an answer."""
-    headers = _credit_headers(outcome)
+    headers, has_record = _credit_headers(outcome), outcome.has_record
     if outcome.error is not None:
         fault = outcome.error
         status = 503 if fault.retryable else 500
-        return Refusal(status, fault.code, fault.message, headers=headers, should_retry=fault.retryable)
+        retry = fault.retryable
+        return Refusal(status, fault.code, fault.message, headers=headers, should_retry=retry, has_record=has_record)
     if outcome.reason is FinishReason.CANCELLED:
-        return Refusal(503, "generation_cancelled", "The generation was cancelled before its end.", headers=headers)
+        text = "The generation was cancelled before its end."
+        return Refusal(503, "generation_cancelled", text, headers=headers, has_record=has_record)
     if outcome.reason is FinishReason.ERROR:
-        return Refusal(500, "engine_error", "The engine failed.", headers=headers)
+        return Refusal(500, "engine_error", "The engine failed.", headers=headers, has_record=has_record)
     return None
 
 

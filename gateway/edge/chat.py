@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from gateway.edge.access import principal_of
+from gateway.edge.access import note_model, principal_of
 from gateway.edge.answer import Output, answer, failure_of
 from gateway.edge.disconnect import watching
 from gateway.edge.http import (
@@ -44,6 +44,7 @@ async def chat_completions(scope: Scope, receive: Receive, send: Send) -> None:
     require_method(scope, "POST")
     principal = await principal_of(scope)
     request = decode(ChatRequest, await read_body(scope, receive, principal.tenant))
+    note_model(scope, request.model)
     intent = request.intent(header_of(scope, TASK_HEADER))
     async with watching(receive) as client:
         generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))

@@ -6,7 +6,7 @@ import array
 import base64
 import sys
 
-from gateway.edge.access import principal_of
+from gateway.edge.access import note_model, principal_of
 from gateway.edge.answer import Output, answer_whole
 from gateway.edge.disconnect import watching
 from gateway.edge.http import Receive, Scope, Send, header_of, read_body, request_id_of, require_method, runtime_of
@@ -23,6 +23,7 @@ async def embeddings(scope: Scope, receive: Receive, send: Send) -> None:
     require_method(scope, "POST")
     principal = await principal_of(scope)
     request = decode(EmbeddingRequest, await read_body(scope, receive, principal.tenant))
+    note_model(scope, request.model)
     intent = request.intent(header_of(scope, TASK_HEADER))
     async with watching(receive) as client:
         generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 from uuid import UUID
 
 import structlog
 
 from billing.ids import uuid7
+from gateway.edge.access import note_refusal
 from gateway.edge.handshake import deny
 from gateway.edge.http import Application, ASGIMessage, ClientLeftError, Receive, Scope, Send, raw_headers, send_json
 from gateway.edge.routes import NOWHERE, Route
@@ -64,12 +66,17 @@ class _Exchange:
         self._started = time.monotonic()
         self.status = 0
         self.route: Route = NOWHERE
-        self.caller: dict[str, str] = {}  # who asked, for the log: set by whoever recognises them
+        self.caller: dict[str, Any] = {}  # tenant, key, user: set by whoever recognises them
+        self.model = ""  # which was asked for, as the client wrote it
 
     @property
     def begun(self) -> bool:
         """Whether an answer's head (or a handshake's end) has been sent."""
         return bool(self.status)
+
+    @property
+    def _runtime(self) -> Any:
+        return self._scope.get("state", {}).get("runtime")
 
     async def send(self, message: ASGIMessage) -> None:
         kind = message["type"]
@@ -82,6 +89,9 @@ class _Exchange:
         await self._send(message)
 
     async def refuse(self, refusal: Refusal) -> None:
+        if (runtime := self._runtime) is not None:
+            whose = {"tenant": self.caller.get("tenant"), "api_key": self.caller.get("key")}
+            note_refusal(runtime, refusal, self._id, **whose, model=self.model)
         body = self.route.error_body(refusal, self._id)
         if self._scope["type"] == "websocket":
             await deny(self.send, refusal, body)
@@ -91,8 +101,7 @@ class _Exchange:
     def report(self) -> None:
         """Log the exchange and count it under its route's name (never under a path that the client made up)."""
         path = self._scope["path"]
-        runtime = self._scope.get("state", {}).get("runtime")
-        if runtime is not None:
+        if (runtime := self._runtime) is not None:
             runtime.metrics.answered(self.route.name, self.status)
         if self.route.name not in _QUIET:
             log.info(
@@ -102,5 +111,5 @@ class _Exchange:
                 status=self.status,
                 ms=round((time.monotonic() - self._started) * 1000, 1),
                 address=(self._scope.get("client") or ("",))[0],
-                **self.caller,
+                **{name: str(value) for name, value in self.caller.items()},
             )

@@ -9,8 +9,6 @@ from gateway.errors.refusal import Refusal
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
 
-AUTO = "auto"
-
 
 async def models(scope: Scope, receive: Receive, send: Send) -> None:
     """List the models."""

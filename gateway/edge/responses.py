@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gateway.edge.access import principal_of
+from gateway.edge.access import note_model, principal_of
 from gateway.edge.answer import Output, answer
 from gateway.edge.disconnect import watching
 from gateway.edge.http import (
@@ -33,6 +33,7 @@ async def responses(scope: Scope, receive: Receive, send: Send) -> None:
     require_method(scope, "POST")
     principal = await principal_of(scope)
     request = decode(ResponseRequest, await read_body(scope, receive, principal.tenant))
+    note_model(scope, request.model)
     if request.previous_response_id is not None:
         raise unsupported("previous_response_id", "responses aren't stored; a websocket continues its own")
     if request.stream_options is not None and not request.stream:

@@ -31,6 +31,11 @@ class Outcome:
     ttft_ms: int | None = None
     duration_ms: int | None = None
 
+    @property
+    def has_record(self) -> bool:
+        """Whether a usage record tells of it, now or once its settlement is there; without one nothing ran."""
+        return self.charge is None or self.is_waived or bool(self.usage.classes())
+
 
 GenerationEvent = Started | Delta | Vector | Outcome
 

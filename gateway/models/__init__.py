@@ -1,7 +1,8 @@
-"""Who may use Sluice: users, tenants, projects, memberships, API keys; audit trail, epochs of what is cached."""
+"""Who may use Sluice: users, tenants, projects, memberships, API keys; audit trail, refusals, epochs."""
 
 from gateway.models.access import APIKey, CatalogueEpoch, Invitation, SignInLink, TenantEpoch
 from gateway.models.audit import AuditEvent
+from gateway.models.refusals import RefusalCount
 from gateway.models.tenancy import Membership, Project, Tenant, User
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Invitation",
     "Membership",
     "Project",
+    "RefusalCount",
     "SignInLink",
     "Tenant",
     "TenantEpoch",

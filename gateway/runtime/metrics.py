@@ -24,6 +24,9 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._labelled: dict[tuple[object, ...], object] = {}
         self.requests = Counter("sluice_requests", "Answered requests.", ["endpoint", "status"], registry=self.registry)
+        self.refusals_dropped = Counter(
+            "sluice_refusals_dropped", "Refusals of which no row tells: too many kinds at once.", registry=self.registry
+        )
         self.tokens = Counter(
             "sluice_tokens", "Charged tokens by class.", ["model", "usage_class"], registry=self.registry
         )

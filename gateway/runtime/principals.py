@@ -36,16 +36,17 @@ log = structlog.get_logger(__name__)
 class _Denied:
     """A refusal that is kept like a principal (an exception would keep its traceback).
 
-    `tenant` is None where it isn't known whose it is.
+    `tenant` is None where it isn't known whose it is, `api_key` for sessions.
     """
 
     status: int
     code: str
     message: str
     tenant: UUID | None = None
+    api_key: UUID | None = None
 
     def refusal(self) -> Refusal:
-        return Refusal(self.status, self.code, self.message)
+        return Refusal(self.status, self.code, self.message, tenant=self.tenant, api_key=self.api_key)
 
 
 _INVALID = _Denied(401, "invalid_api_key", "This API key is not valid.")
@@ -80,7 +81,7 @@ class Principals:
         digest = digest_of(secret)
         principal = await self._resolve(digest, lambda: load_by_key(secret))
         if principal.expires_at is not None and principal.expires_at <= timezone.now():
-            raise _EXPIRED.refusal()
+            raise replace(_EXPIRED, tenant=principal.tenant, api_key=principal.api_key).refusal()
         assert principal.api_key is not None
         self._used.add(principal.api_key)
         return principal
@@ -162,7 +163,7 @@ def load_by_key(secret: str) -> _Answer:
     if row is None:
         return _INVALID
     if row["revoked_at"] is not None:
-        return replace(_REVOKED, tenant=row["tenant_id"])
+        return replace(_REVOKED, tenant=row["tenant_id"], api_key=row["id"])
     return _principal(
         row,
         project=row["project_id"],
@@ -238,11 +239,11 @@ def _principal(
 ) -> _Answer:
     tenant = row["tenant_id"]
     if not row["tenant__is_active"]:
-        return replace(_INACTIVE, tenant=tenant)
+        return replace(_INACTIVE, tenant=tenant, api_key=api_key)
     if not project_is_active:
-        return replace(_NO_PROJECT, tenant=tenant)
+        return replace(_NO_PROJECT, tenant=tenant, api_key=api_key)
     if row["subscription__version_id"] is None or row["wallet__id"] is None:
-        return replace(_NO_PLAN, tenant=tenant)
+        return replace(_NO_PLAN, tenant=tenant, api_key=api_key)
     terms = {name: row[column] for name, column in _TERMS.items()}
 
     def bucket(name: str, prefix: str) -> Bucket:

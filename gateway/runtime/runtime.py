@@ -23,6 +23,7 @@ from gateway.runtime.gateway_lock import GatewayLock
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principal import Principal
 from gateway.runtime.principals import Principals
+from gateway.runtime.refusals import Refusals
 from gateway.runtime.snapshot import Snapshot, load_snapshot
 from gateway.runtime.threads import DatabaseThreads
 from inference.engine import Engine
@@ -78,6 +79,7 @@ class Parts:
     threads: DatabaseThreads
     own_threads: DatabaseThreads
     metrics: Metrics
+    refusals: Refusals
     gate: ConcurrencyLimiter = field(default_factory=ConcurrencyLimiter)
 
 
@@ -95,6 +97,7 @@ class Runtime:
         self.threads = parts.threads
         self.own_threads = parts.own_threads
         self.metrics = parts.metrics
+        self.refusals = parts.refusals
         self.snapshot = snapshot
         self.incarnation = incarnation or uuid7()
         self.gate = parts.gate

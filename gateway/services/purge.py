@@ -1,14 +1,15 @@
-"""Removes what nobody can use any more: ended sessions, sign-in links and invitations."""
+"""Removes what nobody can use any more: ended sessions, sign-in links and invitations, old refusals."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.contrib.sessions.models import Session
 from django.db.models import QuerySet
 
-from gateway.models import Invitation, SignInLink
+from gateway.models import Invitation, RefusalCount, SignInLink
 
 KEPT = timedelta(days=30)
 """For so long an invitation that nobody took up is still seen by operators."""
@@ -16,12 +17,14 @@ KEPT = timedelta(days=30)
 
 def purge(now: datetime, limit: int = 200) -> int:
     """Remove at most `limit` of each kind that ended before `now`, and return how many went."""
+    kept_refusals = timedelta(days=settings.SLUICE_REFUSAL_DAYS)
     return sum(
         _remove(rows, limit)
         for rows in (
             Session.objects.filter(expire_date__lt=now).order_by("expire_date"),
             SignInLink.objects.filter(expires_at__lt=now).order_by("expires_at"),
             Invitation.objects.unscoped().filter(accepted_at=None, expires_at__lt=now - KEPT).order_by("expires_at"),
+            RefusalCount.objects.unscoped().filter(minute__lt=now - kept_refusals).order_by("minute"),
         )
     )
 

@@ -20,6 +20,7 @@ from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch, Reading
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principal import Principal
+from gateway.runtime.refusals import Refusals
 from gateway.runtime.runtime import Parts, Runtime
 from gateway.runtime.snapshot import Snapshot
 from inference.types import Delta, Kind, Message, SamplingParams
@@ -165,6 +166,7 @@ async def make_stand(*, credit=1_000_000, terms=None, card=CARD, clock=None, **o
         threads=None,
         own_threads=None,
         metrics=metrics,
+        refusals=Refusals(None, metrics),
     )
     runtime = Runtime(parts, snapshot)
     [deployment] = catalogue.all_deployments()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 from django.contrib import admin
 from django.core import mail
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
+from billing.ids import uuid7
 from billing.models import RateCard, Subscription, Wallet
 from billing.services import cards
 from billing.services.plans import ensure_default_plans
-from gateway.models import APIKey, Invitation, Membership, Project, Tenant, User
+from gateway.models import APIKey, Invitation, Membership, Project, RefusalCount, Tenant, User
 from gateway.services import keys, tenants
 from routing.models import Deployment, PublicModel, RouteRule
 
@@ -103,6 +106,33 @@ def test_new_tenant_is_made_whole(operator, terms):
     again = operator.post(reverse("admin:gateway_tenant_add"), form)
     assert again.status_code == 200
     assert "already exists" in again.content.decode()
+
+
+def test_refusals_are_found_by_request_and_filtered(operator, acme, other):
+    minute = timezone.now().replace(second=0, microsecond=0)
+    last = {}
+    for party, code in ((acme, "rate_limit_exceeded"), (other, "credit_balance_exhausted")):
+        last[code] = uuid7()
+        counted = {"tenant": party.tenant, "api_key": party.key, "code": code, "model": "small", "count": 1234}
+        RefusalCount(
+            id=uuid7(), minute=minute, status=429, last_request=last[code], last_at=minute, **counted
+        ).save(force_insert=True)  # fmt: skip
+    listed = reverse("admin:gateway_refusalcount_changelist")
+
+    def shown(**query):
+        text = operator.get(listed, query).content.decode()
+        return "(429)" in text and "1,234" in text, str(acme.key) in text, str(other.key) in text
+
+    assert shown() == (True, True, True)
+    assert shown(q=f"chatcmpl-{last['rate_limit_exceeded'].hex}") == (True, True, False)
+    assert shown(q=str(uuid7())) == (True, True, True)  # another of the same minute
+    assert shown(q=str(acme.tenant.id)) == (True, True, False)
+    assert shown(q="other") == (True, False, True)
+    assert shown(code="credit_balance_exhausted") == (True, False, True)
+    assert shown(model="small", tenant__id__exact=str(acme.tenant.id)) == (True, True, False)
+    tomorrow = (minute + timedelta(days=1)).date().isoformat()
+    assert shown(minute_from=tomorrow) == (False, False, False)
+    assert shown(minute_from=minute.date().isoformat(), minute_to=minute.date().isoformat()) == (True, True, True)
 
 
 def test_key_is_shown_once(operator, acme):

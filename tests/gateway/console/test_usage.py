@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import re
-from datetime import date
+from datetime import date, timedelta
 
 import pytest
+from django.utils import timezone
 
 from billing.ids import uuid7
 from billing.models import Wallet
@@ -16,7 +17,9 @@ from billing.services import cards
 from billing.unit import MICRO
 from gateway.console import chart
 from gateway.console.amounts import show_charge, show_credits
+from gateway.console.refusals import error_rate
 from gateway.console.usage import _cell
+from gateway.models import RefusalCount
 from gateway.services import keys
 from tests.billing.conftest import open_hold
 
@@ -157,6 +160,56 @@ def test_requests_of_others_are_unknown(acme, other, used):
     assert acme.client().get(f"/usage/requests/{uuid7()}/").status_code == 404
 
 
+@pytest.fixture
+def refused(acme, other):
+    """Refusals of two tenants, today and long ago, by `acme`'s key and in its chat."""
+    now = timezone.now()
+    minutes = [now.replace(second=0, microsecond=0) - timedelta(minutes=number) for number in range(2)]
+    for party, key, minute, code, count in (
+        (acme, acme.key, minutes[0], "rate_limit_exceeded", 1200),
+        (acme, acme.key, minutes[1], "rate_limit_exceeded", 34),
+        (acme, None, minutes[1], "credit_balance_exhausted", 2),
+        (acme, acme.key, minutes[0] - timedelta(days=40), "tenant_inactive", 5),
+        (other, other.key, minutes[0], "model_not_allowed", 7),
+    ):
+        RefusalCount(
+            id=uuid7(),
+            minute=minute,
+            tenant=party.tenant,
+            api_key=key,
+            status=402 if code.startswith("credit") else 429,
+            code=code,
+            model="small",
+            count=count,
+            last_request=uuid7(),
+            last_at=minute + timedelta(seconds=5),
+        ).save(force_insert=True)
+    return RefusalCount.objects.of(acme.tenant).order_by("-minute").first()
+
+
+def test_refusals_of_the_period_are_told_with_the_error_rate(acme, used, refused):
+    for _ in range(4):
+        used(acme)
+    text = text_of(acme.client().get("/usage/"))
+    assert "Error rate 99.7 % 1,236 refused" in text  # of 1,240
+    first, second = re.findall(r"(\S+ \S+ exhausted|Rate \S+ exceeded) (\d+) ([\d,]+) \S+ \S+ \S+ (\S+)", text)
+    assert first == ("Rate limit exceeded", "429", "1,234", str(refused.last_request))
+    assert second[:3] == ("Credit balance exhausted", "402", "2")
+    assert "Tenant inactive" not in text
+    assert "Model not allowed" not in text
+
+
+def test_refusals_follow_the_filters(acme, used, refused):
+    text = text_of(acme.client().get("/usage/", {"key": str(acme.key.id), "days": "90"}))
+    assert "Error rate 100.0 % 1,239 refused" in text
+    assert "Credit balance" not in text
+    assert "Refused requests" not in text_of(acme.client().get("/usage/", {"model": "large"}))
+
+
+def test_an_error_rate_is_never_rounded_to_nothing():
+    assert [error_rate(*counts) for counts in ((0, 0), (0, 5), (1, 5_000), (1, 1))] == ["–", "0 %", "< 0.1 %", "50.0 %"]
+
+
 def test_queries_do_not_grow_with_rows(acme, used, django_assert_num_queries):
     client = acme.client()
     for number in range(8):
@@ -164,7 +217,7 @@ def test_queries_do_not_grow_with_rows(acme, used, django_assert_num_queries):
         keys.create_key(tenant=acme.tenant, project=acme.project, name=f"key {number}", scopes=["inference"])
     made = used(acme)
     client.get("/usage/")
-    with django_assert_num_queries(10):
+    with django_assert_num_queries(11):
         client.get("/usage/")
     with django_assert_num_queries(5):
         client.get("/usage/export.csv")

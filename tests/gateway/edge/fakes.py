@@ -15,6 +15,7 @@ from gateway.generation.events import Outcome
 from gateway.generation.intent import Intent
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principal import Principal
+from gateway.runtime.refusals import Refusals
 from inference.types import Delta, FinishReason, Started, Usage
 from routing.catalogue import Catalogue, ModelEntry
 from routing.types import Candidate, Route
@@ -66,6 +67,7 @@ class FakeRuntime:
 
     def __init__(self) -> None:
         self.metrics = Metrics()
+        self.refusals = Refusals(None, self.metrics)
         self.principals = FakePrincipals()
         self.snapshot = SimpleNamespace(catalogue=Catalogue(MODELS, {}, ()), prices={"small": PRICES})
         self.checks = {"database": "", "deployments": ""}

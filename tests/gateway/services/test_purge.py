@@ -9,7 +9,8 @@ from django.contrib.sessions.models import Session
 from django.core.management import call_command
 from django.utils import timezone
 
-from gateway.models import Invitation, SignInLink
+from billing.ids import uuid7
+from gateway.models import Invitation, RefusalCount, SignInLink
 from gateway.services import links, members
 from gateway.services.purge import KEPT, purge
 
@@ -41,6 +42,19 @@ def test_it_goes_in_chunks_and_leaves_what_is_good(rows):
     assert left() == (4, 4, 5)
     assert [purge(rows, limit=2) for _ in range(3)] == [6, 3, 0]
     assert left() == (1, 1, 2)
+
+
+def test_refusals_go_after_their_days(acme, settings):
+    now = timezone.now()
+    for days in (1, 9, 11):
+        at = now - timedelta(days=days)
+        RefusalCount(
+            id=uuid7(), minute=at, tenant=acme.tenant, status=429, code="x", count=1, last_request=uuid7(), last_at=at
+        ).save(force_insert=True)
+    assert purge(now) == 0
+    settings.SLUICE_REFUSAL_DAYS = 10
+    assert purge(now) == 1
+    assert RefusalCount.objects.of(acme.tenant).count() == 2
 
 
 def test_jobs_do_it(rows):

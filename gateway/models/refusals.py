@@ -1,0 +1,54 @@
+"""Requests that were refused: counted, so that a flood of them is a few rows."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+from django.db import models
+
+from gateway.models.access import APIKey
+from gateway.models.scoping import TenantManager
+from gateway.models.tenancy import Tenant
+
+
+class RefusalCount(models.Model):
+    """How often one key (or, without one, chat) of a tenant was refused for one reason in one minute.
+
+    `id` follows from what is counted together (see `gateway.runtime.refusals`), so that gateways add to the same row.
+    """
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    minute = models.DateTimeField()
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, null=True, related_name="+", verbose_name="API key")
+    status = models.PositiveSmallIntegerField()
+    code = models.CharField(max_length=60)
+    model = models.CharField(max_length=120, blank=True)
+    count = models.PositiveBigIntegerField()
+    last_request = models.UUIDField()
+    last_at = models.DateTimeField()
+
+    objects: ClassVar[TenantManager[Self]] = TenantManager()
+
+    class Meta:
+        verbose_name = "refusal"
+        ordering = ["-minute", "-last_request"]
+        indexes = [
+            models.Index(fields=["-minute", "-last_request"], name="refusals_by_minute"),
+            models.Index(fields=["tenant", "-minute"], name="refusals_by_tenant"),
+            models.Index(fields=["last_request"], name="refusals_by_request"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.count} × {self.reason}"
+
+    @property
+    def reason(self) -> str:
+        """The code in words."""
+        return in_words(self.code)
+
+
+def in_words(code: str) -> str:
+    """Return an error's code as a reader's sentence begins: ``rate_limit_exceeded`` is “Rate limit exceeded”."""
+    words = code.replace("_", " ")
+    return (words[:1].upper() + words[1:]).replace("api key", "API key").replace("Api key", "API key")
