@@ -46,7 +46,7 @@ function push(state, type, tex, open) {
 
 /** "$5 and $6" is money: a formula begins and ends with no space, holds no code, and no digit follows it. */
 function isFormula(tex, next) {
-  return !/^\s|\s$|\n\n|`/.test(tex) && !/\d/.test(next ?? "");
+  return !/^\s|\s$|\n\n|\x60/.test(tex) && !/\d/.test(next ?? "");
 }
 
 let katex = null; // the library, once it was asked for
