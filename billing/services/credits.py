@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import F, Q, Sum
+from django.db.models import F, Q
 
 from billing import clock
 from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, Wallet
@@ -70,6 +70,8 @@ def grant(
         if made is None or not same:
             raise KeyReusedError(key)
         return made
+    if amount <= 0:
+        raise ValueError("amount: must be above zero")
     now = clock.now()
     if expires_at is not None and expires_at <= now:
         raise ValueError("expires_at: must be in the future")
@@ -143,13 +145,10 @@ def adjust(*, wallet_id: UUID, amount: int, key: str, actor: str, reason: str) -
     if not amount:
         raise ValueError("amount: must not be zero")
     wallet = _lock_and_roll(wallet_id)
-    before = LedgerTransfer.objects.filter(Q(key=key) | Q(key__startswith=f"{key}:"), code=Code.ADJUSTMENT)
     other_account = operator_account(LedgerAccount.Kind.ADJUSTMENT)
     account = account_of(wallet)
-    if before.exists() or _transfer_of(key) is not None:
-        inflow = before.filter(credit=account).aggregate(total=Sum("amount"))["total"] or 0
-        outflow = before.filter(debit=account).aggregate(total=Sum("amount"))["total"] or 0
-        if inflow - outflow != amount:
+    if _transfer_of(key) is not None:
+        if _adjusted_by(key, account) != amount:
             raise KeyReusedError(key)
         return
     now = clock.now()
@@ -182,11 +181,29 @@ def adjust(*, wallet_id: UUID, amount: int, key: str, actor: str, reason: str) -
             code=Code.ADJUSTMENT,
             order=order,
             grant=one,
-            key=f"{key}:{order}" if order else key,
+            key=_part_key(key, order),
             actor=actor,
             reason=reason,
         )
     _close_change(wallet, posted=amount)
+
+
+def _part_key(key: str, order: int) -> str:
+    """Return the key of an adjustment's transfer: the first has the adjustment's own."""
+    return f"{key}:{order}" if order else key
+
+
+def _adjusted_by(key: str, account: LedgerAccount) -> int:
+    """Return by how much the adjustment of that very key changed the account, 0 if there was none.
+
+    Keys are anybody's texts: one may go on where another ends, or look like another's part.
+    """
+    found = LedgerTransfer.objects.filter(Q(key=key) | Q(key__startswith=f"{key}:"), code=Code.ADJUSTMENT)
+    return sum(
+        one.amount if one.credit_id == account.pk else -one.amount
+        for one in found
+        if one.key == _part_key(key, one.order) and account.pk in (one.credit_id, one.debit_id)
+    )
 
 
 def _lock_and_roll(wallet_id: UUID) -> Wallet:

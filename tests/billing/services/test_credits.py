@@ -234,6 +234,24 @@ def test_adjust_never_takes_what_is_held(wallet, give, hold):
     assert_books_balance(wallet)
 
 
+def test_adjustments_whose_keys_look_like_each_other_s_parts_are_two(wallet, give):
+    """The second was taken for a repetition of the first, and never made."""
+    credits.adjust(wallet_id=wallet.pk, amount=5, key="refund:1", actor="a", reason="r")
+    credits.adjust(wallet_id=wallet.pk, amount=5, key="refund", actor="a", reason="r")
+    wallet.refresh_from_db()
+    assert wallet.posted == 10
+    credits.adjust(wallet_id=wallet.pk, amount=-10, key="back", actor="a", reason="r")  # of two grants, 5 each
+    with pytest.raises(KeyReusedError):
+        credits.adjust(wallet_id=wallet.pk, amount=-5, key="back:1", actor="a", reason="r")
+    assert_books_balance(wallet)
+
+
+@pytest.mark.parametrize("amount", [0, -5])
+def test_grant_of_nothing_is_refused(give, amount):
+    with pytest.raises(ValueError, match="amount: must be above zero"):
+        give(amount)
+
+
 @pytest.mark.parametrize(("amount", "reason"), [(5, " "), (0, "r")])
 def test_adjust_without_reason_or_amount_is_refused(wallet, amount, reason):
     with pytest.raises(ValueError, match=r"reason|amount"):

@@ -261,3 +261,22 @@ def round_trips(path):
 
 def sample(kind):
     return "'{}'" if kind.endswith("[]") else {"timestamp": "'epoch'", "smallint": "'0'"}[kind.split()[0]]
+
+
+@pytest.mark.parametrize("statement", ["insert_usage", "commit"])
+def test_a_session_that_the_server_ends_in_the_middle_leaves_the_outcome_unknown(desk, other, monkeypatch, statement):
+    """The server says why before it hangs up (a restart, a transaction that stood still): that isn't a refusal."""
+    wallet = make_wallet(credit=100)
+    made = reserve(wallet, 10)
+    desk.ask_one(made)
+    real, pid = driver._statement, backend(desk)
+
+    def ended_before(query):
+        if query[0] == statement:
+            monkeypatch.undo()
+            other.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+        return real(query)
+
+    monkeypatch.setattr(driver, "_statement", ended_before)
+    assert desk.ask(settle(made, 7), reserve(wallet, 80)) == [Settled(7, 93, 0), Held(80, 13)]
+    assert UsageRecord.objects.count() == 1
