@@ -18,12 +18,12 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 import structlog
-from django.utils import timezone
 
+from billing import clock
 from billing.models import Rate, RateCardVersion
 from billing.rating import CardPrices
 from billing.selectors import Estimate, estimates_since
-from billing.services.holds import OrphanedHold, take_expired
+from billing.services.holds import OrphanedHold, open_among, take_expired
 from billing.writer.errors import WriterError
 from billing.writer.operations import Answer, Release, Settle, Settled, TrueUp
 from gateway.generation.settlement import closing, correction
@@ -35,7 +35,6 @@ from inference.types import Evidence, Finished, FinishReason, Lost, NothingRan, 
 SWEEP_INTERVAL = 10.0
 EVIDENCE_SECONDS = 2.0
 EVIDENCE_WINDOW = timedelta(minutes=15)
-FORGET_AFTER = timedelta(hours=1)
 RECORD_WINDOW = timedelta(hours=24)  # how long a worker's record knows a request
 BATCH = 1000
 ESTIMATES = 100  # looked at in one turn; the next one goes on behind them
@@ -48,7 +47,8 @@ class Sweep:
     """Closes orphaned holds and corrects estimates.
 
     `engine_of` finds a deployment's engine, `submit` applies what was decided. `unsettled` has what this process
-    decided about its own holds; what is applied is taken out.
+    decided about its own holds; what is applied, or has no hold any more, is taken out. `clock` is the database's,
+    by which holds were orphaned; it is asked on one of `threads`.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Sweep:
         submit: Callable[[Settle | Release | TrueUp], Awaitable[Answer]],
         threads: DatabaseThreads,
         unsettled: MutableMapping[UUID, Settle | Release] | None = None,
-        clock: Callable[[], datetime] = timezone.now,
+        clock: Callable[[], datetime] = clock.now,
     ) -> None:
         self._engine_of = engine_of
         self._submit = submit
@@ -77,14 +77,15 @@ class Sweep:
         estimates corrected.
         """
         orphans = await self._threads.run(lambda: take_expired(BATCH))
-        found = Counter(await asyncio.gather(*(self._close(orphan) for orphan in orphans)))
-        self._forget_settled()
-        return found + await self._correct_estimates()
+        now = await self._threads.run(self._clock)
+        found = Counter(await asyncio.gather(*(self._close(orphan, now) for orphan in orphans)))
+        await self._forget_settled()
+        return found + await self._correct_estimates(now)
 
-    async def _close(self, orphan: OrphanedHold) -> str:
+    async def _close(self, orphan: OrphanedHold, now: datetime) -> str:
         async with self._places:
             try:
-                operation = await self._decide(orphan)
+                operation = await self._decide(orphan, now)
                 answer = await self._submit(operation) if operation is not None else None
             except WriterError as error:
                 log.warning("sweep_failed", request=str(orphan.request), error=str(error))
@@ -101,13 +102,13 @@ class Sweep:
         log.info("hold_swept", request=str(orphan.request), how=how, charge=answer.charge)
         return how
 
-    async def _decide(self, orphan: OrphanedHold) -> Settle | Release | None:
+    async def _decide(self, orphan: OrphanedHold, now: datetime) -> Settle | Release | None:
         """Return what closes the hold now, or None while better evidence may still come."""
         decided = self._unsettled.get(orphan.request)
         if decided is not None:
             return decided
         evidence = await self._evidence(orphan.deployment, orphan.request)
-        is_over = self._clock() - orphan.orphaned_at >= EVIDENCE_WINDOW
+        is_over = now - orphan.orphaned_at >= EVIDENCE_WINDOW
         match evidence:
             case NothingRan():
                 return Release(request=orphan.request, wallet=orphan.wallet, facts={"finish": "nothing_ran"})
@@ -134,11 +135,12 @@ class Sweep:
             facts={"finish": finished.reason.value if finished.exact else "lost"},
         )
 
-    def _forget_settled(self) -> None:
-        """Forget decisions whose holds must be gone by now: they were applied after all, only too late to say so."""
-        oldest = int((self._clock() - FORGET_AFTER).timestamp() * 1000) << 80
-        for request in [request for request in self._unsettled if request.int < oldest]:
-            del self._unsettled[request]
+    async def _forget_settled(self) -> None:
+        """Forget decisions whose holds are gone: they were applied after all, only too late to say so."""
+        if decided := list(self._unsettled):
+            still = await self._threads.run(lambda: open_among(decided))
+            for request in set(decided) - still:
+                self._unsettled.pop(request, None)
 
     async def _evidence(self, deployment: UUID, request: UUID) -> Evidence | None:
         """Return what the engine says of the request, None when nobody answers."""
@@ -152,9 +154,9 @@ class Sweep:
             log.info("no_evidence", request=str(request), error=str(error) or type(error).__name__)
             return None
 
-    async def _correct_estimates(self) -> Counter[str]:
+    async def _correct_estimates(self, now: datetime) -> Counter[str]:
         """Ask about the next estimates of the last 24 hours, and correct those whose end is known now."""
-        since = self._clock() - RECORD_WINDOW
+        since = now - RECORD_WINDOW
         after = self._after
         page = await self._threads.run(lambda: estimates_since(since, after=after, limit=ESTIMATES))
         self._after = page[-1].request if len(page) == ESTIMATES else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
 import pytest
@@ -145,14 +145,50 @@ async def test_what_this_process_decided_is_applied_as_it_was_decided(bench):
     assert (charged, row.finish, row.waived) == (880, "stop", False)
 
 
-async def test_decision_whose_hold_is_gone_is_forgotten_after_an_hour(bench):
+async def test_decision_is_kept_as_long_as_its_hold_whatever_the_clocks_say(bench):
+    """A gateway's clock that fell behind the database's had decisions forgotten before their lease was over."""
+    world = await in_database(make_world)
+    request = await in_database(partial(orphan, streamed=False), world)
+    await in_database(lambda: Hold.objects.update(lease_until=timezone.now() + timedelta(seconds=20)))
+    bench.unsettled[request] = Settle(request, world.wallet.id, 880, {"input": 60, "output": 7}, {"finish": "stop"})
+    bench.later = timedelta(hours=3)
+    assert await bench.turn() == {}
+    await in_database(lambda: Hold.objects.update(lease_until=F("reserved_at")))
+    assert await bench.turn() == {"settled": 1}
+    assert not bench.unsettled
+
+
+async def test_decision_whose_hold_is_gone_is_forgotten(bench):
     request = uuid7()
     bench.unsettled[request] = Release(request, uuid7())
     await bench.turn()
-    assert request in bench.unsettled
-    bench.later = timedelta(hours=1, seconds=1)
-    await bench.turn()
     assert not bench.unsettled
+
+
+@pytest.mark.parametrize("hours", [-3, 3])
+async def test_evidence_is_waited_for_by_the_database_s_clock(hours, monkeypatch):
+    """A gateway's clock that is ahead gave up at once, one that is behind waited for hours."""
+
+    class Elsewhere(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(hours=hours)
+
+    monkeypatch.setattr(timezone, "datetime", Elsewhere)
+    threads = DatabaseThreads(1)
+
+    async def submit(operation):
+        [answer] = await threads.run(lambda: apply_now([operation]))
+        return answer
+
+    world = await in_database(make_world)
+    request = await in_database(orphan, world, {"input": 60, "output": 3})
+    sweep = Sweep(engine_of=lambda _: None, submit=submit, threads=threads)
+    assert dict(await sweep.turn()) == {"waiting": 1}
+    await in_database(lambda: Hold.objects.update(orphaned_at=F("orphaned_at") - timedelta(minutes=16)))
+    assert dict(await sweep.turn()) == {"estimated": 1}
+    threads.close()
+    assert not await in_database(Hold.objects.filter(id=request).exists)
 
 
 async def test_finished_without_work_is_released(bench):
