@@ -12,11 +12,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 from uuid import UUID
 
-if TYPE_CHECKING:
-    from billing.writer.queue import Entry
+from billing.writer.entry import Entry
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.050
 SKIPS_BEFORE_TURN = 3

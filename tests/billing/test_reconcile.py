@@ -104,6 +104,18 @@ def test_each_sum_that_is_off_is_found(wallet, card):
     assert checks() == ["charge_without_usage", "grant_remaining", "usage_charge", "wallet_held", "wallet_posted"]
 
 
+def test_a_wallet_below_its_limit_is_found(wallet, card):
+    """Its sums all agree: time and a race had taken it there."""
+    account, breakage = wallet.accounts.get(), LedgerAccount.objects.get(kind="breakage")
+    wallet.refresh_from_db()
+    taken = wallet.posted + 5
+    LedgerTransfer.objects.create(debit=account, credit=breakage, amount=taken, code=LedgerTransfer.Code.EXPIRY)
+    Wallet.objects.filter(pk=wallet.pk).update(posted=-5, overdraft_limit=4)
+    assert checks() == ["wallet_below_limit"]
+    Wallet.objects.filter(pk=wallet.pk).update(overdraft_limit=5)
+    assert checks() == []
+
+
 def test_stray_holds_and_missing_accounts_are_found(wallet, card):
     made = serve(wallet, card)
     some, long_ago = uuid7(), timezone.now() - timedelta(hours=1)

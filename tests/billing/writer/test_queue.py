@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from billing.models import Hold, LedgerTransfer, UsageRecord, Wallet
-from billing.writer import WriterBusyError, WriterClosedError, locks, queue
+from billing.writer import WriterBusyError, WriterClosedError, entry, locks, queue
 from billing.writer.errors import ConflictError, LostError
 from billing.writer.operations import Held, Locked, Release, Settled
 from billing.writer.queue import Writer
@@ -73,7 +73,7 @@ def test_a_lost_reply_is_asked_for_again_by_id(desk, faulty):
 
 
 def test_a_reserve_of_long_unknown_outcome_is_left_to_the_sweep(desk, faulty, monkeypatch):
-    monkeypatch.setattr(queue, "FORGET_SECONDS", 0)
+    monkeypatch.setattr(entry, "FORGET_SECONDS", 0)
     wallet = make_wallet(credit=100)
     lost, made = reserve(wallet, 10), reserve(wallet, 20)
     desk.ask_one(made)
