@@ -39,6 +39,7 @@ from inference.types import (
 
 VERSION = 1
 UNNUMBERED = 0
+MOST_TOKENS = 2**31  # of one class, and as much is too much
 FRAME_BYTES = 32 * 1024 * 1024  # a larger one would cost the whole connection
 
 
@@ -291,16 +292,25 @@ def error_of(refused: Refused) -> EngineError:
 
 
 def event_of(wire: WireEvent) -> Event:
-    """The event as the seam knows it."""
+    """The event as the seam knows it; raises `EngineError` for tokens that nobody can have counted."""
     match wire:
         case WireDelta():
-            return Delta(wire.text, Usage(wire.input, wire.cache_read, wire.output, wire.reasoning))
+            return Delta(wire.text, _countable(Usage(wire.input, wire.cache_read, wire.output, wire.reasoning)))
         case WireStarted():
-            return Started(wire.cached)
+            return Started(_countable(Usage(cache_read=wire.cached)).cache_read)
         case WireVector():
             return Vector(wire.index, wire.data)
         case WireFinished():
+            _countable(wire.finished.usage)
             return wire.finished
+
+
+def _countable(usage: Usage) -> Usage:
+    """Return the usage: what is charged for is never below zero nor beyond what a record of it holds."""
+    every_bit = usage.input | usage.cache_read | usage.output | usage.reasoning
+    if not 0 <= every_bit < MOST_TOKENS:
+        raise EngineError(f"The engine counted what can't be: {usage}.", code="usage_impossible")
+    return usage
 
 
 def evidence_reply(call: int, evidence: Evidence) -> UsageReply:
@@ -317,13 +327,14 @@ def evidence_reply(call: int, evidence: Evidence) -> UsageReply:
 
 
 def evidence_of(reply: UsageReply) -> Evidence:
-    """The evidence in `reply`; raises `ProtocolError` for a state nobody knows."""
+    """The evidence in `reply`; raises `EngineError` for what says nothing: an unknown state, an impossible usage."""
     if reply.state == "finished" and reply.finished is not None:
+        _countable(reply.finished.usage)
         return reply.finished
     if reply.state == "running":
-        return Running(reply.usage or Usage())
+        return Running(_countable(reply.usage or Usage()))
     if reply.state == "nothing_ran":
         return NothingRan()
     if reply.state == "lost":
         return Lost()
-    raise ProtocolError(f"evidence {reply.state!r}")
+    raise EngineError(f"The engine gave evidence of an unknown kind: {reply.state!r}.")

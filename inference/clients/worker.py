@@ -34,6 +34,7 @@ from inference.protocol import (
     Submit,
     UsageOf,
     UsageReply,
+    WireEvent,
     error_of,
     event_of,
     evidence_of,
@@ -188,8 +189,8 @@ class WorkerSession:
                     stream = self._streams.get(wire.id)
                     if stream is None:
                         continue
-                    event = event_of(wire)
-                    if isinstance(event, Finished):
+                    event = self._event_of(wire)
+                    if isinstance(event, Finished | EngineError):
                         del self._streams[wire.id]
                     stream.put(event)
             case Stats():
@@ -205,6 +206,15 @@ class WorkerSession:
                 self._answer(call, error_of(message))
             case PreparedReply(call=call) | UsageReply(call=call) | Drained(call=call):
                 self._answer(call, message)
+
+    def _event_of(self, wire: WireEvent) -> Event | EngineError:
+        """Return the event, or what ends this request alone when it can't be believed."""
+        try:
+            return event_of(wire)
+        except EngineError as error:
+            log.warning("request %s: %s", wire.id, error.message)
+            self._link.send(Cancel(wire.id))
+            return error
 
     def _answer(self, call: int, answer: object) -> None:
         waiting = self._calls.get(call)

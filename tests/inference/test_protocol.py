@@ -25,6 +25,7 @@ from inference.protocol import (
     Submit,
     ToWorker,
     UsageOf,
+    UsageReply,
     WireDelta,
     WireFinished,
     WireStarted,
@@ -150,6 +151,28 @@ def test_events_keep_what_they_emit() -> None:
     assert event_of(WireDelta("a", "t", 1, 2, 3, 4)) == Delta("t", Usage(1, 2, 3, 4))
     assert event_of(WireVector("a", 1, b"v")) == Vector(1, b"v")
     assert event_of(WireFinished("a", END)) == END
+
+
+@pytest.mark.parametrize("count", [-1, -(2**63), 2**31, 2**40])
+def test_tokens_that_nobody_can_have_counted_are_no_event_and_no_evidence(count: int) -> None:
+    """Such a count was kept as a checkpoint, and then no lease of the whole gateway could be renewed."""
+    usage = Usage(3, output=count)
+    for wire in (
+        WireDelta("a", "t", 1, 2, count, 4),
+        WireStarted("a", count),
+        WireFinished("a", Finished(FinishReason.STOP, usage)),
+    ):
+        with pytest.raises(EngineError, match="counted what can't be"):
+            event_of(wire)
+    for evidence in (Finished(FinishReason.STOP, usage), Running(usage)):
+        with pytest.raises(EngineError, match="counted what can't be"):
+            evidence_of(evidence_reply(1, evidence))
+
+
+def test_evidence_of_an_unknown_kind_is_none() -> None:
+    """As an error of the engine, so that the sweep still gives up after its window."""
+    with pytest.raises(EngineError, match="unknown kind"):
+        evidence_of(UsageReply(1, "perhaps"))
 
 
 @pytest.mark.parametrize("evidence", [END, Running(Usage(1)), NothingRan(), Lost()])
