@@ -4,18 +4,19 @@
 
 A whole Sluice (`manage.py serve`: gateway, jobs, and a worker with the fake architecture) gets chat, responses (as
 JSON, streams and over sockets) and embeddings from tenants on several plans, a third of whose clients leave in the
-middle, at a steady rate. Meanwhile, in an order that the seed decides: `kill -9` of the gateway, `kill -9` of the
-worker, PostgreSQL stopped for some seconds (fast), all of its processes frozen (SIGSTOP), one tenant's wallet locked
-for six seconds by another connection; and the grants of two tenants end one after the other. On SQLite there are only
-the kills. Afterwards, once the sweep has closed what the dead left, the books must agree with each other and with the
-worker's record, nothing may be held, no wallet may be below zero, and during the lock no other tenant may have been
-refused. Prints its table; the exit status says whether all was so.
+middle, at a steady rate, until the last fault is over. Meanwhile, in an order that the seed decides: `kill -9` of the
+gateway, `kill -9` of the worker, PostgreSQL stopped for some seconds (fast), all of its processes frozen (SIGSTOP), one
+tenant's wallet locked for six seconds by another connection; and the grants of two tenants end one after the other. On
+SQLite there are only the kills. Afterwards, once the sweep has closed what the dead left, the books must agree with
+each other and with the worker's record, nothing may be held, no wallet may be below zero, and during the lock no other
+tenant may have been refused. Prints its table; the exit status says whether all was so.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -69,6 +70,7 @@ class Run:
     locked: list[tuple[str, float, float]] = field(default_factory=list)
     refused: int = 0
     since: float = field(default_factory=time.monotonic)
+    is_broken_enough: bool = False
 
     def now(self) -> float:
         return time.monotonic() - self.since
@@ -107,13 +109,15 @@ def code_of(body: str) -> str:
 
 
 async def load(run: Run, jobs: list[Job], rate: float) -> None:
-    """Begin the jobs at `rate` a second, and return when all have ended."""
+    """Begin the jobs at `rate` a second, from the first again until the last fault is over, and await their ends."""
     owner = {tenant["key"]: name for name, tenant in run.tenants.items()}
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=120)
     async with aiohttp.ClientSession(run.stack.base_url, timeout=timeout, connector=connector) as session:
         tasks = []
-        for number, job in enumerate(jobs):
+        for number, job in enumerate(itertools.cycle(jobs)):
+            if number >= len(jobs) and run.is_broken_enough:
+                break
             await asyncio.sleep(max(0.0, number / rate - run.now()))
             tasks.append(asyncio.create_task(one(run, session, job, owner[job.key])))
         await asyncio.gather(*tasks)
@@ -195,11 +199,14 @@ def chosen_faults(run: Run, count: int) -> list[Fault]:
 
 async def break_things(run: Run, faults: list[Fault], seconds: float) -> None:
     """Do one fault after the other, spread over `seconds`."""
-    for number, fault in enumerate(faults):
-        at = seconds * (number + 0.3 + 0.5 * run.dice.random()) / len(faults)
-        await asyncio.sleep(max(0.0, at - run.now()))
-        await until_ready(run)
-        await fault(run)
+    try:
+        for number, fault in enumerate(faults):
+            at = seconds * (number + 0.3 + 0.5 * run.dice.random()) / len(faults)
+            await asyncio.sleep(max(0.0, at - run.now()))
+            await until_ready(run)
+            await fault(run)
+    finally:
+        run.is_broken_enough = True
 
 
 # -- the books ----------------------------------------------------------------------------------------------------
