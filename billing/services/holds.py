@@ -9,10 +9,11 @@ from datetime import datetime
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import Q
+from django.db.models.functions import Least
 
 from billing import clock
-from billing.models import Hold
+from billing.models import Hold, Wallet
 from billing.services.wallets import lock
 
 
@@ -46,7 +47,7 @@ def take_expired(limit: int = 100) -> list[OrphanedHold]:
 
     An orphan's credit stays held, its lease can't be renewed, and it is returned again by each call until it is
     settled or released. Several callers may work at once: closing is decided by the writer. At most `limit` are
-    returned.
+    returned; those of a wallet that is locked just now are not.
     """
     expired = Q(state=Hold.State.HELD, lease_until__lt=clock.now())
     due = list(
@@ -74,13 +75,20 @@ def end_leases_of_earlier_owners(current_owner: UUID) -> int:
 
     Only for who has taken an embedded home's lock: it proves that the earlier owners are gone.
     """
-    others = Hold.objects.filter(state=Hold.State.HELD, lease_until__gt=clock.now()).exclude(owner=current_owner)
-    return others.update(lease_until=F("reserved_at"))
+    now = clock.now()
+    others = Hold.objects.filter(state=Hold.State.HELD, lease_until__gt=now).exclude(owner=current_owner)
+    return others.update(lease_until=Least("reserved_at", now))  # a clock that went back left holds of the future
 
 
 def _orphan(wallet: UUID, identifiers: list[UUID]) -> None:
-    """Under the wallet's lock read the leases again, and mark those that are over."""
+    """Under the wallet's lock read the leases again, and mark those that are over.
+
+    A wallet that somebody has locked is left for the next call: it keeps no other tenant's holds open.
+    """
     with transaction.atomic():
+        free = Wallet.objects.select_for_update(skip_locked=True, no_key=True).filter(pk=wallet)
+        if not list(free):
+            return
         lock(wallet)
         now = clock.now()
         still = Hold.objects.filter(pk__in=identifiers, state=Hold.State.HELD, lease_until__lt=now)

@@ -4,6 +4,7 @@ import uuid
 from datetime import timedelta
 
 import pytest
+from django.db.models import F
 from django.utils import timezone
 
 from billing.models import Hold
@@ -51,3 +52,13 @@ def test_a_new_owner_of_a_home_ends_the_leases_of_earlier_ones(desk):
     assert end_leases_of_earlier_owners(mine.owner) == 1
     assert [orphan.request for orphan in take_expired()] == [his.request]
     assert end_leases_of_earlier_owners(mine.owner) == 0
+
+
+def test_a_new_owner_ends_leases_that_a_clock_which_went_back_left_in_the_future(desk):
+    made = reserve(make_wallet(credit=100), 10)
+    desk.ask_one(made)
+    future = timezone.now() + timedelta(hours=3)
+    Hold.objects.update(reserved_at=future, lease_until=future + timedelta(seconds=30))
+    assert end_leases_of_earlier_owners(uuid.uuid4()) == 1
+    Hold.objects.update(lease_until=F("lease_until") - timedelta(milliseconds=1))  # SQLite's clock counts these
+    assert [orphan.request for orphan in take_expired()] == [made.request]

@@ -10,9 +10,11 @@ import logging
 import psycopg
 import pytest
 from django.db import connection
+from django.db.models import F
 from psycopg.pq import Trace
 
-from billing.models import UsageRecord
+from billing.models import Hold, UsageRecord
+from billing.services.holds import take_expired
 from billing.writer import open_writer
 from billing.writer.errors import ConflictError
 from billing.writer.operations import Held, Renewed, Settled
@@ -188,6 +190,23 @@ def test_limits_hold_for_every_connection_and_stricter_ones_for_the_writers(desk
     with connection.cursor() as cursor:
         found = [cursor.execute(f"SHOW {name}") and cursor.fetchone()[0] for name in names]
     assert found == ["30s", "10s", "15s"]
+
+
+def test_one_locked_wallet_keeps_no_other_tenant_s_holds_open(desk, other):
+    """Each turn of the sweep failed at it, as long as it was locked."""
+    wallets = sorted([make_wallet(credit=100), make_wallet(credit=100)], key=lambda wallet: wallet.pk)
+    held = [reserve(wallet, 10) for wallet in wallets]
+    desk.ask(*held)
+    Hold.objects.update(lease_until=F("reserved_at"))
+    other.execute("SELECT 1 FROM billing_wallet WHERE id = %s FOR UPDATE", [wallets[0].pk])
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '50ms'")
+        try:
+            assert [orphan.request for orphan in take_expired()] == [held[1].request]
+        finally:
+            cursor.execute("RESET lock_timeout")
+    other.rollback()
+    assert [orphan.request for orphan in take_expired()] == [one.request for one in held]
 
 
 def test_statements_are_prepared_at_connect_and_never_scan_a_table(desk):
