@@ -51,13 +51,16 @@ def check(connection: BaseDatabaseWrapper, *, recompute: bool = True, since: dat
 
 @contextmanager
 def _unhurried(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Lift the time limit of statements: a check looks at every row that there is."""
+    """Lift the time limit of statements, the server's and ours: a check looks at every row that there is."""
     if connection.vendor != "postgresql":
         yield
         return
     with connection.cursor() as cursor:
         cursor.execute("SET statement_timeout = 0")
+        session = connection.connection
+        limit, session.answer_seconds = getattr(session, "answer_seconds", None), None
         yield
+        session.answer_seconds = limit
         cursor.execute("RESET statement_timeout")
 
 

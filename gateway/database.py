@@ -1,7 +1,8 @@
 """How long a connection to PostgreSQL waits for anything: one policy for Django's connections and the writer's own.
 
 A peer that went silent is noticed by the kernel (keepalives, unacknowledged data), one that works for too long by the
-server, and one of ours that stands still inside a transaction loses it, with its locks.
+server, and one of ours that stands still inside a transaction loses it, with its locks. One that acknowledges and says
+nothing is noticed by who waits for it: `gateway.bounded_connection`.
 """
 
 from __future__ import annotations
@@ -28,15 +29,17 @@ def postgresql_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def lift_limits(*, using: str = "default", **signal: Any) -> None:
     """Receive `pre_migrate`: a migration takes what it takes."""
-    _set_limits(using, "SET {} = 0")
+    _set_limits(using, "SET {} = 0", answer_seconds=None)
 
 
 def restore_limits(*, using: str = "default", **signal: Any) -> None:
     """Receive `post_migrate`: the connection may go back to a pool."""
-    _set_limits(using, "RESET {}")
+    from gateway.bounded_connection import LONGEST_SECONDS
+
+    _set_limits(using, "RESET {}", answer_seconds=LONGEST_SECONDS)
 
 
-def _set_limits(using: str, statement: str) -> None:
+def _set_limits(using: str, statement: str, *, answer_seconds: float | None) -> None:
     from django.db import connections  # the settings read this module
 
     connection = connections[using]
@@ -44,3 +47,4 @@ def _set_limits(using: str, statement: str) -> None:
         with connection.cursor() as cursor:
             for name in SERVER:
                 cursor.execute(statement.format(name))
+        connection.connection.answer_seconds = answer_seconds

@@ -133,10 +133,17 @@ if "sqlite" in _database["ENGINE"]:
         ),
     }
 else:
+    from gateway.bounded_connection import BoundedConnection
+
     _database["CONN_MAX_AGE"] = 0
     _database["CONN_HEALTH_CHECKS"] = True
     _database["OPTIONS"] = postgresql_options(_database.get("OPTIONS", {})) | {
-        "pool": {"min_size": 1, "max_size": env.int("SLUICE_DATABASE_POOL", default=16), "timeout": 5}
+        "pool": {
+            "connection_class": BoundedConnection,
+            "min_size": 1,
+            "max_size": env.int("SLUICE_DATABASE_POOL", default=16),
+            "timeout": 5,
+        }
     }
 _database["TEST"] = {"NAME": str(SLUICE_HOME / "test.sqlite3")} if "sqlite" in _database["ENGINE"] else {}
 DATABASES = {"default": _database}

@@ -20,6 +20,7 @@ from uuid import UUID
 import structlog
 from django.db import connection
 
+from gateway.bounded_connection import answered_within
 from gateway.models import CatalogueEpoch
 
 INTERVAL = 0.5
@@ -195,7 +196,8 @@ class EpochPoller:
             while not stop.is_set():
                 read_at = time.monotonic()
                 try:
-                    reading = self._read(self._epoch.sequence)
+                    with answered_within(SILENT_AFTER):
+                        reading = self._read(self._epoch.sequence)
                 except Exception as error:  # noqa: BLE001 - whatever it is, the next reading may succeed
                     log.warning("epoch_unreadable", error=str(error))
                     connection.close()

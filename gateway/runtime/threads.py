@@ -10,15 +10,19 @@ from typing import TypeVar
 
 from django.db import connections
 
+from gateway.bounded_connection import answered_within
 from gateway.errors.service import DatabaseBusyError
 
 MOST_WAITING = 256
+ANSWER_SECONDS = 5.0  # a connection that is deaf takes a thread from the others for so long
 
 T = TypeVar("T")
 
 
 class DatabaseThreads:
     """A small pool of threads; a call gives its connection back (or closes it) before it returns.
+
+    PostgreSQL has `ANSWER_SECONDS` for each statement; one that isn't answered then fails and frees its thread.
 
     Clients decide how often they ask, so at most `most` calls are there at once: keys that nobody knows, tried by the
     thousand, cost those who try them an error and not everybody else the gateway's memory and time.
@@ -51,6 +55,7 @@ class DatabaseThreads:
 
 def _with_connections_closed(function: Callable[[], T]) -> T:
     try:
-        return function()
+        with answered_within(ANSWER_SECONDS):
+            return function()
     finally:
         connections.close_all()

@@ -44,7 +44,7 @@ def main() -> None:
         project.save(force_insert=True)
         wallets.open_wallet(tenant_id=tenant.id)
         plans.subscribe(tenant_id=tenant.id, plan_slug=slug, at=timezone.now())
-        _, secret = create_key(tenant=tenant, project=project, name="stack")
+        _, secret = create_key(tenant=tenant, project=project, name="stack", scopes=["inference", "management"])
         tenants[slug] = {"id": str(tenant.id), "key": secret}
     print(json.dumps(tenants))
 

@@ -37,7 +37,7 @@ def main() -> None:
     if amount:
         kind = CreditGrant.Kind.PROMOTIONAL
         credits.grant(wallet_id=wallet.id, amount=amount, kind=kind, key=f"test:{slug}", reason="test", actor="test")
-    _, secret = create_key(tenant=tenant, project=project, name="stack")
+    _, secret = create_key(tenant=tenant, project=project, name="stack", scopes=["inference", "management"])
     expiry = timezone.now() + timedelta(seconds=3)
     expiring, expiring_secret = create_key(tenant=tenant, project=project, name="expiring", expires_at=expiry)
     print(
