@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from allauth.account.adapter import DefaultAccountAdapter
+from allauth.core import context as current
 from django.conf import settings
 from django.db import transaction
 from django.http import HttpRequest
@@ -15,6 +18,14 @@ from gateway.models import User
 from gateway.services import members, tenants
 
 
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What mails call us."""
+
+    domain: str
+    name: str
+
+
 class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth isn't followed
     """Keeps sign-up closed unless SLUICE_SIGNUP_PLAN is set; then a new user owns a tenant on that plan."""
 
@@ -23,8 +34,26 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth isn
         return bool(settings.SLUICE_SIGNUP_PLAN)
 
     def _get_login_attempts_cache_key(self, request: HttpRequest, **credentials: Any) -> str:
-        """Count wrong passwords by account and address: whoever guesses locks only themselves out of an account."""
-        return f"{super()._get_login_attempts_cache_key(request, **credentials)}:{self.get_client_ip(request)}"
+        """Count wrong passwords by account and address: whoever guesses locks only themselves out of an account.
+
+        The host that is asked for is no part of it, as in allauth's own key: who asks chooses it.
+        """
+        login = str(credentials.get("email", credentials.get("username", ""))).lower()
+        return f"{login}:{self.get_client_ip(request)}"
+
+    def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
+        """Send a mail whose addresses begin with SLUICE_BASE_URL.
+
+        allauth takes the host from the request; but who asks for a mail need not be who reads it and follows its link.
+        """
+        asked, own = current.request.build_absolute_uri("/"), f"{settings.SLUICE_BASE_URL}/"
+        ours = {
+            name: own + value.removeprefix(asked)
+            for name, value in context.items()
+            if isinstance(value, str) and value.startswith(asked)
+        }
+        site = Site(urlsplit(own).netloc, "Sluice")
+        super().send_mail(template_prefix, email, {**context, **ours, "current_site": site})
 
     @transaction.atomic
     def save_user(self, request: HttpRequest, user: User, form: Any, commit: bool = True) -> User:

@@ -141,3 +141,35 @@ def test_claims_made_before_are_dropped_by_the_migration(attacker, other):
         ("mallory@evil.example", "mallory@evil.example", True, True),
         ("owner@acme.example", "owner@acme.example", True, True),
     }
+
+
+HOSTS = ["localhost:9", "127.0.0.1:8443", "localhost"]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_whoever_asks_for_a_mail_does_not_choose_where_its_links_lead(acme, settings, host):
+    """The host of a request is the asker's to choose, its port at least: the link goes to somebody else."""
+    settings.SLUICE_BASE_URL, settings.SLUICE_SIGNUP_PLAN = "https://sluice.example", "free"
+    Client().post("/accounts/password/reset/", {"email": acme.owner.email}, headers={"host": host})
+    Client().post("/accounts/password/reset/", {"email": "nobody@x.example"}, headers={"host": host})
+    form = {"password1": "kvb3!xq9-plum", "password2": "kvb3!xq9-plum"}
+    for email in (VICTIM, acme.owner.email):
+        Client().post("/accounts/signup/", {"email": email, **form}, headers={"host": host})
+    assert len(mail.outbox) == 4
+    for letter in mail.outbox:
+        addresses = re.findall(r"https?://[^/\s]+", letter.body)
+        assert set(addresses) == {"https://sluice.example"}, letter.body
+        assert host not in letter.body + letter.subject
+
+
+def test_another_host_is_no_other_account_to_guess_at(acme):
+    """Five wrong passwords lock the guesser out of an account, whatever host each was sent to."""
+    pages = [
+        Client().post(
+            "/accounts/login/",
+            {"login": acme.owner.email, "password": "wrong"},
+            headers={"host": f"localhost:{port}"},
+        ).content.decode()
+        for port in range(6)
+    ]
+    assert ["Too many failed login attempts" in page for page in pages] == [False] * 5 + [True]
