@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from typing import Any
+from urllib.parse import urlsplit
 
+from django.core import signing
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django_scopes import scope
+from rest_framework.exceptions import ValidationError
 from rest_framework.generics import GenericAPIView
-from rest_framework.pagination import CursorPagination
+from rest_framework.pagination import Cursor, CursorPagination
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.utils.urls import replace_query_param
 
 from gateway.api.throttles import AddressThrottle, CallerThrottle
 from gateway.edge.access import note_caller
@@ -58,11 +62,30 @@ class TenantView(GenericAPIView[Any]):
 
 
 class Page(CursorPagination):
-    """Pages by cursor: ``{"data": […], "next": url, "previous": url}``; `limit` asks for 1 to 200 rows."""
+    """Pages by cursor: ``{"data": […], "next": url, "previous": url}``; `limit` asks for 1 to 200 rows.
+
+    Cursors are signed for their list: what stands in them is compared with a column as it is.
+    """
 
     page_size = 50
     max_page_size = 200
     page_size_query_param = "limit"
+
+    def encode_cursor(self, cursor: Cursor) -> str:
+        """Return the address of the page at `cursor`."""
+        assert self.base_url is not None
+        signed = signing.dumps(list(cursor), salt=_salt_of(self.base_url))
+        return replace_query_param(self.base_url, self.cursor_query_param, signed)
+
+    def decode_cursor(self, request: Request) -> Cursor | None:
+        """Return the cursor that was asked for, if any; 400 for one that isn't of this list."""
+        signed = request.query_params.get(self.cursor_query_param)
+        if signed is None:
+            return None
+        try:
+            return Cursor(*signing.loads(signed, salt=_salt_of(request.path)))
+        except signing.BadSignature:
+            raise ValidationError({"cursor": "This cursor is not one of ours."}) from None
 
     def get_paginated_response(self, data: Any) -> Response:
         """Return one page."""
@@ -73,6 +96,10 @@ class Page(CursorPagination):
         link = {"type": "string", "format": "uri", "nullable": True}
         properties = {"data": schema, "next": link, "previous": link}
         return {"type": "object", "required": ["data", "next", "previous"], "properties": properties}
+
+
+def _salt_of(address: str) -> str:
+    return f"{__name__}:{urlsplit(address).path}"
 
 
 class NewestFirst(Page):

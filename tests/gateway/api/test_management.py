@@ -2,6 +2,7 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from django.apps import apps
@@ -128,6 +129,16 @@ def test_list_pages_by_cursor(acme):
     assert second["next"] is None
     names = [row["name"] for row in first["data"] + second["data"]]
     assert sorted(names) == ["all", "k0", "k1", "k2"]
+    assert Client().get(second["previous"], headers=acme.bearer).json()["data"] == first["data"]
+
+
+def test_made_up_cursors_are_refused(acme):
+    """A cursor's position goes to the database as it is: one that we didn't make is none, nor another list's."""
+    keys.create_key(tenant=acme.tenant, project=acme.project, name="another")
+    of_keys = parse_qs(urlsplit(get(acme, "keys/", {"limit": 1}).json()["next"]).query)["cursor"]
+    for name in ("keys", "members", "projects", "audit"):
+        for cursor in ("cD0lMDA=", "cD1ub3RoaW5n", "", "\0", *(of_keys if name != "keys" else ())):
+            assert_error(get(acme, f"{name}/", {"cursor": cursor}), 400, "invalid_value", "cursor")
 
 
 def test_list_pages_take_a_fixed_number_of_queries(acme, django_assert_num_queries):
