@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from django.contrib.auth.models import Group, Permission
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from gateway.models import User
 
@@ -47,22 +47,29 @@ def ensure_roles() -> None:
 
 
 def outranks(other: User, user: User) -> bool:
-    """Return whether `other` may what `user` may not: then `user` changes nothing of theirs."""
+    """Return whether `other` may what `user` may not: then `user` changes nothing of theirs.
+
+    What somebody deactivated could do counts too: who changes them may activate them.
+    """
     if user.is_superuser or other == user:
         return False
-    return other.is_superuser or not other.get_all_permissions() <= user.get_all_permissions()
+    theirs = Permission.objects.filter(Q(group__user=other) | Q(user=other))
+    return other.is_superuser or not _labels(theirs) <= user.get_all_permissions()
 
 
 def may_give(user: User, groups: Iterable[Group]) -> bool:
     """Return whether `user` has all that these groups give."""
     if user.is_superuser:
         return True
-    mine = user.get_all_permissions()
-    given = Permission.objects.filter(group__in=list(groups)).values_list("content_type__app_label", "codename")
-    return all(f"{app}.{codename}" in mine for app, codename in given)
+    return _labels(Permission.objects.filter(group__in=list(groups))) <= user.get_all_permissions()
 
 
 def groups_of(user: User) -> QuerySet[Group]:
     """Return the groups that `user` may give: those that give nothing beyond what they have."""
     every = list(Group.objects.order_by("name"))
     return Group.objects.filter(pk__in=[group.pk for group in every if may_give(user, [group])]).order_by("name")
+
+
+def _labels(permissions: QuerySet[Permission]) -> set[str]:
+    names = permissions.values_list("content_type__app_label", "codename")
+    return {f"{app}.{codename}" for app, codename in names}

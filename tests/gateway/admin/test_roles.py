@@ -111,9 +111,12 @@ def test_who_may_change_users_makes_no_superuser(staff):
     assert "is_superuser" not in client.get(path).content.decode()
 
 
-def test_nobody_changes_who_may_do_more(staff):
+@pytest.mark.parametrize("is_active", [True, False], ids=["active", "deactivated"])
+def test_nobody_changes_who_may_do_more(staff, is_active):
+    """Nor who could, once activated: the same form does that."""
     weak = staff(permissions=["view_user", "change_user"])
     for strong in (staff("admin"), User.objects.create_superuser("root@example.com")):
+        User.objects.filter(pk=strong.pk).update(is_active=is_active)
         client = client_of(weak)
         path = reverse("admin:gateway_user_change", args=[strong.pk])
         form = {"email": "mine@evil.example", "name": "", "is_active": "on", "is_staff": "on"}
