@@ -153,8 +153,8 @@ def _is_same_origin(scope: Scope) -> bool:
     """
     origin = header_of(scope, b"origin") or ""
     place = _place_of(origin)
-    if place is None:
-        return False
+    if place is None or (settings.SESSION_COOKIE_SECURE and place[0] != "https"):
+        return False  # a page that travels in the clear may be anybody's
     hosts = [header_of(scope, b"host")]
     if settings.USE_X_FORWARDED_HOST:
         hosts.append(header_of(scope, b"x-forwarded-host"))

@@ -81,6 +81,16 @@ async def test_session_from_a_foreign_page_is_refused(app, signed_in, origin):
     await Socket(app, key=None, headers=headers).refused(403, "origin_not_allowed")
 
 
+async def test_page_in_the_clear_is_foreign_where_sessions_are_not(app, signed_in, settings):
+    """Whoever sits on the way can write the page of http://our.host, and browsers open wss:// from it."""
+    headers = {**OURS, "host": "sluice.example", "origin": "http://sluice.example"}
+    await (await Socket(app, key=None, headers=headers).opened()).leave()
+    settings.SESSION_COOKIE_SECURE = True
+    await Socket(app, key=None, headers=headers).refused(403, "origin_not_allowed")
+    ours = {**headers, "origin": "https://sluice.example"}
+    await (await Socket(app, key=None, headers=ours).opened()).leave()
+
+
 async def test_somebody_elses_broken_cookie_hides_not_ours(app, signed_in):
     socket = await Socket(app, key=None, headers={**OURS, "cookie": f"a{{b}}=1; =; {OURS['cookie']}"}).opened()
     await socket.leave()
