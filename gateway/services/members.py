@@ -7,7 +7,7 @@ from datetime import timedelta
 from django.conf import settings
 from django.core.mail import send_mail
 from django.core.validators import validate_email
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.forms import ValidationError
 from django.urls import reverse
 from django.utils import timezone
@@ -95,11 +95,18 @@ def accept_invitation(*, token: str, user: User | None = None, password: str = "
     if user is None and not password:
         raise ServiceError("password", "Choose a password.")
     if user is None:
-        membership = take_up(invitation=invitation, user=User.objects.create_user(invitation.email, password))
+        user = _new_user(invitation.email, password)
     else:
-        membership = take_up(invitation=invitation, user=user)
         User.objects.confirm_address(user)
-    return membership
+    return take_up(invitation=invitation, user=user)
+
+
+def _new_user(email: str, password: str) -> User:
+    try:
+        with transaction.atomic():
+            return User.objects.create_user(email, password)
+    except IntegrityError:  # whoever else holds the link, or another tenant's invitation, was faster
+        raise ServiceError("user", f"Sign in as {email} first.") from None
 
 
 @transaction.atomic

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Q
 from django.utils import timezone
 from django.utils.text import slugify
@@ -57,10 +57,12 @@ def create_project(*, tenant: Tenant, name: str) -> Project:
     name = name.strip()
     if not name:
         raise ServiceError("name", "A project needs a name.")
-    if Project.objects.of(tenant).filter(name=name).exists():
-        raise ServiceError("name", "Another project has this name.")
     project = Project(tenant=tenant, name=name)
-    project.save(force_insert=True)
+    try:
+        with transaction.atomic():
+            project.save(force_insert=True)
+    except IntegrityError:
+        raise ServiceError("name", "Another project has this name.") from None
     return project
 
 

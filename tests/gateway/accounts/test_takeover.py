@@ -165,11 +165,13 @@ def test_whoever_asks_for_a_mail_does_not_choose_where_its_links_lead(acme, sett
 def test_another_host_is_no_other_account_to_guess_at(acme):
     """Five wrong passwords lock the guesser out of an account, whatever host each was sent to."""
     pages = [
-        Client().post(
+        Client()
+        .post(
             "/accounts/login/",
             {"login": acme.owner.email, "password": "wrong"},
             headers={"host": f"localhost:{port}"},
-        ).content.decode()
+        )
+        .content.decode()
         for port in range(6)
     ]
     assert ["Too many failed login attempts" in page for page in pages] == [False] * 5 + [True]
