@@ -21,12 +21,42 @@ def _group(title: str, *items: dict[str, Any]) -> dict[str, Any]:
     return {"title": title, "separator": True, "items": list(items)}
 
 
+# The console's colours (static/sluice.css): its accent, its dark theme's, its text, lines and grounds.
+_GREYS = {
+    "50": "#f7f7f8",
+    "100": "#ecedf0",
+    "200": "#dcdee3",
+    "300": "#c6c9d0",
+    "400": "#a2a8b4",
+    "500": "#6b717d",
+    "600": "#5a606c",
+    "700": "#34373e",
+    "800": "#2a2d33",
+    "900": "#1f2125",
+    "950": "#17181b",
+}
+_BLUES = {
+    "50": "#f2f8fd",
+    "100": "#e3eefa",
+    "200": "#cde3fb",
+    "300": "#a6cff8",
+    "400": "#7db8f5",
+    "500": "#4a93dd",
+    "600": "#0b5cad",
+    "700": "#094c8f",
+    "800": "#0a3d72",
+    "900": "#1d3045",
+    "950": "#10151c",
+}
+
 UNFOLD: dict[str, Any] = {
     "SITE_TITLE": "Sluice",
     "SITE_HEADER": "Sluice",
     "SITE_SUBHEADER": "Inference gateway",
-    "SITE_SYMBOL": "water_lock",
+    "SITE_ICON": lambda _: static("sluice.svg"),
+    "STYLES": [lambda _: static("admin.css")],
     "SITE_URL": "/",
+    "COLORS": {"base": _GREYS, "primary": _BLUES},
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda _: static("sluice.svg")}],
     "SHOW_BACK_BUTTON": True,
     "DASHBOARD_CALLBACK": "gateway.admin.dashboard.dashboard",

@@ -55,7 +55,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str)
     body = format_html_join("", "<tr>{}</tr>", ((line("td", row),) for row in cells))
     head = line("th", heads)
     return format_html(
-        '<div class="overflow-x-auto"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>', head, body
+        '<div class="field-table"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>', head, body
     )
 
 

@@ -16,7 +16,7 @@ from billing.models import Hold, Wallet
 from billing.unit import MICRO
 
 MOST_MODELS = 6
-COLOURS = ("#4f46e5", "#0891b2", "#16a34a", "#d97706", "#db2777", "#7c3aed", "#64748b")
+COLOURS = ("#0b5cad", "#1c8a6b", "#b3590b", "#7a4bb8", "#b5316a", "#0e7490", "#6b7280")  # the console's series
 MEASURES = ("charge", "requests", "input_tokens", "cache_read_tokens", "output_tokens")
 
 

@@ -41,8 +41,8 @@ class UsageRecordAdmin(SearchById, ReadOnlyAdmin):
     """Requests, newest first."""
 
     list_display = [
-        "settled_at", "display_tenant", "model", "input_tokens", "cache_read_tokens", "output_tokens", "display_charge",
-        "exact", "waived", "finish", "request", "revision",
+        "settled_at", "display_tenant", "model", "display_tokens", "display_charge", "finish", "display_marks",
+        "request",
     ]  # fmt: skip
     list_filter = [ModelFilter, "exact", "waived", "day"]
     search_help_text = "A request's id (also chatcmpl-… or resp_…), a key's id, or a tenant's id or name."
@@ -66,6 +66,22 @@ class UsageRecordAdmin(SearchById, ReadOnlyAdmin):
             return rows.filter(tenant__in=[tenant for _, tenant in wallets_of_tenants_named(text)])
         request = Q(day=day_of(identifier), request=identifier)
         return rows.filter(request | Q(tenant=identifier) | Q(api_key=identifier))
+
+    @display(description="Tokens")
+    def display_tokens(self, record: UsageRecord) -> str:
+        """Input, what of it was cached, and output."""
+        cached = f" + {record.cache_read_tokens:,} cached" if record.cache_read_tokens else ""
+        return f"{record.input_tokens:,}{cached} in, {record.output_tokens:,} out"
+
+    @display(description="Notes")
+    def display_marks(self, record: UsageRecord) -> str:
+        """What is unusual about it."""
+        marks = {
+            "estimated": not record.exact,
+            "waived": record.waived,
+            f"revision {record.revision}": record.revision > 0,
+        }
+        return ", ".join(mark for mark, is_so in marks.items() if is_so) or "–"
 
     @display(description="What it cost")
     def display_bill(self, record: UsageRecord) -> SafeString:

@@ -7,6 +7,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from billing.ids import uuid7
+from billing.unit import format_credits
 
 
 class Wallet(models.Model):
@@ -172,4 +173,4 @@ class LedgerTransfer(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.get_code_display()} {self.amount} µcr"
+        return f"{self.get_code_display()}: {format_credits(self.amount, separator=',')} credits"

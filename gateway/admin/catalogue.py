@@ -36,7 +36,7 @@ class PublicModelForm(ModelForm):
 class PublicModelAdmin(ModelAdmin):
     """Models as tenants see them."""
 
-    list_display = ["name", "kinds", "context_length", "rate_card", "deployments_active", "is_active"]
+    list_display = ["name", "display_kinds", "display_context", "rate_card", "deployments_active", "is_active"]
     list_filter = ["is_active"]
     search_fields = ["name", "description"]
     form = PublicModelForm
@@ -46,6 +46,16 @@ class PublicModelAdmin(ModelAdmin):
         """Return the models with the number of their active deployments."""
         rows: QuerySet[PublicModel] = super().get_queryset(request)
         return rows.annotate(active_count=Count("deployments", filter=Q(deployments__is_active=True)))
+
+    @display(description="Kinds")
+    def display_kinds(self, model: PublicModel) -> str:
+        """What it is for."""
+        return ", ".join(model.kinds)
+
+    @display(description="Context", ordering="context_length")
+    def display_context(self, model: PublicModel) -> str:
+        """How many tokens."""
+        return f"{model.context_length:,}"
 
     @display(description="Deployments", ordering="active_count")
     def deployments_active(self, model: PublicModel) -> int:

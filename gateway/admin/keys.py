@@ -16,10 +16,10 @@ from django.utils import timezone
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
-from billing.admin.base import take_over
+from billing.admin.base import named_in, take_over
 from gateway import made_keys
 from gateway.admin.base import KeptAdmin
-from gateway.models import APIKey, User
+from gateway.models import APIKey, Project, User
 from gateway.services import keys
 
 
@@ -42,11 +42,10 @@ class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subscrip
 class APIKeyAdmin(KeptAdmin):
     """Keys of all tenants; only names can be changed."""
 
-    list_display = ["name", "tenant", "project", "shown", "state", "last_used_at", "created_at"]
+    list_display = ["name", "tenant", "display_project", "shown", "state", "last_used_at", "created_at"]
     list_filter = [("revoked_at", admin.EmptyFieldListFilter)]
-    list_select_related = ["tenant", "project"]
+    list_select_related = ["tenant", "project__tenant"]
     search_fields = ["name", "tenant__name", "tenant__slug", "=last_four"]
-    autocomplete_fields = ["project"]
     actions = ["revoke"]
 
     def get_form(self, request: HttpRequest, obj: APIKey | None = None, change: bool = False, **options: Any) -> Any:
@@ -108,6 +107,30 @@ class APIKeyAdmin(KeptAdmin):
         page = TemplateResponse(request, "admin/gateway/apikey/made.html", context)
         return made_keys.shown(page, path=request.path)
 
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """Begin with the tenant's project where it has one alone."""
+        projects = _projects_of(request)
+        only = projects[0] if projects is not None and len(projects) == 1 else None
+        initial: dict[str, Any] = super().get_changeform_initial_data(request)
+        return {"project": only.pk, **initial} if only is not None else initial
+
+    def get_autocomplete_fields(self, request: HttpRequest) -> tuple[str, ...]:
+        """Search all tenants' projects, unless the address names a tenant: then its own are a list."""
+        return () if _projects_of(request) is not None else ("project",)
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **options: Any) -> Any:
+        """Offer projects that are active, of the tenant that the address names."""
+        if db_field.name == "project":
+            projects = _projects_of(request)
+            active = Project.objects.filter(is_active=True).select_related("tenant")
+            options["queryset"] = active if projects is None else projects
+        return super().formfield_for_foreignkey(db_field, request, **options)
+
+    @display(description="Project", ordering="project__name")
+    def display_project(self, key: APIKey) -> str:
+        """The project's name: the tenant's stands beside it."""
+        return key.project.name
+
     @display(description="Key")
     def shown(self, key: APIKey) -> str:
         """What people recognise the key by."""
@@ -129,3 +152,11 @@ class APIKeyAdmin(KeptAdmin):
                 self.log_change(request, key, "Revoked.")
                 revoked += 1
         messages.success(request, f"Revoked {revoked} of {len(queryset)}.")
+
+
+def _projects_of(request: HttpRequest) -> QuerySet[Project] | None:
+    """Return the active projects of the tenant that the address names; None where it names none."""
+    tenant = named_in(request.GET.dict(), "tenant")
+    if tenant is None:
+        return None
+    return Project.objects.filter(tenant=tenant, is_active=True).select_related("tenant").order_by("name")

@@ -14,6 +14,7 @@ from unfold.decorators import action, display
 from billing.admin.base import CreditsField, ServiceAdmin, ServiceForm, credits_column, named_in, take_over
 from billing.models import Plan, PlanVersion
 from billing.services import plans
+from billing.unit import format_credits
 from gateway.admin.choices import NameField, NamesField, models, tasks
 
 
@@ -84,15 +85,14 @@ class PlanVersionAdmin(ServiceAdmin):
 
     @display(description="Requests")
     def display_requests(self, version: PlanVersion) -> str:
-        return f"{version.request_limit} in {version.request_period_s} s, {version.request_burst} at once"
+        return f"{version.request_limit:,} in {version.request_period_s:,} s, {version.request_burst:,} at once"
 
     @display(description="Credits")
     def display_rate(self, version: PlanVersion) -> str:
         limit, burst = (
-            CreditsField().prepare_value(version.credit_limit),
-            CreditsField().prepare_value(version.credit_burst),
+            format_credits(amount, separator=",") for amount in (version.credit_limit, version.credit_burst)
         )
-        return f"{limit} in {version.credit_period_s} s, {burst} at once"
+        return f"{limit} in {version.credit_period_s:,} s, {burst} at once"
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         initial: dict[str, Any] = super().get_changeform_initial_data(request)

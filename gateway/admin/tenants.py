@@ -10,6 +10,7 @@ from django.db.models import F, OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.template.response import TemplateResponse
+from django.urls import reverse
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminSelectWidget
 
@@ -48,7 +49,7 @@ class TenantAdmin(KeptAdmin):
     search_fields = ["name", "slug"]
     prepopulated_fields = {"slug": ["name"]}
     actions = ["deactivate", "activate"]
-    actions_detail = ["deactivate_one"]
+    actions_detail = ["new_key", "deactivate_one"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Tenant]:
         """Return the tenants with plan and available credit."""
@@ -101,7 +102,16 @@ class TenantAdmin(KeptAdmin):
     @display(description="Available credits", ordering="available")
     def available(self, tenant: Any) -> str:
         """What a new request may hold."""
-        return "–" if tenant.available is None else format_credits(tenant.available)
+        return "–" if tenant.available is None else format_credits(tenant.available, separator=",")
+
+    @action(description="New API key", url_path="new-key", permissions=["new_key"])
+    def new_key(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Go to the form of a key for one of this tenant's projects."""
+        return redirect(f"{reverse('admin:gateway_apikey_add')}?tenant={object_id}")
+
+    def has_new_key_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Whether this operator may make keys."""
+        return request.user.has_perm("gateway.add_apikey")
 
     @action(description="Deactivate…", permissions=["change"])
     def deactivate(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> HttpResponse | None:
@@ -155,10 +165,14 @@ class ProjectAdmin(KeptAdmin):
 
     list_display = ["name", "tenant", "is_active", "created_at"]
     list_filter = ["is_active"]
-    list_select_related = ["tenant"]
     search_fields = ["name", "tenant__name", "tenant__slug"]
     autocomplete_fields = ["tenant"]
     fields = ["tenant", "name", "is_active"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Project]:
+        """Return the projects with their tenants, whose names stand beside theirs wherever one is chosen."""
+        rows: QuerySet[Project] = super().get_queryset(request)
+        return rows.select_related("tenant")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Project | None = None) -> list[str]:
         """A project stays its tenant's: usage refers to both."""

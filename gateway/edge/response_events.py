@@ -98,6 +98,7 @@ class ResponseEvents:
                 prompt_tokens=self._generation.prompt_tokens,
                 ttft_ms=outcome.ttft_ms,
                 duration_ms=outcome.duration_ms,
+                waived=outcome.is_waived,
                 available=credits_text(outcome.available),
                 available_micro=outcome.available,
             )

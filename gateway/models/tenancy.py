@@ -95,7 +95,7 @@ class Project(models.Model):
         constraints = [models.UniqueConstraint(fields=["tenant", "name"], name="project_once_per_tenant_and_name")]
 
     def __str__(self) -> str:
-        return self.name
+        return f"{self.tenant} · {self.name}"
 
 
 class Membership(models.Model):

@@ -17,15 +17,20 @@ const SAYINGS = {
   no_ready_deployment: ["The model is not ready", "Nobody serves it right now. Wait a moment, or pick another model."],
 };
 const RETRIED = "Nothing more is charged for it. Try again.";
+const WAIVED = "Nothing is charged for it: it failed on our side. Try again.";
 
-/** Return {title, text, retry} for a fault {status, code, message, headers}; `retry` says whether to offer it. */
-export function explain(fault) {
+/**
+ * Return {title, text, retry} for a fault {status, code, message, headers}; `retry` says whether to offer it. `isWaived`
+ * says that we broke the answer and charge nothing.
+ */
+export function explain(fault, isWaived = false) {
   const wait = Number(fault.headers?.["retry-after"]);
   const [title, text] = SAYINGS[fault.code] ?? [fault.status >= 500 || !fault.status ? "The answer failed" : "That was refused", null];
   const message = fault.message || "Something went wrong";
   const own = message[0].toUpperCase() + message.slice(1) + (/[.!?]$/.test(message) ? "" : ".");
   const parts = [text ?? own];
   if (wait) parts.push(`Try again in ${Math.ceil(wait)} s.`);
+  else if (isWaived) parts.push(WAIVED);
   else if (!text && title === "The answer failed") parts.push(RETRIED);
   return { title, text: parts.join(" "), retry: fault.code !== "not_signed_in" };
 }

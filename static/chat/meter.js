@@ -12,7 +12,7 @@ export function readings(turn) {
     parts.push(["input", `${count(usage.input_tokens)} in`]);
     if (cached) parts.push(["cached", `${count(cached)} cached`]);
     parts.push(["output", `${count(usage.output_tokens)} out`]);
-    if (usage.credits_micro !== null) parts.push(["credits", `${credits(usage.credits_micro)} credits`]);
+    parts.push(["credits", cost(usage, account)]);
   }
   const first = account?.ttft_ms ?? turn.first;
   if (first !== undefined && first !== null) parts.push(["ttft", `TTFT ${time(first)}`]);
@@ -24,10 +24,22 @@ export function readings(turn) {
   return parts;
 }
 
+/** What an answer costs, in words where it is no number. */
+function cost(usage, account) {
+  if (account?.waived) return "waived";
+  return usage.credits_micro === null ? "charge pending" : `${credits(usage.credits_micro)} credits`;
+}
+
+const TITLES = {
+  ttft: "Time to first token",
+  waived: "It failed on our side before anything of it reached you, so it costs nothing.",
+  "charge pending": "The charge isn’t settled yet: the request’s page will tell it.",
+};
+
 /** Show the readings of `turn` in `container`. */
 export function showMeter(container, turn) {
   const parts = readings(turn).map(([name, text]) =>
-    el("span", { "data-reading": name, title: name === "ttft" ? "Time to first token" : null }, text));
+    el("span", { "data-reading": name, title: TITLES[name] ?? TITLES[text] ?? null }, text));
   if (turn.model) parts.unshift(el("span", { class: "model" }, turn.model));
   container.replaceChildren(...parts);
 }

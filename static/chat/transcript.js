@@ -156,7 +156,7 @@ export class Transcript {
       return [note("The connection was lost, which ended this answer. Only what was generated is charged.", seen, this.#button("Try again", "regenerate", turn))];
     }
     if (turn.state !== "failed") return [];
-    const { title, text, retry } = explain(turn.fault);
+    const { title, text, retry } = explain(turn.fault, turn.account?.waived);
     const card = el("div", { class: "card bad" }, el("strong", {}, title), el("p", {}, text));
     const row = el("p", { class: "card-actions" });
     if (turn.fault.code === "not_signed_in") row.append(el("a", { class: "button", href: urls.sign_in }, "Sign in"));

@@ -46,6 +46,7 @@ MODELS = {
     "evil": {"text": EVIL},
     "endless": {"tokens": 2000, "hang_at": 6},
     "failing": {"tokens": 8, "error_at": 4},
+    "broken": {"tokens": 8, "error_at": 1},
     "steady": {"tokens": 400},
     "echo": {"echo": True},
 }

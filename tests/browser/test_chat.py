@@ -340,6 +340,23 @@ def test_an_error_says_what_to_do_and_carries_the_request_id(visit):
     expect(answers(page).last.locator(".prose")).to_have_text("Fail")
 
 
+def test_what_we_broke_is_waived_and_a_charge_that_is_pending_is_called_so(visit):
+    page = visit("member").page
+    pick(page, "broken")
+    ask(page, "Break")
+    answer = answers(page).last
+    expect(answer.locator(".card")).to_contain_text("Nothing is charged for it: it failed on our side.")
+    expect(answer.locator("[data-reading=credits]")).to_have_text("waived")
+    pending = page.evaluate(
+        """async () => {
+            const { readings } = await import("/static/chat/meter.js");
+            const usage = { input_tokens: 3, output_tokens: 2, credits_micro: null, settlement: "pending" };
+            return readings({ usage });
+        }"""
+    )
+    assert ["credits", "charge pending"] in pending
+
+
 def test_credit_that_ends_in_mid_answer_is_offered_a_way_on(site, visit):
     page = visit("poor").page
     pick(page, "steady")

@@ -66,12 +66,13 @@ class ReasoningConfig(msgspec.Struct):
 
 
 class Account(msgspec.Struct, kw_only=True):
-    """For those who asked: why this model, how fast, and what is left."""
+    """For those who asked: why this model, how fast, whether we broke it and waived the charge, and what is left."""
 
     route: dict[str, Any]
     prompt_tokens: int
     ttft_ms: int | None = None
     duration_ms: int | None = None
+    waived: bool = False
     available: str | None = None
     available_micro: int | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib import admin
@@ -150,6 +150,35 @@ def test_key_is_shown_once(operator, acme):
     later = operator.get(reverse("admin:gateway_apikey_change", args=[key.pk])).content.decode()
     assert secret not in later
     assert key.last_four in later
+
+
+def test_a_new_keys_project_is_named_with_its_tenant(operator, acme, other):
+    chosen = {"app_label": "gateway", "model_name": "apikey", "field_name": "project"}
+    found = operator.get(reverse("admin:autocomplete"), chosen).json()["results"]
+    assert sorted(row["text"] for row in found) == ["Acme · Default", "Other · Default"]
+    refused = operator.post(reverse("admin:gateway_apikey_add"), {"project": str(acme.project.id)}).content.decode()
+    assert "Acme · Default" in refused
+    assert "Other · Default" not in refused
+
+
+def test_a_tenants_new_key_is_for_its_own_active_projects(operator, acme, other):
+    ended = Project.objects.create(tenant=acme.tenant, name="Ended", is_active=False)
+    leads = operator.get(reverse("admin:gateway_tenant_new_key", args=[acme.tenant.pk]))
+    page = operator.get(leads.url).content.decode()
+    assert re.findall(r"<option[^>]*>\s*([^<]*?)\s*</option>", page) == ["Select value", "Acme · Default"]
+    assert f'value="{acme.project.id}" selected' in page
+    form = {"name": "made", "scopes": ["inference"], "expires_at_0": "", "expires_at_1": ""}
+    for project in (other.project, ended):
+        assert operator.post(leads.url, {**form, "project": str(project.id)}).status_code == 200
+    assert operator.post(leads.url, {**form, "project": str(acme.project.id)}).status_code == 302
+
+
+def test_amounts_are_grouped_and_times_have_seconds_and_zone(operator, acme):
+    Wallet.objects.filter(tenant=acme.tenant).update(posted=1_234_567_500_000)
+    Tenant.objects.filter(pk=acme.tenant.pk).update(created_at=datetime(2026, 3, 1, 12, 4, 5, tzinfo=UTC))
+    page = operator.get(reverse("admin:gateway_tenant_changelist")).content.decode()
+    assert "1,234,567.5" in page
+    assert "1 Mar 2026, 12:04:05 UTC" in page
 
 
 def test_revoke_action(operator, acme):

@@ -191,7 +191,7 @@ def test_refusals_of_the_period_are_told_with_the_error_rate(acme, used, refused
     for _ in range(4):
         used(acme)
     text = text_of(acme.client().get("/usage/"))
-    assert "Error rate 99.7 % 1,236 refused" in text  # of 1,240
+    assert "Requests 4 and 1,236 refused : error rate 99.7 %" in text
     first, second = re.findall(r"(\S+ \S+ exhausted|Rate \S+ exceeded) (\d+) ([\d,]+) \S+ \S+ \S+ (\S+)", text)
     assert first == ("Rate limit exceeded", "429", "1,234", str(refused.last_request))
     assert second[:3] == ("Credit balance exhausted", "402", "2")
@@ -201,7 +201,7 @@ def test_refusals_of_the_period_are_told_with_the_error_rate(acme, used, refused
 
 def test_refusals_follow_the_filters(acme, used, refused):
     text = text_of(acme.client().get("/usage/", {"key": str(acme.key.id), "days": "90"}))
-    assert "Error rate 100.0 % 1,239 refused" in text
+    assert "and 1,239 refused : error rate 100.0 %" in text
     assert "Credit balance" not in text
     assert "Refused requests" not in text_of(acme.client().get("/usage/", {"model": "large"}))
 

@@ -11,7 +11,7 @@ from gateway.consumers import responses
 from gateway.consumers.sender import EventSender
 from gateway.errors.refusal import Refusal
 from gateway.runtime.caps import Cap
-from inference.types import Delta, EngineFault, FinishReason, Message, Started
+from inference.types import Delta, EngineFault, FinishReason, Message, Started, Usage
 from tests.gateway.consumers.socket import Socket
 from tests.gateway.edge.fakes import KEY, USAGE, done, principal
 from tests.gateway.edge.test_responses import COUNTED, SEQUENCE
@@ -41,6 +41,16 @@ async def test_each_response_has_an_id_of_its_own(socket, world):
     first, second = [(await ask(socket))[-1]["response"]["id"] for _ in range(2)]
     assert first != second
     assert first == f"resp_{world.generations[0].id.hex}"
+
+
+async def test_an_answer_that_we_broke_says_that_it_is_waived(app, world):
+    fault = EngineFault("row_failed", "The row failed.")
+    broken = done(FinishReason.ERROR, error=fault, is_waived=True, charge=0, usage=Usage())
+    world.scripts = [[Started(0), broken], [Started(0), done()]]
+    socket = await Socket(app, "/v1/responses?sluice=1").opened()
+    ends = [(await ask(socket))[-1]["response"] for _ in range(2)]
+    assert [(end["status"], end["sluice"]["waived"]) for end in ends] == [("failed", True), ("completed", False)]
+    await socket.leave()
 
 
 async def test_caller_that_asks_gets_counts_and_the_account(app, monkeypatch):
