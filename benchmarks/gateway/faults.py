@@ -278,7 +278,12 @@ def books(run: Run) -> list[tuple[str, bool, str]]:
     print("  charged, µcr: " + ", ".join(f"{sum_:,} {kind}" for kind, sum_ in sorted(charges.items())))
     for tenant, began, ended in run.locked:
         others = [one for one in run.asked if one.tenant != tenant and began <= one.began and one.ended <= ended]
-        refused = [one for one in others if one.status not in {0, 200, 402} or (one.status == 200 and one.code)]
+        refused = [
+            one
+            for one in others
+            if one.code != "credit_balance_exhausted"
+            and (one.status not in {0, 200} or (one.status == 200 and one.code))
+        ]
         bad = Counter(f"{one.status} {one.code}" for one in refused)
         own = Counter(one.status for one in run.asked if one.tenant == tenant and began <= one.began <= ended)
         detail = f"{len(others)} requests of others, refused {dict(bad)}; its own {dict(own)}"
