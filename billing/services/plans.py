@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models import Max
 
 from billing import clock
 from billing.models import CreditGrant, Plan, PlanVersion, Subscription, Wallet
@@ -126,8 +127,8 @@ def change_plan(tenant_id: UUID, plan_slug: str, at: datetime | None = None, *, 
     """Move the tenant to the plan's newest version and return the subscription that is active now.
 
     With at least as much monthly credit (or `at_once`) the terms change now, and the rest of the month's difference is
-    granted: the new plan's share of it minus the old one's, each rounded down. Otherwise it changes at the end of the
-    month. Nothing is clawed back.
+    granted: the new plan's share of it minus that of the largest plan that it had this month, each rounded down.
+    Otherwise it changes at the end of the month. Nothing is clawed back, so going back and forth grants nothing twice.
     """
     now = at or clock.now()
     version = latest_version(plan_slug)
@@ -147,7 +148,9 @@ def change_plan(tenant_id: UUID, plan_slug: str, at: datetime | None = None, *, 
     made = _succeed(present, version, wallet, now)
     if present.granted_until is not None and present.granted_until >= period.end:
         rest, whole = (period.end - now) // timedelta(microseconds=1), _microseconds(period)
-        extra = version.monthly_credits * rest // whole - present.version.monthly_credits * rest // whole
+        had = Subscription.objects.filter(tenant_id=tenant_id, granted_until__gte=period.end).exclude(pk=made.pk)
+        largest = had.aggregate(most=Max("version__monthly_credits"))["most"] or 0
+        extra = version.monthly_credits * rest // whole - largest * rest // whole
         if extra > 0:
             _grant(wallet, extra, period, key=f"upgrade:{made.pk}", reason=f"upgrade to {version}")
     return made

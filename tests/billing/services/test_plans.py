@@ -146,6 +146,29 @@ def test_downgrade_at_once_changes_terms_and_claws_nothing_back(tenant):
     assert wallet_of(tenant).posted == monthly("business")
 
 
+def test_going_back_and_forth_between_plans_grants_the_difference_once(tenant):
+    """Each way up gave the rest of the month's difference again, and no way down took it back."""
+    first = plans.subscribe(tenant.pk, "free")
+    middle = first.anchor + (month_of(first.anchor, "UTC", first.anchor).end - first.anchor) / 2
+    plans.change_plan(tenant.pk, "business", at=middle)
+    before = wallet_of(tenant).posted
+    for hours in (1, 2, 3):
+        plans.change_plan(tenant.pk, "free", at=middle + timedelta(hours=hours), at_once=True)
+        plans.change_plan(tenant.pk, "business", at=middle + timedelta(hours=hours, minutes=1))
+    assert wallet_of(tenant).posted == before
+    plans.change_plan(tenant.pk, "max", at=middle + timedelta(hours=4))
+    assert wallet_of(tenant).posted > before
+
+
+def test_last_month_s_larger_plan_takes_nothing_from_this_month_s_upgrade(tenant):
+    first = plans.subscribe(tenant.pk, "business")
+    plans.change_plan(tenant.pk, "free")
+    grant_monthly(first.granted_until)
+    before = wallet_of(tenant).posted
+    plans.change_plan(tenant.pk, "business", at=first.granted_until)
+    assert wallet_of(tenant).posted == before + monthly("business") - monthly("free")
+
+
 def test_a_scheduled_downgrade_is_called_off_by_choosing_the_plan_again(tenant):
     plans.subscribe(tenant.pk, "business")
     assert plans.change_plan(tenant.pk, "free").next_version is not None
