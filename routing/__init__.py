@@ -1,1 +1,1 @@
-"""From a request to the deployment that serves it, explained."""
+"""The model catalogue, and the choice of the deployment that serves a request, with its reasons."""

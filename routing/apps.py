@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class RoutingConfig(AppConfig):
-    """Model catalogue, deployments, rules; from a request to the deployment that serves it."""
+    """The Django app of the model catalogue, its deployments and its routing rules."""
 
     name = "routing"
     default_auto_field = "django.db.models.BigAutoField"

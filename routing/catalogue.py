@@ -1,4 +1,4 @@
-"""The catalogue as one immutable snapshot: read in few queries, then used in memory until the next epoch."""
+"""The catalogue as one immutable snapshot: read in four queries, then used in memory until the next epoch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ModelEntry:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentEntry:
-    """Where a model is served and how."""
+    """One active deployment, with the fields of `routing.models.Deployment`; `model` is the public model's name."""
 
     id: UUID
     name: str
@@ -37,7 +37,7 @@ class DeploymentEntry:
 
 @dataclass(frozen=True, slots=True)
 class RuleEntry:
-    """A rule with its targets as (model, weight)."""
+    """An active rule with its `targets` as (model name, weight). Empty conditions and None match every request."""
 
     name: str
     plan: str
@@ -62,7 +62,7 @@ class Catalogue:
 
 
 def load() -> Catalogue:
-    """Return the catalogue as the database has it now."""
+    """Return the active part of the catalogue as the database has it now."""
     models = {
         row.name: ModelEntry(
             name=row.name,

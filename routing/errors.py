@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class RoutingError(Exception):
-    """No route. `code` says why (one of docs/errors.md), `model` is what was asked for."""
+    """No deployment can serve the request. `code` is one of docs/errors.md, `model` is what the client asked for."""
 
     def __init__(self, code: str, message: str, *, model: str) -> None:
         super().__init__(message)

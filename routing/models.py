@@ -29,9 +29,9 @@ class PublicModel(models.Model):
 
 
 class Deployment(models.Model):
-    """A public model served at one place. `backend` is how (``worker``, ``fake``), `options` that backend's own.
+    """One place at which a public model is served, by the engine `backend` with that backend's own `options`.
 
-    For ``worker``: `source` is the folder that its weights are loaded from; `node` the worker that serves it.
+    For ``worker``: `source` is the hub id, folder or GGUF file of the weights, `node` the worker that loads them.
     """
 
     class Backend(models.TextChoices):
@@ -56,10 +56,10 @@ class Deployment(models.Model):
 
 
 class RouteRule(models.Model):
-    """When `model: auto` (or an alias of it) is asked for: which models take it.
+    """The models that may serve a request for ``auto`` or ``auto:<task>`` that meets the rule's conditions.
 
-    The rules are tried in order of `priority`, lowest first; the first whose conditions all hold and that has a usable
-    target decides. Empty `plan`, `task` and conditions match everything.
+    Rules are tried in order of `priority`, lowest first; the first whose conditions all hold and that has a target that
+    can serve the request decides. Empty `plan` and `task`, and conditions that are None, match every request.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -80,7 +80,7 @@ class RouteRule(models.Model):
 
 
 class RouteTarget(models.Model):
-    """One model that a rule may choose, with its weight among the usable ones."""
+    """One model that a rule may choose: of those that can serve the request, one is drawn in proportion to `weight`."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     rule = models.ForeignKey(RouteRule, on_delete=models.CASCADE, related_name="targets")

@@ -1,9 +1,9 @@
-"""From a request to a deployment: pure, in memory, and explained."""
+"""The choice of a deployment for a request: a pure function over the catalogue in memory, with its reasons."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from uuid import UUID
 
 from routing.catalogue import Catalogue, DeploymentEntry, RuleEntry
@@ -11,37 +11,40 @@ from routing.errors import RoutingError
 from routing.tasks import detect_task, is_automatic
 from routing.types import Candidate, Route, RouteQuery
 
-CHARACTERS_PER_TOKEN = 4  # only for rules' length conditions and the context check, before anything is tokenised
+CHARACTERS_PER_TOKEN = 4  # an estimate: routing comes before tokenising
 
-Usable = Callable[[UUID], str]
+WhyUnready = Callable[[UUID], str]
+"""From a deployment to why it can't take work now; empty when it can."""
+
 Load = Callable[[UUID], int]
+"""From a deployment to how many requests it has."""
 
 
 def route(
     query: RouteQuery,
     catalogue: Catalogue,
-    usable: Usable,
+    why_unready: WhyUnready,
     *,
     load: Load = lambda _: 0,
     draw: Callable[[], float] = random.random,
 ) -> Route:
     """Return the deployment for `query`, with the reason and everything that was passed over.
 
-    `usable` says of a deployment why it can't take work now, or nothing; `load` how busy it is; `draw` a number in
-    [0, 1) for weighted targets. Raise `RoutingError` when nothing fits.
+    `draw` returns a number in [0, 1), for the choice between weighted targets and equally busy deployments. Raise
+    `RoutingError` when no deployment can serve the query.
     """
-    return _Decision(query, catalogue, usable, load, draw).decide()
+    return _Decision(query, catalogue, why_unready, load, draw).decide()
 
 
 class _Decision:
-    """One decision in the making: what was looked at is collected on the way."""
+    """One decision; `candidates` collects what was considered and not chosen."""
 
     def __init__(
-        self, query: RouteQuery, catalogue: Catalogue, usable: Usable, load: Load, draw: Callable[[], float]
+        self, query: RouteQuery, catalogue: Catalogue, why_unready: WhyUnready, load: Load, draw: Callable[[], float]
     ) -> None:
         self.query = query
         self.catalogue = catalogue
-        self.usable = usable
+        self.why_unready = why_unready
         self.load = load
         self.draw = draw
         self.task, self.task_source = detect_task(query)
@@ -51,9 +54,9 @@ class _Decision:
     def decide(self) -> Route:
         if is_automatic(self.query.model):
             return self._by_rules()
-        return self._concrete()
+        return self._by_name()
 
-    def _concrete(self) -> Route:
+    def _by_name(self) -> Route:
         name = self.query.model
         model = self.catalogue.models.get(name)
         if model is None:
@@ -94,33 +97,33 @@ class _Decision:
         return rule.max_prompt_tokens is None or self.tokens <= rule.max_prompt_tokens
 
     def _pick(self, rule: RuleEntry) -> DeploymentEntry | None:
-        """Return a usable deployment of one of the rule's targets, drawn by weight."""
-        usable: list[tuple[DeploymentEntry, int]] = []
+        """Return a ready deployment of one of the rule's targets, drawn by weight; None when no target can serve."""
+        ready: list[tuple[DeploymentEntry, int]] = []
         for name, weight in rule.targets:
-            unfit = self._unfit(name)
-            if unfit:
-                self.candidates.append(Candidate(name, "", unfit))
+            if reason := self._unfit_reason(name):
+                self.candidates.append(Candidate(name, "", reason))
                 continue
             deployment = self._deployment_of(name)
             if deployment is not None:
-                usable.append((deployment, weight))
-        if not usable:
+                ready.append((deployment, weight))
+        if not ready:
             return None
-        point = self.draw() * sum(weight for _, weight in usable)
-        chosen = usable[-1][0]
-        for deployment, weight in usable:
+        point = self.draw() * sum(weight for _, weight in ready)
+        chosen = ready[-1][0]
+        for deployment, weight in ready:
             if point < weight:
                 chosen = deployment
                 break
             point -= weight
         self.candidates.extend(
             Candidate(other.model, other.name, "the draw by weight chose another target")
-            for other, _ in usable
+            for other, _ in ready
             if other is not chosen
         )
         return chosen
 
-    def _unfit(self, name: str) -> str:
+    def _unfit_reason(self, name: str) -> str:
+        """Return why the model can't serve the query, whatever its deployments; empty when it can."""
         model = self.catalogue.models[name]
         if self.query.kind not in model.kinds:
             return f"doesn't serve {self.query.kind}"
@@ -134,19 +137,18 @@ class _Decision:
         return not self.query.allowed_models or name in self.query.allowed_models
 
     def _deployment_of(self, name: str) -> DeploymentEntry | None:
-        """Return the model's least busy usable deployment, noting why the others were passed over."""
+        """Return the model's least busy ready deployment, noting why the others were passed over."""
         ready: list[DeploymentEntry] = []
         for deployment in self.catalogue.deployments.get(name, ()):
-            why_not = self.usable(deployment.id)
-            if why_not:
-                self.candidates.append(Candidate(name, deployment.name, why_not))
+            if reason := self.why_unready(deployment.id):
+                self.candidates.append(Candidate(name, deployment.name, reason))
             else:
                 ready.append(deployment)
         if not ready:
             return None
         least = min(self.load(deployment.id) for deployment in ready)
-        level = [deployment for deployment in ready if self.load(deployment.id) == least]
-        chosen = level[int(self.draw() * len(level))] if len(level) > 1 else level[0]
+        tied = [deployment for deployment in ready if self.load(deployment.id) == least]
+        chosen = tied[int(self.draw() * len(tied))] if len(tied) > 1 else tied[0]
         self.candidates.extend(Candidate(name, other.name, "busier") for other in ready if other is not chosen)
         return chosen
 
@@ -166,12 +168,11 @@ class _Decision:
             task_source=self.task_source,
             rule=rule,
             reason=reason,
-            candidates=self._passed_over(deployment),
+            candidates=self._considered(deployment),
         )
 
-    def _passed_over(self, chosen: DeploymentEntry) -> tuple[Candidate, ...]:
-        seen: Sequence[Candidate] = self.candidates
-        return (*dict.fromkeys(seen), Candidate(chosen.model, chosen.name))
+    def _considered(self, chosen: DeploymentEntry) -> tuple[Candidate, ...]:
+        return (*dict.fromkeys(self.candidates), Candidate(chosen.model, chosen.name))
 
     def _nothing_ready(self, message: str) -> RoutingError:
         reasons = "; ".join(f"{c.deployment}: {c.rejected}" for c in dict.fromkeys(self.candidates) if c.deployment)

@@ -1,4 +1,4 @@
-"""What a request is for: the cheapest certain sign decides."""
+"""What a request is for. The most explicit statement decides: field, endpoint, alias, structure, then the plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def is_automatic(model: str) -> bool:
 
 
 def detect_task(query: RouteQuery) -> tuple[str, str]:
-    """Return the task and where it was read: explicit field, endpoint, alias, structure, else the plan's default."""
+    """Return the task and its source, which is "field", "endpoint", "alias", "structure" or "plan"."""
     if query.task:
         return query.task, "field"
     if query.kind == "embedding":

@@ -1,4 +1,4 @@
-"""What routing takes and answers, as plain data."""
+"""A routing query and its decision, as plain data."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from uuid import UUID
 
 @dataclass(frozen=True, slots=True)
 class RouteQuery:
-    """A request as routing sees it. `model` is what the client wrote; sizes are estimated before tokenising."""
+    """A request as routing sees it, before it is tokenised. `model` is what the client wrote."""
 
     model: str
     kind: str  # "chat" or "embedding"
     plan: str
     plan_default_task: str
     allowed_models: frozenset[str]  # empty allows all
-    task: str | None = None  # that the client named
+    task: str | None = None  # the request's own task field
     prompt_characters: int = 0
-    max_output: int | None = None
     has_schema: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A model or deployment that was looked at: why it was passed over, or empty where it was chosen."""
+    """A model (then `deployment` is empty) or deployment that was considered.
+
+    `rejected` is why it was passed over, empty for the chosen one.
+    """
 
     model: str
     deployment: str
@@ -32,7 +34,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The decision: deployment, price list, and how it came about (`explain()` is what is stored and shown)."""
+    """The chosen deployment, the rate card that prices it, and how it was chosen."""
 
     model: str
     deployment: UUID
@@ -46,7 +48,7 @@ class Route:
     candidates: tuple[Candidate, ...] = ()
 
     def explain(self) -> dict[str, object]:
-        """The decision as JSON-ready data."""
+        """Return the decision as JSON-ready data, as it is stored with the request and shown."""
         return {
             "model": self.model,
             "deployment": self.deployment_name,

@@ -136,7 +136,6 @@ def find_route(engines: Engines, snapshot: Snapshot, principal: Principal, inten
         allowed_models=principal.allowed_models,
         task=intent.task,
         prompt_characters=intent.characters,
-        max_output=intent.sampling.max_tokens,
         has_schema=intent.has_schema,
     )
     try:

@@ -87,10 +87,6 @@ class FakeRunner:
         tokens = tuple(self._sample(row) if row.samples else None for row in plan.rows)
         return StepResult(tokens, tuple(self._encode(row) for row in plan.encodes))
 
-    def reset(self) -> None:
-        """Forget every cached token."""
-        self._blocks = [[UNWRITTEN] * self._size for _ in self._blocks]
-
     def _write(self, row: Row) -> None:
         for position, token in enumerate(row.ids, row.start):
             block = row.blocks[position // self._size]

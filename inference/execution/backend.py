@@ -32,10 +32,6 @@ class Runner(Protocol):
         """Begin the step. Never raises for what the model did: `Pending.wait` does."""
         ...
 
-    def reset(self) -> None:
-        """Forget all K/V: every block reads as zeros. Only while no sequence runs."""
-        ...
-
 
 class CausalBackend(Protocol):
     """A causal language model over paged K/V."""

@@ -74,10 +74,3 @@ class KVCache:
     @property
     def nbytes(self) -> int:
         return self.slots * self.spec.bytes_per_token
-
-    @torch.inference_mode()
-    def clear(self) -> None:
-        """Make every slot read as zeros."""
-        for layer in self.layers:
-            layer.keys.zero_()
-            layer.values.zero_()

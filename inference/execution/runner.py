@@ -47,10 +47,6 @@ class CPURunner:
             # A new one in its place: the traceback would keep the step's tensors.
             return Done(MemoryError(str(error)) if _lacks_memory(error) else error)
 
-    def reset(self) -> None:
-        if self._causal is not None:
-            self._causal[1].clear()
-
     def _generate(self, rows: Sequence[Row]) -> tuple[int | RowFailure | None, ...]:
         if not rows:
             return ()

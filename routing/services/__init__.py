@@ -1,1 +1,1 @@
-"""Writes of the catalogue: one verb, one transaction."""
+"""Writes of the catalogue: one transaction for each."""

@@ -25,7 +25,10 @@ def add_model(
     deployment: str = "",
     node: str = "local",
 ) -> Deployment:
-    """Make `name` a public model served from `source`, or bring both up to date; return its deployment."""
+    """Make `name` an active public model with a deployment that serves `source`, or update both; return the deployment.
+
+    Without `deployment` the deployment's name is made from the model's.
+    """
     model, _ = PublicModel.objects.update_or_create(
         name=name,
         defaults={
@@ -37,7 +40,7 @@ def add_model(
         },
     )
     row, _ = Deployment.objects.update_or_create(
-        name=deployment or _own_name(model),
+        name=deployment or _default_name(model),
         defaults={
             "model": model,
             "backend": backend,
@@ -52,7 +55,10 @@ def add_model(
 
 @transaction.atomic
 def remove_model(name: str) -> bool:
-    """Withdraw `name` and its deployments; False when there is no such active model. Usage keeps its name."""
+    """Make `name` and its deployments inactive; False when there is no such active model.
+
+    Rows stay, since usage records name them.
+    """
     withdrawn = PublicModel.objects.filter(name=name, is_active=True).first()
     for row in (withdrawn, *Deployment.objects.filter(model__name=name, is_active=True)):
         if row is not None:
@@ -61,13 +67,13 @@ def remove_model(name: str) -> bool:
     return withdrawn is not None
 
 
-def _own_name(model: PublicModel) -> str:
-    """Return the name of the model's own deployment: `slug_of`, numbered where another model's has it already."""
+def _default_name(model: PublicModel) -> str:
+    """Return the default name of the model's deployment: its slug, numbered when another model's deployment has it."""
     slug = slug_of(model.name)
     taken = set(Deployment.objects.filter(name__startswith=slug).exclude(model=model).values_list("name", flat=True))
     return next(name for n in count(1) if (name := slug if n == 1 else f"{slug}-{n}") not in taken)
 
 
 def slug_of(name: str) -> str:
-    """Return `name` as a deployment's name: letters, digits, dashes."""
+    """Return `name` in lower case with dashes for all but letters and digits, at most 80 characters."""
     return "-".join(part for part in "".join(c if c.isalnum() else " " for c in name.lower()).split())[:80]

@@ -1,4 +1,4 @@
-"""The routes that a fresh installation starts with."""
+"""The routing rules that a fresh installation starts with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.db import transaction
 
 from routing.models import PublicModel, RouteRule, RouteTarget
 
-DEFAULT_RULES = (
+DEFAULT_RULES = (  # name, priority, task, kind of its target
     ("embeddings", 100, "embedding", "embedding"),
     ("general chat", 1000, "", "chat"),
 )
@@ -14,9 +14,9 @@ DEFAULT_RULES = (
 
 @transaction.atomic
 def ensure_default_routes() -> None:
-    """Make sure that ``auto`` has a rule for embeddings and a last one for chat.
+    """Make sure that ``auto`` has a rule for embeddings and a fallback for chat.
 
-    A rule that exists keeps what operators made of it, unless it has no target at all.
+    An existing rule stays as operators changed it, but gets a target when it has no active one.
     """
     models = list(PublicModel.objects.filter(is_active=True))
     for name, priority, task, kind in DEFAULT_RULES:

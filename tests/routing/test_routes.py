@@ -48,13 +48,13 @@ def ready(_: UUID) -> str:
     return ""
 
 
-def refused(query, book=None, usable=ready):
+def refused(query, book=None, why_unready=ready):
     with pytest.raises(RoutingError) as caught:
-        route(query, book or catalogue(), usable)
+        route(query, book or catalogue(), why_unready)
     return caught.value
 
 
-def test_concrete_model_is_honoured():
+def test_a_model_asked_for_by_name_is_chosen():
     decision = route(ask("big"), catalogue(), ready, draw=lambda: 0.0)
     assert (decision.model, decision.deployment, decision.rule) == ("big", AT_BIG.id, "")
 
@@ -83,7 +83,7 @@ def test_error_says_what_is_wrong(query, code):
         (ask(), "chat", "plan"),
     ],
 )
-def test_task_comes_from_the_most_certain_sign(query, task, source):
+def test_the_most_explicit_statement_decides_the_task(query, task, source):
     decision = route(query, catalogue(), ready)
     assert (decision.task, decision.task_source) == (task, source)
 
@@ -101,7 +101,7 @@ def test_rules_are_tried_in_order_and_conditions_must_all_hold():
     assert route(ask(plan="max"), book, ready).rule == "other plan"
 
 
-def test_a_rule_without_a_usable_target_gives_way_and_is_explained():
+def test_a_rule_without_a_ready_target_is_passed_over_and_explained():
     book = catalogue(rule("first", ("big", 1)), rule("rest", ("small", 1)))
     decision = route(ask(), book, lambda d: "" if d == AT_SMALL.id else "draining")
     assert decision.model == "small"
@@ -114,10 +114,10 @@ def test_a_rule_without_a_usable_target_gives_way_and_is_explained():
 
 
 def test_nothing_ready_says_why():
-    error = refused(ask("big"), usable=lambda _: "worker not connected")
+    error = refused(ask("big"), why_unready=lambda _: "worker not connected")
     assert error.code == "no_ready_deployment"
     assert "big-1: worker not connected" in error.message
-    assert refused(ask(), usable=lambda _: "down").code == "no_ready_deployment"
+    assert refused(ask(), why_unready=lambda _: "down").code == "no_ready_deployment"
 
 
 def test_weights_split_the_draw():

@@ -108,14 +108,6 @@ def test_what_the_model_raises_fails_the_step_and_no_later_one(loaded: LoadedMod
     assert step(loaded, row(0, (5, 6), (1,))) == expected
 
 
-def test_reset_forgets(loaded: LoadedModel) -> None:
-    step(loaded, row(0, (5, 6), (1,)))
-    _, cache = loaded.runner._causal
-    assert cache.layers[0].keys.any()
-    loaded.runner.reset()
-    assert not any(layer.keys.any() or layer.values.any() for layer in cache.layers)
-
-
 def test_the_null_block_stays_empty(loaded: LoadedModel) -> None:
     step(loaded, row(0, (5, 6, 7), (1,)), row(1, (5,), (2,)))
     step(loaded, row(0, (5,), (1,), start=3), row(1, (5,), (2,), start=1))
