@@ -23,7 +23,7 @@ def now() -> datetime:
     return parsed(moment)
 
 
-def within_query() -> RawSQL:
+def now_in_query() -> RawSQL:
     """Return the same as an expression, for a query that reads other things besides."""
     statement = STATEMENTS[connection.vendor].replace("%", "%%")
     return RawSQL(statement, (), output_field=DateTimeField())  # noqa: S611 - a constant

@@ -60,7 +60,7 @@ class Balance:
 
 def balance(tenant: UUID, *, name: str = "main") -> Balance | None:
     """Return what the tenant's wallet holds now, without credit that has expired; None without a wallet."""
-    wallet = Wallet.objects.filter(tenant_id=tenant, name=name).annotate(now=clock.within_query()).first()
+    wallet = Wallet.objects.filter(tenant_id=tenant, name=name).annotate(now=clock.now_in_query()).first()
     if wallet is None:
         return None
     grants = CreditGrant.objects.filter(wallet=wallet, remaining__gt=0, expires_at__isnull=False).order_by("expires_at")

@@ -22,7 +22,7 @@ from billing.services.wallets import account_of, lock, operator_account
 from billing.unit import format_credits
 from billing.writer.apply import apply_now
 from billing.writer.expiry import kept_for_holds
-from billing.writer.operations import Roll
+from billing.writer.operations import ExpireGrants
 
 Kind = CreditGrant.Kind
 Code = LedgerTransfer.Code
@@ -34,7 +34,7 @@ ISSUANCE = {
     Kind.PAID: LedgerAccount.Kind.ISSUANCE_PAID,
 }
 
-MOST_POSTED = 10**18
+MAX_POSTED = 10**18
 """µcr: far above any use, and so far below 2⁶³ that no sum of a wallet becomes a floating-point number on SQLite."""
 
 
@@ -57,7 +57,7 @@ def grant(
 
     What the wallet is overdrawn by is repaid from the new grant at once.
     """
-    wallet = _lock_and_roll(wallet_id)
+    wallet = _lock_and_expire(wallet_id)
     before = _transfer_of(key)
     if before is not None:
         made = before.grant
@@ -97,7 +97,7 @@ def void(*, grant_id: UUID, key: str, actor: str, reason: str) -> int:
 
     What open holds may still need of it stays until they are closed, and then goes to breakage as if it had expired.
     """
-    wallet = _lock_and_roll(CreditGrant.objects.values_list("wallet_id", flat=True).get(pk=grant_id))
+    wallet = _lock_and_expire(CreditGrant.objects.values_list("wallet_id", flat=True).get(pk=grant_id))
     before = _transfer_of(key)
     if before is not None:
         if before.code != Code.VOID or before.grant_id != grant_id:
@@ -130,7 +130,7 @@ def void(*, grant_id: UUID, key: str, actor: str, reason: str) -> int:
             actor=actor,
             reason=reason,
         )
-    _close_change(wallet, posted=-taken)
+    _write_sums(wallet, posted=-taken)
     return taken
 
 
@@ -144,7 +144,7 @@ def adjust(*, wallet_id: UUID, amount: int, key: str, actor: str, reason: str) -
         raise ValueError("reason: an adjustment needs one")
     if not amount:
         raise ValueError("amount: must not be zero")
-    wallet = _lock_and_roll(wallet_id)
+    wallet = _lock_and_expire(wallet_id)
     other_account = operator_account(LedgerAccount.Kind.ADJUSTMENT)
     account = account_of(wallet)
     if _transfer_of(key) is not None:
@@ -185,7 +185,7 @@ def adjust(*, wallet_id: UUID, amount: int, key: str, actor: str, reason: str) -
             actor=actor,
             reason=reason,
         )
-    _close_change(wallet, posted=amount)
+    _write_sums(wallet, posted=amount)
 
 
 def _part_key(key: str, order: int) -> str:
@@ -206,10 +206,10 @@ def _adjusted_by(key: str, account: LedgerAccount) -> int:
     )
 
 
-def _lock_and_roll(wallet_id: UUID) -> Wallet:
+def _lock_and_expire(wallet_id: UUID) -> Wallet:
     """Take the wallet's lock, let what has ended expire, and return the wallet as it is then."""
     lock(wallet_id)
-    apply_now([Roll(wallet_id)])
+    apply_now([ExpireGrants(wallet_id)])
     return Wallet.objects.get(pk=wallet_id)
 
 
@@ -224,8 +224,8 @@ def _fill(
     reason: str,
 ) -> CreditGrant:
     """Save the grant with the transfer that fills it, and repay from it what the wallet is overdrawn by."""
-    if wallet.posted + made.amount > MOST_POSTED:
-        raise ValueError(f"amount: a wallet holds at most {format_credits(MOST_POSTED, separator=',')} credits")
+    if wallet.posted + made.amount > MAX_POSTED:
+        raise ValueError(f"amount: a wallet holds at most {format_credits(MAX_POSTED, separator=',')} credits")
     overdrawn = sum(one.remaining for one in _with_credit(wallet)) - wallet.posted
     repaid = min(max(overdrawn, 0), made.amount)
     made.remaining = made.amount - repaid
@@ -240,11 +240,11 @@ def _fill(
         repay = Code.OVERDRAFT_REPAID
         LedgerTransfer.objects.create(debit=account, credit=through, amount=repaid, code=repay, order=0, grant=made)
         LedgerTransfer.objects.create(debit=through, credit=account, amount=repaid, code=repay, order=1)
-    _close_change(wallet, posted=made.amount)
+    _write_sums(wallet, posted=made.amount)
     return made
 
 
-def _close_change(wallet: Wallet, *, posted: int) -> None:
+def _write_sums(wallet: Wallet, *, posted: int) -> None:
     """Write the wallet's new sums, and when its grants change next by themselves."""
     ends = (
         CreditGrant.objects.filter(wallet=wallet, remaining__gt=0, expires_at__isnull=False)

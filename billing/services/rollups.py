@@ -19,15 +19,15 @@ from billing.ids import day_of, moment_of, uuid7
 from billing.models import OutboxEvent, UsageRecord, UsageRollup
 
 TOPIC = "usage"
-MOST_EVENTS = 64
-MOST_ATTEMPTS = 1_000  # counted no further; the column is small
+MAX_EVENTS = 64
+MAX_ATTEMPTS = 1_000  # counted no further; the column is small
 
 _SUMS = ("input_tokens", "cache_read_tokens", "output_tokens", "charge")
 _ADDED = ("requests", *_SUMS)
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class RollupKey:
     """What a rollup is of."""
 
     hour: datetime
@@ -61,7 +61,7 @@ def consume_usage(records: int = 512) -> int:
 def _oldest(records: int) -> list[int]:
     """Return the ids of the oldest events that name `records` usage records together; one that failed comes alone."""
     chosen: list[int] = []
-    found = OutboxEvent.objects.filter(topic=TOPIC).order_by("attempts", "id")[:MOST_EVENTS]
+    found = OutboxEvent.objects.filter(topic=TOPIC).order_by("attempts", "id")[:MAX_EVENTS]
     for event, attempts, payload in found.values_list("id", "attempts", "payload"):
         records -= _size(payload)
         if chosen and (attempts or records < 0):
@@ -86,7 +86,7 @@ def _consume_singly(events: list[int]) -> int:
         except Exception as error:  # noqa: BLE001 - all are raised together below
             error.add_note(f"while consuming outbox event {event}")
             errors.append(error)
-            OutboxEvent.objects.filter(pk=event).update(attempts=Least(F("attempts") + 1, MOST_ATTEMPTS))
+            OutboxEvent.objects.filter(pk=event).update(attempts=Least(F("attempts") + 1, MAX_ATTEMPTS))
     if errors:
         raise ExceptionGroup(f"{len(errors)} of {len(events)} outbox events failed", errors)
     return done
@@ -117,23 +117,23 @@ def _take(events: list[int]) -> list[dict[str, Any]]:
         return [json.loads(payload) for (payload,) in cursor.fetchall()]
 
 
-def _sums_of(requests: list[UUID]) -> dict[Cell, Counter[str]]:
+def _sums_of(requests: list[UUID]) -> dict[RollupKey, Counter[str]]:
     """Return what these requests' first records add to each cell."""
     records = UsageRecord.objects.filter(
         day__in={day_of(request) for request in requests}, request__in=requests, revision=0
     )
-    sums: dict[Cell, Counter[str]] = defaultdict(Counter)
+    sums: dict[RollupKey, Counter[str]] = defaultdict(Counter)
     for record in records.only("request", "tenant", "project", "api_key", "model", *_SUMS):
-        cell = Cell(hour_of(record.request), record.tenant, record.project, record.api_key, record.model)
+        cell = RollupKey(hour_of(record.request), record.tenant, record.project, record.api_key, record.model)
         sums[cell]["requests"] += 1
         for name in _SUMS:
             sums[cell][name] += getattr(record, name)
     return sums
 
 
-def _differences_of(corrected: list[tuple[UUID, int]]) -> dict[Cell, Counter[str]]:
+def _differences_of(corrected: list[tuple[UUID, int]]) -> dict[RollupKey, Counter[str]]:
     """Return what these revisions (request, revision) change in each cell: each one less the one before it."""
-    differences: dict[Cell, Counter[str]] = defaultdict(Counter)
+    differences: dict[RollupKey, Counter[str]] = defaultdict(Counter)
     if not corrected:
         return differences
     wanted = set(corrected)
@@ -141,14 +141,14 @@ def _differences_of(corrected: list[tuple[UUID, int]]) -> dict[Cell, Counter[str
         day__in={day_of(request) for request, _ in corrected}, request__in={request for request, _ in corrected}
     )
     for record in records.only("request", "revision", "tenant", "project", "api_key", "model", *_SUMS):
-        cell = Cell(hour_of(record.request), record.tenant, record.project, record.api_key, record.model)
+        cell = RollupKey(hour_of(record.request), record.tenant, record.project, record.api_key, record.model)
         times = ((record.request, record.revision) in wanted) - ((record.request, record.revision + 1) in wanted)
         for name in _SUMS:
             differences[cell][name] += times * getattr(record, name)
     return differences
 
 
-def _add(sums: dict[Cell, Counter[str]]) -> None:
+def _add(sums: dict[RollupKey, Counter[str]]) -> None:
     """Add to the cells' rollups, making those that are missing: one statement for cells with a key, one for others."""
     cells = sorted(sums, key=attrgetter("order"))
     for has_key in (True, False):
@@ -157,9 +157,9 @@ def _add(sums: dict[Cell, Counter[str]]) -> None:
             _upsert(some, sums, has_key=has_key)
 
 
-def _upsert(cells: list[Cell], sums: dict[Cell, Counter[str]], *, has_key: bool) -> None:
+def _upsert(cells: list[RollupKey], sums: dict[RollupKey, Counter[str]], *, has_key: bool) -> None:
     """Add what `sums` says to each cell's row; both unique indexes of the table are partial, one for each statement."""
-    names = ("id", *(field.name for field in dataclasses.fields(Cell)), *_ADDED)
+    names = ("id", *(field.name for field in dataclasses.fields(RollupKey)), *_ADDED)
     fields = [cast("Field[Any, Any]", UsageRollup._meta.get_field(name)) for name in names]
     rows = [(uuid7(), *dataclasses.astuple(cell), *(sums[cell][name] for name in _ADDED)) for cell in cells]
     values = [

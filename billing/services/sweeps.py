@@ -15,7 +15,7 @@ from billing import clock
 from billing.models import Subscription, Wallet
 from billing.services import plans
 from billing.writer.apply import apply_now
-from billing.writer.operations import Roll, Rolled
+from billing.writer.operations import ExpireGrants, GrantsExpired
 
 CHUNK = 20
 _REST_S = 0.002
@@ -77,8 +77,8 @@ def expiry() -> Sweep:
     """
 
     def roll(wallet: UUID) -> None:
-        [answer] = apply_now([Roll(wallet)])
-        assert isinstance(answer, Rolled), answer
+        [answer] = apply_now([ExpireGrants(wallet)])
+        assert isinstance(answer, GrantsExpired), answer
 
     return Sweep(lambda: Wallet.objects.filter(next_grant_change_at__lte=clock.now()), roll)
 

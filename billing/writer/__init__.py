@@ -1,4 +1,6 @@
-"""The writer: reserve, extend, renew, settle and release, applied in groups by one decision for both databases."""
+"""The writer: reserve, extend, renew, settle, release, true up and expire, applied in groups by one rule set for both
+databases.
+"""
 
 from __future__ import annotations
 

@@ -11,21 +11,22 @@ from django.db import connection, transaction
 from billing.writer.decide import decide
 from billing.writer.operations import Answer, Operation, requests_of
 from billing.writer.postgresql import statements as postgresql
-from billing.writer.queue import LARGEST_FLUSH
+from billing.writer.queue import MAX_FLUSH
 from billing.writer.sqlite import statements as sqlite
-from billing.writer.view import Demand, Rest, View
+from billing.writer.view import Demand, FollowUp, View
 
 
 def apply_now(operations: Sequence[Operation]) -> list[Answer]:
-    """Apply the operations in order, all or none, and return an answer to each; waits for what others have locked.
+    """Apply the operations in order, all or none, and return an answer to each; waits for rows that
+    other transactions have locked.
 
-    Raises ValueError for an operation that can never be applied; then nothing was.
+    Raises ValueError for an operation that can never be applied; then none was.
     """
     with transaction.atomic():
         answers: list[Answer] = []
-        for group in groups_of_distinct(operations, LARGEST_FLUSH):
+        for group in groups_of_distinct(operations, MAX_FLUSH):
             found = _on_postgresql(group) if connection.vendor == "postgresql" else _on_sqlite(group)
-            answers += cast("list[Answer]", found)  # who waits for locks finds nothing locked
+            answers += cast("list[Answer]", found)  # no answer is Locked, since the reads wait for the locks
         return answers
 
 
@@ -54,8 +55,8 @@ def _on_postgresql(group: Sequence[Operation]) -> Sequence[object]:
         demand = Demand.of(group)
         queries = postgresql.reads(demand, waits=True)
         view: View = postgresql.view(queries, [run(query) for query in queries])
-        rest = Rest.of(group, demand, view)
-        queries = postgresql.reads_of_rest(rest)
+        rest = FollowUp.of(group, demand, view)
+        queries = postgresql.follow_up_reads(rest)
         postgresql.complete(view, rest, queries, [run(query) for query in queries])
         view.locked = frozenset()
         answers, changes = decide(group, view)

@@ -1,4 +1,4 @@
-"""What a flush writes: inserts one by one, sums by row."""
+"""What a flush writes: new rows one by one, and one sum of changes for each row that is updated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from billing.writer.view import GrantRow, WalletRow
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """A hold to be closed: the usage record that takes its place."""
+    """A hold to be closed: the usage record that takes its place, with its charge in µcr."""
 
     operation: Settle | Release
     charge: int
@@ -24,7 +24,7 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class Burn:
-    """One transfer of a charge: `amount` from a grant, or from the wallet's overdraft (`grant` is None)."""
+    """One transfer of a charge: `amount` µcr from a grant, or from the wallet's overdraft (`grant` is None)."""
 
     wallet: UUID
     request: UUID
@@ -35,7 +35,7 @@ class Burn:
 
 @dataclass(slots=True)
 class Expiry:
-    """One transfer to breakage: `amount` of a grant that has ended."""
+    """One transfer to breakage: `amount` µcr of a grant that has ended."""
 
     grant: GrantRow
     amount: int = 0
@@ -49,19 +49,19 @@ class Correction:
     revision: int
 
 
-class Way(Enum):
-    """Between which kinds of ledger account (debit, credit) a part of a true-up's difference goes."""
+class Direction(Enum):
+    """The kinds of ledger account (debit, credit) between which a part of a true-up's difference is transferred."""
 
-    TAKEN = ("wallet", "usage")
-    RESTORED = ("usage", "wallet")
-    LOST = ("usage", "breakage")  # restored to a grant that has ended
+    DEBIT = ("wallet", "usage")
+    CREDIT = ("usage", "wallet")
+    EXPIRED = ("usage", "breakage")  # due to a grant that has ended
 
 
 @dataclass(frozen=True, slots=True)
-class Adjustment:
+class TrueUpTransfer:
     """One transfer of a true-up's difference, from or to a grant, or the wallet's overdraft (`grant` is None)."""
 
-    way: Way
+    direction: Direction
     wallet: UUID
     request: UUID
     order: int
@@ -75,24 +75,24 @@ class Changes:
 
     now: datetime
     reserved: list[tuple[Reserve, int]] = field(default_factory=list)
-    amounts: dict[UUID, int] = field(default_factory=dict)  # extended holds
+    extended: dict[UUID, int] = field(default_factory=dict)  # hold → its new amount
     renewed: dict[UUID, Mapping[str, int]] = field(default_factory=dict)
     wallets: dict[UUID, list[int]] = field(default_factory=dict)  # wallet → [Δposted, Δheld]
-    grants: dict[UUID, int] = field(default_factory=dict)  # grant → taken (restored when negative)
+    grants: dict[UUID, int] = field(default_factory=dict)  # grant → µcr taken (given back when negative)
     closed: list[Closing] = field(default_factory=list)
     burns: list[Burn] = field(default_factory=list)
     expired: dict[UUID, Expiry] = field(default_factory=dict)  # by grant
     corrections: list[Correction] = field(default_factory=list)
-    adjustments: list[Adjustment] = field(default_factory=list)
+    true_up_transfers: list[TrueUpTransfer] = field(default_factory=list)
     grant_changes: dict[UUID, datetime | None] = field(default_factory=dict)  # wallet → when its grants change next
 
     @property
-    def tells(self) -> bool:
-        """True when there is something for the consumers of the outbox."""
+    def has_usage_events(self) -> bool:
+        """True when the flush has to write an outbox event of topic ``usage``."""
         return bool(self.closed or self.corrections)
 
     def move(self, wallet: WalletRow, *, posted: int = 0, held: int = 0) -> None:
-        """Change the wallet's sums, here and in the row that later operations of the flush see."""
+        """Change the wallet's sums by so many µcr, here and in the row that later operations of the flush see."""
         wallet.posted += posted
         wallet.held += held
         deltas = self.wallets.setdefault(wallet.id, [0, 0])
@@ -100,18 +100,20 @@ class Changes:
         deltas[1] += held
 
     def take(self, grant: GrantRow, amount: int) -> None:
-        """Take `amount` from a grant, or give it back when negative, here and in the row that later operations see."""
+        """Take `amount` µcr from a grant (give it back when negative), here and in the row that later operations
+        see.
+        """
         grant.remaining -= amount
         self.grants[grant.id] = self.grants.get(grant.id, 0) + amount
 
     def expire(self, grant: GrantRow, amount: int, wallet: WalletRow) -> None:
-        """Take `amount` of a grant that has ended out of the wallet."""
+        """Move `amount` µcr of a grant that has ended from the wallet to breakage."""
         self.take(grant, amount)
         self.expired.setdefault(grant.id, Expiry(grant)).amount += amount
         self.move(wallet, posted=-amount)
 
     def note_next_change(self, wallet: WalletRow, moment: datetime | None) -> None:
-        """Note when the wallet's grants change next by themselves, if that isn't known."""
+        """Note when the wallet's next grant ends (None: none will), unless its row says so already."""
         if wallet.next_grant_change_at != moment:
             wallet.next_grant_change_at = self.grant_changes[wallet.id] = moment
 

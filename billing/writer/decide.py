@@ -1,7 +1,7 @@
-"""The decision of a flush: pure, in arrival order, over values read under the lock; one rule for both databases.
+"""What a flush answers and writes, decided from values that were read under the lock; the same for both databases.
 
-Since every wallet it touches is locked and each operation sees what the ones before it did, a flush of many
-operations gives the same answers and the same rows as one transaction per operation.
+Operations are decided in the order of their arrival. Every wallet is locked, and each operation sees what the ones
+before it changed, so a flush of many gives the same answers and rows as a transaction for each.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from billing.writer.changes import Burn, Changes, Closing, counted
 from billing.writer.expiry import burnable, expire, note_next_changes
 from billing.writer.operations import (
     Answer,
+    ExpireGrants,
     Extend,
+    GrantsExpired,
     Held,
     Locked,
     Operation,
@@ -22,8 +24,6 @@ from billing.writer.operations import (
     Renew,
     Renewed,
     Reserve,
-    Roll,
-    Rolled,
     Settle,
     Settled,
     Stale,
@@ -33,17 +33,17 @@ from billing.writer.trueup import true_up
 from billing.writer.view import HELD, HoldRow, View, WalletRow
 
 HOLD_FACTS = {"endpoint": 40, "task": 40, "end_user": 64, "route": None, "streamed": None}
-"""The keys of a Reserve's `facts`: columns of the usage record that are known before it runs with their longest texts,
-and whether the answer goes out as it is made, which the sweep asks."""
+"""The keys of a Reserve's `facts` with the most characters of each (None: not a text). They become columns of the usage
+record, except `streamed` (the answer was sent while it was generated), which only the sweep of orphaned holds reads."""
 FACTS = frozenset({"waived", "finish", "ttft_ms", "duration_ms"})
-"""The keys of a Settle's and a Release's `facts`: columns of the usage record that only its end tells."""
+"""The keys of a Settle's and a Release's `facts`: columns of the usage record that are known when the request ends."""
 
 
 def decide(operations: Sequence[Operation], view: View) -> tuple[list[Answer | Locked], Changes]:
     """Return one answer per operation, and everything to be written.
 
-    `view` is moved along and must not be used again. Raises ValueError for an operation that can never be applied,
-    naming it; the caller then applies the others without it.
+    `view` is changed as if the operations were applied, and must not be used again. Raises ValueError for an operation
+    that can never be applied, naming it; the caller then applies the others without it.
     """
     changes = Changes(now=view.now)
     answers = [Locked() if view.is_locked(operation) else _answer(operation, view, changes) for operation in operations]
@@ -66,28 +66,28 @@ def _answer(operation: Operation, view: View, changes: Changes) -> Answer:  # no
         case TrueUp():
             expire(view.wallet(operation.wallet), view, changes)
             return true_up(operation, view, changes)
-        case Roll():
+        case ExpireGrants():
             wallet = view.wallet(operation.wallet)
-            return Rolled(expire(wallet, view, changes), wallet.posted, wallet.held)
+            return GrantsExpired(expire(wallet, view, changes), wallet.posted, wallet.held)
 
 
 def _reserve(op: Reserve, view: View, changes: Changes) -> Answer:
     if op.amount < 0 or op.least < 0:
         raise ValueError(f"reserve {op.request}: a negative amount")
-    for name, value in op.facts.items():  # checked here, since the usage record would be refused only when all has run
+    for name, value in op.facts.items():  # checked now: the usage record would be refused only after the request ran
         longest = HOLD_FACTS.get(name, 0)
         if longest is not None and len(value) > longest:
             raise ValueError(f"reserve {op.request}: no such fact, or too long: {name}")
     wallet = view.wallet(op.wallet)
     hold = view.holds.get(op.request)
-    if hold is not None:  # asked before: the answer got lost, or an extension made more of it since
+    if hold is not None:  # repeated: the answer got lost; an extension may have raised the hold since
         _check_wallet(op.request, hold, op.wallet)
         return Held(hold.amount, wallet.available)
     if not wallet.is_open:
         return Refused("wallet_frozen", 0)
     expire(wallet, view, changes)
     amount = min(op.amount, wallet.available)
-    if amount < op.least:  # so also when the wallet is overdrawn: `least` is never below zero
+    if amount < op.least:  # also when the wallet is overdrawn beyond its limit, since `least` is never negative
         return Refused("wallet", wallet.available)
     changes.move(wallet, held=amount)
     changes.reserved.append((op, amount))
@@ -104,13 +104,13 @@ def _extend(op: Extend, view: View, changes: Changes) -> Answer:
         return Stale()
     _check_wallet(op.request, hold, op.wallet)
     expire(wallet, view, changes)
-    room = wallet.available if wallet.is_open else 0
-    amount = max(min(op.amount, hold.amount + room), hold.amount)
+    available = wallet.available if wallet.is_open else 0
+    amount = max(min(op.amount, hold.amount + available), hold.amount)
     if amount < op.least:
-        return Refused("wallet" if wallet.is_open else "wallet_frozen", room)
+        return Refused("wallet" if wallet.is_open else "wallet_frozen", available)
     if amount > hold.amount:
         changes.move(wallet, held=amount - hold.amount)
-        hold.amount = changes.amounts[op.request] = amount
+        hold.amount = changes.extended[op.request] = amount
     return Held(amount, wallet.available)
 
 
@@ -173,7 +173,7 @@ def _burn(request: UUID, charge: int, hold: HoldRow, view: View, changes: Change
 
 
 def _closed_before(request: UUID, charge: int, wallet: WalletRow, view: View) -> Answer:
-    """The answer to closing what isn't open: done, if it was closed with this very charge; else somebody else did."""
+    """Return the answer for a hold that isn't open: Settled if it was closed with this very charge, else Stale."""
     if view.charges.get(request) == charge:
         return Settled(charge, wallet.posted, wallet.held)
     return Stale()

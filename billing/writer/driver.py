@@ -1,4 +1,4 @@
-"""How a flush reaches a database: what the queue asks of a connection, and which one a configuration needs."""
+"""What the queue needs of a database connection, and which driver a configuration gets."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from billing.writer.operations import Answer, Locked, Operation
 class Driver(Protocol):
     """Applies flushes, one at a time, on a connection of its own.
 
-    `rest` is how many seconds the lock stays free after a commit when more is waiting. `patience` is the age in
-    seconds of the oldest operation that could be applied from which reserves are refused; `reserve_wait` is how long
-    one reserve waits for its answer. Both grow with the time that the database takes.
+    All three limits are seconds. `rest`: how long the lock stays free between two commits. `max_age`: once the oldest
+    operation that isn't waiting for a lock is older, new reserves are refused. `reserve_timeout`: how long a reserve
+    waits for its answer. The last two grow with the time that the database takes.
     """
 
     @property
     def rest(self) -> float: ...
 
     @property
-    def patience(self) -> float: ...
+    def max_age(self) -> float: ...
 
     @property
-    def reserve_wait(self) -> float: ...
+    def reserve_timeout(self) -> float: ...
 
     async def flush(self, operations: Sequence[Operation], *, waits: bool = False) -> list[Answer | Locked]:
         """Apply the operations in one transaction and return an answer to each, after the commit.
 
-        An operation whose wallet or hold somebody else has locked is answered Locked, and nothing of it was done; one
-        that `waits` takes its turn in the queue for the lock instead, for a moment. Raises ConflictError (nothing
-        applied, try again), LostError (outcome unknown, ask again by the same operations), or whatever made the flush
-        impossible (nothing applied).
+        An operation whose wallet or hold another transaction has locked is answered Locked and changes nothing; with
+        `waits` the flush queues for the lock instead, as long as the connection's lock timeout allows. Raises
+        ConflictError (nothing was applied, try again), OutcomeUnknownError (send the same operations again), or the
+        error that makes the flush impossible (nothing was applied).
         """
         ...
 

@@ -1,4 +1,4 @@
-"""An operation on its way through the writer."""
+"""An operation in the writer's queue."""
 
 from __future__ import annotations
 
@@ -9,46 +9,50 @@ from uuid import UUID
 
 from billing.writer.operations import Answer, Extend, Operation, Renew, Reserve
 
-FORGET_SECONDS = 20.0
-"""A reserve of unknown outcome is not sent again after this long: its hold's lease may be over, its hold swept and
-closed, and a second hold under a closed id could never be closed. If there is a hold, the sweep finds it."""
+RESEND_SECONDS = 20.0
+"""Seconds after which a reserve of unknown outcome is not sent again: by then its hold may have been orphaned, swept
+and closed, and a second hold under a closed id could never be closed. If the hold is there, the sweep closes it.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """An operation that waits for its answer."""
+    """An operation and the future of its answer."""
 
     operation: Operation
     future: asyncio.Future[Answer]
     queued_at: float = field(default_factory=time.monotonic)
-    skips: int = 0  # how often its lock was somebody else's
-    is_unsure: bool = False  # it was sent, and the outcome is not known
+    skips: int = 0  # how often it was answered Locked
+    is_outcome_unknown: bool = False  # sent, and the connection was lost before the answer
 
     def fail(self, error: Exception) -> None:
+        """Give the caller `error`, unless it has its answer or has left."""
         if not self.future.done():
             self.future.set_exception(error)
 
     @property
     def wallet(self) -> UUID | None:
+        """The wallet that has to be locked; None for a Renew, which locks holds only."""
         return None if isinstance(self.operation, Renew) else self.operation.wallet
 
     @property
     def request(self) -> UUID | None:
-        """The request whose operations keep their order; None for what is about no single request."""
+        """The request whose operations keep their order; None for one about no single request."""
         return getattr(self.operation, "request", None)
 
     @property
     def age(self) -> float:
+        """Seconds since it was queued."""
         return time.monotonic() - self.queued_at
 
     @property
-    def is_pointless(self) -> bool:
-        """True when nobody waits any more for what has not been started and need not be."""
-        if self.is_unsure and isinstance(self.operation, Reserve):
-            return self.is_forgotten
+    def is_obsolete(self) -> bool:
+        """True when the caller has left and it need not be applied any more."""
+        if self.is_outcome_unknown and isinstance(self.operation, Reserve):
+            return self.is_too_old_to_resend
         return self.future.cancelled() and isinstance(self.operation, Reserve | Extend | Renew)
 
     @property
-    def is_forgotten(self) -> bool:
-        """True for a reserve that nobody waits for and that must not be asked again."""
-        return self.age > FORGET_SECONDS and self.future.done() and isinstance(self.operation, Reserve)
+    def is_too_old_to_resend(self) -> bool:
+        """True for a reserve whose caller has left and that must not be sent again (`RESEND_SECONDS`)."""
+        return self.age > RESEND_SECONDS and self.future.done() and isinstance(self.operation, Reserve)

@@ -1,18 +1,18 @@
-"""What can go wrong with the writer, for its callers."""
+"""The writer's errors: WriterError and its kinds for callers, the others between drivers and queue."""
 
 from __future__ import annotations
 
 
 class WriterError(Exception):
-    """The operation could not be applied; nothing of it was, unless it says that the outcome is unknown."""
+    """The operation could not be applied and changed nothing, unless the message says that the outcome is unknown."""
 
 
 class WriterBusyError(WriterError):
-    """The writer is behind or its database is away: try again shortly."""
+    """The writer is behind, its database is unreachable, or the wallet stays locked: try again shortly."""
 
 
 class WriterClosedError(WriterError):
-    """The writer was closed before the operation was applied."""
+    """The writer was closed before it could answer; an operation that was in flight may have been applied."""
 
 
 class ConflictError(Exception):
@@ -20,8 +20,10 @@ class ConflictError(Exception):
 
 
 class BusyError(ConflictError):
-    """Somebody else has the whole database to themselves: a smaller flush would fare no better."""
+    """Another process has locked the whole database (SQLite): a smaller flush would conflict as well."""
 
 
-class LostError(Exception):
-    """The connection went away before the answer: whether the flush was applied is unknown until asked by id."""
+class OutcomeUnknownError(Exception):
+    """The connection was lost before the answer: only sending the same operations again tells whether they were
+    applied.
+    """

@@ -1,10 +1,10 @@
-"""Grants that have ended: what of them is lost, and what open holds that were made before may still need.
+"""Grants that have ended: how much of them expires, and how much is kept for open holds made before their end.
 
 Why no wallet falls below its limit by time alone: a hold may burn every grant that had not ended when it was made
 (`burnable`), so an earlier hold may burn whatever a later one may. As long as the holds made at or after any moment
 have no more than the grants that ended later, every hold can be paid. A reserve keeps that, since it stands on what is
-free once each ended grant has given up all that no hold can need; a charge keeps it, since it burns what ended first
-before what lives; and expiry keeps it, since what it leaves covers as much of the holds as can be covered.
+free once each ended grant has lost all that no hold can need; a charge keeps it, since it burns ended grants before
+live ones; and expiry keeps it, since what it leaves covers as much of the holds as can be covered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from billing.writer.view import GrantRow, HoldRow, View, WalletRow
 
 
 def expire(wallet: WalletRow, view: View, changes: Changes) -> int:
-    """Take out of the wallet what no open hold can need of its ended grants, and return that sum in µcr."""
+    """Move to breakage what no open hold can need of the wallet's ended grants, and return that sum in µcr."""
     if wallet.id not in view.open_holds:
         return 0
     ended = [grant for grant in view.grants.get(wallet.id, ()) if grant.remaining and grant.has_ended_by(view.now)]
@@ -34,7 +34,7 @@ def expire(wallet: WalletRow, view: View, changes: Changes) -> int:
 
 
 def note_next_changes(view: View, changes: Changes) -> None:
-    """Note when the grants of each wallet that had an ended one change next; at once while holds still need of it."""
+    """Note when the next grant ends of each wallet that had an ended one: in the past while holds keep some of that."""
     for identifier in view.open_holds:
         ends = [grant.expires_at for grant in view.grants.get(identifier, ()) if grant.remaining and grant.expires_at]
         changes.note_next_change(view.wallets[identifier], min(ends, default=None))
@@ -66,8 +66,8 @@ def kept_for_holds(
 def burnable(hold: HoldRow, view: View) -> Sequence[GrantRow]:
     """Return the grants that a charge under the hold is taken from, in order.
 
-    What has ended since the hold was made comes first, by its end: nobody later can burn it. Then what lives, in
-    burn-down order; what came after the hold last.
+    First the grants that ended since the hold was made, by their end: no later hold can burn them. Then the live ones
+    that the hold was made over, then the live ones that came after it, both in burn-down order.
     """
     ended: list[GrantRow] = []
     before: list[GrantRow] = []

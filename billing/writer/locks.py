@@ -1,10 +1,9 @@
-"""Operations whose wallet somebody else has locked: they wait by themselves, and nobody waits behind them.
+"""Operations whose wallet another transaction has locked: they wait apart from the queue and delay no other wallet.
 
-A wallet's operations keep their order, so no request's operation overtakes an earlier one of the same request. They
-are tried again with growing pauses, skipping the lock if it isn't free. Now and then they take their turn in the
-database's queue for the lock instead: otherwise a gateway that locks a busy wallet again and again would keep another
-one out of it for ever. That holds the writer's connection for a moment, so it is done for one wallet at a time, and
-rarely.
+A wallet's operations keep their order, so none overtakes an earlier one of the same request. They are tried again with
+growing pauses, and skipped again while the lock is taken. After some skips a wallet gets a turn: its operations queue
+in the database for the lock, since otherwise a gateway that locks a busy wallet again and again would starve another.
+That blocks the writer's connection meanwhile, so it is done for one wallet at a time, and rarely.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from uuid import UUID
 
 from billing.writer.entry import Entry
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.050
+FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.050  # seconds
 SKIPS_BEFORE_TURN = 3
 TURN_INTERVAL = 0.5
-"""A turn lasts as long as the connection's lock timeout, 0.1 s: at most a fifth of the others' time."""
+"""Seconds. A turn lasts at most as long as the connection's lock timeout, 0.1 s: a fifth of the other wallets' time."""
 
 
 @dataclass(slots=True)
 class Waiting:
-    """What waits for one lock, in order."""
+    """The entries that wait for one wallet's lock, in order; `due_at` is on the monotonic clock."""
 
     entries: deque[Entry] = field(default_factory=deque)
     skips: int = 0
@@ -32,7 +31,7 @@ class Waiting:
 
 
 class LockedWallets:
-    """The wallets (None: of no wallet) that were found locked, with what waits for each."""
+    """The wallets that were found locked, each with its waiting entries; under None those that lock no wallet."""
 
     def __init__(self) -> None:
         self._waiting: dict[UUID | None, Waiting] = {}
@@ -51,8 +50,8 @@ class LockedWallets:
         """When the next wallet may be tried again, on the monotonic clock."""
         return min(waiting.due_at for waiting in self._waiting.values())
 
-    def keeps(self, entry: Entry) -> bool:
-        """Take an entry whose wallet isn't due yet, behind those that wait for it; False if its wallet isn't here."""
+    def add_behind(self, entry: Entry) -> bool:
+        """Queue an entry behind those that wait for the same wallet; False, changing nothing, if none does."""
         waiting = self._waiting.get(entry.wallet)
         if waiting is None:
             return False
@@ -61,7 +60,7 @@ class LockedWallets:
         return True
 
     def put_back(self, entries: list[Entry]) -> None:
-        """Take entries, in order, that were tried and found their lock taken."""
+        """Put back entries, in order, that were tried and found their lock taken, and delay the next try."""
         now = time.monotonic()
         found: dict[UUID | None, list[Entry]] = {}
         for entry in entries:
@@ -73,13 +72,13 @@ class LockedWallets:
             waiting.due_at = now + min(FIRST_PAUSE * 2 ** min(waiting.skips, 10), LONGEST_PAUSE)
 
     def take_due(self) -> list[Entry]:
-        """Return what may be tried again now, in order: its wallets are forgotten here until they are put back."""
+        """Take out and return, in order, the entries of the wallets that may be tried again now."""
         now = time.monotonic()
         due = [wallet for wallet, waiting in self._waiting.items() if waiting.due_at <= now]
         return [entry for wallet in due for entry in self._waiting.pop(wallet).entries]
 
     def take_turn(self) -> list[Entry]:
-        """Return what waits for the wallet whose turn it is to wait for its lock; mostly nothing."""
+        """Take out and return the entries of the wallet whose turn it is to queue for its lock; mostly none."""
         now = time.monotonic()
         if not self._waiting or now < self._next_turn_at:
             return []

@@ -1,5 +1,5 @@
-"""What can be asked of the writer, and what it answers: plain data, answered one by one (design: two short
-transactions per request, applied in groups).
+"""The writer's operations and their answers, as plain data. A request takes two at least: Reserve, then Settle or
+Release.
 
 Amounts are µcr. A request's id is also its hold's id. Every operation is safe to repeat: a second Reserve of an open
 hold answers Held with what is held, a second Settle of a settled request answers Settled again when the charge is the
@@ -14,21 +14,23 @@ from typing import Any
 from uuid import UUID
 
 LEASE_SECONDS = 30
-"""How long a hold is its owner's alone after it was made or renewed, by the database's clock."""
+"""How long the lease of a hold lasts after the hold was made or renewed, by the database's clock: until then no sweep
+takes it from its owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Hold min(`amount`, what the wallet leaves) if that is at least `least`; otherwise refuse, touching nothing.
+    """Hold min(`amount`, the wallet's available credit) if that is at least `least`; otherwise refuse, changing
+    nothing.
 
-    `facts` (endpoint, task, route, end_user, streamed) are kept with the hold for its usage record, whoever closes it.
+    `facts` (endpoint, task, route, end_user, streamed) are stored with the hold for its usage record.
     """
 
     request: UUID
     wallet: UUID
     amount: int
     least: int
-    owner: UUID  # the gateway's incarnation
+    owner: UUID  # id of the gateway process that made it
     deployment: UUID
     card_version: UUID
     tenant: UUID
@@ -42,9 +44,11 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """Raise the hold to min(`amount`, held + what the wallet leaves) if that is at least `least`. Both are absolute.
+    """Raise the hold to min(`amount`, held + available credit) if that is at least `least`, else refuse, changing
+    nothing.
 
-    What ended since the hold was made is not among what the wallet leaves, and a frozen wallet leaves nothing.
+    Both are the hold's whole amount, not an increase. Grants that have ended are not available; nor is anything of a
+    frozen wallet.
     """
 
     request: UUID
@@ -55,7 +59,9 @@ class Extend:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Renew the leases of this owner's open holds and keep their checkpoints (cumulative classes)."""
+    """Renew the leases of this owner's open holds and store their checkpoints (tokens by usage class since the
+    start).
+    """
 
     owner: UUID
     checkpoints: Mapping[UUID, Mapping[str, int]]
@@ -63,9 +69,11 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Close the hold with `charge` for `classes`; `facts` (waived, finish, ttft_ms, duration_ms) say how it ended.
+    """Close the hold and charge `charge` µcr for `classes` (tokens by usage class).
 
-    The charge may exceed what is held: the rest is taken from the wallet, then from its overdraft.
+    `facts` (waived, finish, ttft_ms, duration_ms) say how the request ended; not `exact` is an estimate.
+
+    A charge above what is held takes the rest from the wallet's other grants, then overdraws it.
     """
 
     request: UUID
@@ -78,7 +86,8 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Close the hold without a charge: nothing ran or, with the fact `waived`, we broke it and delivered nothing.
+    """Close the hold without a charge: nothing ran or, with the fact `waived`, it failed through us with nothing
+    delivered.
 
     Leaves a usage record with charge 0.
     """
@@ -92,9 +101,9 @@ class Release:
 class TrueUp:
     """Correct a closed request whose usage record is an estimate: `charge` is the whole exact charge for `classes`.
 
-    The record gets its next revision, which is exact and final, and the difference is posted once. A debit burns the
-    grants that are live now in burn-down order, then overdraws; a credit goes back to where the charge came from, last
-    taken first. `finish` says how the request really ended; "" leaves what the estimate says.
+    The record gets its next revision, which is exact and final, and the difference is posted once. More is taken from
+    the grants that are live now in burn-down order, then overdraws; less is given back to where the charge was taken
+    from, last taken first. `finish` says how the request really ended; "" keeps what the estimate says.
     """
 
     request: UUID
@@ -105,21 +114,21 @@ class TrueUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Roll:
-    """Post what the wallet's grants lost by time to breakage; what open holds made before may need stays.
+class ExpireGrants:
+    """Post what has expired of the wallet's grants to breakage; what open holds made before their end may need is kept.
 
-    Every other operation that decides over credit does the same first: this is for wallets that nobody asks for.
+    Every other operation that depends on available credit does the same first: this is for wallets in no use.
     """
 
     wallet: UUID
 
 
-Operation = Reserve | Extend | Renew | Settle | Release | TrueUp | Roll
+Operation = Reserve | Extend | Renew | Settle | Release | TrueUp | ExpireGrants
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Reserve or Extend succeeded: `total` µcr are held now. `available` is what the wallet has left beside it."""
+    """Reserve or Extend succeeded: `total` µcr are held for the request, `available` µcr can still be held."""
 
     total: int
     available: int
@@ -127,8 +136,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Reserve or Extend was refused: `limit` says why (``wallet`` is short, ``wallet_frozen``), `available` what it had
-    left.
+    """Reserve or Extend was refused: `limit` says why (``wallet``: too little credit, or ``wallet_frozen``),
+    `available` how many µcr the wallet has left.
     """
 
     limit: str
@@ -137,9 +146,9 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The holds whose leases were renewed; one that is in neither set is no longer ours and must be cancelled.
+    """The holds whose leases were renewed. A hold in neither set is lost to this owner: its request must be stopped.
 
-    Those in `busy` are locked by somebody else just now: their leases are as before, ask again.
+    Those in `busy` are locked by another transaction: their leases are unchanged, renew them again.
     """
 
     holds: frozenset[UUID]
@@ -148,9 +157,9 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The hold is closed (or its record corrected) and `charge` µcr were taken in all.
+    """The hold is closed (or its record corrected) and the request is charged `charge` µcr in all.
 
-    `posted` and `held` are the wallet's after it.
+    `posted` and `held` are the wallet's sums afterwards, in µcr.
     """
 
     charge: int
@@ -160,31 +169,31 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """There is no such open hold (any more): somebody else closed it, or it never was.
+    """There is no such open hold: it was closed with another charge, or it never was. Nothing was changed.
 
-    To a TrueUp: there is no such estimate, or it has been corrected otherwise.
+    To a TrueUp: there is no such estimate, or it was corrected to another charge.
     """
 
 
 @dataclass(frozen=True, slots=True)
-class Rolled:
-    """`expired` µcr went to breakage; `posted` and `held` are the wallet's after it."""
+class GrantsExpired:
+    """`expired` µcr went to breakage; `posted` and `held` are the wallet's sums afterwards, in µcr."""
 
     expired: int
     posted: int
     held: int
 
 
-Answer = Held | Refused | Renewed | Settled | Stale | Rolled
+Answer = Held | Refused | Renewed | Settled | Stale | GrantsExpired
 
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """What a driver tells the queue of an operation whose wallet or hold somebody else has locked: nothing is done."""
+    """A driver's answer for an operation whose wallet or hold another transaction has locked: nothing was changed."""
 
 
 def requests_of(operation: Operation) -> Iterable[UUID]:
-    """The requests that an operation touches."""
+    """Return the ids of the requests that an operation is about."""
     if isinstance(operation, Renew):
         return operation.checkpoints.keys()
-    return () if isinstance(operation, Roll) else (operation.request,)
+    return () if isinstance(operation, ExpireGrants) else (operation.request,)

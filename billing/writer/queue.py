@@ -1,4 +1,4 @@
-"""The writer's queue: everything that waited while the last commit ran goes into the next flush."""
+"""The writer's queue: the operations that arrived while one flush ran make up the next (group commit)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from billing.writer.entry import Entry
 from billing.writer.errors import (
     BusyError,
     ConflictError,
-    LostError,
+    OutcomeUnknownError,
     WriterBusyError,
     WriterClosedError,
     WriterError,
@@ -23,22 +23,24 @@ from billing.writer.errors import (
 from billing.writer.locks import LockedWallets
 from billing.writer.operations import Answer, Held, Locked, Operation, Release, Reserve
 
-LARGEST_FLUSH = 256
-LONGEST_QUEUE = 2048
+MAX_FLUSH = 256
+MAX_QUEUE = 2048
 CONFLICT_TRIES = 3
 CONFLICT_JITTER = 0.010
 RECONNECT_FIRST, RECONNECT_LAST = 0.020, 0.500
 CLOSE_SECONDS = 5.0
 SETTLE_SECONDS = 5.0
-"""How long an operation whose wallet somebody else holds is tried again before its caller is told."""
+"""How long an operation other than a reserve is tried again whose wallet another transaction has locked, before its
+caller gets a WriterBusyError."""
 logger = logging.getLogger("billing.writer")
 
 
 class Writer:
     """Applies operations in groups over one connection, in the order they came. Belongs to one event loop.
 
-    One flush is in flight at a time; a request is at most once in a flush. There is no timer: the commit in flight is
-    the clock. Operations whose wallet somebody else has locked wait beside the queue, and hold up no others.
+    One flush is in flight at a time; a request is at most once in a flush. There is no timer: the next flush begins
+    when the last one has committed. Operations whose wallet another transaction has locked wait beside the queue and
+    delay no others.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -57,23 +59,22 @@ class Writer:
     def oldest_age(self) -> float:
         """Seconds for which the oldest operation without an answer has waited; 0 when none does.
 
-        What waits for somebody else's lock doesn't count: the writer is not behind for that.
+        Operations that wait for another transaction's lock don't count: the writer is not behind for that.
         """
         first = (next((entry for entry in part if not entry.skips), None) for part in (self._in_flight, self._queue))
         return max((entry.age for entry in first if entry is not None), default=0.0)
 
     @property
     def is_behind(self) -> bool:
-        """True while reserves are refused: readiness says so too."""
-        return len(self._queue) >= LONGEST_QUEUE or self.oldest_age > self._driver.patience
+        """True while new reserves are refused; readiness reports it."""
+        return len(self._queue) >= MAX_QUEUE or self.oldest_age > self._driver.max_age
 
     async def submit(self, operation: Operation) -> Answer:
         """Return the answer to `operation`, after the commit that made it true.
 
-        Raises WriterBusyError when the writer is behind (reserves only, at once or after `reserve_wait`) or its
-        wallet stays locked, WriterClosedError after `close`, WriterError when the operation can't be applied. A
-        caller that is cancelled leaves the operation to its fate, except that a reserve which holds, or turns out to
-        hold, is released.
+        Raises WriterBusyError when the writer is behind (reserves only, at once or after `reserve_timeout`) or its
+        wallet stays locked, WriterClosedError after `close`, WriterError when the operation can't be applied. When
+        the caller is cancelled or times out, the operation may still be applied; what a reserve then holds is released.
         """
         if self._is_closing:
             raise WriterClosedError("the writer is closed")
@@ -82,7 +83,7 @@ class Writer:
         entry = self._enter(operation)
         if not isinstance(operation, Reserve):
             return await entry.future
-        wait = self._driver.reserve_wait
+        wait = self._driver.reserve_timeout
         try:
             async with asyncio.timeout(wait):
                 return await entry.future
@@ -94,7 +95,7 @@ class Writer:
             raise
 
     async def close(self) -> None:
-        """Apply what waits, for at most 5 s, and close the connection; whatever is left gets a WriterError."""
+        """Apply what is queued, for at most 5 s, and close the connection; the rest fails with a WriterClosedError."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -139,16 +140,16 @@ class Writer:
                         await self._arrived.wait()
 
     def _next_batch(self, source: deque[Entry]) -> list[Entry]:
-        """Take up to 256 entries in order; one whose request is already among those before it stays, in its place.
+        """Take up to MAX_FLUSH entries in order; a second one of the same request stays in the queue, in its place.
 
-        One whose wallet is locked goes to wait for it.
+        An entry whose wallet others already wait for goes behind them.
         """
         batch: list[Entry] = []
         stays: list[Entry] = []
         seen: set[UUID] = set()
-        while source and len(batch) < LARGEST_FLUSH:
+        while source and len(batch) < MAX_FLUSH:
             entry = source.popleft()
-            if entry.is_pointless or self._locked.keeps(entry):
+            if entry.is_obsolete or self._locked.add_behind(entry):
                 continue
             request = entry.request
             (stays if request in seen else batch).append(entry)
@@ -202,15 +203,15 @@ class Writer:
                     raise
                 tries -= 1
                 await asyncio.sleep(random.random() * CONFLICT_JITTER)
-            except LostError as error:
+            except OutcomeUnknownError as error:
                 if self._give_up_at is not None and time.monotonic() > self._give_up_at:
                     raise WriterClosedError(f"closed with an unknown outcome: {error}") from error
                 logger.warning("flush of %d operations: %s", len(batch), error)
                 for entry in batch:
-                    entry.is_unsure = True
+                    entry.is_outcome_unknown = True
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, RECONNECT_LAST)
-                batch[:] = [entry for entry in batch if not entry.is_forgotten]
+                batch[:] = [entry for entry in batch if not entry.is_too_old_to_resend]
 
     def _deliver(self, batch: list[Entry], answers: list[Answer | Locked]) -> None:
         skipped: list[Entry] = []
@@ -224,36 +225,36 @@ class Writer:
             else:
                 entry.future.set_result(answer)
         if skipped:
-            self._postpone(skipped, ConflictError("somebody else has locked it"))
+            self._postpone(skipped, ConflictError("another transaction has locked it"))
 
     def _postpone(self, entries: list[Entry], error: ConflictError) -> None:
-        """Let entries, in order, wait for what somebody holds, until their patience is over."""
+        """Let entries, in order, wait for their wallet's lock; those that waited too long fail with WriterBusyError."""
         waiting = []
         for entry in entries:
             is_reserve = isinstance(entry.operation, Reserve)
-            limit = self._driver.reserve_wait if is_reserve else max(SETTLE_SECONDS, self._driver.patience)
+            limit = self._driver.reserve_timeout if is_reserve else max(SETTLE_SECONDS, self._driver.max_age)
             if entry.age > limit:
                 entry.fail(WriterBusyError(f"the wallet stays locked: {error}"))
-                if not (is_reserve and entry.is_unsure):
-                    continue  # one that may hold is asked about until its caller's hold can be released
+                if not (is_reserve and entry.is_outcome_unknown):
+                    continue  # it may hold credit: it is sent until the answer shows what to release
             entry.skips += 1
             waiting.append(entry)
         self._locked.put_back(waiting)
 
     def _abandon(self, entry: Entry) -> None:
-        """See to it that nothing stays held for a reserve whose caller leaves in the turn in which it is answered."""
+        """Release what a reserve holds whose caller left in the same turn of the loop in which it was answered."""
         if entry.future.done() and not entry.future.cancelled() and entry.future.exception() is None:
             self._release(entry, entry.future.result())
 
     def _release(self, entry: Entry, answer: Answer) -> None:
-        """Release what a reserve holds that nobody waits for."""
+        """Release what an answered reserve holds, since its caller has left."""
         if isinstance(entry.operation, Reserve) and isinstance(answer, Held):
             abandoned = entry.operation
             released = self._enter(Release(abandoned.request, abandoned.wallet, {"finish": "abandoned"}))
-            released.future.add_done_callback(_consume)
+            released.future.add_done_callback(_retrieve_error)
 
 
-def _consume(done: asyncio.Future[Answer]) -> None:
-    """Look at the outcome that nobody awaits; the writer has logged what failed."""
+def _retrieve_error(done: asyncio.Future[Answer]) -> None:
+    """Mark the future's error as retrieved: nobody awaits it, and the writer has logged it."""
     if not done.cancelled():
         done.exception()

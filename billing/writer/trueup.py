@@ -1,14 +1,14 @@
-"""Correcting an estimate: the exact charge of a request that was closed without knowing it, decided under the lock."""
+"""True-ups: correcting the estimated charge of a closed request to the exact one, decided under the wallet's lock."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from billing.writer.changes import Adjustment, Changes, Correction, Way, counted
+from billing.writer.changes import Changes, Correction, Direction, TrueUpTransfer, counted
 from billing.writer.operations import Answer, Settled, Stale, TrueUp
-from billing.writer.view import GrantRow, RecordRow, Taking, View, WalletRow
+from billing.writer.view import GrantRow, PostedBurn, RecordRow, View, WalletRow
 
-Part = tuple[Way, int, GrantRow | None]
+Part = tuple[Direction, int, GrantRow | None]
 
 
 def true_up(op: TrueUp, view: View, changes: Changes) -> Answer:
@@ -27,10 +27,12 @@ def true_up(op: TrueUp, view: View, changes: Changes) -> Answer:
         return Settled(op.charge, wallet.posted, wallet.held) if was_this else Stale()
     difference = op.charge - record.charge
     parts = _taken(difference, wallet, view) if difference > 0 else _given_back(-difference, record, wallet, view)
-    for order, (way, amount, grant) in enumerate(parts):
-        changes.adjustments.append(Adjustment(way, wallet.id, op.request, order, amount, grant.id if grant else None))
-        if way is not Way.LOST:
-            back = amount if way is Way.RESTORED else -amount
+    for order, (direction, amount, grant) in enumerate(parts):
+        changes.true_up_transfers.append(
+            TrueUpTransfer(direction, wallet.id, op.request, order, amount, grant.id if grant else None)
+        )
+        if direction is not Direction.EXPIRED:
+            back = amount if direction is Direction.CREDIT else -amount
             changes.move(wallet, posted=back)
             if grant is not None:
                 changes.take(grant, -back)
@@ -40,55 +42,56 @@ def true_up(op: TrueUp, view: View, changes: Changes) -> Answer:
 
 
 def _taken(amount: int, wallet: WalletRow, view: View) -> Iterator[Part]:
-    """Yield what more is taken: live grants in burn-down order, then the overdraft."""
+    """Yield the parts of a further charge: from live grants in burn-down order, then from the overdraft."""
     for grant in view.grants.get(wallet.id, []):
         part = 0 if grant.has_ended_by(view.now) else min(amount, grant.remaining)
         if part:
-            yield Way.TAKEN, part, grant
+            yield Direction.DEBIT, part, grant
             amount -= part
     if amount:
-        yield Way.TAKEN, amount, None
+        yield Direction.DEBIT, amount, None
 
 
 def _given_back(amount: int, record: RecordRow, wallet: WalletRow, view: View) -> Iterator[Part]:
-    """Yield what is given back: to where the charge came from, last taken first, so to the overdraft before grants.
+    """Yield the parts of a refund: to where the charge was taken from, last taken first, so the overdraft before
+    grants.
 
     An overdraft that was repaid meanwhile goes to the grants that came after the hold, since one of them paid it.
     """
     grants = {grant.id: grant for grant in view.grants.get(wallet.id, [])}
-    sources = {taking.grant for taking in record.takings}
+    sources = {taking.grant for taking in record.burns}
     later = [g for g in grants.values() if g.id not in sources and g.effective_at > record.reserved_at]
-    for taking in reversed(_last(amount, record.takings)):
+    for taking in reversed(_last(amount, record.burns)):
         left = taking.amount
         if taking.grant is None:
             owed = max(sum(grant.remaining for grant in grants.values()) - wallet.posted, 0)
             overdrawn = min(left, owed)
             if overdrawn:
-                yield Way.RESTORED, overdrawn, None
+                yield Direction.CREDIT, overdrawn, None
             left -= overdrawn
         for grant in reversed(later) if taking.grant is None else [grants[taking.grant]]:
-            part = min(left, grant.room)
+            part = min(left, grant.used)
             if part:
-                is_over = grant.is_voided or grant.has_ended_by(view.now)
-                yield Way.LOST if is_over else Way.RESTORED, part, grant
+                has_ended = grant.is_voided or grant.has_ended_by(view.now)
+                yield Direction.EXPIRED if has_ended else Direction.CREDIT, part, grant
                 left -= part
-        if left:  # nobody is owed it by name: it stays in the wallet, where the next charge beyond its grants finds it
-            yield Way.RESTORED, left, None
+        if left:  # no grant can take it: it stays in the wallet without one, and reduces its next overdraft
+            yield Direction.CREDIT, left, None
 
 
-def _last(amount: int, takings: list[Taking]) -> list[Taking]:
-    """Return the takings that make up the last `amount` of a charge, in order."""
-    found: list[Taking] = []
-    for taking in reversed(takings):
+def _last(amount: int, burns: list[PostedBurn]) -> list[PostedBurn]:
+    """Return the burns that make up the last `amount` µcr of a charge, in order."""
+    found: list[PostedBurn] = []
+    for taking in reversed(burns):
         part = min(amount, taking.amount)
         if part:
-            found.append(Taking(part, taking.grant))
+            found.append(PostedBurn(part, taking.grant))
             amount -= part
     return found[::-1]
 
 
 def _note_change(grant: GrantRow, wallet: WalletRow, changes: Changes) -> None:
-    """See to it that a grant which has credit again expires in time."""
+    """Note the end of a grant that has credit again, so that the expiry sweep finds it."""
     if grant.expires_at is None or not grant.remaining:
         return
     if wallet.next_grant_change_at is None or wallet.next_grant_change_at > grant.expires_at:

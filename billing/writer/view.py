@@ -1,4 +1,4 @@
-"""What a flush knows: rows as they were read under the lock, and which of them it has to ask for."""
+"""The rows that a flush reads under the lock, and which rows it has to read. Amounts are µcr."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from datetime import date, datetime
 from uuid import UUID
 
 from billing.ids import day_of
-from billing.writer.operations import Extend, Operation, Release, Renew, Roll, Settle, TrueUp
+from billing.writer.operations import ExpireGrants, Extend, Operation, Release, Renew, Settle, TrueUp
 
 HELD, ORPHANED = 0, 1  # Hold.State
 
 
 @dataclass(slots=True)
 class WalletRow:
-    """A locked wallet; `decide` moves `posted` and `held` along as it walks the operations."""
+    """A locked wallet; `decide` keeps `posted` and `held` up to date as it walks the operations."""
 
     id: UUID
     posted: int
@@ -27,6 +27,7 @@ class WalletRow:
 
     @property
     def available(self) -> int:
+        """The µcr that a new hold may take; negative when the wallet is below its limit."""
         return self.posted - self.held + self.overdraft_limit
 
 
@@ -44,7 +45,7 @@ class HoldRow:
 
 @dataclass(slots=True)
 class GrantRow:
-    """A grant with credit left; a wallet's grants come in burn-down order."""
+    """A grant of a wallet; they come in burn-down order."""
 
     id: UUID
     wallet: UUID
@@ -55,17 +56,18 @@ class GrantRow:
     is_voided: bool
 
     def has_ended_by(self, moment: datetime) -> bool:
+        """Return whether its end is at or before `moment`."""
         return self.expires_at is not None and self.expires_at <= moment
 
     @property
-    def room(self) -> int:
-        """How much may be given back to it."""
+    def used(self) -> int:
+        """The µcr taken from it so far: as much can be given back to it."""
         return self.amount - self.remaining
 
 
 @dataclass(frozen=True, slots=True)
-class Taking:
-    """One transfer of a charge that was posted before: from a grant, or from the overdraft (`grant` is None)."""
+class PostedBurn:
+    """One transfer of a charge that an earlier flush posted: from a grant, or from the overdraft (`grant` is None)."""
 
     amount: int
     grant: UUID | None
@@ -73,7 +75,7 @@ class Taking:
 
 @dataclass(slots=True)
 class RecordRow:
-    """The latest revision of a closed request's usage record, and what its charge was taken from, in that order."""
+    """The latest revision of a closed request's usage record, and the transfers of its charge, in order."""
 
     request: UUID
     wallet: UUID
@@ -81,7 +83,7 @@ class RecordRow:
     charge: int
     is_exact: bool
     reserved_at: datetime
-    takings: list[Taking] = field(default_factory=list)
+    burns: list[PostedBurn] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -105,7 +107,9 @@ class View:
         return wallet
 
     def is_locked(self, operation: Operation) -> bool:
-        """True when a row that the operation can't do without is somebody else's; a Renew does without any."""
+        """Return whether another transaction has locked a row that the operation needs; a Renew skips such holds
+        itself.
+        """
         if isinstance(operation, Renew):
             return False
         return operation.wallet in self.locked or (
@@ -113,19 +117,19 @@ class View:
         )
 
     def add_open_holds(self, wallets: Iterable[UUID], holds: Iterable[HoldRow]) -> None:
-        """Take note of all open holds of these wallets, the locked ones as the rows that they are already."""
+        """Add all open holds of these wallets; those that were read before stay the same objects."""
         self.open_holds = {wallet: {} for wallet in wallets}
         for hold in holds:
             self.open_holds[hold.wallet][hold.id] = self.holds.get(hold.id, hold)
 
     def open_hold(self, hold: HoldRow) -> None:
-        """Add a hold, for the operations behind it."""
+        """Add a hold that later operations of the flush see."""
         self.holds[hold.id] = hold
         if hold.wallet in self.open_holds:
             self.open_holds[hold.wallet][hold.id] = hold
 
     def close_hold(self, hold: HoldRow) -> None:
-        """Take a hold away, for the operations behind it."""
+        """Remove a hold for later operations of the flush."""
         del self.holds[hold.id]
         if hold.wallet in self.open_holds:
             del self.open_holds[hold.wallet][hold.id]
@@ -133,7 +137,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Which rows a flush has to lock and read, without repetition, sorted: the order of locks."""
+    """Which rows a flush has to lock and read, without repetition, sorted by id: the order of locks."""
 
     wallets: list[UUID]
     holds: list[UUID]
@@ -143,6 +147,7 @@ class Demand:
 
     @classmethod
     def of(cls, operations: Iterable[Operation]) -> Demand:
+        """Return what the operations need."""
         wallets: set[UUID] = set()
         holds: set[UUID] = set()
         burning: set[UUID] = set()
@@ -156,7 +161,7 @@ class Demand:
             if isinstance(operation, TrueUp):
                 restoring.add(operation.wallet)
                 closed.add(operation.request)
-            elif not isinstance(operation, Roll):
+            elif not isinstance(operation, ExpireGrants):
                 holds.add(operation.request)
                 if isinstance(operation, Settle):
                     burning.add(operation.wallet)
@@ -170,16 +175,17 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """What only the answers to a Demand show to be needed, which is hardly ever anything."""
+class FollowUp:
+    """Rows that only the answers to a Demand show to be needed; mostly none."""
 
     due: list[UUID]  # wallets with a grant that may have ended: all of their open holds are read
-    unread: list[UUID]  # those of them whose grants weren't read
-    closed: list[tuple[UUID, date]]  # requests that are to be closed and aren't open: how did they end?
-    absent: list[UUID]  # wallets and holds that were not found among those that nobody has locked
+    unread: list[UUID]  # those of `due` whose grants weren't read yet
+    closed: list[tuple[UUID, date]]  # requests to be closed that have no open hold: their charges are read
+    absent: list[UUID]  # wallets and holds that were not read: locked by others, or not there
 
     @classmethod
-    def of(cls, operations: Sequence[Operation], demand: Demand, view: View) -> Rest:
+    def of(cls, operations: Sequence[Operation], demand: Demand, view: View) -> FollowUp:
+        """Return what `view`, read by `demand`, still lacks for the operations."""
         due = [
             wallet.id
             for wallet in view.wallets.values()

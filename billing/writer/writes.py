@@ -1,4 +1,4 @@
-"""What a flush writes, once for both databases: each statement by name, what its rows share, and the rows.
+"""The statements of a flush, the same for both databases: name, the values that all rows share, and the rows.
 
 A database's encoder turns these into parameters: the shared values first, then the rows' columns.
 """
@@ -31,24 +31,24 @@ def _writes(changes: Changes) -> Iterator[tuple[str, Row, Iterable[Row]]]:
     lease = now + timedelta(seconds=LEASE_SECONDS)
     renewed = sorted(changes.renewed, key=lambda request: request.int)
     yield "insert_holds", (now, lease), _holds(changes)
-    yield "extend_holds", (), changes.amounts.items()
+    yield "extend_holds", (), changes.extended.items()
     yield "renew_holds", (lease,), ((request, json.dumps(dict(changes.renewed[request]))) for request in renewed)
     yield "move_wallets", (), ((wallet, *deltas) for wallet, deltas in changes.wallets.items())
     yield "insert_usage", (FORMULA, now), _usage_records(changes)
     yield "insert_transfers", (now,), ((b.wallet, b.request, b.order, b.amount, b.grant) for b in changes.burns)
     yield "insert_revisions", (FORMULA, now), _revisions(changes)
-    yield "insert_adjustments", (now,), _adjustments(changes)
+    yield "insert_true_up_transfers", (now,), _true_up_transfers(changes)
     yield "insert_expiries", (), _expiries(changes)
     yield "take_grants", (), changes.grants.items()
     yield "end_grants", (now,), ((one.grant.id,) for one in changes.expired.values() if not one.grant.remaining)
     yield "note_grant_changes", (), changes.grant_changes.items()
     yield "delete_holds", (), ((closing.operation.request,) for closing in changes.closed)
-    yield "insert_outbox", (), [(_outbox_payload(changes),)] if changes.tells else ()
+    yield "insert_outbox", (), [(_outbox_payload(changes),)] if changes.has_usage_events else ()
 
 
 def _holds(changes: Changes) -> Iterator[Row]:
-    """The new holds: id, wallet, tenant, project, key, user, model, deployment, card, multiplier, owner, amount, and
-    the facts as one JSON text.
+    """Yield the new holds: id, wallet, tenant, project, key, user, model, deployment, card, multiplier, owner, amount,
+    and the facts as one JSON text.
     """
     for op, amount in changes.reserved:
         yield (
@@ -58,7 +58,7 @@ def _holds(changes: Changes) -> Iterator[Row]:
 
 
 def _usage_records(changes: Changes) -> Iterator[Row]:
-    """The new usage records: request, day, charge, exact, six classes, then how it ended."""
+    """Yield the new usage records: request, day, charge, exact, six classes, then how it ended."""
     for closing in changes.closed:
         op, facts = closing.operation, closing.operation.facts
         classes = op.classes if isinstance(op, Settle) else {}
@@ -70,7 +70,7 @@ def _usage_records(changes: Changes) -> Iterator[Row]:
 
 
 def _revisions(changes: Changes) -> Iterator[Row]:
-    """The next revisions of usage records: id, request, day, revision, charge, six classes, finish ("" as before)."""
+    """Yield the next revisions: id, request, day, revision, charge, six classes, finish ("": unchanged)."""
     for correction in changes.corrections:
         op = correction.operation
         yield (
@@ -79,21 +79,21 @@ def _revisions(changes: Changes) -> Iterator[Row]:
         )  # fmt: skip
 
 
-def _adjustments(changes: Changes) -> Iterator[Row]:
-    """The transfers of true-ups: wallet, debit's kind, credit's kind, request, order, amount, grant."""
-    for one in changes.adjustments:
-        yield one.wallet, *one.way.value, one.request, one.order, one.amount, one.grant
+def _true_up_transfers(changes: Changes) -> Iterator[Row]:
+    """Yield the transfers of true-ups: wallet, debit's kind, credit's kind, request, order, amount, grant."""
+    for one in changes.true_up_transfers:
+        yield one.wallet, *one.direction.value, one.request, one.order, one.amount, one.grant
 
 
 def _expiries(changes: Changes) -> Iterator[Row]:
-    """The transfers to breakage: wallet, grant, amount, when it ended."""
+    """Yield the transfers to breakage: wallet, grant, amount, the grant's end."""
     for one in changes.expired.values():
         yield one.grant.wallet, one.grant.id, one.amount, one.grant.expires_at
 
 
 def _outbox_payload(changes: Changes) -> str:
-    """What a consumer of topic ``usage`` gets: requests with a first record, and [request, revision] of later ones."""
-    told: dict[str, Any] = {"records": [str(closing.operation.request) for closing in changes.closed]}
+    """Return the JSON of a ``usage`` event: requests with a first record, and [request, revision] of later ones."""
+    payload: dict[str, Any] = {"records": [str(closing.operation.request) for closing in changes.closed]}
     if changes.corrections:
-        told["revisions"] = [[str(one.operation.request), one.revision] for one in changes.corrections]
-    return json.dumps(told)
+        payload["revisions"] = [[str(one.operation.request), one.revision] for one in changes.corrections]
+    return json.dumps(payload)

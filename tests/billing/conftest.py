@@ -14,7 +14,7 @@ from billing.ids import day_of, uuid7
 from billing.models import CreditGrant, Hold, UsageRecord, Wallet
 from billing.services import credits, wallets
 from billing.writer.apply import apply_now
-from billing.writer.operations import Roll
+from billing.writer.operations import ExpireGrants
 from gateway.models import Tenant
 
 _numbers = itertools.count()
@@ -77,7 +77,7 @@ def hold(wallet):
 
 def roll(wallet):
     """Let what has ended expire, as jobs do, and return the sum."""
-    [answer] = apply_now([Roll(wallet.pk)])
+    [answer] = apply_now([ExpireGrants(wallet.pk)])
     return answer.expired
 
 

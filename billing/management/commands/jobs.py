@@ -38,13 +38,13 @@ class Job:
 def default_jobs() -> list[Job]:
     """Return the jobs of this process."""
     return [
-        of_sweep("monthly_grants", sweeps.monthly_grants(), every_s=30),
-        of_sweep("expiry", sweeps.expiry(), every_s=5),
+        sweep_job("monthly_grants", sweeps.monthly_grants(), every_s=30),
+        sweep_job("expiry", sweeps.expiry(), every_s=5),
         Job("rollups", lambda: rollups.consume_usage() > 0, every_s=1),
     ]
 
 
-def of_sweep(name: str, sweep: sweeps.Sweep, *, every_s: float) -> Job:
+def sweep_job(name: str, sweep: sweeps.Sweep, *, every_s: float) -> Job:
     """Return the job that does the sweep's rounds, `every_s` seconds apart."""
     return Job(name, lambda: sweep.turn() > 0 and sweep.is_under_way, every_s=every_s)
 

@@ -16,28 +16,28 @@ from psycopg import AsyncConnection, errors
 from psycopg.pq import TransactionStatus
 
 from billing.writer.decide import decide
-from billing.writer.errors import ConflictError, LostError
+from billing.writer.errors import ConflictError, OutcomeUnknownError
 from billing.writer.operations import Answer, Locked, Operation
 from billing.writer.postgresql import statements
 from billing.writer.postgresql.statements import STATEMENTS, Query, Rows
-from billing.writer.view import Demand, Rest, View
+from billing.writer.view import Demand, FollowUp, View
 
 ANSWER_SECONDS = 1.0
 CONNECT_SECONDS = 5.0
 LOSS_COUNTS_SECONDS = 60.0
-LONGEST_ANSWER_SECONDS = 16.0
-"""Below the time limits that the server sets to a statement: what is asked again is never still being applied."""
+MAX_ANSWER_SECONDS = 16.0
+"""Below the server's own limit for a statement: a flush that is sent again is never still being applied."""
 
 # Prepared plans are made once, perhaps over empty tables: a sequential scan or a hash join must not be among them.
-# The limits come after those of the configuration, which hold for every connection, and are stricter: they bound how
-# long a frozen gateway, or a frozen neighbour, can hold up everybody else's wallets.
+# The limits override those of the configuration, which are for every connection, and are stricter: they bound how long
+# a gateway process that hangs can keep wallets locked.
 OPTIONS = (
     "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off -c timezone=UTC "
     "-c lock_timeout=100ms -c idle_in_transaction_session_timeout=1s"
 )
 CONFLICTS = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
 _DJANGOS_OWN = {"pool", "isolation_level", "server_side_binding", "assume_role", "options"}
-_WARM = {"timestamptz": "epoch", "smallint": "0"}
+_EMPTY_VALUES = {"timestamptz": "epoch", "smallint": "0"}
 
 Connection = AsyncConnection[tuple[Any, ...]]
 
@@ -45,9 +45,10 @@ Connection = AsyncConnection[tuple[Any, ...]]
 class PostgreSQLDriver:
     """The one connection through which a gateway process writes credit to PostgreSQL.
 
-    An answer that doesn't come in `answer_seconds` is given up, and asked for again with twice the time, so that a
-    slow database is slow and a silent one is left soon. The limit is never below twice the time that the last answer
-    took, and falls again only a minute after a loss: what is asked again, or skips a lock, may be answered at once.
+    An answer that doesn't come within `answer_timeout` seconds is given up, and the flush is sent again with twice the
+    time: a slow database still gets its work done, and a silent one is given up soon. The timeout is never below twice
+    the time that the last answer took, and falls only a minute after a loss, since flushes sent again (and flushes that
+    skip locks) may be answered at once and say little about the database.
     """
 
     rest = 0.0
@@ -59,39 +60,39 @@ class PostgreSQLDriver:
         self._arguments |= {name: value for name, value in extra.items() if name not in _DJANGOS_OWN}
         self._options = " ".join(part for part in (extra.get("options"), OPTIONS) if part)
         self._connection: Connection | None = None
-        self.answer_seconds = ANSWER_SECONDS
+        self.answer_timeout = ANSWER_SECONDS
         self._lost_at = -LOSS_COUNTS_SECONDS
 
     @property
-    def patience(self) -> float:
-        """As long as one answer may take."""
-        return self.answer_seconds
+    def max_age(self) -> float:
+        """Seconds that one answer may take."""
+        return self.answer_timeout
 
     @property
-    def reserve_wait(self) -> float:
-        """As long as the flush in flight and the next one may take."""
-        return 2 * self.answer_seconds
+    def reserve_timeout(self) -> float:
+        """Seconds that the flush in flight and the next one may take together."""
+        return 2 * self.answer_timeout
 
     async def flush(self, operations: Sequence[Operation], *, waits: bool = False) -> list[Answer | Locked]:
         """Apply the operations: lock and read, decide, write and commit."""
         try:
-            async with asyncio.timeout(max(CONNECT_SECONDS, self.answer_seconds)):
+            async with asyncio.timeout(max(CONNECT_SECONDS, self.answer_timeout)):
                 connection = await self._connect()
         except (psycopg.Error, OSError) as error:
-            raise LostError(f"cannot connect: {error}") from error
+            raise OutcomeUnknownError(f"cannot connect: {error}") from error
         started = time.monotonic()
         attempt = asyncio.ensure_future(self._attempt(connection, operations, waits=waits))
         try:
-            done, _ = await asyncio.wait({attempt}, timeout=self.answer_seconds)
+            done, _ = await asyncio.wait({attempt}, timeout=self.answer_timeout)
         except asyncio.CancelledError:
             await self._cut(connection, attempt)
             raise
         if not done:
             self._lost_at = time.monotonic()
-            limit, self.answer_seconds = self.answer_seconds, min(2 * self.answer_seconds, LONGEST_ANSWER_SECONDS)
+            limit, self.answer_timeout = self.answer_timeout, min(2 * self.answer_timeout, MAX_ANSWER_SECONDS)
             await self._cut(connection, attempt)
             if attempt.cancelled() or attempt.exception() is not None:
-                raise LostError(f"no answer in {limit} s")
+                raise OutcomeUnknownError(f"no answer in {limit} s")
         try:
             answers = attempt.result()
         except CONFLICTS as error:
@@ -100,12 +101,12 @@ class PostgreSQLDriver:
         except Exception as error:
             if connection.closed or connection.broken:
                 self._connection = None
-                raise LostError(f"the connection went away: {error}") from error
+                raise OutcomeUnknownError(f"the connection went away: {error}") from error
             await self._roll_back(connection)
             raise
         now = time.monotonic()
-        least = self.answer_seconds if now - self._lost_at < LOSS_COUNTS_SECONDS else ANSWER_SECONDS
-        self.answer_seconds = min(max(least, 2 * (now - started)), LONGEST_ANSWER_SECONDS)
+        least = self.answer_timeout if now - self._lost_at < LOSS_COUNTS_SECONDS else ANSWER_SECONDS
+        self.answer_timeout = min(max(least, 2 * (now - started)), MAX_ANSWER_SECONDS)
         return answers
 
     async def close(self) -> None:
@@ -124,7 +125,7 @@ class PostgreSQLDriver:
             await pipeline.sync()
             results: list[Rows] = [await cursor.fetchall() for cursor in cursors[1:]]
             view = statements.view(queries[1:], results)
-            await self._read_rest(connection, operations, demand, view)
+            await self._follow_up(connection, operations, demand, view)
             answers, changes = decide(operations, view)
             writes = [*statements.encoded(changes), ("commit", ())]  # encoded whole before the first is sent
             for query in writes:
@@ -132,12 +133,12 @@ class PostgreSQLDriver:
             # Leaving the pipeline is the second sync; one here would make a third round trip, with nothing in it.
         return answers
 
-    async def _read_rest(
+    async def _follow_up(
         self, connection: Connection, operations: Sequence[Operation], demand: Demand, view: View
     ) -> None:
-        """Ask for what only the first answers show to be needed: a round trip that there hardly ever is."""
-        rest = Rest.of(operations, demand, view)
-        queries = statements.reads_of_rest(rest)
+        """Read the rows that only the first answers show to be needed: a further round trip, hardly ever made."""
+        rest = FollowUp.of(operations, demand, view)
+        queries = statements.follow_up_reads(rest)
         if queries:
             cursors = [await connection.execute(*_statement(query)) for query in queries]
             statements.complete(view, rest, queries, [await cursor.fetchall() for cursor in cursors])
@@ -157,20 +158,24 @@ class PostgreSQLDriver:
         return self._connection
 
     async def _prepare(self, connection: Connection) -> None:
-        """Prepare every statement by running it over nothing: behind an error in a pipeline it would not be."""
+        """Prepare every statement by running it over empty sets: in a pipeline after an error it would not get
+        prepared.
+        """
         async with connection.pipeline():
             await connection.execute(*_statement(("begin", ())))
             for name in ("clock", *STATEMENTS):
                 if name not in ("begin", "commit", "rollback"):
                     sql, _ = _statement((name, ()))
                     kinds = re.findall(r"%s::(\w+(?:\[\])?)", sql)
-                    await connection.execute(sql, ["{}" if kind.endswith("[]") else _WARM[kind] for kind in kinds])
+                    await connection.execute(
+                        sql, ["{}" if kind.endswith("[]") else _EMPTY_VALUES[kind] for kind in kinds]
+                    )
             await connection.execute(*_statement(("commit", ())))
 
     async def _roll_back(self, connection: Connection) -> None:
         """End the failed transaction, which the server leaves open, since it skipped the COMMIT behind the error."""
         try:
-            async with asyncio.timeout(self.answer_seconds):
+            async with asyncio.timeout(self.answer_timeout):
                 if connection.info.transaction_status != TransactionStatus.IDLE:
                     await connection.execute(*_statement(("rollback", ())))
                 await self._prepare(connection)  # psycopg forgets what it prepared at a rollback
@@ -179,7 +184,7 @@ class PostgreSQLDriver:
             await connection.close()
 
     async def _cut(self, connection: Connection, attempt: asyncio.Future[Any]) -> None:
-        """End the connection under a flush that isn't answered: a cancel request would wait for the same server."""
+        """Close the socket of a flush that isn't answered: a cancel request would wait for the same server."""
         self._connection = None
         if not attempt.done():
             with suppress(OSError, psycopg.Error):
@@ -195,4 +200,4 @@ class PostgreSQLDriver:
 
 
 def _statement(query: Query) -> tuple[LiteralString, tuple[str, ...]]:
-    return cast("Any", statements.sql_of(query)), query[1]  # text that no client has touched
+    return cast("Any", statements.sql_of(query)), query[1]  # text from our own files

@@ -12,11 +12,11 @@ from uuid import UUID
 from billing import clock
 from billing.sql import load
 from billing.writer.changes import Changes
-from billing.writer.view import Demand, GrantRow, HoldRow, RecordRow, Rest, Taking, View, WalletRow
+from billing.writer.view import Demand, FollowUp, GrantRow, HoldRow, PostedBurn, RecordRow, View, WalletRow
 from billing.writer.writes import writes
 
 STATEMENTS = load(Path(__file__).with_name("statements.sql"))
-# A flush of many tenants waits for nobody; one that has been skipped before, and a command, takes its turn.
+# A flush of many wallets skips those that are locked; a wallet's turn (`locks.py`) and `apply_now` wait for the lock.
 STATEMENTS |= {f"{name}_skipping": f"{STATEMENTS[name]} SKIP LOCKED" for name in ("lock_wallets", "lock_holds")}
 
 Query = tuple[str, tuple[str, ...]]  # name of the statement, parameters
@@ -34,7 +34,7 @@ def array(values: Iterable[object]) -> str:
 
 
 def uuid_array(values: Iterable[UUID | None]) -> str:
-    """Return an array literal of ids, as hex digits: half the price of their usual form."""
+    """Return an array literal of ids, as hex digits: encoded in half the time of their usual form."""
     return "{" + ",".join(["NULL" if value is None else f"{value.int:032x}" for value in values]) + "}"
 
 
@@ -51,7 +51,7 @@ def moment_array(values: Iterable[datetime | None]) -> str:
 def reads(demand: Demand, *, waits: bool = False) -> list[Query]:
     """The first round trip after BEGIN: locks, then the clock, then what the locks protect.
 
-    What somebody else has locked is left out, unless the flush `waits` for it.
+    Rows that another transaction has locked are left out, unless the flush `waits` for them.
     """
     how = "" if waits else "_skipping"
     queries: list[Query] = []
@@ -66,17 +66,17 @@ def reads(demand: Demand, *, waits: bool = False) -> list[Query]:
         ids = uuid_array(request for request, _ in demand.closed)
         queries.append(("read_every_grant", (uuid_array(demand.restoring),)))
         queries.append(("read_records", (ids, array(day for _, day in demand.closed))))
-        queries.append(("read_takings", (ids,)))
+        queries.append(("read_burns", (ids,)))
     return queries
 
 
 def view(queries: Sequence[Query], results: Sequence[Rows]) -> View:
-    """What the answers to `reads` say."""
+    """Return the view that the results of `reads` make."""
     found = {name.removesuffix("_skipping"): rows for (name, _), rows in zip(queries, results, strict=True)}
     records = {row[0]: RecordRow(*row) for row in found.get("read_records", ())}
-    for request, amount, grant in found.get("read_takings", ()):
+    for request, amount, grant in found.get("read_burns", ()):
         if request in records:
-            records[request].takings.append(Taking(amount, grant))
+            records[request].burns.append(PostedBurn(amount, grant))
     return View(
         now=found["clock"][0][0],
         wallets={row[0]: WalletRow(*row) for row in found.get("lock_wallets", ())},
@@ -86,8 +86,8 @@ def view(queries: Sequence[Query], results: Sequence[Rows]) -> View:
     )
 
 
-def reads_of_rest(rest: Rest) -> list[Query]:
-    """A round trip that is hardly ever needed: empty then."""
+def follow_up_reads(rest: FollowUp) -> list[Query]:
+    """Return the reads of a further round trip; mostly none."""
     queries: list[Query] = []
     if rest.due:
         queries.append(("read_open_holds", (uuid_array(rest.due),)))
@@ -101,8 +101,8 @@ def reads_of_rest(rest: Rest) -> list[Query]:
     return queries
 
 
-def complete(known: View, rest: Rest, queries: Sequence[Query], results: Sequence[Rows]) -> None:
-    """Add to what is known what the answers to `reads_of_rest` say."""
+def complete(known: View, rest: FollowUp, queries: Sequence[Query], results: Sequence[Rows]) -> None:
+    """Add to the view what `follow_up_reads` returned."""
     found = {name: rows for (name, _), rows in zip(queries, results, strict=True)}
     known.add_open_holds(rest.due, [HoldRow(*row) for row in found.get("read_open_holds", ())])
     known.grants |= _grants(found.get("read_grants", ()))
@@ -111,7 +111,9 @@ def complete(known: View, rest: Rest, queries: Sequence[Query], results: Sequenc
 
 
 def encoded(changes: Changes) -> list[Query]:
-    """The second round trip before COMMIT: what the rows of a statement share, then one array per column."""
+    """Return the second round trip before COMMIT: per statement the values its rows share, then one array per
+    column.
+    """
     return [
         (name, (*map(_scalar, shared), *map(_column, zip(*rows, strict=True))))
         for name, shared, rows in writes(changes)
@@ -130,7 +132,7 @@ def _scalar(value: int | datetime) -> str:
 
 
 def _column(values: tuple[Any, ...]) -> str:
-    """Return a column as an array literal, as the first value that it has asks."""
+    """Return a column as an array literal, of the type of its first value that isn't None."""
     match next((value for value in values if value is not None), None):
         case UUID():
             return uuid_array(values)

@@ -1,5 +1,5 @@
 -- The writer on PostgreSQL. Sets travel as array literals; locks are taken in this order: wallets by id, holds by id.
--- Grants need no lock of their own: whoever changes them holds their wallet's. The clock (billing/clock.py) is asked after
+-- Grants need no lock of their own: whoever changes them holds their wallet's. The clock (billing/clock.py) is read after
 -- the wallets' locks, so that it is later than any change that they waited for.
 
 -- name: begin
@@ -17,7 +17,7 @@ FROM billing_hold WHERE id = ANY(%s::uuid[]) ORDER BY id FOR UPDATE;
 -- name: read_open_holds
 SELECT id, wallet_id, state, amount, owner, reserved_at FROM billing_hold WHERE wallet_id = ANY(%s::uuid[]);
 
--- What was asked for and not found among what nobody has locked: those that there are.
+-- Of the ids that the locking reads did not return, those that exist: another transaction has locked them.
 -- name: read_absent
 SELECT id FROM billing_wallet WHERE id = ANY(%s::uuid[]) UNION ALL SELECT id FROM billing_hold WHERE id = ANY(%s::uuid[]);
 
@@ -39,7 +39,7 @@ FROM unnest(%s::uuid[], %s::date[]) AS asked(request, day)
 JOIN billing_usagerecord r ON r.day = asked.day AND r.request = asked.request
 ORDER BY r.revision;
 
--- name: read_takings
+-- name: read_burns
 SELECT request, amount, grant_id FROM billing_ledgertransfer
 WHERE request = ANY(%s::uuid[]) AND code = 2 ORDER BY request, "order";
 
@@ -118,7 +118,7 @@ FROM unnest(%s::uuid[], %s::uuid[], %s::smallint[], %s::bigint[], %s::uuid[])
     AS b(wallet, request, position, amount, source)
 LEFT JOIN billing_ledgeraccount a ON a.wallet_id = b.wallet AND a.kind = 'wallet';
 
--- name: insert_adjustments
+-- name: insert_true_up_transfers
 INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, request, "order", grant_id, effective_at, actor,
     reason)
 SELECT CASE b.debit WHEN 'wallet' THEN a.id ELSE d.id END, CASE b.credit WHEN 'wallet' THEN a.id ELSE c.id END,

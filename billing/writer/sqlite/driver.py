@@ -22,8 +22,8 @@ class SQLiteDriver:
     """The one connection through which a gateway process writes credit to SQLite."""
 
     rest = 0.002  # a writer that commits back to back starves the other processes
-    patience = 5.0
-    reserve_wait = 5.0
+    max_age = 5.0
+    reserve_timeout = 5.0
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._path = str(settings["NAME"])
@@ -31,7 +31,7 @@ class SQLiteDriver:
         self._connection: sqlite3.Connection | None = None
 
     async def flush(self, operations: Sequence[Operation], *, waits: bool = False) -> list[Answer | Locked]:
-        """Apply the operations in the writer's thread; the one lock is the file's, and it is always waited for."""
+        """Apply the operations in the writer's thread; SQLite's one lock is always waited for."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._flush, operations)
 
     async def close(self) -> None:

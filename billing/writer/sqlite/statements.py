@@ -16,7 +16,7 @@ from billing.clock import parsed
 from billing.sql import load
 from billing.writer.changes import Changes
 from billing.writer.operations import Operation
-from billing.writer.view import Demand, GrantRow, HoldRow, RecordRow, Rest, Taking, View, WalletRow
+from billing.writer.view import Demand, FollowUp, GrantRow, HoldRow, PostedBurn, RecordRow, View, WalletRow
 from billing.writer.writes import writes
 
 STATEMENTS = load(Path(__file__).with_name("statements.sql"))
@@ -40,7 +40,7 @@ def read(connection: sqlite3.Connection, operations: Sequence[Operation]) -> Vie
         grants=_grants(rows("read_grants", demand.burning) + rows("read_every_grant", demand.restoring)),
         records=_records(connection, demand),
     )
-    rest = Rest.of(operations, demand, view)
+    rest = FollowUp.of(operations, demand, view)
     view.add_open_holds(rest.due, _holds(rows("read_open_holds", rest.due)))
     view.grants |= _grants(rows("read_grants", rest.unread))
     if rest.closed:
@@ -50,7 +50,7 @@ def read(connection: sqlite3.Connection, operations: Sequence[Operation]) -> Vie
 
 
 def write(connection: sqlite3.Connection, changes: Changes) -> None:
-    """Write the changes, each row with what all of its statement share; the transaction stays open."""
+    """Write the changes, one execution per row with the values that its statement's rows share; doesn't commit."""
     for name, shared, rows in writes(changes):
         first = _plain(shared)
         connection.executemany(STATEMENTS[name], [(*first, *_plain(row)) for row in rows])
@@ -83,9 +83,9 @@ def _records(connection: sqlite3.Connection, demand: Demand) -> dict[UUID, Recor
         identifier = UUID(request)
         records[identifier] = RecordRow(identifier, UUID(wallet), revision, charge, bool(is_exact), parsed(reserved_at))
     ids = json.dumps([request.hex for request, _ in demand.closed])
-    for request, amount, grant in connection.execute(STATEMENTS["read_takings"], (ids,)).fetchall():
+    for request, amount, grant in connection.execute(STATEMENTS["read_burns"], (ids,)).fetchall():
         if (record := records.get(UUID(request))) is not None:
-            record.takings.append(Taking(amount, None if grant is None else UUID(grant)))
+            record.burns.append(PostedBurn(amount, None if grant is None else UUID(grant)))
     return records
 
 

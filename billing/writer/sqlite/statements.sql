@@ -32,7 +32,7 @@ ORDER BY wallet_id, priority, expires_at IS NULL, expires_at, kind = 'paid', eff
 SELECT request, wallet, revision, charge, exact, reserved_at FROM billing_usagerecord
 WHERE (day, request) IN (SELECT value ->> 1, value ->> 0 FROM json_each(?)) ORDER BY revision;
 
--- name: read_takings
+-- name: read_burns
 SELECT request, amount, grant_id FROM billing_ledgertransfer
 WHERE request IN (SELECT value FROM json_each(?)) AND code = 2 ORDER BY request, "order";
 
@@ -105,7 +105,7 @@ SELECT (SELECT id FROM billing_ledgeraccount WHERE wallet_id = b.wallet AND kind
     b.position, b.source, b.effective_at, '', ''
 FROM b;
 
--- name: insert_adjustments
+-- name: insert_true_up_transfers
 WITH b(effective_at, wallet, debit, credit, request, position, amount, source) AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?))
 INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, request, "order", grant_id, effective_at, actor,
     reason)

@@ -10,7 +10,7 @@ import pytest
 from django.core.management import call_command
 from django.utils import timezone
 
-from billing.management.commands.jobs import Job, StopSignal, of_sweep, run_forever
+from billing.management.commands.jobs import Job, StopSignal, run_forever, sweep_job
 from billing.models import CreditGrant, OutboxEvent, Subscription, UsageRollup
 from billing.services import credits, plans, sweeps, wallets
 from tests.billing.conftest import make_tenant
@@ -117,7 +117,7 @@ def test_wallets_whose_holds_keep_expired_credit_are_done_once_a_round(tenant, w
     other = wallets.open_wallet(tenant_id=make_tenant().pk)
     credits.grant(wallet_id=other.pk, amount=7, kind="paid", key="other", expires_at=tomorrow + timedelta(hours=1))
     clock.set(tomorrow + timedelta(days=1))
-    job = of_sweep("expiry", sweeps.expiry(), every_s=5)
+    job = sweep_job("expiry", sweeps.expiry(), every_s=5)
     assert not job.step()
     wallet.refresh_from_db()
     other.refresh_from_db()

@@ -260,7 +260,7 @@ def test_adjust_without_reason_or_amount_is_refused(wallet, amount, reason):
 
 def test_a_wallet_holds_no_more_than_its_sums_can_count(wallet, give):
     """Two grants of half of 2⁶³ made the balance a floating-point number on SQLite."""
-    give(credits.MOST_POSTED - 1)
+    give(credits.MAX_POSTED - 1)
     for amount in (2, 2**62, 2**63 - 1):
         with pytest.raises(ValueError, match="amount: a wallet holds at most"):
             give(amount)
@@ -269,4 +269,4 @@ def test_a_wallet_holds_no_more_than_its_sums_can_count(wallet, give):
     give(1)
     assert_books_balance(wallet)
     wallet.refresh_from_db()
-    assert (wallet.posted, type(wallet.posted)) == (credits.MOST_POSTED, int)
+    assert (wallet.posted, type(wallet.posted)) == (credits.MAX_POSTED, int)

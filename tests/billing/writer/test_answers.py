@@ -12,7 +12,7 @@ from billing.ids import uuid7
 from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
 from billing.writer import WriterError
 from billing.writer.apply import apply_now
-from billing.writer.operations import Held, Refused, Renewed, Roll, Rolled, Settle, Settled, Stale
+from billing.writer.operations import ExpireGrants, GrantsExpired, Held, Refused, Renewed, Settle, Settled, Stale
 from tests.billing.writer.world import OWNER, extend, grant, make_wallet, release, renew, reserve, settle
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
@@ -163,10 +163,13 @@ def test_a_roll_posts_what_has_ended_once(desk, clock):
     gone = grant(wallet, 70, expires_at=timezone.now() + timedelta(days=1))
     made = reserve(wallet, 50)
     desk.ask_one(made)
-    assert desk.ask_one(Roll(wallet.pk)) == Rolled(0, 100, 50)
+    assert desk.ask_one(ExpireGrants(wallet.pk)) == GrantsExpired(0, 100, 50)
     clock.set(gone.expires_at)
-    assert desk.ask(Roll(wallet.pk), Roll(wallet.pk)) == [Rolled(20, 80, 50), Rolled(0, 80, 50)]
-    assert desk.ask(settle(made, 35), Roll(wallet.pk)) == [Settled(35, 30, 0), Rolled(0, 30, 0)]
+    assert desk.ask(ExpireGrants(wallet.pk), ExpireGrants(wallet.pk)) == [
+        GrantsExpired(20, 80, 50),
+        GrantsExpired(0, 80, 50),
+    ]
+    assert desk.ask(settle(made, 35), ExpireGrants(wallet.pk)) == [Settled(35, 30, 0), GrantsExpired(0, 30, 0)]
     assert Wallet.objects.get(pk=wallet.pk).next_grant_change_at is None
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from billing.ids import uuid7
 from billing.writer.decide import decide
-from billing.writer.operations import Extend, Held, Release, Reserve, Roll, Settle, Stale, TrueUp
-from billing.writer.view import Demand, GrantRow, HoldRow, RecordRow, Rest, Taking, View, WalletRow
+from billing.writer.operations import ExpireGrants, Extend, Held, Release, Reserve, Settle, Stale, TrueUp
+from billing.writer.view import Demand, FollowUp, GrantRow, HoldRow, PostedBurn, RecordRow, View, WalletRow
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 SOME = UUID(int=1)
@@ -70,7 +70,7 @@ class Books:
             case "release":
                 return Release(request, SOME)
             case "roll":
-                return Roll(SOME)
+                return ExpireGrants(SOME)
             case "true-up":
                 record = self.records.get(request)
                 free = max(self.posted - self.held + self.limit - self.dead(), 0)
@@ -85,23 +85,23 @@ class Books:
 
     def flush(self, operations):
         wallet = WalletRow(SOME, self.posted, self.held, self.limit, True, self.next_change)
-        holds = {op.request for op in operations if not isinstance(op, Roll)} & self.holds.keys()
+        holds = {op.request for op in operations if not isinstance(op, ExpireGrants)} & self.holds.keys()
         view = View(self.now, {SOME: wallet}, {one: self.holds[one] for one in holds}, {SOME: [*self.grants.values()]})
         view.records = {op.request: self.records[op.request] for op in operations if
                         isinstance(op, TrueUp) and op.request in self.records}  # fmt: skip
-        due = Rest.of(operations, Demand.of(operations), view).due
+        due = FollowUp.of(operations, Demand.of(operations), view).due
         view.add_open_holds(due, self.holds.values() if due else ())
         answers, changes = decide(operations, view)
         self.posted, self.held, self.next_change = wallet.posted, wallet.held, wallet.next_grant_change_at
         for op, amount in changes.reserved:
             self.holds[op.request] = HoldRow(op.request, SOME, 0, amount, SOME, self.now)
-        for request, amount in changes.amounts.items():
+        for request, amount in changes.extended.items():
             self.holds[request].amount = amount
         for closing in changes.closed:
             request = closing.operation.request
-            takings = [Taking(burn.amount, burn.grant) for burn in changes.burns if burn.request == request]
+            burns = [PostedBurn(burn.amount, burn.grant) for burn in changes.burns if burn.request == request]
             reserved_at = self.holds.pop(request).reserved_at
-            self.records[request] = RecordRow(request, SOME, 0, closing.charge, closing.exact, reserved_at, takings)
+            self.records[request] = RecordRow(request, SOME, 0, closing.charge, closing.exact, reserved_at, burns)
         for one in changes.corrections:
             record = self.records[one.operation.request]
             record.revision, record.charge, record.is_exact = one.revision, one.operation.charge, True
@@ -116,7 +116,7 @@ class Books:
         assert not dead, "what has ended stays, and nobody will look for it"
         ends = [one.expires_at for one in self.grants.values() if one.remaining and one.expires_at]
         assert not ends or (self.next_change and self.next_change <= min(ends))
-        self.flush([Roll(SOME)])
+        self.flush([ExpireGrants(SOME)])
         assert self.posted - held >= -self.limit, "an open hold stood on credit that had ended"
         assert self.posted - held <= alive, "what has ended is free"
 

@@ -100,7 +100,7 @@ def slow(other):
 def test_a_slow_database_is_slow_and_not_absent(desk, slow, monkeypatch, caplog):
     """Writes that take longer than an answer may: the limit grows with each loss, and stays where answers come."""
     monkeypatch.setattr(driver, "ANSWER_SECONDS", 0.05)
-    desk.writer._driver.answer_seconds = 0.05
+    desk.writer._driver.answer_timeout = 0.05
     wallet = make_wallet(credit=100)
     slow(0.15)
     for _ in range(4):
@@ -109,7 +109,7 @@ def test_a_slow_database_is_slow_and_not_absent(desk, slow, monkeypatch, caplog)
         assert isinstance(desk.ask_one(settle(made, 7)), Settled)
     assert "no answer in 0.05 s" in caplog.text
     assert caplog.text.count("no answer") <= 3
-    assert desk.writer._driver.answer_seconds > 0.15
+    assert desk.writer._driver.answer_timeout > 0.15
 
 
 def test_one_locked_wallet_stops_no_other_tenant(other):

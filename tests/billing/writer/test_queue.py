@@ -8,7 +8,7 @@ import pytest
 
 from billing.models import Hold, LedgerTransfer, UsageRecord, Wallet
 from billing.writer import WriterBusyError, WriterClosedError, entry, locks, queue
-from billing.writer.errors import ConflictError, LostError
+from billing.writer.errors import ConflictError, OutcomeUnknownError
 from billing.writer.operations import Held, Locked, Release, Settled
 from billing.writer.queue import Writer
 from tests.billing.writer.world import extend, make_wallet, open_desk, release, renew, reserve, settle, until
@@ -21,7 +21,7 @@ class Faulty:
 
     def __init__(self, driver):
         self.driver = driver
-        self.rest, self.patience, self.reserve_wait = driver.rest, driver.patience, driver.reserve_wait
+        self.rest, self.max_age, self.reserve_timeout = driver.rest, driver.max_age, driver.reserve_timeout
         self.flushed = []
         self.before = self.after = None
         self.gate = None
@@ -62,9 +62,9 @@ def times(count, error):
 def test_a_lost_reply_is_asked_for_again_by_id(desk, faulty):
     wallet = make_wallet(credit=100)
     made, other = reserve(wallet, 60), reserve(wallet, 60, 40)
-    faulty.after = times(1, LostError("reply lost"))
+    faulty.after = times(1, OutcomeUnknownError("reply lost"))
     assert desk.ask(made, other) == [Held(60, 0), Held(40, 0)]
-    faulty.after = times(1, LostError("reply lost"))
+    faulty.after = times(1, OutcomeUnknownError("reply lost"))
     assert desk.ask(settle(made, 50), release(other), extend(other, 90)) == [
         Settled(50, 50, 0), Settled(0, 50, 0), desk.ask_one(extend(other, 90)),
     ]  # fmt: skip
@@ -73,12 +73,12 @@ def test_a_lost_reply_is_asked_for_again_by_id(desk, faulty):
 
 
 def test_a_reserve_of_long_unknown_outcome_is_left_to_the_sweep(desk, faulty, monkeypatch):
-    monkeypatch.setattr(entry, "FORGET_SECONDS", 0)
+    monkeypatch.setattr(entry, "RESEND_SECONDS", 0)
     wallet = make_wallet(credit=100)
     lost, made = reserve(wallet, 10), reserve(wallet, 20)
     desk.ask_one(made)
     faulty.flushed.clear()
-    faulty.after = times(1, LostError("reply lost"))
+    faulty.after = times(1, OutcomeUnknownError("reply lost"))
 
     async def leave():
         caller = asyncio.ensure_future(desk.writer.submit(lost))
@@ -103,7 +103,7 @@ def test_a_conflict_is_tried_again_and_then_in_halves(desk, faulty):
             raise ConflictError("locked")
 
     faulty.before = held_by_somebody
-    faulty.reserve_wait = 0.2
+    faulty.reserve_timeout = 0.2
     answers = desk.ask(*(reserve(wallet, 1) for _ in range(6)), reserve(blocked, 1), reserve(wallet, 1))
     assert [type(answer) for answer in answers] == [*[Held] * 6, WriterBusyError, Held]
 
@@ -112,7 +112,7 @@ def test_an_extend_and_a_settle_wait_for_their_locked_wallet(desk, faulty):
     wallet = make_wallet(credit=100)
     made = reserve(wallet, 10)
     desk.ask_one(made)
-    faulty.reserve_wait = 0  # what runs already is not given up as early as what is new
+    faulty.reserve_timeout = 0  # what runs already is not given up as early as what is new
     for operation, answer in ((extend(made, 20), Held(20, 80)), (settle(made, 7), Settled(7, 93, 0))):
         faulty.before = times(2 * queue.CONFLICT_TRIES + 3, ConflictError("locked"))
         assert desk.ask_one(operation) == answer
@@ -138,7 +138,7 @@ def test_an_abandoned_reserve_that_holds_is_released(desk, faulty, leaves):
         await until(lambda: desk.writer._task.done() and len(faulty.flushed) > 1)
 
     if leaves == "impatient":
-        faulty.reserve_wait = 0.01
+        faulty.reserve_timeout = 0.01
     desk.runner.run(leave())
     assert [type(op) for op in faulty.flushed[-1]] == [Release]
     assert Wallet.objects.get(pk=wallet.pk).held == 0
@@ -176,15 +176,15 @@ def test_reserves_are_refused_while_the_writer_is_behind_and_settles_wait(desk, 
 
     async def pile_up():
         faulty.gate = asyncio.Event()
-        faulty.patience = 0.005
+        faulty.max_age = 0.005
         busy = asyncio.ensure_future(desk.writer.submit(renew(made)))
         await until(lambda: desk.writer.is_behind)
         with pytest.raises(WriterBusyError):
             await desk.writer.submit(reserve(wallet, 1))
         closing = asyncio.ensure_future(desk.writer.submit(settle(made, 5)))
         await asyncio.sleep(0)
-        faulty.patience = 30
-        monkeypatch.setattr(queue, "LONGEST_QUEUE", 1)
+        faulty.max_age = 30
+        monkeypatch.setattr(queue, "MAX_QUEUE", 1)
         with pytest.raises(WriterBusyError):
             await desk.writer.submit(reserve(wallet, 1))
         faulty.gate.set()
@@ -212,7 +212,7 @@ def test_everything_that_waited_goes_into_one_flush_once_per_request(desk, fault
     desk.runner.run(pile_up())
     sizes = [len(flush) for flush in faulty.flushed]
     assert sizes[0] == 1
-    assert max(sizes) == queue.LARGEST_FLUSH
+    assert max(sizes) == queue.MAX_FLUSH
     assert all(len({op.request for op in flush}) == len(flush) for flush in faulty.flushed)
     assert len(sizes) <= 5
 
@@ -241,10 +241,10 @@ def test_close_gives_up_a_database_that_is_away(monkeypatch):
     wallet = make_wallet(credit=100)
 
     class Away:
-        rest, patience, reserve_wait = 0.0, 30.0, 30.0
+        rest, max_age, reserve_timeout = 0.0, 30.0, 30.0
 
         async def flush(self, operations, *, waits=False):
-            raise LostError("nobody there")
+            raise OutcomeUnknownError("nobody there")
 
         async def close(self):
             pass

@@ -34,8 +34,8 @@ def reserve_twice_at_once(wallet):
         together = asyncio.Event()
 
         class Meeting(driver.PostgreSQLDriver):
-            async def _read_rest(self, *arguments):
-                await super()._read_rest(*arguments)
+            async def _follow_up(self, *arguments):
+                await super()._follow_up(*arguments)
                 deciding.append(self)
                 if len(deciding) == 2:
                     together.set()

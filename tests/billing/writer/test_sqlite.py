@@ -62,7 +62,7 @@ def test_the_lock_is_left_free_only_while_more_is_waiting(desk, monkeypatch):
     monkeypatch.setattr(queue.asyncio, "sleep", sleep)
     desk.ask_one(reserve(wallet, 1))
     assert rests == []
-    desk.ask(*(reserve(wallet, 1) for _ in range(queue.LARGEST_FLUSH + 1)))
+    desk.ask(*(reserve(wallet, 1) for _ in range(queue.MAX_FLUSH + 1)))
     assert rests == [0.002]
 
 

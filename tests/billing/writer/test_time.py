@@ -27,7 +27,7 @@ from billing.services import credits, plans, sweeps
 from billing.services.errors import InsufficientCreditError
 from billing.writer import open_writer
 from billing.writer.apply import apply_now
-from billing.writer.operations import Extend, Held, Release, Roll, Rolled, Settle, Settled, TrueUp
+from billing.writer.operations import ExpireGrants, Extend, GrantsExpired, Held, Release, Settle, Settled, TrueUp
 from gateway.models import Tenant
 from tests.billing.books import assert_books_balance
 from tests.billing.conftest import MovedClock, roll
@@ -126,7 +126,7 @@ class Life(RuleBasedStateMachine):
     def operation(self, chosen, held):
         kind, first, second = chosen
         if kind == "roll":
-            return Roll(self.wallet.pk)
+            return ExpireGrants(self.wallet.pk)
         if kind == "reserve" or not self.requests:
             amount, least = (first, second) if kind == "reserve" else (30, 1)
             made = reserve(self.wallet, max(amount, least), min(amount, least))
@@ -185,10 +185,10 @@ class Life(RuleBasedStateMachine):
     @rule()
     def sweep(self):
         expected = self.balance
-        [rolled] = self.ask([Roll(self.wallet.pk)])
-        assert isinstance(rolled, Rolled)
-        assert expected.posted - rolled.expired == rolled.posted
-        assert expected.available == rolled.posted - rolled.held + expected.overdraft_limit
+        [expired] = self.ask([ExpireGrants(self.wallet.pk)])
+        assert isinstance(expired, GrantsExpired)
+        assert expected.posted - expired.expired == expired.posted
+        assert expected.available == expired.posted - expired.held + expected.overdraft_limit
 
     # -- what is always so ----------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from billing.models import CreditGrant, Hold, LedgerTransfer, OutboxEvent, Usage
 from billing.selectors import Estimate, estimates_since
 from billing.services import credits
 from billing.writer import WriterError
-from billing.writer.errors import LostError
+from billing.writer.errors import OutcomeUnknownError
 from billing.writer.operations import Held, Settle, Settled, Stale, TrueUp
 from tests.billing.books import assert_books_balance
 from tests.billing.conftest import roll
@@ -185,7 +185,7 @@ def test_a_true_up_whose_answer_was_lost_is_recognised(desk):
     wallet = make_wallet(credit=1000)
     made = estimated(desk, wallet, 40)
     faulty = desk.writer._driver = Faulty(desk.writer._driver)
-    faulty.after = times(1, LostError("reply lost"))
+    faulty.after = times(1, OutcomeUnknownError("reply lost"))
     assert desk.ask_one(true_up(made, 50)) == Settled(50, 950, 0)
     assert len(faulty.flushed) == 2
     assert moves(made) == [("wallet", "usage", 10, CreditGrant.objects.get().pk)]

@@ -86,9 +86,9 @@ async def until(condition) -> None:
 
 
 def patient(writer: Writer) -> Writer:
-    """The writer with a driver for whose patience no machine is too slow."""
+    """A writer whose driver's limits no machine is too slow for."""
     real = writer._driver
-    kind = type("Patient", (type(real),), {"patience": 30.0, "reserve_wait": 30.0})
+    kind = type("Patient", (type(real),), {"max_age": 30.0, "reserve_timeout": 30.0})
     real.__class__ = kind
     return writer
 

@@ -31,7 +31,7 @@ async def call(writer, tenant, wallet):
 async def main():
     settings, (tenant, wallet) = map(json.loads, sys.argv[1:])
     writer = open_writer(settings)
-    writer._driver.patience = writer._driver.reserve_wait = 30
+    writer._driver.max_age = writer._driver.reserve_timeout = 30
     await asyncio.gather(*(call(writer, uuid.UUID(tenant), uuid.UUID(wallet)) for _ in range(CALLERS)))
 
 
