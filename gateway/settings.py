@@ -7,28 +7,28 @@ import secrets
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import environ
 from csp.constants import NONCE, NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
 from django.core.exceptions import ImproperlyConfigured
 
 from gateway.database import postgresql_options
+from gateway.environment import Environment
 from gateway.unfold import UNFOLD  # noqa: F401 - a setting
 
 BASE_DIR = Path(__file__).resolve().parent.parent
-env = environ.FileAwareEnv()  # `NAME_FILE` names a file that holds the value of `NAME`
+env = Environment()  # `NAME_FILE` names a file that holds the value of `NAME`
 
 SLUICE_HOME = Path(env.str("SLUICE_HOME", default=str(BASE_DIR / "var"))).resolve()
 # What is kept here (credit, keys' digests, the worker's record) and its copies are nobody else's to read.
 os.umask(0o077)
 SLUICE_HOME.mkdir(parents=True, exist_ok=True)
 SLUICE_ENV = env.str("SLUICE_ENV", default="development")
-DEBUG = env.bool("SLUICE_DEBUG", default=False)
+DEBUG = env.switch("SLUICE_DEBUG", False)
 # The part of the free memory that one model's K/V may take, where its deployment gives no `kv_tokens`.
-SLUICE_KV_SHARE = env.float("SLUICE_KV_SHARE", default=0.3)
+SLUICE_KV_SHARE = env.number("SLUICE_KV_SHARE", 0.3, most=1.0)
 # A step of a model that lasts longer counts as hung: its worker takes no work and shows no sign of life any more.
-SLUICE_STEP_SECONDS = env.float("SLUICE_STEP_SECONDS", default=60.0)
+SLUICE_STEP_SECONDS = env.number("SLUICE_STEP_SECONDS", 60.0)
 # A supervised process that gives no sign of life for so long is replaced; 0: never.
-SLUICE_WATCHDOG_SECONDS = env.float("SLUICE_WATCHDOG_SECONDS", default=15.0)
+SLUICE_WATCHDOG_SECONDS = env.number("SLUICE_WATCHDOG_SECONDS", 15.0, least=0.0)
 
 
 def _generated_secret() -> str:
@@ -58,7 +58,7 @@ SECRET_KEY_FALLBACKS = _all(env.list("SLUICE_SECRET_KEY_FALLBACKS", default=[]))
 SLUICE_KEY_HASH_SECRET = env.str("SLUICE_KEY_HASH_SECRET", default="").strip() or SECRET_KEY
 SLUICE_KEY_HASH_FALLBACKS = _all(env.list("SLUICE_KEY_HASH_FALLBACKS", default=[]))
 SLUICE_CACHE_SECRET = env.str("SLUICE_CACHE_SECRET", default="").strip() or SECRET_KEY
-SLUICE_BASE_URL = env.str("SLUICE_BASE_URL", default="http://127.0.0.1:8000").rstrip("/")
+SLUICE_BASE_URL = env.address("SLUICE_BASE_URL", "http://127.0.0.1:8000")
 _base = urlsplit(SLUICE_BASE_URL)
 _is_secure = _base.scheme == "https"
 ALLOWED_HOSTS = env.list("SLUICE_ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]", _base.hostname or ""])
@@ -141,7 +141,7 @@ else:
         "pool": {
             "connection_class": BoundedConnection,
             "min_size": 1,
-            "max_size": env.int("SLUICE_DATABASE_POOL", default=16),
+            "max_size": env.whole("SLUICE_DATABASE_POOL", 16),
             "timeout": 5,
         }
     }
@@ -159,12 +159,12 @@ LOGGING = {
 }
 
 # Requests of a tenant beyond its plan's concurrency wait for a place.
-SLUICE_QUEUE_SECONDS = env.float("SLUICE_QUEUE_SECONDS", default=10.0)
-SLUICE_QUEUE_LENGTH = env.int("SLUICE_QUEUE_LENGTH", default=256)
-SLUICE_QUEUE_BYTES = env.int("SLUICE_QUEUE_BYTES", default=16 << 20)
+SLUICE_QUEUE_SECONDS = env.number("SLUICE_QUEUE_SECONDS", 10.0, least=0.0)
+SLUICE_QUEUE_LENGTH = env.whole("SLUICE_QUEUE_LENGTH", 256, least=0)
+SLUICE_QUEUE_BYTES = env.whole("SLUICE_QUEUE_BYTES", 16 << 20, least=0)
 
 # How long it is known what was refused to whom.
-SLUICE_REFUSAL_DAYS = env.int("SLUICE_REFUSAL_DAYS", default=30)
+SLUICE_REFUSAL_DAYS = env.whole("SLUICE_REFUSAL_DAYS", 30)
 
 AUTH_USER_MODEL = "gateway.User"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -193,28 +193,28 @@ CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _is_secure
 SESSION_COOKIE_NAME = "sluice_session"
 CSRF_COOKIE_NAME = "sluice_csrf"
-SECURE_HSTS_SECONDS = env.int("SLUICE_HSTS_SECONDS", default=0)
-SLUICE_TRUST_PROXY = env.bool("SLUICE_TRUST_PROXY", default=False)
+SECURE_HSTS_SECONDS = env.whole("SLUICE_HSTS_SECONDS", 0, least=0)
+SLUICE_TRUST_PROXY = env.switch("SLUICE_TRUST_PROXY", False)
 # Who may say for whom it asks: of `X-Forwarded-For` the last address that isn't one of these counts.
-SLUICE_PROXIES = env.list(
+SLUICE_PROXIES = env.networks(
     "SLUICE_PROXIES",
-    default=["127.0.0.0/8", "::1", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"],
+    ["127.0.0.0/8", "::1", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"],
 )
 if SLUICE_TRUST_PROXY:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     USE_X_FORWARDED_HOST = True
 # What one client may take of the server (gateway/server.py)
-SLUICE_MAX_HEAD_BYTES = env.int("SLUICE_MAX_HEAD_BYTES", default=32 * 1024)
-SLUICE_HEAD_SECONDS = env.float("SLUICE_HEAD_SECONDS", default=10.0)
-SLUICE_MAX_BODY_BYTES = env.int("SLUICE_MAX_BODY_BYTES", default=8 * 1024 * 1024)
-SLUICE_BODY_SECONDS = env.float("SLUICE_BODY_SECONDS", default=30.0)
-SLUICE_MAX_FRAME_BYTES = env.int("SLUICE_MAX_FRAME_BYTES", default=1024 * 1024)
-SLUICE_IDLE_SECONDS = env.int("SLUICE_IDLE_SECONDS", default=30)
-SLUICE_WRITE_SECONDS = env.float("SLUICE_WRITE_SECONDS", default=30.0)
-SLUICE_MAX_CONNECTIONS = env.int("SLUICE_MAX_CONNECTIONS", default=8192)
-SLUICE_MAX_CONNECTIONS_PER_ADDRESS = env.int("SLUICE_MAX_CONNECTIONS_PER_ADDRESS", default=512)
-SLUICE_METRICS_PORT = env.int("SLUICE_METRICS_PORT", default=0)
-SLUICE_CORS_ORIGINS = env.list("SLUICE_CORS_ORIGINS", default=[])
+SLUICE_MAX_HEAD_BYTES = env.whole("SLUICE_MAX_HEAD_BYTES", 32 * 1024)
+SLUICE_HEAD_SECONDS = env.number("SLUICE_HEAD_SECONDS", 10.0)
+SLUICE_MAX_BODY_BYTES = env.whole("SLUICE_MAX_BODY_BYTES", 8 * 1024 * 1024)
+SLUICE_BODY_SECONDS = env.number("SLUICE_BODY_SECONDS", 30.0)
+SLUICE_MAX_FRAME_BYTES = env.whole("SLUICE_MAX_FRAME_BYTES", 1024 * 1024)
+SLUICE_IDLE_SECONDS = env.whole("SLUICE_IDLE_SECONDS", 30)
+SLUICE_WRITE_SECONDS = env.number("SLUICE_WRITE_SECONDS", 30.0)
+SLUICE_MAX_CONNECTIONS = env.whole("SLUICE_MAX_CONNECTIONS", 8192)
+SLUICE_MAX_CONNECTIONS_PER_ADDRESS = env.whole("SLUICE_MAX_CONNECTIONS_PER_ADDRESS", 512)
+SLUICE_METRICS_PORT = env.whole("SLUICE_METRICS_PORT", 0, least=0, most=65_535)
+SLUICE_CORS_ORIGINS = env.origins("SLUICE_CORS_ORIGINS")
 DATA_UPLOAD_MAX_MEMORY_SIZE = SLUICE_MAX_BODY_BYTES  # the edge has refused what is larger
 
 CONTENT_SECURITY_POLICY = {
@@ -263,22 +263,22 @@ ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*", "password2*"]
 ACCOUNT_EMAIL_VERIFICATION = "mandatory"
 ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Sluice] "
 ACCOUNT_SESSION_REMEMBER = True
-SLUICE_SIGN_IN_RATE = env.str("SLUICE_SIGN_IN_RATE", default="30/m")
+SLUICE_SIGN_IN_RATE = env.rate("SLUICE_SIGN_IN_RATE", "30/m")
 ACCOUNT_RATE_LIMITS = dict.fromkeys(("login", "open_link", "open_invitation"), f"{SLUICE_SIGN_IN_RATE}/ip")
 MFA_TOTP_ISSUER = "Sluice"
-vars().update(env.email_url("SLUICE_EMAIL_URL", default="consolemail://"))
+vars().update(env.mail("SLUICE_EMAIL_URL", "consolemail://"))
 # Shown to members of a suspended tenant.
 SLUICE_SUPPORT_CONTACT = env.str("SLUICE_SUPPORT_CONTACT", default="")
 DEFAULT_FROM_EMAIL = env.str("SLUICE_EMAIL_FROM", default=f"sluice@{_base.hostname}")
 
 # Most that one tenant may have open.
-SLUICE_MOST_KEYS = env.int("SLUICE_MOST_KEYS", default=100)
-SLUICE_MOST_INVITATIONS = env.int("SLUICE_MOST_INVITATIONS", default=50)
+SLUICE_MOST_KEYS = env.whole("SLUICE_MOST_KEYS", 100)
+SLUICE_MOST_INVITATIONS = env.whole("SLUICE_MOST_INVITATIONS", 50)
 
 # Management API
-SLUICE_API_RATE_CALLER = env.str("SLUICE_API_RATE_CALLER", default="300/minute")
-SLUICE_API_RATE_ADDRESS = env.str("SLUICE_API_RATE_ADDRESS", default="900/minute")
-SLUICE_INVITATION_RATE = env.str("SLUICE_INVITATION_RATE", default="30/hour")
+SLUICE_API_RATE_CALLER = env.rate("SLUICE_API_RATE_CALLER", "300/minute")
+SLUICE_API_RATE_ADDRESS = env.rate("SLUICE_API_RATE_ADDRESS", "900/minute")
+SLUICE_INVITATION_RATE = env.rate("SLUICE_INVITATION_RATE", "30/hour")
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "gateway.api.authentication.KeyAuthentication",

@@ -1,0 +1,100 @@
+"""The environment as settings read it: a value that can't be meant is one error, which names its variable."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+
+T = TypeVar("T")
+_MOST = 2**40  # no setting means more
+_SWITCH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_UNITS = {unit: unit[0] for name in ("second", "minute", "hour", "day") for unit in (name, name[0])}
+
+
+class Environment(environ.FileAwareEnv):  # type: ignore[misc] # environ has no types
+    """Variables by name, or by the file that `NAME_FILE` names; ImproperlyConfigured says which is wrong and why."""
+
+    def whole(self, name: str, default: int, *, least: int = 1, most: int = _MOST) -> int:
+        """Return a whole number within bounds."""
+        meaning = f"a whole number {_range(least, most)}"
+        return self._read(name, default, int, lambda value: least <= value <= most, meaning)
+
+    def number(self, name: str, default: float, *, least: float = 0.001, most: float = _MOST) -> float:
+        """Return a number within bounds."""
+        meaning = f"a number {_range(least, most)}"
+        return self._read(name, default, float, lambda value: least <= value <= most, meaning)
+
+    def switch(self, name: str, default: bool) -> bool:
+        """Return whether something is on."""
+        return self._read(name, default, lambda text: _SWITCH[text.lower()], lambda _: True, "true or false")
+
+    def rate(self, name: str, default: str) -> str:
+        """Return how often something may happen: a number, a slash and s, m, h or d."""
+
+        def short(text: str) -> str:
+            count, _, unit = text.partition("/")
+            return f"{int(count)}/{_UNITS[unit]}"
+
+        return self._read(name, short(default), short, lambda rate: rate[0] not in "0-", "a rate such as 30/minute")
+
+    def address(self, name: str, default: str) -> str:
+        """Return an http(s) address without its last slash."""
+        meaning = "an address such as https://sluice.example.com"
+        return self._read(name, default, lambda text: text.rstrip("/"), _is_address, meaning)
+
+    def networks(self, name: str, default: list[str]) -> list[str]:
+        """Return IP addresses and networks."""
+
+        def networks(text: str) -> list[str]:
+            return [str(ipaddress.ip_network(one)) for one in _parts(text)]
+
+        return self._read(name, default, networks, bool, "addresses and networks such as 10.0.0.0/8")
+
+    def origins(self, name: str) -> list[str]:
+        """Return origins of web pages, ``*`` among them for any."""
+        meaning = "origins such as https://app.example.com, or *"
+        return self._read(name, [], _parts, lambda found: all(map(_is_origin, found)), meaning)
+
+    def mail(self, name: str, default: str) -> dict[str, Any]:
+        """Return Django's settings for the mail server at an address, which may hold a password."""
+        try:
+            found: dict[str, Any] = self.email_url_config(self.str(name, default=default))
+        except (ImproperlyConfigured, ValueError, KeyError):
+            meaning = "smtp+tls://user:password@host:587, consolemail:// or dummymail://"
+            raise ImproperlyConfigured(f"{name} has to be an address such as {meaning}") from None
+        return found
+
+    def _read(self, name: str, default: T, read: Callable[[str], T], is_right: Callable[[T], bool], meaning: str) -> T:
+        """Return what `name` says, or the default where it is not set or empty."""
+        text: str = self.str(name, default="").strip()
+        if not text:
+            return default
+        try:
+            value = read(text)
+            if is_right(value):
+                return value
+        except (ValueError, KeyError):
+            pass  # said below
+        raise ImproperlyConfigured(f"{name} is {text!r}: it has to be {meaning}")
+
+
+def _range(least: float, most: float) -> str:
+    return f"from {least:g} on" if most == _MOST else f"from {least:g} to {most:g}"
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _is_address(text: str) -> bool:
+    parts = urlsplit(text)
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and not (parts.query or parts.fragment)
+
+
+def _is_origin(text: str) -> bool:
+    return text == "*" or (_is_address(text) and text.count("/") == 2)

@@ -1,0 +1,82 @@
+"""A careless environment: each wrong value is one error that names its variable, before anything runs with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from gateway.environment import Environment
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME = "SLUICE_TRIED"
+WRONG = {
+    "whole": (7, ["garbage", "-5", "0", "nan", "1e3", "1.5", "10 MB", "9" * 30]),
+    "number": (7.5, ["garbage", "-5", "0", "nan", "inf", "10s", "1,5"]),
+    "switch": (False, ["garbage", "2", "tru"]),
+    "rate": ("30/m", ["garbage", "30", "0/m", "-1/m", "30/fortnight", "30/minute/ip", "nan/m"]),
+    "address": ("http://x", ["garbage", "sluice.example", "ftp://x", "https://", "https://x/?a=b", "http://["]),
+    "networks": (["::1"], ["garbage", "10.0.0.0/33", "10.0.0.1/8", ","]),
+    "origins": (None, ["garbage", "https://app.example/", "https://app.example/page"]),
+    "mail": ("consolemail://", ["garbage", "nan", "smpt://x"]),
+}
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """Return a function that reads a value as a kind of variable."""
+
+    def reading(kind, value):
+        monkeypatch.setenv(NAME, value)
+        default = WRONG[kind][0]
+        return getattr(Environment(), kind)(NAME, *([] if default is None else [default]))
+
+    return reading
+
+
+@pytest.mark.parametrize(("kind", "value"), [(kind, value) for kind, (_, wrong) in WRONG.items() for value in wrong])
+def test_what_cannot_be_meant_is_refused_by_name(read, kind, value):
+    with pytest.raises(ImproperlyConfigured, match=NAME):
+        read(kind, value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "meant"),
+    [
+        ("whole", " 12 ", 12),
+        ("number", "0.5", 0.5),
+        ("switch", "Yes", True),
+        ("switch", "off", False),
+        ("rate", "30/minute", "30/m"),
+        ("rate", "5/h", "5/h"),
+        ("address", "https://sluice.example:8443/base/", "https://sluice.example:8443/base"),
+        ("networks", "10.0.0.0/8, 192.0.2.1", ["10.0.0.0/8", "192.0.2.1/32"]),
+        ("origins", "https://a.example,http://localhost:3000", ["https://a.example", "http://localhost:3000"]),
+        ("origins", "*", ["*"]),
+    ],
+)
+def test_what_is_meant_is_read(read, kind, value, meant):
+    assert read(kind, value) == meant
+
+
+@pytest.mark.parametrize("kind", ["whole", "number", "switch", "rate", "address", "networks"])
+def test_an_empty_value_is_none(read, kind):
+    assert read(kind, "") == WRONG[kind][0]
+
+
+def test_settings_read_nothing_unchecked():
+    """Numbers, switches and rates come through the checked readers alone."""
+    assert not re.findall(r"env\.(?:int|float|bool|email_url)\(", (ROOT / "gateway/settings.py").read_text())
+
+
+def test_a_command_says_it_in_one_line(tmp_path):
+    given = {**os.environ, "SLUICE_HOME": str(tmp_path), "SLUICE_MAX_CONNECTIONS": "many"}
+    command = [sys.executable, "manage.py", "check"]
+    done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "settings: SLUICE_MAX_CONNECTIONS is 'many': it has to be a whole number from 1 on\n"
