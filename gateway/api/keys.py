@@ -88,10 +88,12 @@ class KeysView(ListModelMixin, TenantView):
         wanted = NewKeySerializer(data=request.data)
         wanted.is_valid(raise_exception=True)
         data = wanted.validated_data
+        by = self.access.key
         if not self.access.may_give_scopes(data["scopes"]):
             message = 'Only owners, admins and management keys make management keys: set scopes to ["inference"].'
+            if by is not None:
+                message = f"A key gives no scope that it lacks: this one has {', '.join(by.scopes)}."
             raise Refusal(403, "role_not_allowed", message, param="scopes")
-        by = self.access.key
         projects = Project.objects.of(self.tenant).filter(is_active=True).order_by("created_at", "id")
         if by is not None:
             projects = projects.filter(id=by.project_id)
@@ -139,6 +141,7 @@ class KeyRevokeView(TenantView):
         """Revoke the key and those that it made: within a second no process takes them any more."""
         key = get_object_or_404(self.access.keys(), pk=pk)
         if not self.access.may_revoke(key):
-            raise Refusal(403, "role_not_allowed", "Members revoke only the keys that they made.")
+            message = "Members revoke only the keys that they made, and a key none that it comes from."
+            raise Refusal(403, "role_not_allowed", message)
         keys.revoke_key(tenant=self.tenant, key=key)
         return Response(KeySerializer(key).data)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from django.db.models import QuerySet
 
 from gateway.models import APIKey, Membership, Tenant, User
+from gateway.services.keys import is_ancestor
 
 Role = Membership.Role
 KEY = "key"
@@ -52,11 +53,11 @@ class Access:
         return self.may("members") and (role != Role.OWNER or self.role == Role.OWNER)
 
     def may_revoke(self, key: APIKey) -> bool:
-        """Return whether `key` may be revoked: members revoke what they made."""
+        """Return whether `key` may be revoked: members revoke what they made, a key none that it comes from."""
         if not self.may("keys"):
             return False
         if self.key is not None:
-            return key.project_id == self.key.project_id
+            return key.project_id == self.key.project_id and not is_ancestor(key, of=self.key)
         return self.role != Role.MEMBER or (self.user is not None and key.created_by_id == self.user.id)
 
 

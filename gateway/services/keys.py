@@ -133,6 +133,14 @@ def _bounded(parent: APIKey, project: Project, scopes: list[str], expires_at: da
     return expires_at or mine.expires_at
 
 
+def is_ancestor(key: APIKey, *, of: APIKey) -> bool:
+    """Return whether `key` made the key `of`, or one that it comes from."""
+    mine, parent = APIKey.objects.of(of.tenant), of.parent_id
+    while parent is not None and parent != key.id:
+        parent = mine.values_list("parent_id", flat=True).get(id=parent)
+    return parent is not None
+
+
 def note_use(*, key: APIKey) -> None:
     """Remember that `key` was used now, to the minute: most calls write nothing."""
     now = timezone.now()

@@ -204,8 +204,27 @@ def test_a_key_is_for_inference_unless_more_is_asked_for(acme):
 
 def test_a_key_gives_no_scope_that_it_lacks(acme):
     _, secret = management_key(acme)
-    assert_error(make(secret, scopes=["inference"]), 403, "role_not_allowed", "scopes")
+    refused = make(secret, scopes=["inference"])
+    assert_error(refused, 403, "role_not_allowed", "scopes")
+    assert refused.json()["error"]["message"] == "A key gives no scope that it lacks: this one has management."
     assert make(secret, scopes=["management"]).status_code == 201
+
+
+def test_a_key_revokes_none_that_it_comes_from(acme):
+    """Whoever finds a key that was made for one job can't end the one that made it, and with it all others."""
+    parent, secret = management_key(acme)
+    child = make(secret, scopes=["management"]).json()
+    grandchild = make(child["secret"], scopes=["management"]).json()
+
+    def revoke(secret, key):
+        return Client().post(f"/api/v1/keys/{key}/revoke/", headers=bearer(secret))
+
+    for above in (parent.id, child["id"]):
+        assert_error(revoke(grandchild["secret"], above), 403, "role_not_allowed")
+    sibling = make(secret, scopes=["management"]).json()
+    assert revoke(child["secret"], sibling["id"]).status_code == 200
+    assert revoke(grandchild["secret"], grandchild["id"]).status_code == 200
+    assert revoke(secret, child["id"]).status_code == 200
 
 
 def test_a_key_of_three_seconds_leaves_none_that_lives_longer(acme):
