@@ -24,7 +24,6 @@ class QuerySerializer(serializers.Serializer[Any]):
     kind = serializers.ChoiceField(choices=["chat", "embedding"], default="chat")
     task = serializers.CharField(max_length=40, allow_null=True, default=None)
     prompt_characters = serializers.IntegerField(min_value=0, max_value=100_000_000, default=0)
-    max_output = serializers.IntegerField(min_value=1, max_value=10_000_000, allow_null=True, default=None)
     has_schema = serializers.BooleanField(default=False)
 
 
