@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from django.db import transaction
-from django.utils import timezone
 
+from billing import clock
 from billing.ids import uuid7
 from billing.models import Rate, RateCard, RateCardVersion
 from billing.rating import CardPrices, CardPricesError
@@ -57,7 +57,7 @@ def publish(
     The version is stored with a rate for every class. Raises CardError as `resolved` does, and if the moment is in
     the past or not later than the card's last version.
     """
-    now = timezone.now()
+    now = clock.now()
     moment = effective_from or now
     prices = resolved(rates, request_fee)
     owner, _ = RateCard.objects.get_or_create(name=card)

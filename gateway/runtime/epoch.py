@@ -15,21 +15,23 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from uuid import UUID
 
 import structlog
 from django.db import connection
 
+from billing import clock
 from gateway.bounded_connection import answered_within
-from gateway.models import CatalogueEpoch
 
 INTERVAL = 0.5
 STALE_AFTER = 1.0
 SILENT_AFTER = 3.0
+_NEVER = 2**62  # a sequence number that nothing comes after
 
 _CHANGES = """
-SELECT e.epoch, e.sequence, t.tenant, t.sequence
-FROM gateway_catalogueepoch e LEFT JOIN gateway_tenantepoch t ON t.sequence > %s
+SELECT e.epoch, e.sequence, (%(clock)s), t.tenant, t.sequence
+FROM gateway_catalogueepoch e LEFT JOIN gateway_tenantepoch t ON t.sequence > %%s
 WHERE e.id = 1
 """
 
@@ -50,11 +52,15 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one look at the database told; `changed` are the tenants that changed since the one before."""
+    """What one look at the database told; `changed` are the tenants that changed since the one before.
+
+    `now` is what the database's clock said, None where nobody asked.
+    """
 
     epoch: int
     sequence: int = 0
     changed: Mapping[UUID, int] = field(default_factory=dict)
+    now: datetime | None = field(default=None, compare=False)
 
     @property
     def stamp(self) -> Stamp:
@@ -67,18 +73,16 @@ def read_epoch(since: int | None = None) -> Reading:
 
     All is zero before the first change.
     """
-    if since is None:
-        found = CatalogueEpoch.objects.filter(id=1).values_list("epoch", "sequence").first()
-        return Reading(*(found or (0, 0)))
+    text = _CHANGES % {"clock": clock.STATEMENTS[connection.vendor].replace("%", "%%")}
     with connection.cursor() as cursor:
-        cursor.execute(_CHANGES, [since])
+        cursor.execute(text, [_NEVER if since is None else since])
         rows = cursor.fetchall()
     if not rows:
         return Reading(0)
     changed = {
         tenant if isinstance(tenant, UUID) else UUID(tenant): at for *_, tenant, at in rows if tenant is not None
     }
-    return Reading(rows[0][0], rows[0][1], changed)
+    return Reading(rows[0][0], rows[0][1], changed, clock.parsed(rows[0][2]))
 
 
 class Epoch:
@@ -87,6 +91,7 @@ class Epoch:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._stamp: Stamp | None = None
+        self.now: datetime | None = None  # the database's, at the last reading
         self._tenants: dict[UUID, int] = {}  # when each last changed, for those that did under this epoch
         self._read_at = float("-inf")
         self._published = asyncio.Event()
@@ -97,6 +102,7 @@ class Epoch:
             self._tenants.clear()  # no entry of another epoch is valid anyway
         self._tenants.update(reading.changed)
         self._stamp = reading.stamp
+        self.now = reading.now
         self._read_at = read_at
         self._published.set()
         self._published = asyncio.Event()

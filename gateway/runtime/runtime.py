@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from uuid import UUID
 
 import structlog
-from django.utils import timezone
 
 from billing.ids import uuid7
 from billing.limits.types import RateStore
@@ -172,9 +171,9 @@ class Runtime:
 
     @property
     def is_snapshot_old(self) -> bool:
-        """True when a published price has come into force since the snapshot was read."""
-        until = self.snapshot.good_until
-        return until is not None and timezone.now() >= until
+        """True when a published price has come into force, by the database's clock, since the snapshot was read."""
+        until, now = self.snapshot.good_until, self.epoch.now
+        return until is not None and now is not None and now >= until
 
     async def refresh(self, epoch: int) -> None:
         """Read the snapshot anew and have exactly its engines open; `epoch` was read before."""

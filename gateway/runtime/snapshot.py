@@ -8,9 +8,8 @@ from datetime import datetime
 from uuid import UUID
 
 from django.db.models import Min
-from django.utils import timezone
 
-from billing import selectors
+from billing import clock, selectors
 from billing.models import PlanVersion, RateCardVersion
 from billing.rating import CardPrices
 from routing import catalogue
@@ -21,7 +20,8 @@ from routing.catalogue import Catalogue
 class Snapshot:
     """The catalogue, the prices in force by card name, and the names of the offered plans with the models they allow.
 
-    `epoch` was read before all of it. `good_until` is when the next published card version comes into force.
+    `epoch` was read before all of it. `good_until` is when, by the database's clock, the next published card version
+    comes into force.
     """
 
     epoch: int
@@ -46,7 +46,7 @@ class Snapshot:
 
 def load_snapshot(epoch: int) -> Snapshot:
     """Return what the database has now; `epoch` is the one that was read before."""
-    now = timezone.now()
+    now = clock.now()
     coming = RateCardVersion.objects.filter(published_at__isnull=False, effective_from__gt=now)
     return Snapshot(
         epoch=epoch,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from datetime import timedelta
 
 import pytest
 
+from billing import clock
 from billing.ids import uuid7
 from gateway.models import CatalogueEpoch, TenantEpoch
 from gateway.runtime import epoch as epoch_module
@@ -138,3 +140,4 @@ def test_read_epoch_tells_the_tenants_that_changed_by_one_query(django_assert_nu
         assert read_epoch(6) == Reading(1, 8, {two: 7, three: 8})
     with django_assert_num_queries(1):
         assert read_epoch(8) == Reading(1, 8)
+    assert abs(read_epoch(8).now - clock.now()) < timedelta(minutes=1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection
@@ -87,6 +88,42 @@ def test_snapshot_says_until_when_its_prices_hold():
     assert snapshot.prices["fake-card"].id == RateCardVersion.objects.order_by("effective_from").first().id
     assert "Max" in snapshot.plans_of("fake")
     assert "Free" not in snapshot.plans_of("fake")
+
+
+@pytest.mark.parametrize("hours", [-3, 3])
+def test_prices_are_published_and_in_force_by_the_database_s_clock(monkeypatch, hours):
+    """A gateway's clock that was behind sold at the old prices, or at none; one that was ahead at those to come."""
+    elsewhere(monkeypatch, hours)
+    make_world()
+    doubled = {0: {name: 2 * rate for name, rate in RATES[0].items()}}
+    in_an_hour = datetime.now(UTC) + timedelta(hours=1)
+    cards.publish("fake-card", doubled, in_an_hour)
+    snapshot = load_snapshot(3)
+    assert snapshot.good_until == in_an_hour
+    assert snapshot.prices["fake-card"].rates_for(0)["input"] == RATES[0]["input"]
+
+
+@pytest.mark.parametrize("hours", [-3, 0, 3])
+async def test_snapshot_is_old_once_the_database_says_so(monkeypatch, hours):
+    moment = datetime.now(UTC)
+    elsewhere(monkeypatch, hours)
+    stand = await make_stand()
+    stand.runtime.snapshot = replace(stand.runtime.snapshot, good_until=moment)
+    stand.runtime.epoch.publish(Reading(1, now=moment - timedelta(milliseconds=1)), 0.0)
+    assert not stand.runtime.is_snapshot_old
+    stand.runtime.epoch.publish(Reading(1, now=moment), 0.0)
+    assert stand.runtime.is_snapshot_old
+
+
+def elsewhere(monkeypatch, hours):
+    """Let this process' clock, and nobody else's, be wrong by some hours."""
+
+    class Elsewhere(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(hours=hours)
+
+    monkeypatch.setattr(timezone, "datetime", Elsewhere)
 
 
 def test_snapshot_says_which_deployments_have_no_price():
