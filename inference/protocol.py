@@ -1,8 +1,8 @@
-"""What gateway and worker say to each other: numbered frames, each one tagged message in msgpack.
+"""The messages between gateway and worker, and the numbered frames that carry them.
 
-A frame is two parts: the sender's running number (8 bytes, from 1, per session and direction) and the message. A gap
-in the numbers means that a frame was lost, and ends the session. Only `Fatal` comes without a number (0): its receiver
-may have no session here, so it expects none.
+A frame has two parts: its number (8 bytes, counted from 1 for each session and direction) and one tagged message in
+msgpack. A gap in the numbers means that a frame was lost, and ends the session. Only `Fatal` has no number (0), since
+its receiver may have no session here.
 """
 
 from __future__ import annotations
@@ -13,38 +13,15 @@ from typing import Any
 
 import msgspec
 
-from inference.errors import (
-    DrainingError,
-    EngineError,
-    InvalidRequestError,
-    OverloadedError,
-    UnpreparedError,
-    UnreachableError,
-)
-from inference.types import (
-    Delta,
-    EngineInfo,
-    Event,
-    Evidence,
-    Finished,
-    GenerationRequest,
-    Health,
-    Lost,
-    NothingRan,
-    Running,
-    Started,
-    Usage,
-    Vector,
-)
+from inference.types import EngineInfo, Finished, GenerationRequest, Health, Usage
 
 VERSION = 1
 UNNUMBERED = 0
-MOST_TOKENS = 2**31  # of one class, and as much is too much
-FRAME_BYTES = 32 * 1024 * 1024  # a larger one would cost the whole connection
+MAX_FRAME_BYTES = 32 * 1024 * 1024  # ZeroMQ closes the connection on a larger one
 
 
 class ProtocolError(Exception):
-    """The other side sent what can't be: an undecodable frame, or one with the wrong number."""
+    """The peer broke the protocol: a frame that can't be decoded, or one with the wrong number."""
 
 
 # -- to the worker --------------------------------------------------------------------------------------------------
@@ -57,7 +34,7 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
 
 
 class Prepare(msgspec.Struct, tag="prepare", frozen=True):
-    """Apply template and tokenizer and keep the ids; answered with `PreparedReply` or `Refused` for `call`."""
+    """Apply chat template and tokenizer and keep the ids; answered with `PreparedReply` or `Refused` for `call`."""
 
     call: int
     deployment: str
@@ -102,13 +79,13 @@ class Drain(msgspec.Struct, tag="drain", frozen=True):
 
 
 class Renew(msgspec.Struct, tag="renew", frozen=True):
-    """The session is alive and has read `received` bytes of what was sent to it; answered with `Stats`."""
+    """Renew the session; its gateway has read `received` bytes in all. Answered with `Stats`."""
 
     received: int
 
 
 class Goodbye(msgspec.Struct, tag="goodbye", frozen=True):
-    """The session ends: what it asked for is cancelled."""
+    """End the session: its requests are cancelled."""
 
 
 ToWorker = Hello | Prepare | Submit | Extend | Cancel | UsageOf | Drain | Renew | Goodbye
@@ -117,14 +94,14 @@ ToWorker = Hello | Prepare | Submit | Extend | Cancel | UsageOf | Drain | Renew 
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True):
-    """The session is open: who answers, and what each deployment can do."""
+    """The session is open. `incarnation` identifies the worker process; `engines` are its deployments by name."""
 
     incarnation: str
     engines: dict[str, EngineInfo]
 
 
 class PreparedReply(msgspec.Struct, tag="prepared", frozen=True):
-    """The prompt's tokens and what the request may generate at most."""
+    """The number of prompt tokens, and the most tokens that the request may generate."""
 
     call: int
     prompt_tokens: int
@@ -179,7 +156,7 @@ WireEvent = WireStarted | WireDelta | WireVector | WireFinished
 
 
 class Batch(msgspec.Struct, tag="batch", frozen=True):
-    """What one step brought for one session."""
+    """The events of one step for one session."""
 
     events: list[WireEvent]
 
@@ -194,13 +171,13 @@ class UsageReply(msgspec.Struct, tag="usage", frozen=True):
 
 
 class Drained(msgspec.Struct, tag="drained", frozen=True):
-    """Nothing runs any more."""
+    """Nothing runs any more on the drained deployment."""
 
     call: int
 
 
 class Stats(msgspec.Struct, tag="stats", frozen=True):
-    """The answer to a renewal: who answers, how many steps it has made, and each deployment's state."""
+    """The answer to a renewal: the worker's incarnation, its number of steps, and each deployment's health."""
 
     incarnation: str
     steps: int
@@ -208,7 +185,7 @@ class Stats(msgspec.Struct, tag="stats", frozen=True):
 
 
 class Fatal(msgspec.Struct, tag="fatal", frozen=True):
-    """The session is over: unknown here, out of step, or too slow. What it asked for is being cancelled."""
+    """The session is over: unknown, broken or too slow. Its requests are being cancelled."""
 
     incarnation: str
     reason: str
@@ -223,17 +200,17 @@ _number = struct.Struct("!Q")
 
 
 def encode(message: ToWorker | FromWorker) -> bytes:
-    """`message` as the body of a frame."""
+    """Return the second part of the frame that carries `message`."""
     return _encoder.encode(message)
 
 
 def numbered(number: int) -> bytes:
-    """The first part of frame `number`."""
+    """Return the first part of frame `number`."""
     return _number.pack(number)
 
 
 class Inbound:
-    """Reads one direction of one session: checks that the numbers have no gap, decodes the bodies."""
+    """Decodes one direction of one session, and checks that its numbers have no gap."""
 
     __slots__ = ("_decoder", "_next")
 
@@ -260,81 +237,10 @@ class Inbound:
 
 
 def worker_inbound() -> Inbound:
-    """The reader of what a gateway sends."""
+    """Return a decoder of the frames that a gateway sends in one session."""
     return Inbound(_to_worker)
 
 
 def client_inbound() -> Inbound:
-    """The reader of what a worker sends."""
+    """Return a decoder of the frames that a worker sends in one session."""
     return Inbound(_from_worker)
-
-
-# -- between wire and seam ------------------------------------------------------------------------------------------
-
-_KINDS: dict[str, type[EngineError]] = {
-    "invalid": InvalidRequestError,
-    "draining": DrainingError,
-    "overloaded": OverloadedError,
-    "unprepared": UnpreparedError,
-    "unreachable": UnreachableError,
-}
-
-
-def refusal_of(error: EngineError, *, call: int = 0, request_id: str = "") -> Refused:
-    """`error` as it travels."""
-    kind = next((name for name, cls in _KINDS.items() if type(error) is cls), "error")
-    return Refused(error.code, error.message, kind, call, request_id, error.param)
-
-
-def error_of(refused: Refused) -> EngineError:
-    """The exception that `refused` stands for."""
-    return _KINDS.get(refused.kind, EngineError)(refused.message, code=refused.code, param=refused.param)
-
-
-def event_of(wire: WireEvent) -> Event:
-    """The event as the seam knows it; raises `EngineError` for tokens that nobody can have counted."""
-    match wire:
-        case WireDelta():
-            return Delta(wire.text, _countable(Usage(wire.input, wire.cache_read, wire.output, wire.reasoning)))
-        case WireStarted():
-            return Started(_countable(Usage(cache_read=wire.cached)).cache_read)
-        case WireVector():
-            return Vector(wire.index, wire.data)
-        case WireFinished():
-            _countable(wire.finished.usage)
-            return wire.finished
-
-
-def _countable(usage: Usage) -> Usage:
-    """Return the usage: what is charged for is never below zero nor beyond what a record of it holds."""
-    every_bit = usage.input | usage.cache_read | usage.output | usage.reasoning
-    if not 0 <= every_bit < MOST_TOKENS:
-        raise EngineError(f"The engine counted what can't be: {usage}.", code="usage_impossible")
-    return usage
-
-
-def evidence_reply(call: int, evidence: Evidence) -> UsageReply:
-    """`evidence` as it travels."""
-    match evidence:
-        case Finished():
-            return UsageReply(call, "finished", finished=evidence)
-        case Running():
-            return UsageReply(call, "running", usage=evidence.usage)
-        case NothingRan():
-            return UsageReply(call, "nothing_ran")
-        case Lost():
-            return UsageReply(call, "lost")
-
-
-def evidence_of(reply: UsageReply) -> Evidence:
-    """The evidence in `reply`; raises `EngineError` for what says nothing: an unknown state, an impossible usage."""
-    if reply.state == "finished" and reply.finished is not None:
-        _countable(reply.finished.usage)
-        return reply.finished
-    if reply.state == "running":
-        return Running(_countable(reply.usage or Usage()))
-    if reply.state == "nothing_ran":
-        return NothingRan()
-    if reply.state == "lost":
-        return Lost()
-    raise EngineError(f"The engine gave evidence of an unknown kind: {reply.state!r}.")

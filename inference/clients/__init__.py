@@ -1,1 +1,1 @@
-"""The gateway's end of each kind of engine."""
+"""The implementations of `inference.engine.Engine`, one for each backend."""

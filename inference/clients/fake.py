@@ -170,11 +170,10 @@ class FakeEngine:
         reason = "" if ready else "draining" if self._draining else "unreachable"
         return Health(ready, reason, running=len(self._runs), steps=self._state.steps, draining=self._draining)
 
-    async def drain(self, deadline: float) -> None:
-        """Take no new work and return when nothing runs, at the latest `deadline` seconds from now (then cancelled)."""
+    async def drain(self, seconds: float) -> None:
         self._draining = True
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), deadline)
+            await asyncio.wait_for(self._idle.wait(), seconds)
         await self.close()
 
     async def close(self) -> None:

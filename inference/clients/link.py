@@ -1,7 +1,8 @@
-"""The gateway's end of one worker session: a DEALER socket on the event loop, numbered frames, and when to give up.
+"""The gateway's end of one session with a worker: a DEALER socket on the event loop, and numbered frames.
 
-One link lives as long as its session. It renews itself each second; when its worker has been silent for five seconds,
-speaks out of step, or says that the session is over, the link fails once, and its owner opens the next one.
+A link exists as long as its session. It renews the session every `renew_seconds`. It fails, once, when the worker has
+left a Hello or Renew unanswered for `silence_seconds`, breaks the protocol, or ends the session; its owner then opens
+a new one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import zmq
 
 from inference.errors import InvalidRequestError
 from inference.protocol import (
-    FRAME_BYTES,
+    MAX_FRAME_BYTES,
     Fatal,
     FromWorker,
     Goodbye,
@@ -56,7 +57,7 @@ class Link:
         self._inbound = client_inbound()
         self._frames = 0
         self._read_bytes = 0
-        self._asked: float | None = None  # when the oldest question was sent that nobody has answered
+        self._unanswered_since: float | None = None  # when the oldest unanswered Hello or Renew was sent
         self._closed = False
         socket: Any = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.IDENTITY, b"s" + secrets.token_bytes(15))
@@ -67,14 +68,14 @@ class Link:
         socket.connect(endpoint)
         self._socket = socket
         self._descriptor: int = socket.getsockopt(zmq.FD)
-        self._loop.add_reader(self._descriptor, self._drain)
+        self._loop.add_reader(self._descriptor, self._read_all)
         self._renewals = self._loop.create_task(self._renew(), name=f"renew {endpoint}")
         self.send(Hello())
 
     def send(self, message: ToWorker) -> None:
-        """Queue the next frame; what a dead worker doesn't take is lost with the link.
+        """Queue the next frame; frames that the worker never reads are lost when the link fails.
 
-        Raise `InvalidRequestError`, having sent nothing, for a message that is too large or no valid Unicode.
+        Raise `InvalidRequestError`, having sent nothing, for a message that is too large or not valid Unicode.
         """
         if self._closed:
             return
@@ -82,23 +83,23 @@ class Link:
             body = encode(message)
         except UnicodeEncodeError as error:
             raise InvalidRequestError("the request holds half a character (a lone surrogate)") from error
-        if len(body) > FRAME_BYTES:
-            raise InvalidRequestError(f"the request is larger than {FRAME_BYTES} bytes", code="request_too_large")
-        if self._asked is None and isinstance(message, Hello | Renew):
-            self._asked = self._clock()
+        if len(body) > MAX_FRAME_BYTES:
+            raise InvalidRequestError(f"the request is larger than {MAX_FRAME_BYTES} bytes", code="request_too_large")
+        if self._unanswered_since is None and isinstance(message, Hello | Renew):
+            self._unanswered_since = self._clock()
         self._frames += 1
         try:
             self._socket.send_multipart([numbered(self._frames), body], zmq.NOBLOCK)
         except zmq.Again:
-            # There is no limit to what may wait, so this means that the worker turned the connection down.
+            # The queue is unbounded, so this means that the connection was refused.
             self._fail("the worker refuses the connection")
             return
-        # The descriptor tells of changes only once: sending may have eaten one that was about to be read.
+        # The descriptor is edge-triggered: sending may have consumed the edge of a frame that waits to be read.
         if self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
-            self._loop.call_soon(self._drain)
+            self._loop.call_soon(self._read_all)
 
     def close(self) -> None:
-        """End the session politely; `failed` is not called."""
+        """End the session with a Goodbye; `failed` is not called."""
         if not self._closed:
             self._failed = _ignore
             self.send(Goodbye())
@@ -116,7 +117,7 @@ class Link:
             self._shut()
             self._failed(reason)
 
-    def _drain(self) -> None:
+    def _read_all(self) -> None:
         """Read everything that has arrived."""
         while not self._closed:
             try:
@@ -137,18 +138,18 @@ class Link:
                     self._fail("another worker answers at this endpoint")
                     return
                 self.incarnation = message.incarnation
-                self._asked = None
+                self._unanswered_since = None
             self._receive(message)
 
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(self._renew_seconds)
-            # A loop that was busy for long finds its answers waiting: they count before silence is judged, and
-            # silence is only what follows a question, not what a loop that asked nothing has missed.
-            self._drain()
+            # After a long pause of this event loop the answers may be waiting: they are read before silence is
+            # measured, and only a Hello or Renew that was sent can be unanswered.
+            self._read_all()
             if self._closed:
                 return
-            silence = self._clock() - self._asked if self._asked is not None else 0.0
+            silence = self._clock() - self._unanswered_since if self._unanswered_since is not None else 0.0
             if silence > self._silence_seconds:
                 self._fail(f"the worker has been silent for {silence:.1f} s")
                 return
@@ -156,4 +157,4 @@ class Link:
 
 
 def _ignore(reason: str) -> None:
-    """Nobody waits for a closing link any more."""
+    """Replaces `failed` while the link is being closed."""

@@ -1,1 +1,1 @@
-"""The worker process: sessions with gateways, loading, the step loop, the record."""
+"""The worker process: gateways' sessions, the step loop, the record, loading and withdrawing of models."""

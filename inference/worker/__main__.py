@@ -1,4 +1,4 @@
-"""``python -m inference.worker --spec FILE``: one worker process, which knows its spec and nothing else."""
+"""``python -m inference.worker --spec FILE``: one worker process."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-RECORD_HELD = 3
+RECORD_LOCKED = 3
 
-_PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "taskName"}
+_STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "taskName"}  # fields of every log record
 
 
 class JSONFormatter(logging.Formatter):
@@ -25,28 +25,28 @@ class JSONFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        entry.update({key: value for key, value in vars(record).items() if key not in _PLAIN})
+        entry.update({key: value for key, value in vars(record).items() if key not in _STANDARD})
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry, default=str)
 
 
 class LineFormatter(logging.Formatter):
-    """A line for people at a terminal."""
+    """One line of text, for a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        more = "".join(f" {key}={value}" for key, value in vars(record).items() if key not in _PLAIN)
+        more = "".join(f" {key}={value}" for key, value in vars(record).items() if key not in _STANDARD)
         level = "" if record.levelno <= logging.INFO else f" [{record.levelname.lower()}]"
         trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
         return f"{time.strftime('%H:%M:%S')}{level} {record.getMessage()}{more}{trace}"
 
 
 def main() -> int:
-    """Run the worker of the spec and return its exit status: 2 for a bad spec, 3 when its record is held."""
+    """Run the worker of the spec; return its exit status: 2 for a bad spec, 3 when its record is locked."""
     parser = argparse.ArgumentParser(prog="python -m inference.worker")
     parser.add_argument("--spec", type=Path, required=True)
     path = parser.parse_args().spec
-    # Read by OpenMP when torch is loaded, so it has to stand before any import of it.
+    # OpenMP reads it when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     handler = logging.StreamHandler(sys.stdout)
@@ -69,13 +69,13 @@ def main() -> int:
         worker = Worker(config, spec=path)
     except RecordLockedError as error:
         log.critical("%s", error)
-        return RECORD_HELD
+        return RECORD_LOCKED
     except zmq.ZMQError as error:
         log.critical("%s can't be bound: %s", config.endpoint, error)
         return 2
     status = worker.run()
     if worker.is_loading:
-        # Python's own way out runs into what that thread is doing inside a library.
+        # Python's normal shutdown would crash that thread inside a library.
         logging.shutdown()
         os._exit(status)
     return status

@@ -16,7 +16,8 @@ from inference.types import GenerationRequest, Health
 class Deployment:
     """One deployment, ready to serve.
 
-    `prepare` belongs to the reader thread (with `apart`: to the thread of long prompts), `engine` to the step thread.
+    `prepare` belongs to the reader thread, with `second_tokenizer` to the thread of long prompts; `engine` belongs to
+    the step thread.
     """
 
     def __init__(
@@ -32,17 +33,17 @@ class Deployment:
         self.id = config.deployment
         self.engine = LocalEngine(config, model, tokenizer, secret=secret, pause_seconds=pause_seconds, clock=clock)
         self.info = self.engine.info
-        self._tokenizer_apart = tokenizer.copy()
+        self._second_tokenizer = tokenizer.copy()
 
-    def prepare(self, request: GenerationRequest, *, apart: bool = False) -> Prompt:
+    def prepare(self, request: GenerationRequest, *, second_tokenizer: bool = False) -> Prompt:
         """Return the request in tokens; raise `InvalidRequestError` for what this deployment can't serve.
 
-        `apart` uses a second tokenizer, made at load, since one encodes for one thread only.
+        `second_tokenizer` is for the thread of long prompts, since a tokenizer encodes for one thread only.
         """
-        return self.engine.prepare(request, self._tokenizer_apart if apart else None)
+        return self.engine.prepare(request, self._second_tokenizer if second_tokenizer else None)
 
     def health(self) -> Health:
-        """The state now, and the settings that it was loaded with."""
+        """Return the state now, with the revision of the settings that the deployment was loaded with."""
         return replace(self.engine.health(), revision=self.info.revision)
 
     @property

@@ -1,7 +1,7 @@
-"""How whoever supervises the worker sees that it gets on: a file touched each second while it does.
+"""The heartbeat for the worker's supervisor: a file that is touched each second while the worker makes progress.
 
-The path comes in ``SLUICE_HEARTBEAT``; without it nothing is touched. Loading a model, which takes minutes, is no
-hang: only the reader and the step thread are looked at.
+The path comes in ``SLUICE_HEARTBEAT``; without it nothing is touched. Only the reader and the step thread are watched:
+loading a model takes minutes and is no hang.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from pathlib import Path
 from typing import Protocol
 
 VARIABLE = "SLUICE_HEARTBEAT"
-READER_SECONDS = 5.0  # a reader with nothing to read turns each second
+READER_SECONDS = 5.0  # an idle reader still iterates each second
 
 log = logging.getLogger(__name__)
 
 
-class Turning(Protocol):
-    """A thread's loop: when the turn that it is in began, or None while it waits for work."""
+class WatchedLoop(Protocol):
+    """A thread's loop. `busy_since` is when its current iteration began, None while it waits for work."""
 
-    turn_began: float | None
+    busy_since: float | None
 
 
 class Heartbeat:
-    """Touches the file as long as no turn of the reader or of the step thread lasts too long."""
+    """Touches the file as long as no iteration of the reader or of the step thread lasts too long."""
 
     def __init__(
         self,
         *,
-        reader: Turning,
-        steps: Turning,
+        reader: WatchedLoop,
+        steps: WatchedLoop,
         step_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._bounds = (("the reader's turn", reader, READER_SECONDS), ("a step", steps, step_seconds))
+        self._bounds = (("an iteration of the reader", reader, READER_SECONDS), ("a step", steps, step_seconds))
         self._clock = clock
         self._stuck = ""
 
     def run(self, ended: threading.Event) -> None:
-        """Look each second until `ended`; for a thread of its own, without a supervisor for none."""
+        """Check each second until `ended`, in a thread of its own; return at once without a supervisor."""
         path = os.environ.get(VARIABLE)
         while path and not ended.is_set():
             if self.is_alive():
@@ -50,10 +50,10 @@ class Heartbeat:
             ended.wait(1.0)
 
     def is_alive(self) -> bool:
-        """Whether both threads get on; the first look at one that doesn't is logged."""
+        """Whether both threads make progress; that one has stopped is logged once."""
         stuck = ""
         for what, thread, seconds in self._bounds:
-            began = thread.turn_began
+            began = thread.busy_since
             if began is not None and self._clock() - began > seconds:
                 stuck = f"{what} has lasted longer than {seconds:g} s"
                 break

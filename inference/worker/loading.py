@@ -1,8 +1,9 @@
-"""Has a worker serve what its spec file names, while it serves: models come and go without a new process.
+"""Loading and withdrawing of deployments, as the worker's spec file changes, without a new process.
 
-One action at a time, in a thread of its own: a deployment that the file names no more takes no new requests, and is let
-go when those that run have ended; a new one is loaded, proved by `load_model`, and announced only then. A deployment
-whose settings changed serves on with the old ones until the new ones are loaded. One that is refused says so.
+One action at a time, in a thread of its own. A deployment that the file names no more takes no new requests, and is
+freed when those that run have ended. A new one is loaded and checked by `load_model`, and announced only then. One
+whose settings changed goes on with the old ones until the new ones are loaded. For one that is refused, `Health` has
+the reason.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Protocol
 
 from inference.config import EngineConfig, WorkerConfig
 from inference.errors import ModelRefusedError
@@ -25,30 +25,24 @@ from inference.text.tokenizer import FolderTokenizer, Tokenizer
 from inference.types import LOADING, EngineInfo, Health
 from inference.worker.deployment import Deployment
 from inference.worker.requests import AddCommand, Command, DrainCommand, RepriceCommand
+from inference.worker.serving import Serving
 
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 REFUSED = "model refused"
 FAILED = "loading failed"
 
 log = logging.getLogger(__name__)
 
 
-class Served(Protocol):
-    """What the reader thread answers from: deployments that serve, and the state of those that don't."""
-
-    deployments: dict[str, Deployment]
-    unready: dict[str, Health]
-
-
 class Loader:
-    """See the module. `run` is the thread; `step` does one thing and may be called by hand instead."""
+    """See the module. `run` is the thread's function; tests call `step` instead."""
 
     def __init__(
         self,
         config: WorkerConfig,
         spec: Path | None,
         *,
-        served: Served,
+        serving: Serving,
         inbox: SimpleQueue[Command],
         announce: Callable[[], None],
         ending: threading.Event,
@@ -57,29 +51,29 @@ class Loader:
         self._config = config
         self._spec = spec
         self._spec_state = _state_of(spec)
-        self._served = served
+        self._serving = serving
         self._inbox = inbox
         self._announce = announce
         self._ending = ending
         self._clock = clock
-        self._tried: dict[str, str] = {}  # the revision that was loaded or refused, by deployment
-        self._released = threading.Event()
-        self._say_loading()
+        self._tried: dict[str, str] = {}  # by deployment, the revision that was loaded or refused
+        self._retired = threading.Event()
+        self._mark_loading()
 
     def run(self) -> None:
         """Follow the spec file until the worker ends."""
         while not self._ending.is_set():
             if not self.step():
-                self._ending.wait(LOOK_SECONDS)
+                self._ending.wait(POLL_SECONDS)
 
     def step(self) -> bool:
-        """Do the next thing that the spec asks for; False when nothing is left to do."""
+        """Withdraw what the spec names no more and load one deployment; False when none was left to load."""
         self._read()
         for name in [name for name in self._tried if name not in self._wanted]:
             self._withdraw(name)
-        if self._released.is_set():
-            self._released.clear()
-            gc.unfreeze()  # the model's own cycles would otherwise hold its memory for ever
+        if self._retired.is_set():
+            self._retired.clear()
+            gc.unfreeze()  # reference cycles within the model would otherwise keep its memory for ever
             _freeze()
         engine = next(
             (each for each in self._config.engines if self._tried.get(each.deployment) != each.revision), None
@@ -95,7 +89,7 @@ class Loader:
         return {engine.deployment for engine in self._config.engines}
 
     def _read(self) -> None:
-        """Take the file's engines if it has changed; the rest of a spec counts from the process's start."""
+        """Take over the file's engines if it has changed; other settings take effect when the process starts."""
         state = _state_of(self._spec)
         if self._spec is None or state is None or state == self._spec_state:
             return
@@ -107,19 +101,19 @@ class Loader:
             return
         self._config = replace(self._config, engines=config.engines)
         if replace(config, engines=()) != replace(self._config, engines=()):
-            log.warning("the spec asks for more than other models: that counts from the next start")
+            log.warning("the spec changes more than its models: that takes effect at the next start")
         for engine in config.engines:
-            if (deployment := self._served.deployments.get(engine.deployment)) is not None:
+            if (deployment := self._serving.deployments.get(engine.deployment)) is not None:
                 self._inbox.put(RepriceCommand(deployment, engine.rates))
-        self._say_loading()
+        self._mark_loading()
 
-    def _say_loading(self) -> None:
-        for name in self._served.unready.keys() - self._wanted:
-            del self._served.unready[name]
+    def _mark_loading(self) -> None:
+        for name in self._serving.unready.keys() - self._wanted:
+            del self._serving.unready[name]
         for engine in self._config.engines:
             name = engine.deployment
-            if name not in self._served.deployments and self._tried.get(name) != engine.revision:
-                self._served.unready[name] = Health(ready=False, reason=LOADING, revision=engine.revision)
+            if name not in self._serving.deployments and self._tried.get(name) != engine.revision:
+                self._serving.unready[name] = Health(ready=False, reason=LOADING, revision=engine.revision)
         self._announce()
 
     def _load(self, config: EngineConfig) -> None:
@@ -135,16 +129,16 @@ class Loader:
         else:
             if self._ending.is_set():
                 return
-            earlier = self._served.deployments.get(name)
+            earlier = self._serving.deployments.get(name)
             self._inbox.put(AddCommand(deployment))
-            self._served.deployments[name] = deployment
-            self._served.unready.pop(name, None)
+            self._serving.deployments[name] = deployment
+            self._serving.unready.pop(name, None)
             if earlier is not None:
-                self._let_go(earlier)
+                self._retire(earlier)
             details = {f"model_{key}": value for key, value in deployment.info.details.items()}
             seconds = round(self._clock() - began, 3)
             log.info("model ready", extra={"deployment": name, "seconds": seconds, **details})
-            log.info("served here:\n%s", table([each.info for each in self._served.deployments.values()]))
+            log.info("served here:\n%s", table([each.info for each in self._serving.deployments.values()]))
         self._announce()
         _freeze()
 
@@ -171,27 +165,27 @@ class Loader:
         )
 
     def _refuse(self, config: EngineConfig, reason: str, detail: str) -> None:
-        """Say why it isn't served; what served under its earlier settings is let go, as the catalogue says."""
+        """Keep the reason why it isn't served, and retire the deployment with its earlier settings."""
         name = config.deployment
-        self._served.unready[name] = Health(ready=False, reason=reason, detail=detail, revision=config.revision)
-        if (earlier := self._served.deployments.pop(name, None)) is not None:
-            self._let_go(earlier)
+        self._serving.unready[name] = Health(ready=False, reason=reason, detail=detail, revision=config.revision)
+        if (earlier := self._serving.deployments.pop(name, None)) is not None:
+            self._retire(earlier)
 
     def _withdraw(self, name: str) -> None:
         del self._tried[name]
-        self._served.unready.pop(name, None)
-        if (deployment := self._served.deployments.pop(name, None)) is not None:
+        self._serving.unready.pop(name, None)
+        if (deployment := self._serving.deployments.pop(name, None)) is not None:
             log.info("model withdrawn", extra={"deployment": name})
-            self._let_go(deployment)
+            self._retire(deployment)
         self._announce()
 
-    def _let_go(self, deployment: Deployment) -> None:
+    def _retire(self, deployment: Deployment) -> None:
         deadline = self._clock() + self._config.withdraw_seconds
-        self._inbox.put(DrainCommand((deployment,), deadline, self._released.set, leaves=True))
+        self._inbox.put(DrainCommand((deployment,), deadline, self._retired.set, remove=True))
 
 
 def table(infos: Iterable[EngineInfo]) -> str:
-    """Return what is served as lines of text: model, context, room for K/V, dtype."""
+    """Return the deployments as lines of text, one each: model, context, size of the K/V cache, dtype."""
     rows = [("model", "context", "K/V", "computes in")]
     for info in infos:
         details = info.details
@@ -201,7 +195,7 @@ def table(infos: Iterable[EngineInfo]) -> str:
 
 
 def _state_of(path: Path | None) -> tuple[int, int, int] | None:
-    """What differs between two contents of a file; None when there is no file."""
+    """The file's modification time, inode and size; None when there is no file."""
     try:
         found = path.stat() if path is not None else None
     except OSError:
@@ -210,6 +204,6 @@ def _state_of(path: Path | None) -> tuple[int, int, int] | None:
 
 
 def _freeze() -> None:
-    """Keep what is loaded out of the collector's later walks, which would hold up every step."""
+    """Exclude what is loaded from later garbage collections, which would delay steps."""
     gc.collect()
     gc.freeze()

@@ -1,8 +1,8 @@
-"""The worker process: takes its record, binds, loads its models, serves, drains and leaves.
+"""The worker process: locks its record, binds its socket, loads its models, serves, drains and ends.
 
 The main thread waits for signals, the reader (`sessions.py`) owns the socket, the step thread (`step_loop.py`) owns
-models and schedulers. Another (`loading.py`) follows the spec file and loads models, so that a signal is obeyed
-meanwhile, and one (`prompts.py`) tokenises long prompts.
+models and schedulers. The loading thread (`loading.py`) follows the spec file and loads models, so that signals are
+handled meanwhile; another thread (`prompts.py`) tokenises long prompts, and one (`heartbeat.py`) touches the heartbeat.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from typing import Any
 import zmq
 
 from inference.config import WorkerConfig
-from inference.protocol import FRAME_BYTES, FromWorker
+from inference.protocol import MAX_FRAME_BYTES, FromWorker
 from inference.worker.heartbeat import Heartbeat
 from inference.worker.loading import Loader
 from inference.worker.prompts import PromptQueue, PromptResult
 from inference.worker.record import Record
 from inference.worker.requests import Command, DrainCommand, Request, StopCommand
+from inference.worker.serving import Serving
 from inference.worker.sessions import Outgoing, Reader
 from inference.worker.step_loop import StepLoop
 
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Outbox:
-    """What is to be sent, in order; any thread may leave something, the reader is woken for each entry."""
+    """The reader's queue of messages to send. Any thread may add an entry; the reader is woken for each."""
 
     def __init__(self, wake: Any) -> None:
         self.queue: SimpleQueue[Outgoing] = SimpleQueue()
@@ -45,15 +46,15 @@ class Outbox:
         self._put((session, message))
 
     def prepared(self, result: PromptResult) -> None:
-        """Give the reader what became of a long prompt."""
+        """Hand the reader the result of a long prompt."""
         self._put(result)
 
     def announce(self) -> None:
-        """Tell every session what is served and how it is."""
+        """Send every session the deployments and their health."""
         self._put((b"", None))
 
     def finish(self) -> None:
-        """End the reader when everything before this has been sent."""
+        """End the reader when every earlier entry has been sent."""
         self._put(None)
 
     def _put(self, entry: Outgoing) -> None:
@@ -63,12 +64,12 @@ class Outbox:
 
 
 class Worker:
-    """One worker process's parts. `run` returns its exit status."""
+    """The parts of one worker process. `run` serves until the process has to end and returns its exit status."""
 
     def __init__(self, config: WorkerConfig, *, spec: Path | None = None) -> None:
-        """Take the record, bind the endpoint; raise `RecordLockedError` or `zmq.ZMQError`.
+        """Lock the record and bind the endpoint; raise `RecordLockedError` or `zmq.ZMQError`.
 
-        `spec` is the file whose engines are followed.
+        `spec` is the file of `config`; while the worker runs, its deployments follow that file's `engines`.
         """
         self.config = config
         self.incarnation = secrets.token_hex(8)
@@ -88,6 +89,7 @@ class Worker:
         registry: dict[str, Request] = {}
         self._loop = StepLoop(record=self._record, registry=registry, inbox=self._inbox, outbox=self._outbox)
         self._prompts = PromptQueue(self._outbox.prepared)
+        self._serving = Serving(self._loop, step_seconds=config.step_seconds)
         self._reader = Reader(
             router=self._router,
             wake=wake_out,
@@ -95,18 +97,17 @@ class Worker:
             record=self._record,
             registry=registry,
             inbox=self._inbox,
-            loop=self._loop,
-            tell=self._outbox.send,
+            serving=self._serving,
+            enqueue=self._outbox.send,
             prompts=self._prompts,
             session_seconds=config.session_seconds,
             session_bytes=config.session_bytes,
             prepared_seconds=config.prepared_seconds,
-            step_seconds=config.step_seconds,
         )
         self._loader = Loader(
             config,
             spec,
-            served=self._reader,
+            serving=self._serving,
             inbox=self._inbox,
             announce=self._outbox.announce,
             ending=self._ending,
@@ -155,7 +156,7 @@ class Worker:
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         router.setsockopt(zmq.ROUTER_HANDOVER, 1)
         router.setsockopt(zmq.LINGER, 500)
-        router.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES)
+        router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         router.set_hwm(0)
         if (path := _socket_file(config.endpoint)) is not None:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -165,11 +166,12 @@ class Worker:
     # -- end ----------------------------------------------------------------------------------------------------
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        # A second signal ends the process the hard way.
+        # A second signal ends the process at once.
         signal.signal(number, signal.SIG_DFL)
         self._ending.set()
 
     def _guard(self, target: Any, *args: Any) -> None:
+        """Run a thread's function; end the process when it raises."""
         try:
             target(*args)
         except BaseException:
@@ -179,7 +181,7 @@ class Worker:
 
     def _drain(self) -> None:
         """Refuse new work, let what runs end within `drain_seconds`, and cancel the rest; return when nothing runs."""
-        self._reader.draining = True
+        self._serving.draining = True
         self._outbox.announce()
         drained = threading.Event()
         deadline = time.monotonic() + self.config.drain_seconds

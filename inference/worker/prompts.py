@@ -1,10 +1,10 @@
 """Long prompts are tokenised in a thread of their own.
 
 Encoding takes seconds per megabyte. In the reader thread that would keep every gateway's renewals unanswered, and five
-seconds of silence end all that runs here; tokenizers work outside the interpreter's lock, so another thread does it.
+seconds of silence end a session; tokenizers work outside the interpreter's lock, so another thread does it.
 
-What waits is bounded in bytes: each tenant may hold as much as is left for all, so several tenants together never fill
-the room for another. The next prompt is one of the tenant that has had the fewest bytes encoded for its weight.
+The queue is bounded in bytes. A tenant may hold at most as many bytes as are still free, so tenants that hold much
+always leave some for another. The next prompt is of the tenant with the fewest encoded bytes for its weight.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from inference.text.prepare import Prompt
 from inference.types import GenerationRequest
 from inference.worker.deployment import Deployment
 
-SHORT_BYTES = 4096  # a Prepare frame up to here encodes in a few milliseconds at most: the reader thread does it
-MOST_BYTES = 64 * 1024 * 1024
-WAITING_SECONDS = 10.0  # a gateway waits no longer for its answer
+SHORT_BYTES = 4096  # the reader thread prepares frames up to this size: a few milliseconds at most
+MAX_QUEUED_BYTES = 64 * 1024 * 1024
+MAX_WAIT_SECONDS = 10.0  # a gateway gives up on its call then
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptCall:
-    """A long request to be prepared: for whom, by which deployment, and the bytes that it counts as."""
+    """A long request to be prepared. It counts as `size` bytes; `since` is when it came, on the queue's clock."""
 
     session: bytes
     message: Prepare
@@ -51,14 +51,14 @@ class PromptCall:
 
 @dataclass(frozen=True, slots=True)
 class PromptResult:
-    """What became of a long request: its prompt, or why there is none."""
+    """A long request's prompt, or the error that it is refused with."""
 
     call: PromptCall
     outcome: Prompt | EngineError
 
 
 class PromptQueue:
-    """The thread and what waits for it. `done` is called in that thread with the result of each call."""
+    """The thread and its queue. `done` is called in that thread with the result of each call."""
 
     def __init__(self, done: Callable[[PromptResult], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._done = done
@@ -71,9 +71,9 @@ class PromptQueue:
         self._thread.start()
 
     def put(self, call: PromptCall) -> None:
-        """Prepare `call` when its tenant's turn comes; raise `OverloadedError` when its tenant has too much here."""
+        """Prepare `call` when its tenant's turn comes; raise `OverloadedError` when its tenant has too much queued."""
         with self._changed:
-            if self._bytes[call.tenant] + call.size > MOST_BYTES - self._bytes.total():
+            if self._bytes[call.tenant] + call.size > MAX_QUEUED_BYTES - self._bytes.total():
                 raise OverloadedError("too many long prompts are being prepared")
             self._bytes[call.tenant] += call.size
             self._queue.push(call)
@@ -90,15 +90,15 @@ class PromptQueue:
         while (call := self._next()) is not None:
             try:
                 outcome: Prompt | EngineError
-                if self._clock() - call.since > WAITING_SECONDS:
+                if self._clock() - call.since > MAX_WAIT_SECONDS:
                     outcome = OverloadedError("too many long prompts are being prepared")
                 else:
-                    outcome = prompt_of(call.deployment, call.message.request, apart=True)
+                    outcome = prompt_of(call.deployment, call.message.request, second_tokenizer=True)
             except EngineError as error:
                 outcome = error
             with self._changed:
                 self._bytes[call.tenant] -= call.size
-                self._bytes += Counter()  # forgets tenants without any
+                self._bytes += Counter()  # drops tenants with 0 bytes
                 self._queue.prune(self._bytes)
             self._done(PromptResult(call, outcome))
 
@@ -114,13 +114,13 @@ class PromptQueue:
         return None
 
 
-def prompt_of(deployment: Deployment, request: GenerationRequest, *, apart: bool = False) -> Prompt:
-    """Return the request in tokens; raise `EngineError` for whatever is in the way.
+def prompt_of(deployment: Deployment, request: GenerationRequest, *, second_tokenizer: bool = False) -> Prompt:
+    """Return the request in tokens; raise `EngineError` for every failure.
 
     A tokenizer or template that fails on one text must not end the thread that serves all.
     """
     try:
-        return deployment.prepare(request, apart=apart)
+        return deployment.prepare(request, second_tokenizer=second_tokenizer)
     except EngineError:
         raise
     except Exception as error:

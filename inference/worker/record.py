@@ -1,13 +1,13 @@
 """The worker's append-only record: which requests were begun, how they ended, and which will never run.
 
-Binary rows in files, held by one process at a time. A row is in the kernel's hands when a method returns, so it
-outlives the process (a power cut may take the last seconds, to the tenants' favour). Rows count for 24 hours, across
-restarts. Every hour, or after 131,000 ids, the file moves aside (its name and a number) and a fresh one begins; one
-that holds nothing of the last 24 hours is deleted. Only the current file's index is in memory: that of a file that was
-moved aside lies beside it and is mapped.
+Binary rows in files, locked by one process at a time. A row has been written to the kernel when a method returns, so it
+outlives the process (a power cut may lose the last seconds, in the tenants' favour). Rows count for 24 hours, across
+restarts. Every hour, or after 131,000 ids, the file is rotated: it is renamed (its name and a number) and a new one
+begins; a file without a row of the last 24 hours is deleted. Only the current file's index is in memory: that of a
+rotated file lies beside it and is mapped.
 
-A row is a checksum, its length, a kind, the time in seconds, the request's id in 16 bytes, and for an end what is left
-of its `Finished` in msgpack: about 25 bytes to begin and 40 to end. The times that a `Finished` carries are not kept.
+A row is a checksum, its length, a kind, the time in seconds, the request's id in 16 bytes, and for an end its
+`Finished` without the times in msgpack: about 25 bytes to begin and 40 to end.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from typing import NamedTuple, Self
 import msgspec
 
 from inference.types import EngineFault, Evidence, Finished, FinishReason, Lost, NothingRan, Usage
-from inference.worker.record_file import MOST_IDS, RecordFile, Row, pack_row
+from inference.worker.record_file import MAX_IDS, RecordFile, Row, pack_row
 
 KEEP_SECONDS = 24 * 3600
 FILE_SECONDS = 3600
-CLOCKS_APART = 3600  # between the host that made an id and this one, at most
+MAX_CLOCK_SKEW = 3600  # seconds between the clock of the host that made an id and this one
 UUID7 = 7
 BEGUN, ENDED, NEVER = 1, 2, 3
 
 _REASONS = tuple(FinishReason)
-_LONGEST_TEXT = 8000  # of an error's sentence or a stop string
+_MAX_TEXT = 8000  # characters of an error's message or of a stop string
 
 log = logging.getLogger(__name__)
 
 
 class RecordLockedError(Exception):
-    """Another worker holds this record."""
+    """Another process has locked this record."""
 
 
 class _End(NamedTuple):
-    """A `Finished` as it is kept."""
+    """A `Finished` as it is stored; its reason as an index into `FinishReason`."""
 
     reason: int
     exact: bool
@@ -64,12 +64,12 @@ class Record:
     """See the module. Every method may be called by any thread."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
-        """Take the lock and open what counts of earlier files; raise `RecordLockedError`."""
+        """Lock the record and open its files; raise `RecordLockedError` when another process has locked it."""
         self._path = path
         self._clock = clock
         self._mutex = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The lock is a file of its own, since the record's file changes.
+        # The lock is a file of its own, since the record's file is rotated.
         self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,11 +79,11 @@ class Record:
         self._files = self._open()
 
     def begin(self, request_ids: Sequence[str]) -> None:
-        """Note that these requests enter their first forward."""
+        """Record that the first forward pass of these requests begins."""
         self._append([(BEGUN, request_id, b"") for request_id in request_ids])
 
     def finish(self, ends: Mapping[str, Finished]) -> None:
-        """Note how these requests ended."""
+        """Record how these requests ended, by id."""
         self._append([(ENDED, request_id, _packed(finished)) for request_id, finished in ends.items()])
 
     def is_closed(self, request_id: str) -> bool:
@@ -92,7 +92,10 @@ class Record:
             return self._find(request_id) is not None
 
     def evidence(self, request_id: str) -> Evidence:
-        """What the record says of a request that nobody works on; one it doesn't know is from now on never run."""
+        """Return the evidence about a request that isn't running.
+
+        An unknown id is recorded as one that never ran, and stays refused.
+        """
         with self._mutex:
             row = self._find(request_id)
             if row is None:
@@ -103,7 +106,7 @@ class Record:
         return Lost() if row.kind == BEGUN else NothingRan()
 
     def close(self) -> None:
-        """Give the files and the lock back."""
+        """Close the files and release the lock."""
         for file in self._files:
             file.close()
         os.close(self._lock)
@@ -122,8 +125,8 @@ class Record:
     def _find(self, request_id: str) -> Row | None:
         """The request's latest row, if it still counts."""
         key, oldest = _key(request_id), int(self._clock()) - KEEP_SECONDS
-        if key[6] >> 4 == UUID7:  # nothing is known of it from before it was made
-            oldest = max(oldest, int.from_bytes(key[:6]) // 1000 - CLOCKS_APART)
+        if key[6] >> 4 == UUID7:  # no row is older than its id
+            oldest = max(oldest, int.from_bytes(key[:6]) // 1000 - MAX_CLOCK_SKEW)
         for file in reversed(self._files):
             if file.until < oldest:
                 return None
@@ -135,20 +138,20 @@ class Record:
         """Append `rows` with one write."""
         now = int(self._clock())
         current = self._files[-1]
-        if current.size and (now - current.since >= FILE_SECONDS or current.ids >= MOST_IDS):
-            self._turn_over(now)
+        if current.size and (now - current.since >= FILE_SECONDS or current.ids >= MAX_IDS):
+            self._rotate(now)
         self._files[-1].append([pack_row(kind, now, _key(name), body) for kind, name, body in rows], now)
 
-    def _turn_over(self, now: int) -> None:
-        """Move the current file aside, begin a fresh one, and delete those in which nothing counts any more."""
+    def _rotate(self, now: int) -> None:
+        """Rename the current file, begin a new one, and delete those without a row that still counts."""
         number = max(_numbered(self._path), default=0) + 1
-        self._files[-1].move_aside(self._path.with_name(f"{self._path.name}.{number}"))
+        self._files[-1].rotate(self._path.with_name(f"{self._path.name}.{number}"))
         self._files.append(RecordFile(self._path))
         while self._files[0].until < now - KEEP_SECONDS:
             self._files.pop(0).delete()
 
     def _open(self) -> list[RecordFile]:
-        """Open the files, the current one last; delete those in which nothing counts."""
+        """Open the files, the current one last; delete those without a row that still counts."""
         oldest = int(self._clock()) - KEEP_SECONDS
         files = []
         for path in _numbered(self._path).values():
@@ -156,7 +159,7 @@ class Record:
             if file.until < oldest:
                 file.delete()
             else:
-                file.shelve()
+                file.write_index()
                 files.append(file)
         return [*files, RecordFile(self._path)]
 
@@ -178,7 +181,7 @@ def ends_in(path: Path) -> dict[str, Finished | None]:
 
 def _rows_of(path: Path) -> Iterator[Row]:
     if path.exists():
-        file = RecordFile(path, is_mine=False)
+        file = RecordFile(path, writable=False)
         try:
             yield from file.rows()
         finally:
@@ -186,7 +189,7 @@ def _rows_of(path: Path) -> Iterator[Row]:
 
 
 def _numbered(path: Path) -> dict[int, Path]:
-    """The files that were moved aside, by their numbers, the oldest first."""
+    """The rotated files by number, the oldest first."""
     found = {}
     for each in path.parent.glob(f"{path.name}.*"):
         number = each.name.removeprefix(f"{path.name}.")
@@ -196,7 +199,7 @@ def _numbered(path: Path) -> dict[int, Path]:
 
 
 def _key(request_id: str) -> bytes:
-    """A request's id in 16 bytes: a uuid as it is."""
+    """A request's id in 16 bytes: a uuid's own, else a digest."""
     try:
         key = bytes.fromhex(request_id)
     except ValueError:
@@ -204,7 +207,7 @@ def _key(request_id: str) -> bytes:
     if len(key) == 16:
         return key
     digest = bytearray(blake2b(request_id.encode(), digest_size=16).digest())
-    digest[6] &= 0x0F  # no uuid's version
+    digest[6] &= 0x0F  # version 0, so that it isn't taken for a uuid7
     return bytes(digest)
 
 
@@ -218,8 +221,8 @@ def _packed(finished: Finished) -> bytes:
             usage.cache_read,
             usage.output,
             usage.reasoning,
-            stop[:_LONGEST_TEXT] if isinstance(stop, str) else stop,
-            None if error is None else (error.code, error.message[:_LONGEST_TEXT], error.retryable),
+            stop[:_MAX_TEXT] if isinstance(stop, str) else stop,
+            None if error is None else (error.code, error.message[:_MAX_TEXT], error.retryable),
         )
     )
 

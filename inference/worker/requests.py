@@ -49,27 +49,27 @@ class CancelCommand:
 
 @dataclass(frozen=True, slots=True)
 class DrainCommand:
-    """Take no new work for these deployments (None: for all), end at `deadline` (monotonic) what still runs.
+    """Take no new work for these deployments (None: for all); cancel what still runs at `deadline` (monotonic seconds).
 
-    When nothing runs any more, those that leave are forgotten, and `done` is called.
+    When nothing runs any more, with `remove` the deployments are forgotten; then `done` is called.
     """
 
     deployments: tuple[Deployment, ...] | None
     deadline: float
     done: Callable[[], None]
-    leaves: bool = False
+    remove: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AddCommand:
-    """Serve one more deployment from now on; one of the same name is about to leave."""
+    """Serve one more deployment from now on; an earlier one of the same name is being removed."""
 
     deployment: Deployment
 
 
 @dataclass(frozen=True, slots=True)
 class RepriceCommand:
-    """Share the deployment between tenants by these rates from now on."""
+    """Use these rates of token classes for the fairness between tenants from now on."""
 
     deployment: Deployment
     rates: Mapping[str, int]
@@ -77,7 +77,7 @@ class RepriceCommand:
 
 @dataclass(frozen=True, slots=True)
 class StopCommand:
-    """Leave the loop after this round."""
+    """End the loop after this iteration."""
 
 
 Command = SubmitCommand | ExtendCommand | CancelCommand | DrainCommand | AddCommand | RepriceCommand | StopCommand

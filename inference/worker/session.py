@@ -1,4 +1,4 @@
-"""One gateway process as its worker sees it, and the socket that reaches it."""
+"""The session of one gateway process, and the sending of its numbered frames."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from inference.worker.requests import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A prepared request that waits for its Submit; it counts as `size` bytes."""
+class PreparedPrompt:
+    """A prepared request until its Submit or until `expires_at`; it counts as `size` bytes."""
 
     deployment: Deployment
     prompt: Prompt
-    until: float
+    expires_at: float
     size: int
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """What is known of one gateway: its numbers, its bytes, its prepared and its submitted requests."""
+    """One gateway's session: its prepared and its submitted requests by id.
+
+    `frames` is the number of the last frame sent, `sent` the bytes sent, `received` those that the gateway has read.
+    """
 
     identity: bytes
     renewed_at: float
@@ -33,8 +36,8 @@ class Session:
     frames: int = 0
     sent: int = 0
     received: int = 0
-    kept: dict[str, Kept] = field(default_factory=dict)
-    kept_bytes: int = 0
+    prepared: dict[str, PreparedPrompt] = field(default_factory=dict)
+    prepared_bytes: int = 0
     requests: dict[str, Request] = field(default_factory=dict)
 
     @property
@@ -42,22 +45,22 @@ class Session:
         """Bytes that were sent and that the gateway has not acknowledged."""
         return self.sent - self.received
 
-    def keep(self, request_id: str, kept: Kept) -> None:
-        """Keep a prepared request in place of an earlier one of the same id."""
-        self.take(request_id)
-        self.kept[request_id] = kept
-        self.kept_bytes += kept.size
+    def add_prepared(self, request_id: str, prepared: PreparedPrompt) -> None:
+        """Keep a prepared request, in place of an earlier one of the same id."""
+        self.pop_prepared(request_id)
+        self.prepared[request_id] = prepared
+        self.prepared_bytes += prepared.size
 
-    def take(self, request_id: str) -> Kept | None:
-        """Give up a prepared request and return it."""
-        kept = self.kept.pop(request_id, None)
-        if kept is not None:
-            self.kept_bytes -= kept.size
-        return kept
+    def pop_prepared(self, request_id: str) -> PreparedPrompt | None:
+        """Remove a prepared request and return it; None when there is none."""
+        prepared = self.prepared.pop(request_id, None)
+        if prepared is not None:
+            self.prepared_bytes -= prepared.size
+        return prepared
 
 
 class PeerGoneError(Exception):
-    """Nobody reads at that identity any more: a frame to it was lost."""
+    """The gateway is no longer connected: the frame was not sent."""
 
 
 class Sender:
@@ -67,7 +70,7 @@ class Sender:
         self._router = router
 
     def send(self, session: Session, message: FromWorker) -> None:
-        """Send the session's next frame; raise `PeerGoneError` when it has left."""
+        """Send the session's next frame; raise `PeerGoneError` when its gateway is no longer connected."""
         body = encode(message)
         session.frames += 1
         session.sent += len(body)
@@ -78,8 +81,8 @@ class Sender:
                 raise
             raise PeerGoneError from error
 
-    def farewell(self, identity: bytes, message: Fatal) -> None:
-        """Tell a gateway that its session is over, if it is still there."""
+    def send_fatal(self, identity: bytes, message: Fatal) -> None:
+        """Tell a gateway that its session is over, if it is still connected."""
         try:
             self._router.send_multipart([identity, numbered(UNNUMBERED), encode(message)], zmq.NOBLOCK)
         except zmq.ZMQError as error:

@@ -1,6 +1,6 @@
-"""The step thread: takes the deployments in turn, one step each, and says what each step brought.
+"""The step thread: takes the deployments in turn, one step each, and sends what each step brought.
 
-    inbox → each engine's step (it records what begins) → record what ended → one frame a session
+    inbox → a step of each engine (begun requests are recorded) → record what ended → one frame for each session
 
 When no deployment has work it waits for the inbox or the next deadline; it never polls.
 """
@@ -14,6 +14,7 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
+from inference.conversion import refusal_of
 from inference.core.output import Output
 from inference.errors import EngineError
 from inference.local import LocalEngine
@@ -25,7 +26,6 @@ from inference.protocol import (
     WireFinished,
     WireStarted,
     WireVector,
-    refusal_of,
 )
 from inference.types import Finished, Health
 from inference.worker.deployment import Deployment
@@ -44,7 +44,7 @@ from inference.worker.requests import (
 
 
 class Outbox(Protocol):
-    """Where the step thread leaves what is to be sent."""
+    """Where the step thread puts messages for sessions."""
 
     def send(self, session: bytes, message: FromWorker) -> None: ...
 
@@ -52,8 +52,8 @@ class Outbox(Protocol):
 class StepLoop:
     """See the module. `registry` maps the ids of submitted, unfinished requests; the reader thread adds to it.
 
-    `steps` counts steps of all deployments; `health` holds each deployment's last state, `turn_began` is when the turn
-    began that hasn't ended yet (None while there is nothing to do). All of them may be read anywhere.
+    `steps` counts the steps of all deployments; `health` is each deployment's last state; `busy_since` is when the
+    current iteration began, None while the loop waits for work. Any thread may read them.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class StepLoop:
     ) -> None:
         self.steps = 0
         self.health: dict[str, Health] = {}
-        self.turn_began: float | None = None  # None while it waits for work
+        self.busy_since: float | None = None
         self._record = record
         self._registry = registry
         self._inbox = inbox
@@ -75,19 +75,19 @@ class StepLoop:
         self._clock = clock
         self._deployments: list[Deployment] = []
         self._drains: list[DrainCommand] = []
-        self._leaving: set[Deployment] = set()
+        self._removing: set[Deployment] = set()
         self._stopped = False
 
     def run(self) -> None:
-        """Serve until a `StopCommand` comes. What it raises ends the worker: its record or itself is broken."""
+        """Serve until a `StopCommand` comes. Whatever it raises ends the worker."""
         busy = False
         while not self._stopped:
             self._read_inbox(block=not busy)
-            self.turn_began = self._clock()
+            self.busy_since = self._clock()
             busy = False
             for deployment in self._deployments:
                 busy = self._step(deployment.engine) or busy
-                if deployment not in self._leaving:
+                if deployment not in self._removing:
                     self.health[deployment.id] = deployment.health()
             self._check_drains()
 
@@ -96,17 +96,17 @@ class StepLoop:
     def _read_inbox(self, *, block: bool) -> None:
         with suppress(Empty):
             if block:
-                self.turn_began = None
-                self._obey(self._inbox.get(timeout=self._until_deadline()))
+                self.busy_since = None
+                self._execute(self._inbox.get(timeout=self._until_deadline()))
             while True:
-                self._obey(self._inbox.get_nowait())
+                self._execute(self._inbox.get_nowait())
 
     def _until_deadline(self) -> float | None:
         deadlines = [drain.deadline for drain in self._drains]
         deadlines += [due for one in self._deployments if (due := one.engine.next_deadline()) is not None]
         return max(0.0, min(deadlines) - self._clock()) if deadlines else None
 
-    def _obey(self, command: Command) -> None:
+    def _execute(self, command: Command) -> None:
         match command:
             case SubmitCommand(request):
                 self._submit(request)
@@ -129,9 +129,9 @@ class StepLoop:
         deployments = tuple(self._deployments) if command.deployments is None else command.deployments
         for deployment in deployments:
             deployment.engine.drain()
-        if command.leaves:
-            self._leaving.update(deployments)
-            staying = {deployment.id for deployment in self._deployments if deployment not in self._leaving}
+        if command.remove:
+            self._removing.update(deployments)
+            staying = {deployment.id for deployment in self._deployments if deployment not in self._removing}
             for deployment in deployments:
                 if deployment.id not in staying:
                     self.health.pop(deployment.id, None)
@@ -151,22 +151,22 @@ class StepLoop:
             if drain.deadline <= now:
                 for deployment in deployments:
                     deployment.engine.cancel_all()
-                    self._say(deployment.engine.take_outputs())
+                    self._send_outputs(deployment.engine.take_outputs())
             if not any(deployment.engine.unfinished for deployment in deployments):
                 self._drains.remove(drain)
-                if drain.leaves:
-                    self._leaving.difference_update(deployments)
+                if drain.remove:
+                    self._removing.difference_update(deployments)
                     self._deployments = [each for each in self._deployments if each not in deployments]
                 drain.done()
 
     # -- steps --------------------------------------------------------------------------------------------------
 
     def _step(self, engine: LocalEngine) -> bool:
-        """Make one step; False when there was nothing to run."""
+        """Run one step of `engine`; False when there was nothing to run."""
         before = engine.steps
         outputs = engine.step(self._begin)
         self.steps += engine.steps - before
-        self._say(outputs)
+        self._send_outputs(outputs)
         return engine.steps != before or bool(outputs)
 
     def _begin(self, request_ids: Sequence[str]) -> None:
@@ -174,8 +174,8 @@ class StepLoop:
         for request_id in request_ids:
             self._registry[request_id].begun = True
 
-    def _say(self, outputs: Sequence[Output]) -> None:
-        """Turn outputs into events, record every end, and only then send one frame to each session."""
+    def _send_outputs(self, outputs: Sequence[Output]) -> None:
+        """Record every end, and only then send the outputs as events, in one frame for each session."""
         batches: dict[bytes, list[WireEvent]] = {}
         ended: dict[str, Finished] = {}
         for output in outputs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from inference.conversion import error_of, event_of, evidence_of, evidence_reply, refusal_of
 from inference.errors import DrainingError, EngineError, InvalidRequestError, OverloadedError, UnpreparedError
 from inference.protocol import (
     Batch,
@@ -32,12 +33,7 @@ from inference.protocol import (
     WireVector,
     client_inbound,
     encode,
-    error_of,
-    event_of,
-    evidence_of,
-    evidence_reply,
     numbered,
-    refusal_of,
     worker_inbound,
 )
 from inference.types import (

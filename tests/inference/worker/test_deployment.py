@@ -25,5 +25,5 @@ def test_the_second_tokenizer_is_made_at_load() -> None:
     tokenizer = Copied()
     deployment = Deployment(spec, load_fake_model(spec), tokenizer, secret=b"s", pause_seconds=2.0, clock=lambda: 0.0)
     assert tokenizer.copies == 1
-    assert deployment.prepare(chat("hi"), apart=True).ids == deployment.prepare(chat("hi")).ids
+    assert deployment.prepare(chat("hi"), second_tokenizer=True).ids == deployment.prepare(chat("hi")).ids
     assert tokenizer.copies == 1

@@ -8,7 +8,7 @@ from inference.worker.heartbeat import READER_SECONDS, Heartbeat
 
 @dataclass
 class Thread:
-    turn_began: float | None = None
+    busy_since: float | None = None
 
 
 def heartbeat(clock, **threads):
@@ -21,7 +21,7 @@ def test_threads_that_wait_for_work_are_well_however_long():
 
 
 def test_a_step_that_does_not_end_is_no_life(caplog):
-    clock, steps = [0.0], Thread(turn_began=0.0)
+    clock, steps = [0.0], Thread(busy_since=0.0)
     beating = heartbeat(clock, steps=steps)
     clock[0] = 60.0
     assert beating.is_alive()
@@ -29,19 +29,19 @@ def test_a_step_that_does_not_end_is_no_life(caplog):
     assert not beating.is_alive()
     assert not beating.is_alive()
     assert [record.getMessage() for record in caplog.records] == ["a step has lasted longer than 60 s"]
-    steps.turn_began = 61.0
+    steps.busy_since = 61.0
     assert beating.is_alive()
 
 
 def test_a_reader_that_does_not_turn_is_no_life():
     clock = [READER_SECONDS + 1]
-    assert not heartbeat(clock, reader=Thread(turn_began=0.0)).is_alive()
+    assert not heartbeat(clock, reader=Thread(busy_since=0.0)).is_alive()
 
 
 def test_the_file_is_touched_only_while_all_is_well(tmp_path, monkeypatch):
     monkeypatch.setenv("SLUICE_HEARTBEAT", str(tmp_path / "beat"))
     ended = threading.Event()
-    steps = Thread(turn_began=0.0)
+    steps = Thread(busy_since=0.0)
     beating = heartbeat([100.0], steps=steps)
     look, seen = beating.is_alive, []
 
@@ -54,7 +54,7 @@ def test_the_file_is_touched_only_while_all_is_well(tmp_path, monkeypatch):
     beating.run(ended)
     assert not (tmp_path / "beat").exists()
     ended.clear()
-    steps.turn_began = None
+    steps.busy_since = None
     beating.run(ended)
     assert (tmp_path / "beat").exists()
     assert seen == [False, True]

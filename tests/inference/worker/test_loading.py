@@ -12,10 +12,10 @@ import pytest
 
 from inference.config import EngineConfig, WorkerConfig
 from inference.types import LOADING, Health
-from inference.worker.deployment import Deployment
 from inference.worker.loading import REFUSED, Loader
 from inference.worker.record import Record
 from inference.worker.requests import Command, Request, SubmitCommand
+from inference.worker.serving import Serving
 from inference.worker.step_loop import StepLoop
 from tests.inference.engine_contract import chat
 
@@ -25,27 +25,31 @@ REFUSED_B = replace(B, options={"refuse": "/srv/models/b is no model"})
 
 
 class Bench:
-    """A loader and the step loop that obeys it, without threads and sockets."""
+    """A loader and the step loop that executes its commands, without threads and sockets."""
 
     def __init__(self, folder: Path, record: Record) -> None:
         self.path = folder / "spec.json"
-        self.deployments: dict[str, Deployment] = {}
-        self.unready: dict[str, Health] = {}
         self.announced = 0
         self.inbox: SimpleQueue[Command] = SimpleQueue()
         self.registry: dict[str, Request] = {}
         self.loop = StepLoop(record=record, registry=self.registry, inbox=self.inbox, outbox=self)
+        self.serving = Serving(self.loop, step_seconds=60.0)
         self.config = WorkerConfig("ipc:///s", str(folder / "record"), "secret", (A,))
         self.config.save(self.path)
         self.loader = Loader(
-            self.config, self.path, served=self, inbox=self.inbox, announce=self.announce, ending=threading.Event()
+            self.config,
+            self.path,
+            serving=self.serving,
+            inbox=self.inbox,
+            announce=self.announce,
+            ending=threading.Event(),
         )
 
     def announce(self) -> None:
         self.announced += 1
 
     def send(self, session: bytes, message: Any) -> None:
-        """Nobody listens."""
+        """Events are of no interest here."""
 
     def follow(self, *engines: EngineConfig) -> None:
         self.config = replace(self.config, engines=engines)
@@ -63,7 +67,7 @@ class Bench:
         self.loop._check_drains()
 
     def submit(self, name: str, **sampling: Any) -> Request:
-        deployment = self.deployments[name]
+        deployment = self.serving.deployments[name]
         request = chat("hello", **sampling)
         running = Request(request.id, b"s", deployment, deployment.prepare(request), 1000, True)
         self.registry[running.id] = running
@@ -78,16 +82,16 @@ def bench(tmp_path: Path) -> Any:
 
 
 def test_what_is_new_is_said_to_load_and_served_once_it_is(bench: Bench) -> None:
-    assert bench.unready["a"] == Health(ready=False, reason=LOADING, revision=A.revision)
+    assert bench.serving.unready["a"] == Health(ready=False, reason=LOADING, revision=A.revision)
     bench.settle()
-    assert bench.deployments.keys() == {"a"}
-    assert not bench.unready
-    assert bench.deployments["a"].info.revision == A.revision
+    assert bench.serving.deployments.keys() == {"a"}
+    assert not bench.serving.unready
+    assert bench.serving.deployments["a"].info.revision == A.revision
     bench.follow(A, B)
     bench.loader._read()
-    assert bench.unready["b"].reason == LOADING
+    assert bench.serving.unready["b"].reason == LOADING
     bench.settle()
-    assert bench.deployments.keys() == {"a", "b"}
+    assert bench.serving.deployments.keys() == {"a", "b"}
     assert [each.id for each in bench.loop._deployments] == ["a", "b"]
 
 
@@ -98,7 +102,7 @@ def test_what_is_withdrawn_takes_nothing_new_and_lets_what_runs_end(bench: Bench
     bench.round()
     bench.follow(A)
     bench.settle()
-    assert bench.deployments.keys() == {"a"}
+    assert bench.serving.deployments.keys() == {"a"}
     assert request.id in bench.registry
     for _ in range(10):
         bench.round()
@@ -109,56 +113,56 @@ def test_what_is_withdrawn_takes_nothing_new_and_lets_what_runs_end(bench: Bench
 
 def test_changed_settings_take_over_and_what_runs_ends_under_the_old_ones(bench: Bench) -> None:
     bench.settle()
-    earlier = bench.deployments["a"]
+    earlier = bench.serving.deployments["a"]
     request = bench.submit("a", max_tokens=3)
     bench.round()
     changed = replace(A, max_rows=2)
     bench.follow(changed)
     bench.settle()
-    assert bench.deployments["a"] is not earlier
-    assert bench.deployments["a"].info.revision == changed.revision
+    assert bench.serving.deployments["a"] is not earlier
+    assert bench.serving.deployments["a"].info.revision == changed.revision
     assert request.id in bench.registry
     for _ in range(10):
         bench.round()
     assert request.id not in bench.registry
-    assert bench.loop._deployments == [bench.deployments["a"]]
+    assert bench.loop._deployments == [bench.serving.deployments["a"]]
 
 
 def test_a_refused_model_says_why_to_operators_alone_and_is_not_tried_again(bench: Bench) -> None:
     bench.follow(A, REFUSED_B)
     bench.settle()
-    assert bench.deployments.keys() == {"a"}
-    state = bench.unready["b"]
+    assert bench.serving.deployments.keys() == {"a"}
+    state = bench.serving.unready["b"]
     assert (state.reason, state.detail, state.revision) == (REFUSED, "/srv/models/b is no model", REFUSED_B.revision)
     assert not bench.loader.step()
     bench.follow(A, B)
     bench.settle()
-    assert bench.deployments.keys() == {"a", "b"}
+    assert bench.serving.deployments.keys() == {"a", "b"}
     bench.follow(A, REFUSED_B)  # settings that are refused end what served under the old ones, as the catalogue says
     bench.settle()
-    assert bench.deployments.keys() == {"a"}
-    assert bench.unready["b"].reason == REFUSED
+    assert bench.serving.deployments.keys() == {"a"}
+    assert bench.serving.unready["b"].reason == REFUSED
 
 
 def test_a_spec_that_cannot_be_read_changes_nothing(bench: Bench) -> None:
     bench.settle()
     bench.path.write_text("{")
     bench.settle()
-    assert bench.deployments.keys() == {"a"}
+    assert bench.serving.deployments.keys() == {"a"}
 
 
 def test_a_model_that_left_before_it_was_loaded_is_forgotten(bench: Bench) -> None:
     bench.follow(B)
     bench.loader._read()
-    assert bench.unready.keys() == {"b"}
+    assert bench.serving.unready.keys() == {"b"}
 
 
 def test_other_rates_change_the_shares_and_load_nothing(bench: Bench) -> None:
     bench.settle()
-    deployment = bench.deployments["a"]
+    deployment = bench.serving.deployments["a"]
     scheduler = deployment.engine.schedulers[0]
     assert scheduler.waiting.queue.prices.output == 2000
     bench.follow(replace(A, rates={"input": 10, "cache_read": 1, "output": 50}))
     bench.settle()
-    assert bench.deployments["a"] is deployment
+    assert bench.serving.deployments["a"] is deployment
     assert scheduler.waiting.queue.prices.output == 5000

@@ -18,6 +18,7 @@ from inference.worker import prompts
 from inference.worker.deployment import Deployment
 from inference.worker.process import Outbox
 from inference.worker.prompts import SHORT_BYTES, PromptCall, PromptQueue, PromptResult
+from inference.worker.serving import Serving
 from inference.worker.session import Session
 from inference.worker.sessions import Reader
 from tests.inference.engine_contract import chat
@@ -34,11 +35,11 @@ class Engine:
     def __init__(self) -> None:
         self.go = threading.Event()
         self.began = threading.Event()
-        self.apart: list[bool] = []
+        self.second_tokenizer: list[bool] = []
         self.order: list[str] = []
 
-    def prepare(self, request: GenerationRequest, *, apart: bool = False) -> Prompt:
-        self.apart.append(apart)
+    def prepare(self, request: GenerationRequest, *, second_tokenizer: bool = False) -> Prompt:
+        self.second_tokenizer.append(second_tokenizer)
         text = request.messages[-1].content
         self.order.append(text)
         if text.startswith("broken"):
@@ -76,7 +77,8 @@ class Served:
         self.engine, self.router, self.wake = Engine(), Router(), Wake()
         self.outbox = Outbox(self.wake)
         self.prompts = PromptQueue(self.outbox.prepared)
-        loop: Any = type("Loop", (), {"steps": 0, "health": {}, "turn_began": None})()
+        loop: Any = type("Loop", (), {"steps": 0, "health": {}, "busy_since": None})()
+        self.serving = Serving(loop, step_seconds=30.0)
         self.reader = Reader(
             router=self.router,
             wake=None,
@@ -84,27 +86,26 @@ class Served:
             record=cast("Any", None),
             registry={},
             inbox=SimpleQueue(),
-            loop=loop,
-            tell=self.outbox.send,
+            serving=self.serving,
+            enqueue=self.outbox.send,
             prompts=self.prompts,
             session_seconds=5.0,
             session_bytes=1 << 20,
             prepared_seconds=30.0,
-            step_seconds=30.0,
         )
-        self.reader.deployments["d"] = cast("Deployment", self.engine)
+        self.serving.deployments["d"] = cast("Deployment", self.engine)
         self.session = Session(b"gateway", 0.0)
         self.reader._sessions[b"gateway"] = self.session
 
     def ask(self, text: str, call: int = 1, tenant: str = "tenant", size: int = 0) -> None:
         request = replace(chat(text), tenant=tenant)
-        self.reader._obey(self.session, Prepare(call, "d", request), size or len(text))
+        self.reader._handle(self.session, Prepare(call, "d", request), size or len(text))
 
     def prepared(self) -> None:
         """Hand one long request's end to the reader, as its run does."""
         result = self.outbox.queue.get(timeout=WAIT)
         assert isinstance(result, PromptResult)
-        self.reader._keep_result(result)
+        self.reader._finish_prompt(result)
 
 
 @pytest.fixture
@@ -118,15 +119,15 @@ def served() -> Iterator[Served]:
 def test_a_long_request_keeps_nobody_waiting(served: Served) -> None:
     served.ask("stuck" * SHORT_BYTES)
     assert served.engine.began.wait(WAIT)
-    served.reader._obey(served.session, Renew(0), 1)
+    served.reader._handle(served.session, Renew(0), 1)
     served.ask("short", call=2)
     assert len(served.router.frames) == 2
-    assert len(served.session.kept) == 1
+    assert len(served.session.prepared) == 1
     served.engine.go.set()
     served.prepared()
     assert len(served.router.frames) == 3
-    assert len(served.session.kept) == 2
-    assert served.engine.apart == [True, False]
+    assert len(served.session.prepared) == 2
+    assert served.engine.second_tokenizer == [True, False]
 
 
 def test_a_long_request_that_fails_is_refused_and_the_next_is_prepared(served: Served) -> None:
@@ -135,14 +136,14 @@ def test_a_long_request_that_fails_is_refused_and_the_next_is_prepared(served: S
     assert b"prepare_failed" in served.router.frames[-1][-1]
     served.ask("whole" * SHORT_BYTES)
     served.prepared()
-    assert len(served.session.kept) == 1
+    assert len(served.session.prepared) == 1
 
 
 def test_a_session_that_has_left_is_not_answered(served: Served) -> None:
     served.ask("whole" * SHORT_BYTES)
     result = served.outbox.queue.get(timeout=WAIT)
     del served.reader._sessions[b"gateway"]
-    served.reader._keep_result(result)
+    served.reader._finish_prompt(result)
     assert served.router.frames == []
 
 
@@ -151,12 +152,12 @@ def test_a_burst_of_one_tenant_is_prepared_as_a_whole(served: Served) -> None:
         served.ask("whole" * SHORT_BYTES, call=call)
     for _ in range(12):
         served.prepared()
-    assert len(served.session.kept) == 12
+    assert len(served.session.prepared) == 12
     assert b"refused" not in b"".join(frame for frames in served.router.frames for frame in frames)
 
 
 def test_tenants_who_fill_the_room_leave_some_for_the_next(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompts, "MOST_BYTES", 100 * SHORT_BYTES)
+    monkeypatch.setattr(prompts, "MAX_QUEUED_BYTES", 100 * SHORT_BYTES)
     size = SHORT_BYTES + 1
     for number in range(4):
         taken = 0
@@ -186,9 +187,9 @@ def test_what_waited_too_long_is_not_begun() -> None:
     engine = Engine()
     queue = PromptQueue(done.put, clock=lambda: 100.0)
     message = Prepare(1, "d", chat("whole"))
-    queue.put(PromptCall(b"s", message, cast("Deployment", engine), 1, 100.0 - prompts.WAITING_SECONDS - 1))
+    queue.put(PromptCall(b"s", message, cast("Deployment", engine), 1, 100.0 - prompts.MAX_WAIT_SECONDS - 1))
     outcome = done.get(timeout=WAIT).outcome
     assert isinstance(outcome, EngineError)
     assert isinstance(outcome, OverloadedError)
-    assert engine.apart == []
+    assert engine.second_tokenizer == []
     queue.close(WAIT)

@@ -11,7 +11,7 @@ import pytest
 
 from inference.types import EngineFault, Finished, FinishReason, Lost, NothingRan, Usage
 from inference.worker.record import FILE_SECONDS, KEEP_SECONDS, Record, RecordLockedError, ends_in
-from inference.worker.record_file import RecordFile, _Table
+from inference.worker.record_file import RecordFile, _HashTable
 
 DONE = Finished(FinishReason.STOP, Usage(input=3, cache_read=4, output=5), stop="é\n")
 FAILED = Finished(FinishReason.ERROR, Usage(), EngineFault("code", "message" * 500, retryable=True))
@@ -76,7 +76,7 @@ def test_everything_survives_a_restart(path: Path, clock: Clock) -> None:
             assert record.evidence("never") == NothingRan()
 
 
-def test_a_torn_last_line_is_forgotten(path: Path, clock: Clock) -> None:
+def test_a_torn_last_row_is_forgotten(path: Path, clock: Clock) -> None:
     with Record(path, clock=clock) as record:
         record.begin(["a", "b"])
         record.finish({"a": DONE, "b": DONE})
@@ -139,14 +139,14 @@ def test_an_end_counts_when_its_beginning_lies_in_a_deleted_file(path: Path, clo
 
 def in_memory(record: Record) -> int:
     """Bytes of index that this process keeps to itself."""
-    arrays = [part for file in record._files for part in (file._table.halves, file._table.places)]
+    arrays = [part for file in record._files for part in (file._table.tails, file._table.offsets)]
     return sum(part.itemsize * len(part) for part in arrays if isinstance(part, array))
 
 
 def test_a_request_costs_little_and_only_the_current_file_is_indexed_in_memory(
     path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("inference.worker.record.MOST_IDS", 1000)
+    monkeypatch.setattr("inference.worker.record.MAX_IDS", 1000)
     ids = [uuid7_at(clock.now + number / 100, number) for number in range(5000)]
     end = Finished(FinishReason.STOP, Usage(input=120))
     with Record(path, clock=clock) as record:
@@ -181,14 +181,14 @@ def test_a_fresh_id_is_looked_up_in_the_newest_files_alone(path: Path, clock: Cl
 
 
 def test_ids_that_differ_in_few_bits_spread_over_the_table() -> None:
-    table = _Table.empty()
-    looks = 0
+    table = _HashTable.empty()
+    probes = 0
     for number in range(20_000):
-        half = int.from_bytes((0x8000000000000000 + number).to_bytes(8), "little")
-        start = _Table.slot(_Table(table.halves, bytearray(len(table.places)), 0), half)
-        looks += (table.slot(half) - start) % len(table.places) + 1
-        table.put(half, number + 1)
-    assert looks < 3 * 20_000
+        tail = int.from_bytes((0x8000000000000000 + number).to_bytes(8), "little")
+        start = _HashTable.slot(_HashTable(table.tails, bytearray(len(table.offsets)), 0), tail)
+        probes += (table.slot(tail) - start) % len(table.offsets) + 1
+        table.put(tail, number + 1)
+    assert probes < 3 * 20_000
 
 
 def test_an_index_of_another_state_of_its_file_is_not_believed(path: Path, clock: Clock) -> None:
@@ -239,7 +239,7 @@ def test_the_lock_is_given_back(path: Path) -> None:
     Record(path).close()
 
 
-def test_a_full_disk_leaves_whole_lines(record: Record, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_whole_rows(record: Record, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record.begin(["a"])
     before = path.read_bytes()
     import os

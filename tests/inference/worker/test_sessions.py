@@ -1,4 +1,4 @@
-"""The reader thread over real sockets: whom it counts as silent."""
+"""The reader thread over real sockets: which sessions expire."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import zmq
 from inference.protocol import Extend, Renew, Stats, client_inbound, encode, numbered
 from inference.worker.process import Outbox
 from inference.worker.prompts import PromptQueue
+from inference.worker.serving import Serving
 from inference.worker.session import Session
 from inference.worker.sessions import Reader
 
 
-def test_nobody_is_silent_while_frames_wait_to_be_read() -> None:
+def test_no_session_expires_while_its_frames_wait_to_be_read() -> None:
     context = zmq.Context()
     router, gateway = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
     wake_in, wake_out = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
@@ -28,7 +29,7 @@ def test_nobody_is_silent_while_frames_wait_to_be_read() -> None:
         wake_in.connect("inproc://wake-test")
         outbox = Outbox(wake_in)
         prompts = PromptQueue(outbox.prepared)
-        loop: Any = type("Loop", (), {"steps": 0, "health": {}, "turn_began": None})()
+        loop: Any = type("Loop", (), {"steps": 0, "health": {}, "busy_since": None})()
         reader = Reader(
             router=router,
             wake=wake_out,
@@ -36,13 +37,12 @@ def test_nobody_is_silent_while_frames_wait_to_be_read() -> None:
             record=cast("Any", None),
             registry={},
             inbox=SimpleQueue(),
-            loop=loop,
-            tell=outbox.send,
+            serving=Serving(loop, step_seconds=30.0),
+            enqueue=outbox.send,
             prompts=prompts,
             session_seconds=5.0,
             session_bytes=1 << 20,
             prepared_seconds=30.0,
-            step_seconds=30.0,
             clock=lambda: 10.0,  # twice as long as a session may be silent
         )
         reader._sessions[b"gateway"] = Session(b"gateway", 0.0)

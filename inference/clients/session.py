@@ -1,0 +1,214 @@
+"""One gateway process's session with a worker: calls and their answers, submitted requests and their events.
+
+When the session fails, every request ends with the last usage that the worker reported, and a new session is opened at
+once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from typing import Any
+
+import zmq
+
+from inference.clients.link import Link
+from inference.conversion import error_of, event_of
+from inference.errors import EngineError, InvalidRequestError, UnreachableError
+from inference.protocol import (
+    Batch,
+    Cancel,
+    Drain,
+    Drained,
+    Extend,
+    FromWorker,
+    Prepare,
+    PreparedReply,
+    Ready,
+    Refused,
+    Stats,
+    Submit,
+    UsageOf,
+    UsageReply,
+    WireEvent,
+)
+from inference.types import Delta, EngineFault, EngineInfo, Event, Finished, FinishReason, Health, Usage
+
+log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 10.0  # for calls that don't wait for running requests
+
+
+class EventStream:
+    """The queue of one request's events, with the last `usage` that they reported."""
+
+    __slots__ = ("_events", "_waiter", "usage")
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+        self._events: deque[Event | EngineError] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, event: Event | EngineError) -> None:
+        """Append an event, or the error that ends the request."""
+        if isinstance(event, Delta):
+            self.usage = event.usage
+        self._events.append(event)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def get(self) -> Event:
+        """Return the next event when it has come, or raise the error in its place."""
+        while not self._events:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        event = self._events.popleft()
+        if isinstance(event, EngineError):
+            raise event
+        return event
+
+
+class WorkerSession:
+    """See the module. `infos` and `health` are what the worker last sent of its deployments; `users` counts engines."""
+
+    def __init__(self, endpoint: str, *, renew_seconds: float, silence_seconds: float) -> None:
+        self.endpoint = endpoint
+        self.infos: dict[str, EngineInfo] = {}
+        self.health: dict[str, Health] = {}
+        self.users = 0
+        self._renew_seconds = renew_seconds
+        self._silence_seconds = silence_seconds
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = itertools.count(1)
+        self._streams: dict[str, EventStream] = {}
+        self._unreachable = "the worker has not answered yet"
+        self._link = self._open()
+
+    @property
+    def is_up(self) -> bool:
+        """True between the worker's `Ready` and the session's failure."""
+        return not self._unreachable
+
+    @property
+    def unreachable_reason(self) -> str:
+        """Why the session isn't up; empty while it is."""
+        return self._unreachable
+
+    async def call(self, message: Prepare | UsageOf | Drain, seconds: float = ANSWER_SECONDS) -> Any:
+        """Send a call and return its answer; raise what it was refused with, or `UnreachableError`."""
+        if not self.is_up:
+            raise UnreachableError(self._unreachable)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls[message.call] = answer
+        try:
+            self._link.send(message)
+            async with asyncio.timeout(seconds):
+                return await answer
+        except TimeoutError as error:
+            raise UnreachableError("the worker did not answer in time") from error
+        finally:
+            del self._calls[message.call]
+
+    def next_call(self) -> int:
+        """Return the number for a new call."""
+        return next(self._numbers)
+
+    def submit(self, request_id: str, stream: EventStream, allowance: int, is_final: bool) -> None:
+        """Submit a prepared request, whose events go to `stream`.
+
+        Raise `UnreachableError` while the session isn't up, `InvalidRequestError` when the request is running already.
+        """
+        if not self.is_up:
+            raise UnreachableError(self._unreachable)
+        if self._streams.setdefault(request_id, stream) is not stream:
+            raise InvalidRequestError("the request is running already")
+        self._link.send(Submit(request_id, allowance, is_final))
+
+    def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
+        """Raise a running request's allowance."""
+        if request_id in self._streams:
+            self._link.send(Extend(request_id, allowance, is_final))
+
+    def cancel(self, request_id: str) -> None:
+        """End a running request; its Finished still comes."""
+        if request_id in self._streams:
+            self._link.send(Cancel(request_id))
+
+    def close(self) -> None:
+        """Close the session; requests that still run end as lost."""
+        self._link.close()
+        self._end_all("the session was closed")
+        self._context.destroy(linger=200)
+
+    def _open(self) -> Link:
+        return Link(
+            context=self._context,
+            endpoint=self.endpoint,
+            receive=self._receive,
+            failed=self._failed,
+            renew_seconds=self._renew_seconds,
+            silence_seconds=self._silence_seconds,
+        )
+
+    def _failed(self, reason: str) -> None:
+        if self.is_up:
+            log.warning("session with the worker at %s failed: %s", self.endpoint, reason)
+        self._end_all(reason)
+        self._link = self._open()
+
+    def _end_all(self, reason: str) -> None:
+        self._unreachable = reason
+        self.health.clear()
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(UnreachableError(reason))
+        fault = EngineFault("worker_lost", f"the worker was lost: {reason}", retryable=True)
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.put(Finished(FinishReason.ERROR, stream.usage, fault, exact=False))
+
+    def _receive(self, message: FromWorker) -> None:  # noqa: C901  one arm per message
+        match message:
+            case Batch(events):
+                for wire in events:
+                    stream = self._streams.get(wire.id)
+                    if stream is None:
+                        continue
+                    event = self._event_of(wire)
+                    if isinstance(event, Finished | EngineError):
+                        del self._streams[wire.id]
+                    stream.put(event)
+            case Stats():
+                self.health = message.health
+            case Ready():
+                self.infos = message.engines
+                self._unreachable = ""
+            case Refused() if message.id:
+                stream = self._streams.pop(message.id, None)
+                if stream is not None:
+                    stream.put(error_of(message))
+            case Refused(call=call):
+                self._answer(call, error_of(message))
+            case PreparedReply(call=call) | UsageReply(call=call) | Drained(call=call):
+                self._answer(call, message)
+
+    def _event_of(self, wire: WireEvent) -> Event | EngineError:
+        """Return the event; for an invalid one cancel the request and return the error that ends it."""
+        try:
+            return event_of(wire)
+        except EngineError as error:
+            log.warning("request %s: %s", wire.id, error.message)
+            self._link.send(Cancel(wire.id))
+            return error
+
+    def _answer(self, call: int, answer: object) -> None:
+        waiting = self._calls.get(call)
+        if waiting is None or waiting.done():
+            return
+        if isinstance(answer, EngineError):
+            waiting.set_exception(answer)
+        else:
+            waiting.set_result(answer)
