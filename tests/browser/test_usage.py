@@ -46,6 +46,18 @@ def test_a_key_is_made_copied_used_and_revoked(site, visit):
     assert refused_with(site, secret) == 401
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_actions_are_in_sight_however_long_a_name_is(visit, width):
+    page = visit("owner", "/keys/new/").page
+    page.get_by_label("Name").fill(f"a key of {width} whose name somebody typed at length, to say where it is used")
+    page.get_by_role("button", name="Create key").click()
+    page.get_by_role("link", name="I saved it").click()
+    page.set_viewport_size({"width": width, "height": 800})
+    place = page.get_by_role("link", name=re.compile(f"^Revoke a key of {width}")).bounding_box()
+    assert place["x"] + place["width"] <= width
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def refused_with(site, secret):
     """Return the status that ends the key; it is felt within a second (the test's timeout bounds it)."""
     while True:
