@@ -86,7 +86,7 @@ async def open_runtime() -> Runtime:
             for how, count in (await sweep.turn()).items():
                 metrics.swept.labels(how).inc(count)
 
-        leases = Leases(runtime.live, writer, incarnation)
+        leases = Leases(runtime.live, writer, incarnation, runtime.closings)
         for loop in (
             lock.keep,
             poller.watch,

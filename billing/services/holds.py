@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -63,11 +63,6 @@ def take_expired(limit: int = 100) -> list[OrphanedHold]:
         _orphan(wallet, identifiers)
     found = Hold.objects.filter(pk__in=[identifier for identifier, _, _ in due], state=Hold.State.ORPHANED)
     return [_as_orphan(hold) for hold in found.order_by("lease_until", "id")]
-
-
-def open_among(requests: Collection[UUID]) -> set[UUID]:
-    """Return which of the requests still have a hold."""
-    return set(Hold.objects.filter(pk__in=requests).values_list("pk", flat=True))
 
 
 def end_leases_of_earlier_owners(current_owner: UUID) -> int:

@@ -22,10 +22,16 @@ log = structlog.get_logger(__name__)
 
 
 class Leases:
-    """Renews and fences the generations in `live`, whose holds belong to `owner`."""
+    """Renews and fences the generations in `live`, whose holds belong to `owner`.
 
-    def __init__(self, live: Mapping[UUID, Running], ledger: Ledger, owner: UUID) -> None:
+    The holds of requests in `unsettled` are renewed too: what closes them is known, and only not applied yet.
+    """
+
+    def __init__(
+        self, live: Mapping[UUID, Running], ledger: Ledger, owner: UUID, unsettled: Mapping[UUID, object]
+    ) -> None:
         self._live = live
+        self._unsettled = unsettled
         self._ledger = ledger
         self._owner = owner
 
@@ -37,10 +43,12 @@ class Leases:
         asked = list(self._live.values())
         for generation in asked:
             await generation.renew_limits()
-        if not asked:
+        checkpoints: dict[UUID, Mapping[str, int]] = {request: {} for request in self._unsettled}
+        checkpoints |= {generation.id: generation.checkpoint() for generation in asked}
+        if not checkpoints:
             return
         started = asyncio.get_running_loop().time()
-        operation = Renew(self._owner, {generation.id: generation.checkpoint() for generation in asked})
+        operation = Renew(self._owner, checkpoints)
         submitted = asyncio.ensure_future(self._ledger.submit(operation))
         async with asyncio.timeout(RENEW_TIMEOUT):
             answer = await submitted

@@ -1,12 +1,12 @@
 """The sweep: holds whose gateway let its lease run out are closed by what the engine knows of them.
 
-What this process decided and could not get settled is applied as it was decided. Else the gateway was lost with its
-answer, and the rule of `settlement.closing` holds: an answer in one piece was never delivered and is waived; a stream
-went out as it was made, so what the engine gave counts as delivered. Finished is then settled exactly, NothingRan
-released. While an engine still runs a request or can't be reached, its hold stays orphaned (the credit held) and is
-asked about again, for at most 15 minutes. What is lost, or takes longer, is settled at its last checkpoint and marked
-as an estimate. An estimate is corrected when its worker comes back within the 24 hours that it keeps its record and
-that says Finished.
+What this process decided and could not get settled is asked for again as it was decided, and its lease is kept until
+then, so that no sweep beside it decides anew. Else the gateway was lost with its answer, and the rule of
+`settlement.closing` holds: an answer in one piece was never delivered and is waived; a stream went out as it was made,
+so what the engine gave counts as delivered. Finished is then settled exactly, NothingRan released. While an engine
+still runs a request or can't be reached, its hold stays orphaned (the credit held) and is asked about again, for at
+most 15 minutes. What is lost, or takes longer, is settled at its last checkpoint and marked as an estimate. An estimate
+is corrected when its worker comes back within the 24 hours that it keeps its record and that says Finished.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from billing import clock
 from billing.models import Rate, RateCardVersion
 from billing.rating import CardPrices
 from billing.selectors import Estimate, estimates_since
-from billing.services.holds import OrphanedHold, open_among, take_expired
+from billing.services.holds import OrphanedHold, take_expired
 from billing.writer.errors import WriterError
 from billing.writer.operations import Answer, Release, Settle, Settled, TrueUp
 from gateway.generation.settlement import closing, correction
@@ -47,7 +47,7 @@ class Sweep:
     """Closes orphaned holds and corrects estimates.
 
     `engine_of` finds a deployment's engine, `submit` applies what was decided. `unsettled` has what this process
-    decided about its own holds; what is applied, or has no hold any more, is taken out. `clock` is the database's,
+    decided about its own holds; what was answered is taken out. `clock` is the database's,
     by which holds were orphaned; it is asked on one of `threads`.
     """
 
@@ -71,42 +71,41 @@ class Sweep:
         self._lost: set[UUID] = set()  # estimates whose worker knows no more than we do
 
     async def turn(self) -> Counter[str]:
-        """Look at every hold whose lease is over, then at some estimates.
+        """Apply what this process decided, look at every other hold whose lease is over, then at some estimates.
 
         Returns how many holds were settled, released, waived, estimated or left waiting, and how many
         estimates corrected.
         """
+        decided = list(self._unsettled.values())
+        mine = {operation.request for operation in decided}
         orphans = await self._threads.run(lambda: take_expired(BATCH))
         now = await self._threads.run(self._clock)
-        found = Counter(await asyncio.gather(*(self._close(orphan, now) for orphan in orphans)))
-        await self._forget_settled()
+        due = [*decided, *(orphan for orphan in orphans if orphan.request not in mine)]
+        found = Counter(await asyncio.gather(*(self._close(one, now) for one in due)))
         return found + await self._correct_estimates(now)
 
-    async def _close(self, orphan: OrphanedHold, now: datetime) -> str:
+    async def _close(self, due: Settle | Release | OrphanedHold, now: datetime) -> str:
         async with self._places:
             try:
-                operation = await self._decide(orphan, now)
+                operation = await self._decide(due, now) if isinstance(due, OrphanedHold) else due
                 answer = await self._submit(operation) if operation is not None else None
             except WriterError as error:
-                log.warning("sweep_failed", request=str(orphan.request), error=str(error))
+                log.warning("sweep_failed", request=str(due.request), error=str(error))
                 return "waiting"
             except Exception:  # one hold that can't be understood must not keep the others, or the corrections, open
-                log.exception("sweep_failed", request=str(orphan.request))
+                log.exception("sweep_failed", request=str(due.request))
                 return "waiting"
         if operation is None:
             return "waiting"
-        self._unsettled.pop(orphan.request, None)
+        self._unsettled.pop(due.request, None)
         if not isinstance(answer, Settled):
             return "closed_by_another"
         how = _how(operation)
-        log.info("hold_swept", request=str(orphan.request), how=how, charge=answer.charge)
+        log.info("hold_swept", request=str(due.request), how=how, charge=answer.charge)
         return how
 
     async def _decide(self, orphan: OrphanedHold, now: datetime) -> Settle | Release | None:
         """Return what closes the hold now, or None while better evidence may still come."""
-        decided = self._unsettled.get(orphan.request)
-        if decided is not None:
-            return decided
         evidence = await self._evidence(orphan.deployment, orphan.request)
         is_over = now - orphan.orphaned_at >= EVIDENCE_WINDOW
         match evidence:
@@ -134,13 +133,6 @@ class Sweep:
             multiplier_bp=orphan.multiplier_bp,
             facts={"finish": finished.reason.value if finished.exact else "lost"},
         )
-
-    async def _forget_settled(self) -> None:
-        """Forget decisions whose holds are gone: they were applied after all, only too late to say so."""
-        if decided := list(self._unsettled):
-            still = await self._threads.run(lambda: open_among(decided))
-            for request in set(decided) - still:
-                self._unsettled.pop(request, None)
 
     async def _evidence(self, deployment: UUID, request: UUID) -> Evidence | None:
         """Return what the engine says of the request, None when nobody answers."""

@@ -142,7 +142,7 @@ class Runtime:
             self.engines.left(generation.engine)
 
     def unsettled(self, operation: Settle | Release) -> None:
-        """Keep what closes a hold and was not answered in time: the sweep applies it once the lease is over."""
+        """Keep what closes a hold and was not answered in time: the sweep asks for it again, the lease is kept."""
         self.closings[operation.request] = operation
 
     def supervise(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

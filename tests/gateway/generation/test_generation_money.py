@@ -17,6 +17,7 @@ from gateway.errors.refusal import Refusal
 from gateway.generation import settlement
 from gateway.generation.events import Outcome
 from gateway.generation.generation import start_generation
+from gateway.generation.leases import Leases
 from gateway.generation.sweep import Sweep
 from inference.types import FinishReason, Kind
 from tests.gateway.doubles import CARD, collect, make_intent
@@ -121,13 +122,31 @@ async def test_pending_settlement_is_swept_exactly(tmp_path, monkeypatch):
         sweep = Sweep(
             engine_of=runtime.engines.find, submit=submit, threads=runtime.threads, unsettled=runtime.closings
         )
-        assert not await sweep.turn()
-        await in_database(end_leases)
         assert dict(await sweep.turn()) == {"settled": 1}
         assert not await sweep.turn()
     charged, [row] = await in_database(assert_books, world, records=1)
     assert charged == 1000 + 30 * 40
     assert row.exact
+
+
+async def test_delivered_answer_is_waived_by_no_sweep_beside_its_gateway(tmp_path, monkeypatch):
+    """Only its gateway knows that an answer in one piece was delivered while its settlement was pending."""
+    monkeypatch.setattr(settlement, "SETTLE_SECONDS", 0.01)
+    world = await in_database(make_world, tokens=30)
+    async with opened(tmp_path) as runtime:
+        submit = lose_settles(runtime, monkeypatch)
+        principal = await principal_of(runtime, world)
+        await collect(await start_generation(runtime, principal, make_intent(stream=False), uuid7()))
+        await in_database(end_leases)
+        await Leases(runtime.live, runtime.writer, runtime.incarnation, runtime.closings).renew()
+        find, threads = runtime.engines.find, runtime.threads
+        beside = Sweep(engine_of=find, submit=submit, threads=threads)
+        assert not await beside.turn()
+        own = Sweep(engine_of=find, submit=submit, threads=threads, unsettled=runtime.closings)
+        assert dict(await own.turn()) == {"settled": 1}
+        assert not runtime.closings
+    charged, [row] = await in_database(assert_books, world, records=1)
+    assert (charged, row.waived) == (1000 + 30 * 40, False)
 
 
 def lose_settles(runtime, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 from billing.ids import uuid7
 from billing.writer.errors import WriterError
-from billing.writer.operations import Renew
+from billing.writer.operations import Release, Renew
 from gateway.generation import leases
 from gateway.generation.generation import start_generation
 from inference.types import FinishReason
@@ -16,7 +16,7 @@ from tests.gateway.doubles import collect, make_intent, make_stand
 
 
 def leases_of(stand):
-    return leases.Leases(stand.runtime.live, stand.writer, stand.runtime.incarnation)
+    return leases.Leases(stand.runtime.live, stand.writer, stand.runtime.incarnation, stand.runtime.closings)
 
 
 async def running(**options):
@@ -93,3 +93,11 @@ async def test_ended_generations_are_not_renewed():
     await collect(generation)
     await leases_of(stand).renew()
     assert not stand.writer.renews
+
+
+async def test_hold_of_a_settlement_that_is_pending_is_renewed():
+    stand = await make_stand()
+    request = uuid7()
+    stand.runtime.unsettled(Release(request, uuid7()))
+    await leases_of(stand).renew()
+    assert [renew.checkpoints for renew in stand.writer.renews] == [{request: {}}]

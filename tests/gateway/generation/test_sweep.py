@@ -18,6 +18,7 @@ from billing.ids import uuid7
 from billing.models import Hold, RateCardVersion, UsageRecord, UsageRollup, Wallet
 from billing.services import rollups
 from billing.writer.apply import apply_now
+from billing.writer.errors import WriterError
 from billing.writer.operations import Held, Release, Renew, Reserve, Settle
 from gateway.edge.usage import usage_of_request
 from gateway.generation import sweep as sweep_module
@@ -145,23 +146,28 @@ async def test_what_this_process_decided_is_applied_as_it_was_decided(bench):
     assert (charged, row.finish, row.waived) == (880, "stop", False)
 
 
-async def test_decision_is_kept_as_long_as_its_hold_whatever_the_clocks_say(bench):
+async def test_decision_is_kept_until_it_is_answered_whatever_the_clocks_say(bench):
     """A gateway's clock that fell behind the database's had decisions forgotten before their lease was over."""
     world = await in_database(make_world)
     request = await in_database(partial(orphan, streamed=False), world)
-    await in_database(lambda: Hold.objects.update(lease_until=timezone.now() + timedelta(seconds=20)))
     bench.unsettled[request] = Settle(request, world.wallet.id, 880, {"input": 60, "output": 7}, {"finish": "stop"})
     bench.later = timedelta(hours=3)
-    assert await bench.turn() == {}
-    await in_database(lambda: Hold.objects.update(lease_until=F("reserved_at")))
+    submit, bench.sweep._submit = bench.sweep._submit, failing
+    assert await bench.turn() == {"waiting": 1}
+    bench.sweep._submit = submit
     assert await bench.turn() == {"settled": 1}
     assert not bench.unsettled
 
 
+async def failing(operation):
+    raise WriterError("away")
+
+
 async def test_decision_whose_hold_is_gone_is_forgotten(bench):
+    world = await in_database(make_world)
     request = uuid7()
-    bench.unsettled[request] = Release(request, uuid7())
-    await bench.turn()
+    bench.unsettled[request] = Release(request, world.wallet.id)
+    assert await bench.turn() == {"closed_by_another": 1}
     assert not bench.unsettled
 
 
