@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,8 +16,6 @@ from gateway.errors.refusal import Refusal
 from gateway.generation.events import GenerationEvent, Outcome
 from gateway.generation.generation import Generation
 from inference.types import Delta, FinishReason, Vector
-
-HEAD_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +59,10 @@ async def answer(generation: Generation, told: Format, client: watching, send: S
         await answer_whole(generation, told, client, send)
         return
     client.stops(generation.client_left)
+    if generation.ended_at_once is not None:
+        _raise_failure(generation.ended_at_once, client)
     async with (
-        aclosing(await _opened(generation, client)) as events,
+        aclosing(generation.events()) as events,
         EventStream(send, dict(rate_headers(generation.rate_states))) as body,
     ):
         await body.write(told.opening())
@@ -108,40 +107,6 @@ async def _collect(events: AsyncIterator[GenerationEvent]) -> tuple[Output, Outc
             case Outcome():
                 return Output("".join(texts), tuple(data for _, data in sorted(vectors.items()))), event
     raise RuntimeError("the generation ended without an outcome")
-
-
-async def _opened(generation: Generation, client: watching) -> AsyncGenerator[GenerationEvent, None]:
-    """Return the generation's events, after waiting up to `HEAD_SECONDS` for the first of them.
-
-    A generation that fails before anything else is raised as a Refusal, so that a stream which can't begin has the
-    status of its failure. The caller closes the iterator.
-    """
-    events = generation.events()
-    first = asyncio.ensure_future(anext(events))
-    try:
-        await asyncio.wait({first}, timeout=HEAD_SECONDS)
-        if first.done() and isinstance(outcome := first.result(), Outcome):
-            _raise_failure(outcome, client)
-    except BaseException:
-        await _end(first)
-        raise
-    return _resumed(first, events)
-
-
-async def _resumed(
-    first: asyncio.Future[GenerationEvent], events: AsyncIterator[GenerationEvent]
-) -> AsyncGenerator[GenerationEvent, None]:
-    try:
-        yield await first
-        async for event in events:
-            yield event
-    finally:
-        await _end(first)
-
-
-async def _end(first: asyncio.Future[GenerationEvent]) -> None:
-    first.cancel()
-    await asyncio.gather(first, return_exceptions=True)
 
 
 def _raise_failure(outcome: Outcome, client: watching) -> None:

@@ -55,6 +55,11 @@ class EventBuffer:
         """True when more text waits than a reader may leave lying."""
         return self._unread > self._most_unread
 
+    @property
+    def first(self) -> GenerationEvent | None:
+        """The next event, left where it is; None when there is none yet. A Delta has only its last text."""
+        return self._events[0] if self._events else None
+
     def put(self, event: GenerationEvent) -> None:
         """Add `event` at the end."""
         if isinstance(event, Delta):

@@ -32,7 +32,7 @@ from inference.errors import EngineError, UnpreparedError, UnreachableError
 from inference.types import Delta, EngineFault, Event, Finished, FinishReason, Started, Usage, Vector
 from routing.types import Route
 
-REFUSAL_GRACE = 0.25  # an engine that refuses does so at once: wait that long to answer with a status
+HEAD_SECONDS = 10.0  # an answer that was refused, or failed at once, has that status: wait so long for its first sign
 CANCEL_SECONDS = 10.0  # an engine that was told to stop and says nothing is waited for no longer
 EXTEND_RETRY_SECONDS = 0.2
 
@@ -132,6 +132,12 @@ class Generation:
             if isinstance(event, Outcome):
                 return
 
+    @property
+    def ended_at_once(self) -> Outcome | None:
+        """The outcome of a generation that has ended with nothing before it."""
+        first = self._buffer.first
+        return first if isinstance(first, Outcome) else None
+
     def client_left(self) -> None:
         """Stop the engine; what it generated until then is settled exactly."""
         self.cancel(None)
@@ -144,10 +150,10 @@ class Generation:
         self._supervise(self._run())
 
     async def accepted(self) -> None:
-        """Return when the engine has begun, or after `REFUSAL_GRACE`; raise the Refusal if it didn't take it."""
+        """Return once the engine has begun or ended, or after `HEAD_SECONDS`; raise the Refusal if it took nothing."""
         try:
             try:
-                async with asyncio.timeout(REFUSAL_GRACE):
+                async with asyncio.timeout(HEAD_SECONDS):
                     await self._opened.wait()
             except TimeoutError:
                 if self._refusal is None:

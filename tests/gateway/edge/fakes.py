@@ -137,6 +137,10 @@ class FakeGeneration:
         self.closed = asyncio.Event()
         self._script = script
 
+    @property
+    def ended_at_once(self) -> Outcome | None:
+        return self._script[0] if self._script and isinstance(self._script[0], Outcome) else None
+
     async def events(self) -> AsyncIterator[object]:
         try:
             for item in self._script:

@@ -216,7 +216,7 @@ async def test_client_that_leaves_before_the_engine_began_is_charged_nothing(mon
         async for event in generate(prepared, allowance, last):
             yield event
 
-    monkeypatch.setattr(generation_module, "REFUSAL_GRACE", 0.001)
+    monkeypatch.setattr(generation_module, "HEAD_SECONDS", 0.001)
     monkeypatch.setattr(stand.engine, "generate", late)
     generation = await start(stand)
     generation.client_left()
