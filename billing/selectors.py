@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
-from django.db.models import OuterRef, Q, QuerySet, Subquery, Sum
+from django.db.models import Min, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.expressions import RawSQL
 from django.db.models.functions import TruncDate
 
@@ -43,6 +43,13 @@ def prices_at(moment: datetime) -> dict[str, CardPrices]:
     return {
         version.card.name: CardPrices.build(version.pk, version.request_fee, rates[version.pk]) for version in versions
     }
+
+
+def prices_change_at(moment: datetime) -> datetime | None:
+    """Return when the next published price comes into force after `moment`; None when none is published."""
+    coming = RateCardVersion.objects.filter(published_at__isnull=False, effective_from__gt=moment)
+    first: datetime | None = coming.aggregate(first=Min("effective_from"))["first"]
+    return first
 
 
 @dataclass(frozen=True, slots=True)

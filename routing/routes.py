@@ -19,6 +19,9 @@ WhyUnready = Callable[[UUID], str]
 Load = Callable[[UUID], int]
 """From a deployment to how many requests it has."""
 
+Served = Callable[[str], int | None]
+"""From a model to the context in which it is served now, None where that isn't known."""
+
 
 def route(
     query: RouteQuery,
@@ -26,6 +29,7 @@ def route(
     why_unready: WhyUnready,
     *,
     load: Load = lambda _: 0,
+    served: Served = lambda _: None,
     draw: Callable[[], float] = random.random,
 ) -> Route:
     """Return the deployment for `query`, with the reason and everything that was passed over.
@@ -33,19 +37,27 @@ def route(
     `draw` returns a number in [0, 1), for the choice between weighted targets and equally busy deployments. Raise
     `RoutingError` when no deployment can serve the query.
     """
-    return _Decision(query, catalogue, why_unready, load, draw).decide()
+    return _Decision(query, catalogue, why_unready, load=load, served=served, draw=draw).decide()
 
 
 class _Decision:
     """One decision; `candidates` collects what was considered and not chosen."""
 
     def __init__(
-        self, query: RouteQuery, catalogue: Catalogue, why_unready: WhyUnready, load: Load, draw: Callable[[], float]
+        self,
+        query: RouteQuery,
+        catalogue: Catalogue,
+        why_unready: WhyUnready,
+        *,
+        load: Load,
+        served: Served,
+        draw: Callable[[], float],
     ) -> None:
         self.query = query
         self.catalogue = catalogue
         self.why_unready = why_unready
         self.load = load
+        self.served = served
         self.draw = draw
         self.task, self.task_source = detect_task(query)
         self.tokens = -(-query.prompt_characters // CHARACTERS_PER_TOKEN)
@@ -129,9 +141,15 @@ class _Decision:
             return f"doesn't serve {self.query.kind}"
         if not self._allowed(name):
             return f"not in plan {self.query.plan}"
-        if self.tokens > model.context_length:
-            return f"prompt of about {self.tokens} tokens is longer than its context of {model.context_length}"
+        if self.tokens > (context := self._context_of(name)):
+            return f"prompt of about {self.tokens} tokens is longer than its context of {context}"
         return ""
+
+    def _context_of(self, name: str) -> int:
+        """Return the catalogue's context, or less where memory or the proof at load left less."""
+        context = self.catalogue.models[name].context_length
+        served = self.served(name)
+        return context if served is None else min(context, served)
 
     def _allowed(self, name: str) -> bool:
         return not self.query.allowed_models or name in self.query.allowed_models
@@ -163,7 +181,7 @@ class _Decision:
             deployment=deployment.id,
             deployment_name=deployment.name,
             rate_card=model.rate_card,
-            context_length=model.context_length,
+            context_length=self._context_of(model.name),
             task=self.task,
             task_source=self.task_source,
             rule=rule,

@@ -75,5 +75,5 @@ class RouteExplainView(TenantView):
             **wanted.validated_data,
         )
         live = live_of(request._request)  # noqa: SLF001 - DRF's documented way to Django's request
-        decision = route(query, live.catalogue(), live.usable, load=live.load)
+        decision = route(query, live.catalogue(), live.usable, load=live.load, served=live.context_of)
         return Response(DecisionSerializer(decision.explain()).data)

@@ -139,7 +139,7 @@ def find_route(engines: Engines, snapshot: Snapshot, principal: Principal, inten
         has_schema=intent.has_schema,
     )
     try:
-        return choose_route(query, snapshot.catalogue, engines.usable, load=engines.load)
+        return choose_route(query, snapshot.catalogue, engines.usable, load=engines.load, served=engines.context_of)
     except RoutingError as error:
         raise refusal_of_route(error, snapshot.plans_of(error.model)) from error
 

@@ -64,6 +64,10 @@ class Live:
             return 0
         return self.runtime.engines.load(deployment)
 
+    def context_of(self, model: str) -> int | None:
+        """Return the context in which `model` is served now, or None where that is unknown."""
+        return None if self.runtime is None else self.runtime.engines.context_of(model)
+
 
 def live_of(request: HttpRequest) -> Live:
     """Return what the gateway that answers `request` knows."""

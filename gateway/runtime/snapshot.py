@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from django.db.models import Min
-
 from billing import clock, selectors
-from billing.models import PlanVersion, RateCardVersion
+from billing.models import PlanVersion
 from billing.rating import CardPrices
 from routing import catalogue
 from routing.catalogue import Catalogue
@@ -47,13 +45,12 @@ class Snapshot:
 def load_snapshot(epoch: int) -> Snapshot:
     """Return what the database has now; `epoch` is the one that was read before."""
     now = clock.now()
-    coming = RateCardVersion.objects.filter(published_at__isnull=False, effective_from__gt=now)
     return Snapshot(
         epoch=epoch,
         catalogue=catalogue.load(),
         prices=selectors.prices_at(now),
         plans=_plans(),
-        good_until=coming.aggregate(first=Min("effective_from"))["first"],
+        good_until=selectors.prices_change_at(now),
     )
 
 

@@ -12,8 +12,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from django.conf import settings
-from django.utils import timezone
 
+from billing import clock
 from billing.rating import CardPrices
 from billing.selectors import prices_at
 from gateway.home import runtime_directory, worker_endpoint
@@ -35,7 +35,7 @@ def worker_spec(node: str) -> WorkerConfig:
     rows = Deployment.objects.filter(
         is_active=True, model__is_active=True, backend=Deployment.Backend.WORKER, node=node
     ).select_related("model")
-    prices = prices_at(timezone.now())
+    prices = prices_at(clock.now())
     try:
         return WorkerConfig(
             endpoint=worker_endpoint(node),

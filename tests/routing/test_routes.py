@@ -132,6 +132,16 @@ def test_the_least_busy_deployment_is_chosen():
     assert ("big-1", "busier") in [(c.deployment, c.rejected) for c in decision.candidates]
 
 
+def test_prompt_is_judged_by_the_context_that_is_served():
+    """Memory may leave less than the catalogue says; never does it leave more."""
+    book = catalogue(rule("any", ("big", 1)), rule("rest", ("small", 1)))
+    long = ask(prompt_characters=2_400)
+    assert route(long, book, ready, served={"big": 600}.get).model == "big"
+    decision = route(long, book, ready, served={"big": 599, "small": 5_000}.get)
+    assert (decision.model, decision.context_length) == ("small", 1_000)
+    assert "longer than its context of 599" in decision.candidates[0].rejected
+
+
 def test_plan_and_context_pass_a_target_over():
     book = catalogue(rule("any", ("big", 1), ("small", 1), ("vectors", 1)))
     decision = route(ask(allowed_models=frozenset({"small"})), book, ready)

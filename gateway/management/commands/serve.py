@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, connection
 
+from billing import clock, selectors
 from gateway.home import runtime_directory
 from gateway.management.address import address_of
 from gateway.management.doctor import database_problem
@@ -102,6 +104,7 @@ class _Watch:
         self._told = False
         self._next_look = 0.0
         self._epoch = -1
+        self._prices_until: datetime | None = None  # when the next one comes into force
         self._complaint = ""
         self._fingerprint = ""
         self.has_engines = True
@@ -122,8 +125,9 @@ class _Watch:
         """Tell the worker what it has to serve now; start it anew only where more than its models has changed."""
         try:
             epoch = CatalogueEpoch.objects.values_list("epoch", flat=True).first()
-            if epoch == self._epoch:
+            if epoch == self._epoch and (self._prices_until is None or clock.now() < self._prices_until):
                 return
+            prices_until = selectors.prices_change_at(clock.now())  # first: one may come into force in between
             spec = worker_spec(self._node)
             ids = [engine.deployment for engine in spec.engines]
             self._names = set(Deployment.objects.filter(id__in=ids).values_list("name", flat=True))
@@ -136,6 +140,7 @@ class _Watch:
             connection.close()
         changed = fingerprint(spec) != self._fingerprint
         self._epoch, self._fingerprint, self._complaint = epoch or 0, fingerprint(spec), ""
+        self._prices_until = prices_until
         self.has_engines = bool(spec.engines)
         if supervisor is None:
             return
