@@ -56,6 +56,16 @@ def _fake_deployments() -> list[str]:
         return []
 
 
+def _is_offered(plan: str) -> bool:
+    """Return whether people can get a plan; True while there is no database to ask."""
+    from billing.models import Plan
+
+    try:
+        return Plan.objects.filter(slug=plan, is_offered=True).exists()
+    except DatabaseError:
+        return True
+
+
 def _production() -> list[CheckMessage]:
     found: list[CheckMessage] = []
     if settings.DEBUG:
@@ -87,6 +97,20 @@ def _production() -> list[CheckMessage]:
     if fake := _fake_deployments():
         hint = "Withdraw them: `manage.py models remove`, or switch the deployment off in the admin."
         found.append(Error(f"The fake backend answers for {', '.join(fake)}.", hint=hint, id="sluice.E008"))
+    return [*found, *_worth_knowing()]
+
+
+def _worth_knowing() -> list[CheckMessage]:
+    found: list[CheckMessage] = []
+    if not settings.SLUICE_METRICS_PORT:
+        hint = (
+            "Set SLUICE_METRICS_PORT to a port that only your own machines reach, or keep /metrics and /readyz inside."
+        )
+        problem = "/metrics tells everybody what is charged, by model."
+        found.append(checks.Warning(problem, hint=hint, id="sluice.W004"))
+    if (plan := settings.SLUICE_SIGNUP_PLAN) and not _is_offered(plan):
+        hint = "Set SLUICE_SIGNUP_PLAN to the slug of a plan that is offered, or to nothing."
+        found.append(checks.Warning(f"Nobody can sign up: no plan {plan!r} is offered.", hint=hint, id="sluice.W005"))
     if settings.SLUICE_EMBEDDED:
         hint = "Set DATABASE_URL=postgresql://… unless one process on one machine is all you want."
         found.append(checks.Warning("The ledger is on SQLite.", hint=hint, id="sluice.W002"))

@@ -14,6 +14,7 @@ from django.http import HttpRequest
 from django.utils.text import slugify
 
 from billing.ids import uuid7
+from billing.models import Plan
 from gateway.models import User
 from gateway.services import members, tenants
 
@@ -30,8 +31,8 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth isn
     """Keeps sign-up closed unless SLUICE_SIGNUP_PLAN is set; then a new user owns a tenant on that plan."""
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
-        """Return whether people may sign up by themselves."""
-        return bool(settings.SLUICE_SIGNUP_PLAN)
+        """Return whether people may sign up by themselves: while the plan that they would get is offered."""
+        return Plan.objects.filter(slug=settings.SLUICE_SIGNUP_PLAN, is_offered=True).exists()
 
     def _get_login_attempts_cache_key(self, request: HttpRequest, **credentials: Any) -> str:
         """Count wrong passwords by account and address: whoever guesses locks only themselves out of an account.

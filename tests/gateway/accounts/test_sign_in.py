@@ -13,6 +13,7 @@ from django.core import mail
 from django.test import Client
 from django.utils import timezone
 
+from billing.models import Plan
 from gateway.models import Membership, SignInLink, Tenant, User
 from gateway.services import links, members
 
@@ -120,6 +121,17 @@ def test_sign_up_is_closed(db):
     assert "closed" in page.content.decode().lower()
     form = {"email": "x@example.com", "password1": "a long password", "password2": "a long password"}
     Client().post("/accounts/signup/", form)
+    assert not User.objects.filter(email="x@example.com").exists()
+
+
+@pytest.mark.parametrize("plan", ["nothing", "free"], ids=["unknown", "not offered"])
+def test_sign_up_is_closed_while_its_plan_is_not_offered(terms, settings, plan):
+    """A wrong name, or a plan that was withdrawn: a closed door, not an error of ours for everybody who comes."""
+    settings.SLUICE_SIGNUP_PLAN = plan
+    Plan.objects.filter(slug="free").update(is_offered=False)
+    form = {"email": "x@example.com", "password1": "kvb3!xq9-plum", "password2": "kvb3!xq9-plum"}
+    page = Client().post("/accounts/signup/", form)
+    assert "closed" in page.content.decode().lower()
     assert not User.objects.filter(email="x@example.com").exists()
 
 
