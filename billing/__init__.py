@@ -1,1 +1,1 @@
-"""Credit: unit, cards, plans, ledger, holds, limits. Imports none of our other packages."""
+"""Credit: its unit, rate cards, plans, ledger, holds and rate limits. Imports none of Sluice's other packages."""

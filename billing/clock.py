@@ -1,4 +1,4 @@
-"""The database's clock, by which grants and leases end: the same for every process, whatever its machine says."""
+"""The database's clock, by which grants and leases end: one clock for the processes of all machines."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from django.db.models import DateTimeField
 from django.db.models.expressions import RawSQL
 
 STATEMENTS = {
-    "postgresql": "SELECT clock_timestamp()",  # NOW() stands still since the transaction began, before it had its locks
+    "postgresql": "SELECT clock_timestamp()",  # not NOW(), which is when the transaction began, before it got its locks
     "sqlite": "SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')",
 }
-"""By vendor: what everybody asks who needs the time. Tests put a moment of their own here."""
+"""The statement that reads the clock, by database vendor. Tests replace it to move the time."""
 
 
 def now() -> datetime:
-    """Return what the database's clock says, asked on Django's connection."""
+    """Return the database's time, in UTC, read on Django's connection."""
     with connection.cursor() as cursor:
         cursor.execute(STATEMENTS[connection.vendor])
         [moment] = cursor.fetchone()
@@ -24,12 +24,12 @@ def now() -> datetime:
 
 
 def now_in_query() -> RawSQL:
-    """Return the same as an expression, for a query that reads other things besides."""
+    """Return the database's time as an expression, for a query that reads other columns too."""
     statement = STATEMENTS[connection.vendor].replace("%", "%%")
     return RawSQL(statement, (), output_field=DateTimeField())  # noqa: S611 - a constant
 
 
 def parsed(value: str | datetime) -> datetime:
-    """Return the moment that a column holds: SQLite's text is in UTC, and so is what Django parsed of it."""
+    """Return a column's moment with its time zone: SQLite keeps UTC, as text or naive datetime, without saying so."""
     moment = datetime.fromisoformat(value) if isinstance(value, str) else value
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

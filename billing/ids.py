@@ -8,7 +8,7 @@ import time
 from datetime import UTC, date, datetime
 from uuid import UUID
 
-_LAST_MILLISECOND = 253_402_300_799_000  # where dates end; 48 bits go on for a thousand years
+_LAST_MILLISECOND = 253_402_300_799_000  # the end of datetime's range; 48 bits reach a thousand years further
 _REQUEST_ID = re.compile(
     r"(?:chatcmpl-|resp_)?([0-9a-f]{8}-?[0-9a-f]{4}-?7[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12})", re.IGNORECASE
 )
@@ -33,23 +33,23 @@ def uuid7(milliseconds: int | None = None) -> UUID:
 def moment_of(identifier: UUID) -> datetime:
     """Return when a uuid7 was made, to the millisecond, in UTC.
 
-    One that a client made up may lie after the last day that there is: then it is that day's end.
+    The time in an id that a client made up may lie after the year 9999: then this is that year's last second.
     """
     return datetime.fromtimestamp(min(identifier.int >> 80, _LAST_MILLISECOND) / 1000, tz=UTC)
 
 
 def day_of(identifier: UUID) -> date:
-    """Return the UTC day in which a uuid7 was made: the partition key of what it names."""
+    """Return the UTC day in which a uuid7 was made: `day` of its usage record."""
     return moment_of(identifier).date()
 
 
 def first_at(moment: datetime) -> UUID:
-    """Return the least id that can have been made at `moment`, for walking an index of ids from there on."""
+    """Return the least id that can have been made at `moment`, where a scan of an index of ids starts."""
     return UUID(int=int(moment.timestamp() * 1000) << 80)
 
 
 def request_id_in(text: str) -> UUID | None:
-    """Return the request id that a text is: a uuid7, also in hex behind an answer's prefix (``chatcmpl-``, ``resp_``).
+    """Return the request id that `text` is: a uuid7 with or without hyphens, also after ``chatcmpl-`` or ``resp_``.
 
     None for any other text.
     """

@@ -1,7 +1,7 @@
-"""What usage costs: exact integers, one rounding per charge, upwards.
+"""What usage costs, in integer µcr: one rounding per charge, upwards.
 
 Rates are µcr per million tokens. The tier is chosen by the whole context (uncached, cached and cache-written prompt
-together), so a cache hit can never move a request into another tier.
+together), so cache hits never change the tier.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from uuid import UUID
 
 FORMULA = 1
-"""Number of the arithmetic below; usage records keep it, so an old charge can be recomputed for ever."""
+"""Number of the arithmetic below; usage records keep it, so that an old charge can still be recomputed after a
+change.
+"""
 
 INPUT_CLASSES = ("input", "cache_read", "cache_write_short", "cache_write_long")
 OUTPUT_CLASSES = ("output", "reasoning")
 CLASSES = INPUT_CLASSES + OUTPUT_CLASSES
-MOST_TOKENS = 2**31 - 1
-"""More output than any request has: what `output_tokens_for` answers when output is free."""
+MAX_TOKENS = 2**31 - 1
+"""More tokens than any request has: what `output_tokens_for` returns when output is free."""
 
 _PARENTS = {
     "cache_read": "input",
@@ -71,7 +73,7 @@ class CardPrices:
         )
 
     def rates_for(self, context: int) -> Mapping[str, int]:
-        """The rates of the last tier that starts at or below `context`."""
+        """Return the rates (class → µcr per million tokens) of the last tier that starts at or below `context`."""
         chosen = self.tiers[0]
         for tier in self.tiers[1:]:
             if tier.min_context > context:
@@ -126,27 +128,28 @@ def shares(classes: Mapping[str, int], card: CardPrices, multiplier_bp: int) -> 
 
 
 def context_of(classes: Mapping[str, int]) -> int:
-    """The tokens of the whole prompt, however it was read."""
+    """Return the tokens of the whole prompt: uncached, cached and cache-written."""
     count = classes.get  # a loop over INPUT_CLASSES costs thrice as much, several times a request
     return count("input", 0) + count("cache_read", 0) + count("cache_write_short", 0) + count("cache_write_long", 0)
 
 
 def dearest_input(prompt_tokens: int, card: CardPrices) -> dict[str, int]:
-    """Return a prompt as if all of it were of its tier's dearest input class: what a first hold must cover."""
+    """Return a prompt as if all of it were of its tier's most expensive input class: what a first hold must cover."""
     rates = card.rates_for(prompt_tokens)
     return {max(INPUT_CLASSES, key=lambda name: rates[name]): prompt_tokens} if prompt_tokens else {}
 
 
 def dearest_output_class(context: int, card: CardPrices) -> str:
-    """The dearer of output and reasoning at this context (output when they are equal)."""
+    """Return the more expensive of output and reasoning at this context (output when they are equal)."""
     rates = card.rates_for(context)
     return max(OUTPUT_CLASSES, key=lambda name: rates[name])
 
 
 def output_tokens_for(amount: int, classes: Mapping[str, int], card: CardPrices, multiplier_bp: int) -> int:
-    """Return the greatest n such that `classes` and n more tokens of the dearest output class cost at most `amount`.
+    """Return the greatest n such that `classes` and n more tokens of the more expensive output class cost at most
+    `amount`.
 
-    0 also when `classes` alone cost more; MOST_TOKENS when any number fits, since output is free.
+    0 also when `classes` alone cost more; MAX_TOKENS when any number fits, since output is free.
     """
     _check(classes, multiplier_bp)
     rates = card.rates_for(context_of(classes))
@@ -154,12 +157,12 @@ def output_tokens_for(amount: int, classes: Mapping[str, int], card: CardPrices,
     if budget < 0:
         return 0
     if multiplier_bp == 0:
-        return MOST_TOKENS
+        return MAX_TOKENS
     room = budget * _SCALE // multiplier_bp - sum(count * rates[name] for name, count in classes.items())
     if room < 0:
         return 0
     rate = max(rates["output"], rates["reasoning"])
-    return min(room // rate, MOST_TOKENS) if rate else MOST_TOKENS
+    return min(room // rate, MAX_TOKENS) if rate else MAX_TOKENS
 
 
 FORMULAS: Mapping[int, Callable[[Mapping[str, int], CardPrices, int], int]] = {1: charge}

@@ -1,4 +1,4 @@
-"""Reconciliation: what must be true of all rows together, checked as SQL; findings never stop traffic."""
+"""Reconciliation: finds rows of credit that contradict each other, mostly in SQL. It changes nothing."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from billing.rating import CLASSES, FORMULAS, CardPrices
 from billing.sql import load
 
 LONGEST_OPEN = timedelta(minutes=20)
-"""A lease of 30 s, 15 minutes to find evidence, and the time between sweeps: no hold stays open beyond it."""
+"""A lease of 30 s, 15 minutes to find evidence, and the time between sweeps: no hold stays open longer."""
 
 STATEMENTS = load(Path(__file__).with_name("sql") / "reconcile.sql")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong: the check's name, the row it is about, and both figures."""
+    """One contradiction: the check's name, the id of the row, and the figures that differ."""
 
     check: str
     subject: str
@@ -32,13 +32,13 @@ class Finding:
 
 
 def check(connection: BaseDatabaseWrapper, *, recompute: bool = True, since: datetime | None = None) -> list[Finding]:
-    """Return everything that is wrong; empty when the books are right.
+    """Return all findings; none when the rows agree.
 
     `recompute` rates the usage records (settled at or after `since`, all without it) again from their own classes,
     card version and multiplier.
     """
     findings = [Finding("trigger_missing", name, "the table can be changed") for name in triggers.missing(connection)]
-    with _unhurried(connection), connection.cursor() as cursor:
+    with _without_time_limit(connection), connection.cursor() as cursor:
         for name, statement in STATEMENTS.items():
             cursor.execute(statement)
             findings += [Finding(name, str(subject), detail) for subject, detail in cursor.fetchall()]
@@ -49,8 +49,8 @@ def check(connection: BaseDatabaseWrapper, *, recompute: bool = True, since: dat
 
 
 @contextmanager
-def _unhurried(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Lift the time limit of statements, the server's and ours: a check looks at every row that there is."""
+def _without_time_limit(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Lift the time limits of statements, the server's and ours, meanwhile: a check reads every row."""
     if connection.vendor != "postgresql":
         yield
         return
@@ -70,7 +70,7 @@ def _holds_left_open(connection: BaseDatabaseWrapper) -> Iterator[Finding]:
 
 
 def _wrong_charges(connection: BaseDatabaseWrapper, since: datetime | None) -> Iterator[Finding]:
-    """Yield the records whose charge is not what their own facts cost."""
+    """Yield the records whose charge isn't what their tokens cost by their own card version, formula and multiplier."""
     cards = _cards(connection)
     records = UsageRecord.objects.using(connection.alias)
     if since is not None:

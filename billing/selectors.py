@@ -1,4 +1,4 @@
-"""Reads of credit: prices, balances, ledgers and usage. They never write; queries are fixed."""
+"""Reads of credit: prices, balances, ledgers and usage. Each makes a fixed number of queries and writes nothing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def prices_change_at(moment: datetime) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """A wallet in µcr: `available` is what a new request may hold; `expiring` ends at `expires_at`, if any."""
+    """A wallet's sums in µcr: a new request may hold `available`; `expiring` is what ends next, at `expires_at`."""
 
     wallet: UUID
     posted: int
@@ -66,7 +66,7 @@ class Balance:
 
 
 def balance(tenant: UUID, *, name: str = "main") -> Balance | None:
-    """Return what the tenant's wallet holds now, without credit that has expired; None without a wallet."""
+    """Return the tenant's balance now, less credit that has expired; None when there is no such wallet."""
     wallet = Wallet.objects.filter(tenant_id=tenant, name=name).annotate(now=clock.now_in_query()).first()
     if wallet is None:
         return None
@@ -76,7 +76,7 @@ def balance(tenant: UUID, *, name: str = "main") -> Balance | None:
     coming = ends[len(ended) :]
     first = coming[0][1] if coming else None
     expired = sum(rest for _, _, rest in ended)
-    if ended:  # what open holds may still need of it stays
+    if ended:  # what open holds may still need of it doesn't expire yet
         expired -= sum(kept_for_holds(ended, wallet.holds.values_list("reserved_at", "amount")).values())
     free = wallet.posted - wallet.held - expired
     return Balance(
@@ -92,7 +92,7 @@ def balance(tenant: UUID, *, name: str = "main") -> Balance | None:
 
 @dataclass(frozen=True, slots=True)
 class UsageSum:
-    """Usage of one UTC day in one group; what isn't grouped by is None. `charge` in µcr."""
+    """Usage of one UTC day, in tokens and µcr; model, api_key and project are None where sums aren't split by them."""
 
     day: date
     model: str | None
@@ -121,7 +121,8 @@ def usage_by_day(
 ) -> list[UsageSum]:
     """Return sums per UTC day from `first` to `last`, both included, split by any of model, api_key and project.
 
-    From the hourly rollups, so the last moments may be missing. Without a tenant: of all tenants.
+    Summed from the hourly rollups, which lag by seconds. Without `tenant`, of all tenants. ValueError for an unknown
+    `by`.
     """
     unknown = set(by) - set(_GROUPS)
     if unknown:
@@ -167,10 +168,14 @@ def recent_usage(
     api_key: UUID | None = None,
     model: str = "",
 ) -> Sequence[UsageRecord]:
-    """Return the tenant's latest requests, newest first, each with its last revision; `before` pages by request id."""
+    """Return the tenant's latest requests, newest first, each with its last revision, at most `limit`, below request id
+    `before`.
+    """
     rows = UsageRecord.objects.latest_revisions().filter(tenant=tenant)
     if before is not None:
-        rows = rows.filter(day__lte=day_of(before), request__lt=before)  # a page begins where the index says
+        rows = rows.filter(
+            day__lte=day_of(before), request__lt=before
+        )  # `day` lets the index find the start of the page
     if project is not None:
         rows = rows.filter(project=project)
     if api_key is not None:
@@ -181,19 +186,21 @@ def recent_usage(
 
 
 def record_of(request_id: UUID, tenant: UUID) -> UsageRecord | None:
-    """Return the last revision of the tenant's usage record of one request."""
+    """Return the last revision of the tenant's usage record of one request; None while it runs, or if it isn't
+    theirs.
+    """
     found = UsageRecord.objects.filter(day=day_of(request_id), request=request_id, tenant=tenant)
     return found.order_by("-revision").first()
 
 
 def hold_of(request_id: UUID, tenant: UUID) -> Hold | None:
-    """Return the open hold of the tenant's request."""
+    """Return the open hold of the tenant's request, None when there is none."""
     return Hold.objects.filter(pk=request_id, tenant=tenant).first()
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The latest revision of a usage record that isn't exact: everything that correcting it takes."""
+    """The latest revision of a usage record that isn't exact: with what correcting it needs. `charge` is µcr."""
 
     request: UUID
     wallet: UUID
@@ -247,7 +254,7 @@ def bill_of(record: UsageRecord) -> list[BillLine]:
 
 @dataclass(frozen=True, slots=True)
 class LedgerLine:
-    """One transfer as a wallet sees it: `amount` signed in µcr, `balance` right after it."""
+    """One transfer of a wallet: `amount` in µcr, negative for a debit, and the `balance` right after it."""
 
     transfer: LedgerTransfer
     amount: int
@@ -277,10 +284,10 @@ def ledger_of(wallet: UUID, *, limit: int = 50, before: LedgerCursor | None = No
         return LedgerPage([], None)
     older = LedgerTransfer.objects.order_by("-booked_at", "-id")
     if before is not None:
-        # Compared inside the database: SQLite keeps its own clock's times in another length than ours.
+        # Compared inside the database: SQLite's clock writes times with fewer digits than Django does.
         moment = Subquery(LedgerTransfer.objects.filter(pk=before.id).values("booked_at"))
         older = older.filter(Q(booked_at__lt=moment) | Q(booked_at=moment, id__lt=before.id))
-    # The wallet in the same statement: a balance that fits its newest transfer.
+    # The wallet in the same statement, so that its balance includes exactly these transfers.
     found = list(
         LedgerTransfer.objects.filter(pk__in=_newest_of_both_sides(older, account, limit + 1))
         .annotate(posted=Subquery(Wallet.objects.filter(pk=wallet).values("posted")))

@@ -1,4 +1,4 @@
-"""Database triggers as a set that is installed whole: what is expected is there, what was expected before is gone."""
+"""Sets of database triggers: installing one adds those that are missing and drops those of earlier versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """One trigger; its name holds the digest of what it does, so that a change renames it."""
+    """One trigger; its name includes a digest of its statement, so that a changed trigger has a new name."""
 
     name: str
     table: str
@@ -20,7 +20,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class TriggerSet:
-    """The triggers whose names begin with `prefix`: those of `triggers(vendor)`, over PostgreSQL's `functions`."""
+    """The triggers whose names begin with `prefix`: those of `triggers(vendor)`; `functions` are PostgreSQL's only."""
 
     prefix: str
     triggers: Callable[[str], Iterable[Trigger]]
@@ -43,7 +43,7 @@ class TriggerSet:
                     cursor.execute(statement)
 
     def missing(self, connection: BaseDatabaseWrapper) -> list[str]:
-        """Return the names of triggers that should fire and don't: empty when the set is whole."""
+        """Return the names of expected triggers that are absent or disabled."""
         present = self.present(connection)
         return [one.name for one in self.triggers(connection.vendor) if one.name not in present]
 

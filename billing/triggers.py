@@ -1,7 +1,7 @@
 """Triggers that make append-only tables append-only and published rate cards final, on both databases.
 
-`install` is idempotent and runs after each migrate, since altering a table on SQLite drops its triggers without a word;
-readiness, reconciliation and the tests ask `missing`.
+`install` is idempotent and runs after each migrate, since altering a table on SQLite silently drops its triggers;
+readiness and reconciliation check `missing`.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ GUARDED: list[TriggerSpec] = [
 
 
 def guard(spec: TriggerSpec) -> None:
-    """Guard a table of another app too: called by its AppConfig, before anything is migrated."""
+    """Add a trigger on another app's table: called by its AppConfig, before anything is migrated."""
     if spec not in GUARDED:
         GUARDED.append(spec)
 
@@ -163,7 +163,7 @@ def missing(connection: BaseDatabaseWrapper = default_connection) -> list[str]:
 
 @contextmanager
 def suspended(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Let the tests' flush empty guarded tables; the guards are back afterwards. Needs a superuser on PostgreSQL."""
+    """Suspend the guards within the context, so that tests can empty the tables. Needs a superuser on PostgreSQL."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute("SET session_replication_role = replica")

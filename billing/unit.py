@@ -1,4 +1,4 @@
-"""The unit of credit: integer micro-credits (µcr) everywhere inside, decimal credits only at the edge."""
+"""The unit of credit: integer micro-credits (µcr) everywhere inside, decimal credits in forms, headers and pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CREDITS = re.compile(r"(?P<sign>-?)(?P<whole>\d{1,13})(?:\.(?P<part>\d{1,6}))?"
 
 
 def format_credits(micro: int, *, separator: str = "") -> str:
-    """Return `micro` µcr as decimal credits, exactly: no exponent, no zeros after the last digit that matters.
+    """Return `micro` µcr as decimal credits, exactly: no exponent, no trailing zeros after the point.
 
     `separator` ("," for people) groups the digits of whole credits by three.
     """

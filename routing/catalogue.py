@@ -44,7 +44,6 @@ class RuleEntry:
     task: str
     min_prompt_tokens: int | None
     max_prompt_tokens: int | None
-    needs_schema: bool | None
     targets: tuple[tuple[str, int], ...]
 
 
@@ -97,7 +96,6 @@ def load() -> Catalogue:
             task=row.task,
             min_prompt_tokens=row.min_prompt_tokens,
             max_prompt_tokens=row.max_prompt_tokens,
-            needs_schema=row.needs_schema,
             targets=tuple(targets.get(row.id, ())),
         )
         for row in RouteRule.objects.filter(is_active=True)

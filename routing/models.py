@@ -69,7 +69,6 @@ class RouteRule(models.Model):
     task = models.CharField(max_length=40, blank=True)
     min_prompt_tokens = models.PositiveIntegerField(null=True, blank=True)
     max_prompt_tokens = models.PositiveIntegerField(null=True, blank=True)
-    needs_schema = models.BooleanField(null=True, blank=True)
     is_active = models.BooleanField(default=True)
 
     class Meta:

@@ -102,8 +102,6 @@ class _Decision:
             return False
         if rule.task and rule.task != self.task:
             return False
-        if rule.needs_schema is not None and rule.needs_schema != self.query.has_schema:
-            return False
         if rule.min_prompt_tokens is not None and self.tokens < rule.min_prompt_tokens:
             return False
         return rule.max_prompt_tokens is None or self.tokens <= rule.max_prompt_tokens
@@ -202,6 +200,5 @@ _SOURCES = {
     "field": "from the request's task field",
     "endpoint": "from the endpoint",
     "alias": "from the model alias",
-    "structure": "from the request's structure",
     "plan": "the plan's default",
 }

@@ -1,4 +1,4 @@
-"""What a request is for. The most explicit statement decides: field, endpoint, alias, structure, then the plan."""
+"""What a request is for. The most explicit statement decides: field, endpoint, alias, then the plan."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ def is_automatic(model: str) -> bool:
 
 
 def detect_task(query: RouteQuery) -> tuple[str, str]:
-    """Return the task and its source, which is "field", "endpoint", "alias", "structure" or "plan"."""
+    """Return the task and its source, which is "field", "endpoint", "alias" or "plan"."""
     if query.task:
         return query.task, "field"
     if query.kind == "embedding":
         return "embedding", "endpoint"
     if query.model.startswith(f"{AUTO}:") and (alias := query.model.partition(":")[2]):
         return alias, "alias"
-    if query.has_schema:
-        return "extract", "structure"
     return query.plan_default_task, "plan"

@@ -17,7 +17,6 @@ class RouteQuery:
     allowed_models: frozenset[str]  # empty allows all
     task: str | None = None  # the request's own task field
     prompt_characters: int = 0
-    has_schema: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Route:
     rate_card: str
     context_length: int
     task: str
-    task_source: str  # "field", "endpoint", "alias", "structure" or "plan"
+    task_source: str  # "field", "endpoint", "alias" or "plan"
     rule: str  # the rule's name, or "" for a concrete model
     reason: str  # one sentence for people
     candidates: tuple[Candidate, ...] = ()

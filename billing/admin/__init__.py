@@ -1,4 +1,4 @@
-"""The operator's admin of credit, by noun. Nothing here writes by itself: forms call the services."""
+"""The operator's admin of credit, a module per table. Forms write through the services only."""
 
 from billing.admin import cards, grants, prices, subscriptions, usage, wallets
 

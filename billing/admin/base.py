@@ -1,4 +1,4 @@
-"""What the admins of credit share: amounts shown and read in credits, read-only pages, forms that call services."""
+"""Bases of the admins of credit: amounts in credits, read-only pages, forms that call services."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def credits_column(field: str, description: str, *, ordering: bool = True) -> An
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> SafeString:
-    """Return a small table whose numbers stand to the right, or the text `empty` when there is no row."""
+    """Return an HTML table, numbers aligned to the right, or the text `empty` when there is no row."""
     cells = [list(row) for row in rows]
     if not cells:
         return format_html("{}", empty)
@@ -90,7 +90,7 @@ class CreditsField(forms.CharField):
 
 
 class BoundedPaginator(AnyPaginator):
-    """Counts only so far: counting a whole ledger for each page takes longer with every request that is made."""
+    """Counts rows up to `most` only: counting a whole ledger for each page would take longer and longer."""
 
     most = 10_000
 
@@ -102,12 +102,12 @@ class BoundedPaginator(AnyPaginator):
 
 
 class SearchById(ModelAdmin):
-    """Searches long tables along their indexes only: Django's own search compares texts, and reads every row for it."""
+    """Searches long tables by indexed columns only: Django's own search compares text in every row."""
 
-    search_fields = ["pk"]  # so that there is a search box
+    search_fields = ["pk"]  # makes the admin show a search box
 
     def rows_named(self, rows: QuerySet[Any], text: str, identifier: UUID | None) -> QuerySet[Any]:
-        """Return those of `rows` that `text` names; `identifier` is the UUID that it is, if it is one."""
+        """Return those of `rows` that `text` names; `identifier` is `text` as a UUID, if it is one."""
         raise NotImplementedError
 
     def get_search_results(
@@ -137,7 +137,7 @@ def wallets_of_tenants_named(text: str, most: int = 50) -> list[tuple[UUID, UUID
 
 
 class ReadOnlyAdmin(ModelAdmin):
-    """Rows that can be looked at and nothing else."""
+    """Rows that can only be viewed."""
 
     paginator = BoundedPaginator
     show_full_result_count = False
@@ -153,7 +153,7 @@ class ReadOnlyAdmin(ModelAdmin):
 
 
 class RefusedForm(forms.BaseForm):
-    """A form whose content a service refused: it stays as it was typed, with the reason at the field that it names."""
+    """A form whose input a service refused: shown as typed, with the reason at the field that it names."""
 
     refused: Exception
 
@@ -194,7 +194,7 @@ class RefusingAdmin(ModelAdmin):
 
 
 class ServiceAdmin(RefusingAdmin):
-    """Rows that are made by a service and never changed: the form of "add" calls it in `save_model`."""
+    """Rows that a service creates and that are never changed: `save_model` of the "add" form calls the service."""
 
     paginator = BoundedPaginator
     show_full_result_count = False
@@ -220,11 +220,11 @@ class ServiceAdmin(RefusingAdmin):
 
 
 def named_in(initial: dict[str, Any], field: str) -> UUID | None:
-    """Return the id that an address gives for a form's field, None where it is none."""
+    """Return the id that the address gives for a form's field, None if it isn't a UUID."""
     given = initial.get(field)
     return given if isinstance(given, UUID) else _uuid(str(given))
 
 
 def take_over(row: Any, made: Any) -> None:
-    """Make the admin's unsaved instance stand for what the service made, for its messages and log."""
+    """Copy the service's new row into the admin's unsaved instance `row`, for the admin's messages and log."""
     row.__dict__.update(made.__dict__)

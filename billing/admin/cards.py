@@ -27,7 +27,7 @@ class RateCardAdmin(ModelAdmin):
     actions_detail = ["publish_new_version"]
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
-        """Return the columns; those of prices read one snapshot, taken for this request."""
+        """Return the columns; those of prices share one query per request."""
         return ["name", *_price_columns(selectors.prices_at(timezone.now()))]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Grants: "add" gives credit; an action takes back what isn't held."""
+"""Grants: "add" grants credit; an action voids grants."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from billing.unit import format_credits
 
 
 def mint_key() -> str:
-    """Return a new idempotency key: sending the same form twice grants once."""
+    """Return a new idempotency key for a form, so that sending it twice takes effect once."""
     return f"admin:{secrets.token_urlsafe(16)}"
 
 
 class GrantForm(ServiceForm):
-    """How much, of which kind, until when, and why."""
+    """The form of a new grant."""
 
     amount = CreditsField(help_text="Credits.")
     reason = forms.CharField(max_length=200, widget=CreditsField.widget, help_text="Kept in the ledger.")
@@ -35,14 +35,14 @@ class GrantForm(ServiceForm):
         fields = ["wallet", "amount", "kind", "expires_at", "priority"]
 
     def clean_amount(self) -> int:
-        """Refuse a grant of nothing."""
+        """Refuse an amount of zero or less."""
         amount: int = self.cleaned_data["amount"]
         if amount <= 0:
             raise ValidationError("must be above zero")
         return amount
 
     def clean_expires_at(self) -> Any:
-        """Refuse a grant that is over already."""
+        """Refuse an end in the past."""
         moment = self.cleaned_data["expires_at"]
         if moment is not None and moment <= timezone.now():
             raise ValidationError("must be in the future")
@@ -51,7 +51,7 @@ class GrantForm(ServiceForm):
 
 @admin.register(CreditGrant)
 class CreditGrantAdmin(ServiceAdmin):
-    """What credit was given and what is left of it."""
+    """Grants with what is left of them."""
 
     add_form = GrantForm
     list_display = ["wallet", "kind", "display_amount", "display_remaining", "priority", "expires_at", "created_at"]
@@ -70,7 +70,7 @@ class CreditGrantAdmin(ServiceAdmin):
     display_remaining = credits_column("remaining", "Left")
 
     def get_actions(self, request: HttpRequest) -> Any:
-        """Offer voiding to who may grant."""
+        """Offer voiding to operators who may grant."""
         found = super().get_actions(request)
         return found if self.has_add_permission(request) else {}
 
@@ -91,7 +91,7 @@ class CreditGrantAdmin(ServiceAdmin):
 
     @admin.action(description="Void: take back what is left and not held")
     def void_grants(self, request: HttpRequest, queryset: QuerySet[CreditGrant]) -> None:
-        """End the selected grants."""
+        """Void the selected grants and say how much was taken back."""
         taken = sum(
             credits.void(
                 grant_id=grant.pk, key=f"void:{grant.pk}", actor=str(request.user), reason="voided in the admin"

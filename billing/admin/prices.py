@@ -57,7 +57,7 @@ def _line(start: int, rates: Mapping[str, int]) -> str:
 
 
 class PublishPricesForm(ServiceForm):
-    """Rates by class, and if need be other rates for long contexts."""
+    """Rates by class, and other rates for long contexts if given."""
 
     input = CreditsField(help_text=_HELP)
     cache_read = CreditsField(required=False, help_text=f"{_HELP} Empty: as input.")
@@ -101,14 +101,14 @@ class PublishPricesForm(ServiceForm):
         return tiers
 
     def rates(self) -> dict[int, dict[str, int]]:
-        """Return all rates as typed."""
+        """Return all rates as typed: least context → class → µcr per million tokens."""
         base = {name: self.cleaned_data[name] for name in CLASSES if self.cleaned_data[name] is not None}
         return {**self.cleaned_data["tiers"], 0: base}
 
 
 @dataclass(frozen=True, slots=True)
 class PriceChange:
-    """What one class costs now and will: credits per million tokens, "–" where there is none."""
+    """What one class costs before and after: credits per million tokens, "–" where it has no rate."""
 
     context: int
     usage_class: str
@@ -118,7 +118,7 @@ class PriceChange:
 
 
 def price_changes(before: CardPrices | None, after: CardPrices) -> list[PriceChange]:
-    """Return every class of every tier of both, in their order."""
+    """Return the change of every class in every tier of either, by tier and class."""
     old, new = ({tier.min_context: tier.rates for tier in prices.tiers} if prices else {} for prices in (before, after))
     return [
         PriceChange(start, name, _amount(was), _amount(will), _difference(was, will))
@@ -191,7 +191,7 @@ class RateCardVersionAdmin(ServiceAdmin):
         return answer
 
     def _compared(self, request: HttpRequest, form: PublishPricesForm) -> HttpResponse:
-        """Show what would change, or the form again where the prices can't be."""
+        """Show what would change, or the form again with the reason if the prices are invalid."""
         given = form.cleaned_data
         moment = given["effective_from"] or timezone.now()
         try:

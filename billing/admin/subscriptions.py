@@ -16,7 +16,7 @@ from billing.services import plans
 
 
 class SubscribeForm(ServiceForm):
-    """Whom to subscribe to what."""
+    """The form of a new subscription."""
 
     plan = forms.ModelChoiceField(Plan.objects.filter(is_offered=True), widget=UnfoldAdminSelectWidget)
 
@@ -26,7 +26,7 @@ class SubscribeForm(ServiceForm):
 
 
 class ChangePlanForm(ServiceForm):
-    """Where to move a subscription."""
+    """The form of a change of plan."""
 
     plan = forms.ModelChoiceField(Plan.objects.all(), widget=UnfoldAdminSelectWidget)
     at_once = forms.BooleanField(
@@ -42,7 +42,7 @@ class ChangePlanForm(ServiceForm):
 
 @admin.register(Subscription)
 class SubscriptionAdmin(ServiceAdmin):
-    """Who has which plan."""
+    """Subscriptions of tenants to plans."""
 
     add_form = SubscribeForm
     form = ChangePlanForm

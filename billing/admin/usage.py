@@ -22,7 +22,7 @@ from billing.unit import format_credits
 
 
 class ModelFilter(admin.SimpleListFilter):
-    """Models used in the last 90 days, from the rollups: the records are too many to ask."""
+    """Models used in the last 90 days, from the rollups: there are too many records to search."""
 
     title = "model"
     parameter_name = "model"

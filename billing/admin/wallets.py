@@ -1,4 +1,4 @@
-"""Wallets with their ledger, and the ledger itself: looked at, and corrected with a new entry."""
+"""Wallets, the ledger and open holds: all read-only, except that "add" in the ledger adjusts a wallet."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ class WalletAdmin(ReadOnlyAdmin):
 
     @action(description="Adjust", url_path="adjust", permissions=["adjust"])
     def adjust_credit(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Open the form of a correction."""
+        """Open the form of an adjustment of this wallet."""
         return HttpResponseRedirect(f"{reverse('admin:billing_ledgertransfer_add')}?wallet={object_id}")
 
 
 class AdjustForm(ServiceForm):
-    """A correction of a wallet, up or down."""
+    """The form of an adjustment of a wallet, up or down."""
 
     wallet = forms.ModelChoiceField(Wallet.objects.select_related("tenant"), widget=UnfoldAdminSelectWidget)
     correction = CreditsField(is_signed=True, help_text="Credits; below zero takes away what isn't held.")
@@ -102,7 +102,7 @@ class AdjustForm(ServiceForm):
 
 @admin.register(LedgerTransfer)
 class LedgerTransferAdmin(SearchById, ServiceAdmin):
-    """Every movement of credit; "add" corrects with a new one."""
+    """Every transfer of credit; "add" makes an adjustment."""
 
     add_form = AdjustForm
     list_display = ["booked_at", "display_debit", "display_credit", "display_amount", "code", "request", "reason"]
@@ -146,7 +146,7 @@ class LedgerTransferAdmin(SearchById, ServiceAdmin):
 
 @admin.register(Hold)
 class HoldAdmin(SearchById, ReadOnlyAdmin):
-    """Credit that running requests stand on."""
+    """Credit held for running requests."""
 
     list_display = ["id", "wallet", "model", "display_amount", "state", "reserved_at", "lease_until"]
     list_filter = ["state"]

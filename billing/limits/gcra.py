@@ -30,7 +30,7 @@ def wait_us(bucket: Bucket, tat: int, now: int) -> int:
 
 
 def state_of(bucket: Bucket, tat: int, now: int) -> BucketState:
-    """Return what headers say: the most units at once, those left now, and microseconds until it is full again."""
+    """Return the bucket's state: the most units at once, those left now, and microseconds until it is full again."""
     ahead = max(tat - now, 0)
     left = (burst_us(bucket) - ahead) * bucket.limit // bucket.period_us
     return BucketState(name=bucket.name, limit=bucket.burst, remaining=min(max(left, 0), bucket.burst), reset_us=ahead)

@@ -1,4 +1,4 @@
-"""What a decision says to the client: `x-ratelimit-*` and `retry-after`."""
+"""The headers by which a client learns of its limits: `x-ratelimit-*` and `retry-after`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def rate_headers(states: Iterable[BucketState]) -> list[tuple[str, str]]:
     """
     headers: list[tuple[str, str]] = []
     for state in states:
-        told = format_credits if state.name == "credits" else str
+        text_of = format_credits if state.name == "credits" else str
         headers += [
-            (f"x-ratelimit-limit-{state.name}", told(state.limit)),
-            (f"x-ratelimit-remaining-{state.name}", told(state.remaining)),
+            (f"x-ratelimit-limit-{state.name}", text_of(state.limit)),
+            (f"x-ratelimit-remaining-{state.name}", text_of(state.remaining)),
             (f"x-ratelimit-reset-{state.name}", seconds(state.reset_us)),
         ]
     return headers

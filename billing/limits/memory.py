@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from billing.limits import gcra
 from billing.limits.types import Bucket, Decision, Impossible, Lease, Limited, Take, Taken
 
-_EXAMINED_PER_CALL = 4  # at most two buckets and one lease come in with a call, so garbage can't outgrow what lives
+_EXAMINED_PER_CALL = 4  # a call adds at most two buckets and one lease, so expired ones can't pile up
 
 
 def monotonic_us() -> int:
@@ -66,14 +66,14 @@ class MemoryRateStore:
         self._tats[bucket.key] = gcra.taken_at(self._tats.get(bucket.key, now), now, gcra.cost_us(bucket, delta))
 
     async def renew(self, lease: Lease) -> None:
-        """Push the lease's end `ttl_us` from now, if it is still held."""
+        """Let the lease end `ttl_us` from now, if it is still held."""
         now = self._clock()
         holders = self._leases.get(lease.key, {})
         if holders.get(lease.holder, 0) > now:
             self._lease_until(lease, now + lease.ttl_us)
 
     async def give_back(self, lease: Lease) -> None:
-        """Free the place; harmless when it isn't held."""
+        """End the lease; does nothing when it isn't held."""
         holders = self._leases.get(lease.key, {})
         holders.pop(lease.holder, None)
         if not holders:
@@ -85,13 +85,15 @@ class MemoryRateStore:
         self._leases.clear()
 
     def _lease_until(self, lease: Lease, end: int) -> None:
-        """Write the lease behind the others of its key: they then stand in the order in which they end."""
+        """Store the lease behind the others of its key, which keeps them in the order of their ends."""
         holders = self._leases.setdefault(lease.key, {})
         holders.pop(lease.holder, None)
         holders[lease.holder] = end
 
     def _lease_wait(self, lease: Lease, now: int) -> int:
-        """Return 0 when there is a place for `lease`, else microseconds until the first other one ends by itself."""
+        """Return 0 when `lease` can be had now, else the microseconds until enough of the others have ended by
+        themselves.
+        """
         holders = self._leases.get(lease.key, {})
         if len(holders) < lease.limit:
             return 0
@@ -101,7 +103,7 @@ class MemoryRateStore:
         return ends[len(ends) - lease.limit] - now
 
     def _drop_expired(self, now: int) -> None:
-        """Look at a few of the entries that were looked at longest ago, and drop what has expired."""
+        """Check the few entries that were checked longest ago, and drop the expired ones."""
         for _ in range(min(_EXAMINED_PER_CALL, len(self._tats))):
             key, tat = self._tats.popitem(last=False)
             if tat > now:

@@ -15,7 +15,7 @@ class Bucket:
     """A GCRA bucket: `limit` units per `period_us`, at most `burst` at once. `key` is unique for tenant and limit."""
 
     key: str
-    name: str  # "requests" or "credits", as headers and errors say it
+    name: str  # "requests" or "credits", as in headers and errors
     limit: int
     period_us: int
     burst: int
@@ -31,7 +31,10 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One of at most `limit` places under `key`, held by `holder` until it is given back or `ttl_us` passes."""
+    """One of at most `limit` concurrent leases under `key`: `holder` has it until it is given back or `ttl_us` passes.
+
+    Not the lease of a hold (`billing.writer.operations.LEASE_SECONDS`).
+    """
 
     key: str
     limit: int
@@ -78,22 +81,26 @@ Decision = Taken | Limited | Impossible
 
 
 class RateStore(Protocol):
-    """Decides rates for all gateways that share it. Losing its data costs no credit: buckets restart full."""
+    """Decides rate limits for all gateways that share it. Its data may be lost: buckets then start full, no credit
+    is.
+    """
 
     async def take(self, takes: Sequence[Take], lease: Lease | None = None) -> Decision:
         """Take everything (each bucket's cost and the lease) or nothing, in one atomic step."""
         ...
 
     async def adjust(self, bucket: Bucket, delta: int) -> None:
-        """Take `delta` more units (a debt if need be), or give back when it is negative (never beyond full)."""
+        """Take `delta` more units, even more than are left, or give them back when negative (never beyond full)."""
         ...
 
     async def renew(self, lease: Lease) -> None:
-        """Push the lease's end `ttl_us` from now, if it is held."""
+        """Let the lease end `ttl_us` from now, if it is held."""
         ...
 
     async def give_back(self, lease: Lease) -> None:
-        """Free the place; harmless when it isn't held."""
+        """End the lease; does nothing when it isn't held."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release what the store has open."""
+        ...

@@ -1,4 +1,4 @@
-"""Everything that credit is made of. Amounts are integer micro-credits (µcr); ids are uuid7 unless said otherwise."""
+"""The tables of credit. Amounts are integer micro-credits (µcr); ids are uuid7 unless said otherwise."""
 
 from billing.models.cards import Rate, RateCard, RateCardVersion
 from billing.models.ledger import CreditGrant, LedgerAccount, LedgerTransfer, Wallet

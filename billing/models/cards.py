@@ -19,7 +19,9 @@ class RateCard(models.Model):
 
 
 class RateCardVersion(models.Model):
-    """The prices of a card from `effective_from` on, until the next version's. Immutable once published (trigger)."""
+    """The prices of a card from `effective_from` on, until the next version's. A trigger refuses changes once it is
+    published.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     card = models.ForeignKey(RateCard, on_delete=models.PROTECT, related_name="versions")

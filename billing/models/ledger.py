@@ -13,7 +13,7 @@ from billing.unit import format_credits
 class Wallet(models.Model):
     """A tenant's credit. `posted` is the sum of its transfers, `held` the sum of its open holds.
 
-    Available credit is posted − held + overdraft_limit. A reserve never passes beyond it.
+    Available credit is posted − held + overdraft_limit; a hold never takes more. `version` counts changes.
     """
 
     class State(models.TextChoices):
@@ -43,7 +43,7 @@ class Wallet(models.Model):
 
 
 class LedgerAccount(models.Model):
-    """One side of transfers: a wallet's own account, or one of the operator's."""
+    """An account of the double-entry ledger: a wallet's own, or one of the operator's (one of each kind)."""
 
     class Kind(models.TextChoices):
         WALLET = "wallet"
@@ -73,7 +73,9 @@ class LedgerAccount(models.Model):
 
 
 class CreditGrant(models.Model):
-    """Credit given to a wallet at once: burnt down by priority, expiry, promotional before paid, age."""
+    """Credit given to a wallet, all at once. Grants are burnt down in the order of priority, expiry, kind (paid last),
+    age.
+    """
 
     class Kind(models.TextChoices):
         PROMOTIONAL = "promotional"
@@ -116,7 +118,7 @@ class CreditGrant(models.Model):
 
 
 class LedgerTransfer(models.Model):
-    """One movement of credit from one account to another: both sides in one row, never changed (trigger).
+    """One movement of credit from one account to another: both sides in one row; a trigger refuses changes.
 
     A wallet's transfer names the grant it draws from or fills; a debit of a wallet without a grant is overdraft.
     """
@@ -162,7 +164,7 @@ class LedgerTransfer(models.Model):
             models.CheckConstraint(condition=Q(amount__gt=0), name="ledger_transfer_amount_positive"),
             models.CheckConstraint(condition=~Q(debit=F("credit")), name="ledger_transfer_two_accounts"),
             models.UniqueConstraint(fields=["request", "code", "order"], name="ledger_transfer_once_per_request"),
-            # Partial, not `unique=True`: charges have no key and would pay for two index entries each.
+            # Partial, not `unique=True`: charges have no key, and an index entry for each would cost time.
             models.UniqueConstraint(
                 fields=["key"], condition=Q(key__isnull=False), name="ledger_transfer_once_per_key"
             ),

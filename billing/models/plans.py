@@ -22,10 +22,10 @@ class Plan(models.Model):
 
 
 class PlanVersion(models.Model):
-    """The terms of a plan, never changed (trigger): a change is a new version, and moving to it an explicit act.
+    """The terms of a plan; a trigger refuses changes: new terms are a new version, to which subscriptions are moved.
 
-    Buckets: `*_limit` units per `*_period_s`, at most `*_burst` at once; credits in µcr. `slice_tokens` is the output
-    that a hold buys ahead. `allowed_models` lists public model names; empty allows all.
+    Buckets: `*_limit` units per `*_period_s`, at most `*_burst` at once; credits in µcr. `slice_tokens` is how
+    many output tokens a hold covers ahead. `allowed_models` lists public model names; empty allows all.
     """
 
     class Overage(models.TextChoices):
@@ -74,7 +74,7 @@ class PlanVersion(models.Model):
 
 
 class Subscription(models.Model):
-    """A tenant's plan version, with the anchor from which its months are counted.
+    """A tenant's plan version; its months are counted from `anchor`, in `time_zone`.
 
     `next_version`, when set, takes over at the end of the current period.
     """

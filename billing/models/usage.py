@@ -1,4 +1,4 @@
-"""Holds while a request runs, and what is left of it afterwards."""
+"""Holds of running requests, and the usage records, events and sums that they leave."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from billing.models.ledger import Wallet
 
 
 class Hold(models.Model):
-    """Credit set aside for one running request; deleted when closed. `id` is the request's id."""
+    """Credit set aside for one running request; deleted when the request is settled or released. `id` is the request's.
+
+    `owner` alone works on it until `lease_until`; a sweep then marks it orphaned. `checkpoint` is the usage so far
+    (tokens by class), stored with each renewal.
+    """
 
     class State(models.IntegerChoices):
         HELD = 0
@@ -61,10 +65,10 @@ class UsageRecordQuerySet(models.QuerySet["UsageRecord"]):
 
 
 class UsageRecord(models.Model):
-    """What one request used and what it was charged, never changed (trigger); a correction is the next `revision`.
+    """What one request used and was charged; a trigger refuses changes: a correction is the next `revision`.
 
-    `charge` is the whole charge as of this revision. `formula` names the arithmetic, so that recomputing the record
-    from its classes, card version and multiplier gives `charge` for ever. A release leaves a record with charge 0.
+    `charge` is the whole charge as of this revision. `formula` names the arithmetic, so that `charge` can be
+    recomputed at any time from tokens, card version and multiplier. A release leaves a record with charge 0.
     The record of revision 0 has the request's own id.
     """
 
@@ -120,7 +124,7 @@ class UsageRecord(models.Model):
 
 
 class OutboxEvent(models.Model):
-    """Something that happened in a transaction and still has to take effect elsewhere; deleted by its consumer.
+    """An event written in the transaction of what it reports, for work that follows later; its consumer deletes it.
 
     Topic ``usage`` (one row per flush of the writer): ``{"records": [requests with a first usage record],
     "revisions": [[request, revision] of each correction]}``, the latter only where there are any.

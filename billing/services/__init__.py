@@ -1,1 +1,1 @@
-"""Writes: one verb, one transaction."""
+"""Services: functions that change credit, each in one transaction."""

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from billing.models import CreditGrant
 
-_KINDS_LAST = CreditGrant.Kind.PAID
+_LAST_KIND = CreditGrant.Kind.PAID
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
@@ -16,7 +16,7 @@ def burn_order(grant: CreditGrant) -> tuple[int, datetime, bool, datetime, UUID]
     return (
         grant.priority,
         grant.expires_at or _NEVER,
-        grant.kind == _KINDS_LAST,
+        grant.kind == _LAST_KIND,
         grant.effective_at,
         grant.pk,
     )

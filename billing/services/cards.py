@@ -39,7 +39,7 @@ def resolved(rates: Tiers, request_fee: int) -> CardPrices:
         raise CardError(f"rates: {error}") from error
     for tier in prices.tiers:
         if tier.rates["cache_read"] > tier.rates["input"]:
-            raise CardError(f"cache_read: is dearer than input from context {tier.min_context}")
+            raise CardError(f"cache_read: costs more than input from context {tier.min_context}")
     return prices
 
 
@@ -52,10 +52,11 @@ def publish(
     request_fee: int = 0,
     note: str = "",
 ) -> RateCardVersion:
-    """Publish new prices of the card (made if need be) from a moment on, now if none is given; final ever after.
+    """Publish new prices of the card (created if need be), in force from `effective_from` on, by default now; they
+    can't be changed.
 
-    The version is stored with a rate for every class. Raises CardError as `resolved` does, and if the moment is in
-    the past or not later than the card's last version.
+    The version is stored with a rate for every class. Raises CardError as `resolved` does, and if the moment is in the
+    past or not later than the card's last version.
     """
     now = clock.now()
     moment = effective_from or now

@@ -1,8 +1,8 @@
-"""Credit in and out of wallets other than by requests: grants, voids, adjustments.
+"""Changes of credit other than by requests: grants, voids, adjustments.
 
-Each service takes the wallet's lock first and lets what has ended by the database's clock expire, as every operation of
-the writer does. Then it moves credit by transfers only, and keeps three sums equal: the wallet's `posted`, the sum of
-its transfers, and what its grants have left minus its overdraft.
+Each service locks the wallet first and lets grants expire that have ended by the database's clock, as every operation
+of the writer does. It moves credit by transfers only, and keeps three sums equal: the wallet's `posted`, the sum of its
+transfers, and what its grants have left minus its overdraft.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def grant(
 ) -> CreditGrant:
     """Add `amount` µcr to the wallet as a new grant, or return the grant that `key` made before.
 
-    What the wallet is overdrawn by is repaid from the new grant at once.
+    What the wallet is overdrawn by is repaid from the new grant at once. Raises ValueError that names the field for an
+    amount or end that can't be, KeyReusedError when `key` made another change.
     """
     wallet = _lock_and_expire(wallet_id)
     before = _transfer_of(key)
@@ -93,9 +94,10 @@ def grant(
 
 @transaction.atomic
 def void(*, grant_id: UUID, key: str, actor: str, reason: str) -> int:
-    """End a grant now and return the µcr that went back to where they were issued.
+    """End a grant now and return how many of its µcr were taken back (transferred to the issuance account).
 
-    What open holds may still need of it stays until they are closed, and then goes to breakage as if it had expired.
+    What open holds may still need of it stays until they are closed; what they leave goes to breakage as if it had
+    expired. Repeating it with the same `key` returns the same sum; another use of `key` raises KeyReusedError.
     """
     wallet = _lock_and_expire(CreditGrant.objects.values_list("wallet_id", flat=True).get(pk=grant_id))
     before = _transfer_of(key)
@@ -115,9 +117,9 @@ def void(*, grant_id: UUID, key: str, actor: str, reason: str) -> int:
         [*((one.pk, one.expires_at, one.remaining) for one in earlier), (ended.pk, end, ended.remaining)], holds
     )
     taken = ended.remaining - kept[ended.pk]
-    is_over = taken == ended.remaining
+    is_empty = taken == ended.remaining
     CreditGrant.objects.filter(pk=grant_id).update(
-        remaining=F("remaining") - taken, expires_at=end, voided_at=now if is_over else None
+        remaining=F("remaining") - taken, expires_at=end, voided_at=now if is_empty else None
     )
     if taken:
         LedgerTransfer.objects.create(
@@ -138,7 +140,8 @@ def void(*, grant_id: UUID, key: str, actor: str, reason: str) -> int:
 def adjust(*, wallet_id: UUID, amount: int, key: str, actor: str, reason: str) -> None:
     """Correct the wallet by `amount` µcr: a new promotional grant when positive, else taken in burn-down order.
 
-    Never takes what is held: raises InsufficientCreditError. A reason is required; `key` makes it safe to repeat.
+    Repeating it with the same `key` changes nothing. Raises InsufficientCreditError if that would take held credit,
+    ValueError without an amount or reason, KeyReusedError when `key` made another change.
     """
     if not reason.strip():
         raise ValueError("reason: an adjustment needs one")
@@ -196,7 +199,7 @@ def _part_key(key: str, order: int) -> str:
 def _adjusted_by(key: str, account: LedgerAccount) -> int:
     """Return by how much the adjustment of that very key changed the account, 0 if there was none.
 
-    Keys are anybody's texts: one may go on where another ends, or look like another's part.
+    Callers choose keys freely: one may begin with another, or look like the key of another's part.
     """
     found = LedgerTransfer.objects.filter(Q(key=key) | Q(key__startswith=f"{key}:"), code=Code.ADJUSTMENT)
     return sum(
@@ -207,7 +210,7 @@ def _adjusted_by(key: str, account: LedgerAccount) -> int:
 
 
 def _lock_and_expire(wallet_id: UUID) -> Wallet:
-    """Take the wallet's lock, let what has ended expire, and return the wallet as it is then."""
+    """Lock the wallet, let its ended grants expire, and return it as it is afterwards."""
     lock(wallet_id)
     apply_now([ExpireGrants(wallet_id)])
     return Wallet.objects.get(pk=wallet_id)
@@ -235,7 +238,7 @@ def _fill(
         debit=debit, credit=account, amount=made.amount, code=code, grant=made, key=key, actor=actor, reason=reason
     )
     if repaid:
-        # Out of the grant and in without one, by way of the adjustment account: the grant pays the overdraft back.
+        # Two transfers through the adjustment account: out of the grant, then into the wallet without a grant.
         through = operator_account(LedgerAccount.Kind.ADJUSTMENT)
         repay = Code.OVERDRAFT_REPAID
         LedgerTransfer.objects.create(debit=account, credit=through, amount=repaid, code=repay, order=0, grant=made)
@@ -245,7 +248,7 @@ def _fill(
 
 
 def _write_sums(wallet: Wallet, *, posted: int) -> None:
-    """Write the wallet's new sums, and when its grants change next by themselves."""
+    """Add to the wallet's `posted`, and note when its next grant ends."""
     ends = (
         CreditGrant.objects.filter(wallet=wallet, remaining__gt=0, expires_at__isnull=False)
         .order_by("expires_at")

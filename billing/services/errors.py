@@ -1,4 +1,4 @@
-"""What services of credit refuse."""
+"""The errors of services of credit."""
 
 from __future__ import annotations
 

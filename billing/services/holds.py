@@ -1,4 +1,4 @@
-"""Leases of holds: which are over, and whose they were. What ran under them is for the caller to find out."""
+"""Holds whose lease is over: marked orphaned, and listed for whoever settles or releases them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from billing.services.wallets import lock
 
 @dataclass(frozen=True, slots=True)
 class OrphanedHold:
-    """A hold whose gateway let its lease run out: everything that settling or releasing it takes.
+    """A hold whose gateway let its lease run out, with all that settling or releasing it needs.
 
-    `checkpoint` is the usage (tokens by class) that its gateway kept last. A streamed answer went out as it was made.
+    `amount` is µcr. `checkpoint` is the last usage (tokens by class) that its gateway stored. The answer of a streamed
+    request was sent while it was generated, so the client may have part of it.
     """
 
     request: UUID
@@ -66,9 +67,9 @@ def take_expired(limit: int = 100) -> list[OrphanedHold]:
 
 
 def end_leases_of_earlier_owners(current_owner: UUID) -> int:
-    """Declare over every lease that isn't `current_owner`'s, and return how many there were.
+    """End every hold's lease that isn't `current_owner`'s, and return how many there were.
 
-    Only for who has taken an embedded home's lock: it proves that the earlier owners are gone.
+    Only for the holder of the one gateway's lock, which proves that the earlier owners have ended.
     """
     now = clock.now()
     others = Hold.objects.filter(state=Hold.State.HELD, lease_until__gt=now).exclude(owner=current_owner)
@@ -76,9 +77,9 @@ def end_leases_of_earlier_owners(current_owner: UUID) -> int:
 
 
 def _orphan(wallet: UUID, identifiers: list[UUID]) -> None:
-    """Under the wallet's lock read the leases again, and mark those that are over.
+    """Under the wallet's lock, mark those of the holds whose leases are still over.
 
-    A wallet that somebody has locked is left for the next call: it keeps no other tenant's holds open.
+    A wallet that another transaction has locked is left for the next call, so that other wallets don't wait for it.
     """
     with transaction.atomic():
         free = Wallet.objects.select_for_update(skip_locked=True, no_key=True).filter(pk=wallet)
@@ -91,7 +92,7 @@ def _orphan(wallet: UUID, identifiers: list[UUID]) -> None:
 
 
 def _as_orphan(hold: Hold) -> OrphanedHold:
-    assert hold.orphaned_at is not None, "an orphan says since when"
+    assert hold.orphaned_at is not None, "an orphaned hold has orphaned_at"
     return OrphanedHold(
         request=hold.id,
         wallet=hold.wallet_id,

@@ -1,4 +1,4 @@
-"""Months counted from an anchor in a time zone, as half-open windows in UTC."""
+"""Months counted from an anchor in a time zone, as half-open periods in UTC."""
 
 from __future__ import annotations
 

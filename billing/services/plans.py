@@ -1,4 +1,4 @@
-"""Plans and subscriptions: publishing terms, subscribing a tenant, moving it, and its credit of the month."""
+"""Plans and subscriptions: publishing terms, subscribing a tenant, changing its plan, granting its monthly credit."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def ensure_default_plans() -> None:
 
 @transaction.atomic
 def publish_version(plan: Plan, **terms: Any) -> PlanVersion:
-    """Return a new version of the plan; terms that aren't given are the last version's.
+    """Create and return a new version of the plan; terms that aren't given are the last version's.
 
     Subscriptions keep theirs until they are moved. Raises PlanError for an unknown term; a value that breaks a limit
     raises the field's ValidationError.
@@ -93,7 +93,7 @@ def publish_version(plan: Plan, **terms: Any) -> PlanVersion:
 
 
 def latest_version(slug: str) -> PlanVersion:
-    """Return the newest version of a plan."""
+    """Return the newest version of a plan; PlanError if it has none."""
     version = PlanVersion.objects.select_related("plan").filter(plan__slug=slug).order_by("-number").first()
     if version is None:
         raise PlanError(f"plan: {slug!r} is not known")
@@ -145,7 +145,7 @@ def change_plan(tenant_id: UUID, plan_slug: str, at: datetime | None = None, *, 
         present.save(update_fields=["next_version"])
         return present
     period = month_of(present.anchor, present.time_zone, now)
-    made = _succeed(present, version, wallet, now)
+    made = _replace(present, version, wallet, now)
     if present.granted_until is not None and present.granted_until >= period.end:
         rest, whole = (period.end - now) // timedelta(microseconds=1), _microseconds(period)
         had = Subscription.objects.filter(tenant_id=tenant_id, granted_until__gte=period.end).exclude(pk=made.pk)
@@ -169,7 +169,7 @@ def grant_month(subscription_id: UUID, now: datetime) -> CreditGrant | None:
         return None
     period = month_of(one.anchor, one.time_zone, now)
     if one.next_version is not None and one.granted_until is not None:
-        one = _succeed(one, one.next_version, wallet, now)
+        one = _replace(one, one.next_version, wallet, now)
     made = None
     if one.version.monthly_credits:
         key = f"month:{tenant_id}:{period.start.isoformat()}"
@@ -195,7 +195,7 @@ def _grant(wallet: Wallet, amount: int, period: Period, *, key: str, reason: str
     )
 
 
-def _succeed(present: Subscription, version: PlanVersion, wallet: Wallet, now: datetime) -> Subscription:
+def _replace(present: Subscription, version: PlanVersion, wallet: Wallet, now: datetime) -> Subscription:
     """End the subscription and return its successor, counting the same months."""
     Subscription.objects.filter(pk=present.pk).update(state=Subscription.State.ENDED, ended_at=now, next_version=None)
     _apply_overdraft(wallet, version)
@@ -209,9 +209,9 @@ def _succeed(present: Subscription, version: PlanVersion, wallet: Wallet, now: d
 
 
 def _apply_overdraft(wallet: Wallet, version: PlanVersion) -> None:
-    """Let the wallet go as far below zero as the plan says, or as it has gone, or been promised to go, already.
+    """Set the wallet's overdraft limit to the plan's, but not below what is overdrawn or held beyond zero already.
 
-    Nothing is clawed back: what is overdrawn or held on an earlier limit stands until the next month's credit comes.
+    What an earlier, higher limit allowed stands until the next month's credit comes.
     """
     allowed = version.overdraft_limit if version.overage == PlanVersion.Overage.OVERDRAFT else 0
     sums = Wallet.objects.get(pk=wallet.pk)

@@ -1,4 +1,4 @@
-"""Usage by the hour, summed up from the outbox: each event takes effect once, in the transaction that deletes it."""
+"""Usage rollups, summed from the outbox: each event takes effect once, in the transaction that deletes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from billing.models import OutboxEvent, UsageRecord, UsageRollup
 
 TOPIC = "usage"
 MAX_EVENTS = 64
-MAX_ATTEMPTS = 1_000  # counted no further; the column is small
+MAX_ATTEMPTS = 1_000  # the count stops there: the column is a small integer
 
 _SUMS = ("input_tokens", "cache_read_tokens", "output_tokens", "charge")
 _ADDED = ("requests", *_SUMS)
@@ -28,7 +28,7 @@ _ADDED = ("requests", *_SUMS)
 
 @dataclass(frozen=True, slots=True)
 class RollupKey:
-    """What a rollup is of."""
+    """What a rollup sums the usage of."""
 
     hour: datetime
     tenant: UUID
@@ -38,23 +38,23 @@ class RollupKey:
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """A key by which two consumers lock the same cells in the same order."""
+        """A sort key, so that two consumers lock the same rollups in the same order."""
         return (self.hour, self.tenant, self.project, str(self.api_key or ""), self.model)
 
 
 def consume_usage(records: int = 512) -> int:
     """Add usage from the outbox's oldest events to the rollups, and return how many events took effect.
 
-    Takes as many events as hold `records` usage records together, at least one, so a chunk stays short. Consumers may
-    overlap: an event belongs to the one whose delete returned it. When a chunk fails, its events are tried one by
-    one: one that fails again stays in the outbox behind all others, to be tried when those are done, and the failures
-    are raised together.
+    Takes at least one event, and more until they name `records` usage records together, so a chunk stays short.
+    Consumers may overlap: an event belongs to the one whose delete returned it. When a chunk fails, its events are
+    tried one by one: one that fails again stays in the outbox behind all others, to be tried when those are done, and
+    the failures are raised together.
     """
     try:
         return _consume(_oldest(records))
-    except OperationalError:  # the database, not an event
+    except OperationalError:  # a fault of the database, not of an event
         raise
-    except Exception:  # noqa: BLE001 - found out below, event by event
+    except Exception:  # noqa: BLE001 - tried again below, event by event
         return _consume_singly(_oldest(records))
 
 
@@ -71,7 +71,7 @@ def _oldest(records: int) -> list[int]:
 
 
 def _size(payload: Any) -> int:
-    """Return how many records an event names, whatever is wrong with it."""
+    """Return how many records an event names; works for malformed payloads too."""
     lists = payload.values() if isinstance(payload, dict) else ()
     return sum(len(names) for names in lists if isinstance(names, list))
 
@@ -94,7 +94,7 @@ def _consume_singly(events: list[int]) -> int:
 
 @transaction.atomic
 def _consume(events: list[int]) -> int:
-    """Let `events` take effect all or none, but for those that another consumer took meanwhile."""
+    """Let `events` take effect, all or none, except those that another consumer took; return how many did."""
     payloads = _take(events) if events else []
     if payloads:
         requests = [UUID(request) for payload in payloads for request in payload["records"]]
@@ -158,7 +158,9 @@ def _add(sums: dict[RollupKey, Counter[str]]) -> None:
 
 
 def _upsert(cells: list[RollupKey], sums: dict[RollupKey, Counter[str]], *, has_key: bool) -> None:
-    """Add what `sums` says to each cell's row; both unique indexes of the table are partial, one for each statement."""
+    """Add `sums` to each cell's row. The table has a partial unique index for rows with a key and one for those
+    without.
+    """
     names = ("id", *(field.name for field in dataclasses.fields(RollupKey)), *_ADDED)
     fields = [cast("Field[Any, Any]", UsageRollup._meta.get_field(name)) for name in names]
     rows = [(uuid7(), *dataclasses.astuple(cell), *(sums[cell][name] for name in _ADDED)) for cell in cells]

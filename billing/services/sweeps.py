@@ -1,4 +1,4 @@
-"""What time alone changes, as sweeps over rows: safe to repeat, to overlap and to be cut off between two of them."""
+"""Sweeps over rows that are due by time alone: safe to repeat, to overlap and to be killed between two rows."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _REST_S = 0.002
 
 
 class Sweep:
-    """Does something with every row that is due, a chunk a turn, each row in a transaction of its own.
+    """Calls `act` with the id of every row that is due, a chunk per `turn`; `act` is one transaction.
 
-    A round goes through the rows in the order of their ids, so that one that fails keeps none of the others waiting:
-    it comes again in the next round. The failures of a round are raised together at its end.
+    A round goes through the rows in the order of their ids, so that one that fails delays none of the others:
+    it is tried again in the next round. The failures of a round are raised together at its end.
     """
 
     def __init__(self, due: Callable[[], QuerySet[Any]], act: Callable[[UUID], object]) -> None:
@@ -72,18 +72,18 @@ def monthly_grants(now: Callable[[], datetime] = clock.now) -> Sweep:
 def expiry() -> Sweep:
     """Return the sweep that posts what has expired of every wallet's grants to breakage.
 
-    Open holds keep what they may need of it, so such a wallet stays due. What is used meanwhile needs no sweep: every
-    operation of the writer lets its wallet's grants expire first.
+    A wallet stays due while open holds may need some of it. Wallets in use need no sweep: every operation of the writer
+    that depends on available credit lets the wallet's grants expire first.
     """
 
-    def roll(wallet: UUID) -> None:
+    def expire(wallet: UUID) -> None:
         [answer] = apply_now([ExpireGrants(wallet)])
         assert isinstance(answer, GrantsExpired), answer
 
-    return Sweep(lambda: Wallet.objects.filter(next_grant_change_at__lte=clock.now()), roll)
+    return Sweep(lambda: Wallet.objects.filter(next_grant_change_at__lte=clock.now()), expire)
 
 
 def rest() -> None:
-    """Leave SQLite's only lock free for a moment, or other processes starve; nothing to do on PostgreSQL."""
+    """Leave SQLite's only lock free for 2 ms, or other processes starve; does nothing on PostgreSQL."""
     if connection.vendor == "sqlite":
         time.sleep(_REST_S)

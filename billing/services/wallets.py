@@ -15,7 +15,7 @@ OPERATOR_KINDS = tuple(kind for kind in LedgerAccount.Kind if kind is not Ledger
 
 @transaction.atomic
 def open_wallet(*, tenant_id: UUID, name: str = "main") -> Wallet:
-    """Return the tenant's wallet of this name, made with its ledger account if it isn't there yet."""
+    """Return the tenant's wallet of this name, created with its ledger account if it isn't there yet."""
     ensure_operator_accounts()
     wallet, _ = Wallet.objects.get_or_create(tenant_id=tenant_id, name=name)
     LedgerAccount.objects.get_or_create(kind=LedgerAccount.Kind.WALLET, wallet=wallet)
@@ -23,7 +23,7 @@ def open_wallet(*, tenant_id: UUID, name: str = "main") -> Wallet:
 
 
 def ensure_operator_accounts() -> None:
-    """Make the operator's ledger accounts that are missing."""
+    """Create the operator's ledger accounts that are missing."""
     present = set(LedgerAccount.objects.filter(wallet=None).values_list("kind", flat=True))
     missing = [LedgerAccount(kind=kind) for kind in OPERATOR_KINDS if kind not in present]
     if missing:
@@ -31,10 +31,10 @@ def ensure_operator_accounts() -> None:
 
 
 def lock(wallet_id: UUID) -> Wallet:
-    """Take the wallet's lock until the transaction ends, and return it as it is under the lock.
+    """Lock the wallet until the transaction ends, and return it as it is then; WalletNotFoundError if there is none.
 
-    Whoever changes a wallet's credit, holds or grants calls this first (the writer locks in its own SQL): wallets by
-    id, then holds, then grants.
+    Whoever changes a wallet's credit, holds or grants calls this first (the writer locks in its own SQL). The order of
+    locks is wallets by id, then holds, then grants.
     """
     if not Wallet.objects.filter(pk=wallet_id).update(version=F("version") + 1):
         raise WalletNotFoundError(wallet_id)

@@ -1,4 +1,4 @@
--- Each statement returns (subject, detail) of what is wrong; nothing when all is well. The same text on both databases.
+-- Each statement returns a row (subject, detail) per contradiction; none when the rows agree. For both databases.
 
 -- name: wallet_without_account
 SELECT w.id, 'it has no ledger account' FROM billing_wallet w

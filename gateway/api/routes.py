@@ -24,7 +24,6 @@ class QuerySerializer(serializers.Serializer[Any]):
     kind = serializers.ChoiceField(choices=["chat", "embedding"], default="chat")
     task = serializers.CharField(max_length=40, allow_null=True, default=None)
     prompt_characters = serializers.IntegerField(min_value=0, max_value=100_000_000, default=0)
-    has_schema = serializers.BooleanField(default=False)
 
 
 class CandidateSerializer(serializers.Serializer[Any]):
@@ -41,7 +40,7 @@ class DecisionSerializer(serializers.Serializer[Any]):
     model = serializers.CharField()
     deployment = serializers.CharField()
     task = serializers.CharField()
-    task_source = serializers.ChoiceField(choices=["field", "endpoint", "alias", "structure", "plan"])
+    task_source = serializers.ChoiceField(choices=["field", "endpoint", "alias", "plan"])
     rule = serializers.CharField()
     reason = serializers.CharField()
     candidates = CandidateSerializer(many=True)

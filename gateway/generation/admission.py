@@ -136,7 +136,6 @@ def find_route(engines: Engines, snapshot: Snapshot, principal: Principal, inten
         allowed_models=principal.allowed_models,
         task=intent.task,
         prompt_characters=intent.characters,
-        has_schema=intent.has_schema,
     )
     try:
         return choose_route(query, snapshot.catalogue, engines.usable, load=engines.load, served=engines.context_of)

@@ -22,7 +22,6 @@ class Intent:
     task: str | None = None
     end_user: str | None = None
     stream: bool = False  # the client reads pieces as they are made; else it gets all or nothing
-    has_schema: bool = False
 
     @property
     def characters(self) -> int:

@@ -57,7 +57,7 @@ def test_output_tokens_for_is_the_greatest_that_fits(amount, used, card, multipl
 
     if n:
         assert cost(n) <= amount
-    if n < rating.MOST_TOKENS:
+    if n < rating.MAX_TOKENS:
         assert cost(n + 1) > amount
 
 

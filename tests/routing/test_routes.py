@@ -18,8 +18,8 @@ def deployment(name, of):
     return DeploymentEntry(uuid4(), name, of, "fake", "local", "", {})
 
 
-def rule(name, *targets, plan="", task="", low=None, high=None, schema=None):
-    return RuleEntry(name, plan, task, low, high, schema, targets)
+def rule(name, *targets, plan="", task="", low=None, high=None):
+    return RuleEntry(name, plan, task, low, high, targets)
 
 
 SMALL, BIG, VECTORS = model("small"), model("big", context=100_000), model("vectors", "embedding")
@@ -79,7 +79,6 @@ def test_error_says_what_is_wrong(query, code):
         (ask(kind="embedding"), "embedding", "endpoint"),
         (ask("auto:classify"), "classify", "alias"),
         (ask("auto:classify", task="chat"), "chat", "field"),
-        (ask(has_schema=True), "extract", "structure"),
         (ask(), "chat", "plan"),
     ],
 )
@@ -92,12 +91,10 @@ def test_rules_are_tried_in_order_and_conditions_must_all_hold():
     book = catalogue(
         rule("other plan", ("big", 1), plan="max"),
         rule("long", ("big", 1), low=100),
-        rule("schema", ("big", 1), schema=True),
         rule("rest", ("small", 1), high=99),
     )
     assert route(ask(prompt_characters=396), book, ready).rule == "rest"
     assert route(ask(prompt_characters=397), book, ready).rule == "long"
-    assert route(ask(has_schema=True), book, ready).rule == "schema"
     assert route(ask(plan="max"), book, ready).rule == "other plan"
 
 

@@ -1,4 +1,4 @@
-"""`manage.py jobs`: monthly grants, expiry and rollups in turn, until it is told to stop."""
+"""`manage.py jobs`: monthly grants, expiry and rollups in turn, until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ _LONGEST_WAIT_S = 1.0
 
 @dataclass(slots=True)
 class Job:
-    """A sweep in small chunks: `step` does one and says whether there was anything to do."""
+    """Work in small chunks: `step` does one and returns whether more is due now, else it runs again in `every_s`
+    seconds.
+    """
 
     name: str
     step: Callable[[], bool]
@@ -45,12 +47,12 @@ def default_jobs() -> list[Job]:
 
 
 def sweep_job(name: str, sweep: sweeps.Sweep, *, every_s: float) -> Job:
-    """Return the job that does the sweep's rounds, `every_s` seconds apart."""
+    """Return the job that runs the sweep's rounds, `every_s` seconds apart."""
     return Job(name, lambda: sweep.turn() > 0 and sweep.is_under_way, every_s=every_s)
 
 
 class StopSignal:
-    """Within it, SIGTERM and SIGINT only set `has_come` and end a `wait` at once; for the main thread."""
+    """A context in which SIGTERM and SIGINT only set `has_come` and end a `wait` at once; for the main thread."""
 
     def __init__(self) -> None:
         self.has_come = False
@@ -82,7 +84,7 @@ class StopSignal:
 
 
 class Command(BaseCommand):
-    """Runs until SIGTERM or SIGINT, then ends with 0 after the chunk at hand."""
+    """Runs until SIGTERM or SIGINT, then exits with 0 after the current chunk."""
 
     help = "Run monthly grants, expiry of grants and usage rollups in turn until SIGTERM."
 
@@ -98,12 +100,12 @@ class Command(BaseCommand):
             run_forever(self.jobs(), stop)
 
     def jobs(self) -> list[Job]:
-        """Return what this process does; an app above may add to it."""
+        """Return the jobs of this process; the gateway's command adds its own."""
         return default_jobs()
 
 
 def run_all(job: Job) -> None:
-    """Do the job's chunks until nothing is left; what fails is raised."""
+    """Do the job's chunks until nothing is due; raises what a chunk raises."""
     while job.step():
         sweeps.rest()
 
@@ -111,26 +113,26 @@ def run_all(job: Job) -> None:
 def run_forever(jobs: list[Job], stop: StopSignal) -> None:
     """Do a chunk of every job that is due, in turn, until `stop`; a failing job is logged and tried again later."""
     while not stop.has_come:
-        beat()
+        touch_heartbeat()
         for job in jobs:
             if not stop.has_come and job.due_at <= time.monotonic():
-                job.due_at = time.monotonic() + _delay_after(job)
+                job.due_at = time.monotonic() + _run_chunk(job)
                 stop.wait(0.002)  # SQLite's only lock is left free between chunks
         stop.wait(min(max(min(job.due_at for job in jobs) - time.monotonic(), 0), _LONGEST_WAIT_S))
 
 
-def beat() -> None:
-    """Touch the file by which a supervisor sees that the loop turns, if there is one."""
+def touch_heartbeat() -> None:
+    """Touch the file named by SLUICE_HEARTBEAT, if it is set: the supervisor kills a process that stops doing so."""
     if heartbeat := os.environ.get("SLUICE_HEARTBEAT"):
         Path(heartbeat).touch()
 
 
-def _delay_after(job: Job) -> float:
-    """Do one chunk and return how long the job may rest: not at all while there is more to do."""
+def _run_chunk(job: Job) -> float:
+    """Do one chunk and return the seconds until the job's next: 0 while more is due."""
     close_old_connections()
     try:
         return 0.0 if job.step() else job.every_s
     except Exception:
-        # The loop outlives a database that is away or a bad row: both need people, and both are logged.
+        # The loop survives a database that can't be reached or a bad row: both are logged, since both need people.
         logger.exception("job failed", extra={"job": job.name})
         return _BACK_OFF_S

@@ -1,4 +1,4 @@
-"""``manage.py reconcile``: check the books."""
+"""``manage.py reconcile``: check that all rows of credit agree."""
 
 from __future__ import annotations
 

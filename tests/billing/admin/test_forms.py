@@ -183,7 +183,7 @@ def test_what_the_service_refuses_is_said_at_its_field_and_nothing_typed_is_lost
     data = filled(admin_client, url, input="1", output="2", cache_read="3", note="a long note")
     page = admin_client.post(url, {**data, **pressed})
     form = page.context["adminform"].form
-    assert form.errors == {"cache_read": ["is dearer than input from context 0"]}
+    assert form.errors == {"cache_read": ["costs more than input from context 0"]}
     assert (form["note"].value(), form["cache_read"].value()) == ("a long note", "3")
     assert not RateCardVersion.objects.exists()
 

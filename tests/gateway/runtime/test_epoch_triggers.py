@@ -77,7 +77,7 @@ BUMPING = [
     ("model", "context_length", 11),
     ("deployment", "options", {"a": 1}),
     ("deployment", "is_active", False),
-    ("rule", "needs_schema", True),
+    ("rule", "min_prompt_tokens", 100),
     ("target", "weight", 3),
 ]
 
