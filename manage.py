@@ -12,11 +12,18 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
+    from django.db import DatabaseError
 
     try:
         execute_from_command_line(sys.argv)
     except ImproperlyConfigured as error:
         sys.exit(f"settings: {error}")
+    except DatabaseError:
+        from gateway.management.doctor import database_problem
+
+        if problem := database_problem():
+            sys.exit(problem)
+        raise  # the database is as it should be: the command is at fault
 
 
 if __name__ == "__main__":

@@ -19,6 +19,13 @@ _UNITS = {unit: unit[0] for name in ("second", "minute", "hour", "day") for unit
 class Environment(environ.FileAwareEnv):  # type: ignore[misc] # environ has no types
     """Variables by name, or by the file that `NAME_FILE` names; ImproperlyConfigured says which is wrong and why."""
 
+    def get_value(self, var: str, *args: Any, **options: Any) -> Any:
+        """Return the variable as environ reads it."""
+        try:
+            return super().get_value(var, *args, **options)
+        except OSError as error:
+            raise ImproperlyConfigured(f"{var}_FILE can't be read: {error}") from error
+
     def whole(self, name: str, default: int, *, least: int = 1, most: int = _MOST) -> int:
         """Return a whole number within bounds."""
         meaning = f"a whole number {_range(least, most)}"

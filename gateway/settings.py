@@ -20,7 +20,10 @@ env = Environment()  # `NAME_FILE` names a file that holds the value of `NAME`
 SLUICE_HOME = Path(env.str("SLUICE_HOME", default=str(BASE_DIR / "var"))).resolve()
 # What is kept here (credit, keys' digests, the worker's record) and its copies are nobody else's to read.
 os.umask(0o077)
-SLUICE_HOME.mkdir(parents=True, exist_ok=True)
+try:
+    SLUICE_HOME.mkdir(parents=True, exist_ok=True)
+except OSError as error:
+    raise ImproperlyConfigured(f"SLUICE_HOME can't be a folder at {SLUICE_HOME}: {error.strerror}") from error
 SLUICE_ENV = env.str("SLUICE_ENV", default="development")
 DEBUG = env.switch("SLUICE_DEBUG", False)
 # The part of the free memory that one model's K/V may take, where its deployment gives no `kv_tokens`.

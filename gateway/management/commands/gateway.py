@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from gateway.logs import configure_logs
 from gateway.management.address import address_of, announced
+from gateway.management.doctor import database_problem
 from gateway.management.ports import port_problem
 from gateway.management.supervisor import FATAL
 from gateway.management.watchdog import VARIABLE
@@ -37,6 +38,8 @@ class Command(BaseCommand):
             except GatewayRunningError as error:
                 self.stderr.write(str(error))
                 sys.exit(FATAL)
+        if problem := database_problem():
+            raise CommandError(problem)
         for port in (options["port"], settings.SLUICE_METRICS_PORT):
             if port and (problem := port_problem(options["host"], port)):
                 self.stderr.write(problem)

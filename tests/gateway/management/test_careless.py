@@ -1,0 +1,55 @@
+"""Commands run in the wrong order, or on what is no database or folder: one line that says what to do, no traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+COMMANDS = ("gateway --port 1", "jobs", "jobs --once", "worker", "sweep", "models list")
+
+
+def said(command, **variables):
+    """What a command that fails prints; it ends with 1 before it serves anything."""
+    given = {**os.environ, "SLUICE_ENV": "test", **variables}
+    for name in ("DATABASE_URL", "DJANGO_SETTINGS_MODULE"):
+        if name not in variables:
+            given.pop(name, None)
+    run = [sys.executable, "manage.py", *command.split()]
+    done = subprocess.run(run, cwd=ROOT, env=given, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert not done.stdout
+    return done.stderr
+
+
+def test_before_setup(tmp_path):
+    with ThreadPoolExecutor(2) as threads:
+        lines = list(threads.map(lambda command: said(command, SLUICE_HOME=str(tmp_path)), COMMANDS))
+    for command, line in zip(COMMANDS, lines, strict=True):
+        assert line.endswith("migrations not applied: run `manage.py setup`\n"), command
+        assert line.count("\n") == 1, line
+
+
+@pytest.mark.parametrize("command", ["gateway --port 1", "migrate"])
+def test_on_a_file_that_is_no_database(tmp_path, command):
+    (tmp_path / "sluice.sqlite3").write_text("a letter")
+    line = said(command, SLUICE_HOME=str(tmp_path))
+    assert "file is not a database: start it, or correct DATABASE_URL" in line
+    assert line.count("\n") == 1
+
+
+def test_without_a_home(tmp_path):
+    (tmp_path / "file").touch()
+    line = said("check", SLUICE_HOME=str(tmp_path / "file"))
+    assert line == f"settings: SLUICE_HOME can't be a folder at {tmp_path / 'file'}: File exists\n"
+
+
+def test_with_a_secret_that_is_not_there(tmp_path):
+    line = said("check", SLUICE_HOME=str(tmp_path), SLUICE_SECRET_KEY_FILE=str(tmp_path / "none"))
+    assert line.startswith("settings: SLUICE_SECRET_KEY_FILE can't be read: ")
+    assert line.count("\n") == 1
