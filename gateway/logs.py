@@ -75,6 +75,12 @@ def line_formatter(stream: TextIO | None = None) -> logging.Formatter:
     )
 
 
+def _as_a_warning(record: logging.LogRecord) -> bool:
+    """Take the traceback from a line that anybody can make us write, and its alarm: the client is at fault."""
+    record.levelno, record.levelname, record.exc_info = logging.WARNING, "WARNING", None
+    return True
+
+
 def configure_logs(level: int = logging.INFO, stream: TextIO | None = None) -> None:
     """Make structlog and the standard library's loggers write to `stream`, or to standard error.
 
@@ -89,6 +95,7 @@ def configure_logs(level: int = logging.INFO, stream: TextIO | None = None) -> N
     )
     handler = logging.StreamHandler(stream)
     handler.setFormatter(line_formatter(stream))
+    logging.getLogger("django.security.DisallowedHost").addFilter(_as_a_warning)
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)

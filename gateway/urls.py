@@ -28,6 +28,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/docs/", api_docs, name="api-docs"),
     re_path(r"^api/(?P<path>.*)$", unknown_endpoint, name="api-unknown"),
 ]
+handler400 = "gateway.console.pages.bad_request"
 handler404 = "gateway.console.pages.not_found"
 handler429 = "gateway.console.pages.too_many_requests"  # where allauth looks for it
 handler500 = "gateway.console.pages.server_error"

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
 
 from gateway.edge.wire.errors import openai_error
-from gateway.errors.refusal import internal_error
+from gateway.errors.refusal import Refusal, internal_error
 from gateway.middleware import request_id_of
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Answer 400 for what Django won't take, without asking anything of the request: its host may be what is wrong."""
+    text = "This request can't be understood."
+    if isinstance(exception, DisallowedHost):
+        text = "This server has another name: see SLUICE_BASE_URL and SLUICE_ALLOWED_HOSTS."
+    if request.path.startswith("/api/"):
+        body = openai_error(Refusal(400, "invalid_http", text), request_id_of(request))
+        return JsonResponse(body, status=400)
+    return HttpResponse(render_to_string("gateway/link.html", {"title": "Bad request", "text": text}), status=400)
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:

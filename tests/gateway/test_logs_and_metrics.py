@@ -8,6 +8,7 @@ import logging
 
 import pytest
 import structlog
+from django.test import Client
 
 from billing.ids import uuid7
 from gateway.generation.generation import start_generation
@@ -26,6 +27,16 @@ def lines():
     root.handlers[:] = before
     root.setLevel(level)
     structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("path", ["/accounts/login/", "/api/v1/keys/"])
+def test_a_strangers_host_makes_one_short_line_and_one_clear_answer(lines, path):
+    answer = Client().get(path, headers={"host": "evil.example"})
+    assert answer.status_code == 400
+    assert b"This server has another name" in answer.content.replace(b"&#x27;", b"'")
+    (line,) = [line for line in lines() if "evil.example" in line["event"]]
+    assert line["level"] == "warning"
+    assert "exception" not in line
 
 
 def test_line_is_json_with_the_requests_id(lines):
