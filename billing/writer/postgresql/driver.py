@@ -98,6 +98,9 @@ class PostgreSQLDriver:
         except CONFLICTS as error:
             await self._roll_back(connection)
             raise ConflictError(str(error)) from error
+        except errors.ReadOnlySqlTransaction as error:  # nothing was applied, and nothing will be over this connection
+            await self._cut(connection, attempt)
+            raise OutcomeUnknownError(f"this server takes no writes any more, another one may: {error}") from error
         except Exception as error:
             if connection.closed or connection.broken:
                 self._connection = None

@@ -59,6 +59,19 @@ def test_a_connection_that_was_cut_is_made_again(desk, other, caplog):
     assert backend(desk) != before
 
 
+def test_a_server_that_takes_no_writes_any_more_is_left_for_the_one_that_does(desk, caplog):
+    """After a failover the old connection may stand, to what is a replica now: each settle failed until a restart."""
+    wallet = make_wallet(credit=100)
+    made = reserve(wallet, 10)
+    desk.ask_one(made)
+    before = backend(desk)
+    desk.runner.run(desk.writer._driver._connection.execute("SET default_transaction_read_only = on"))
+    with caplog.at_level(logging.WARNING, "billing.writer"):
+        assert desk.ask(settle(made, 7), reserve(wallet, 80)) == [Settled(7, 93, 0), Held(80, 13)]
+    assert "takes no writes any more" in caplog.text
+    assert backend(desk) != before
+
+
 def test_a_commit_whose_answer_was_cut_off_is_recognised(desk, other, monkeypatch):
     wallet = make_wallet(credit=100)
     made = reserve(wallet, 10)
