@@ -10,8 +10,9 @@ from pathlib import Path
 from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils import timezone
 
-from billing import clock, triggers
+from billing import triggers
 from billing.models import Hold, RateCardVersion, UsageRecord
 from billing.rating import CLASSES, FORMULAS, CardPrices
 from billing.sql import load
@@ -64,7 +65,7 @@ def _without_time_limit(connection: BaseDatabaseWrapper) -> Iterator[None]:
 
 
 def _holds_left_open(connection: BaseDatabaseWrapper) -> Iterator[Finding]:
-    late = Hold.objects.using(connection.alias).filter(lease_until__lt=clock.now() - LONGEST_OPEN)
+    late = Hold.objects.using(connection.alias).filter(lease_until__lt=timezone.now() - LONGEST_OPEN)
     for identifier, lease_until in late.values_list("id", "lease_until"):
         yield Finding("hold_left_open", str(identifier), f"its lease was over at {lease_until:%Y-%m-%d %H:%M:%S}")
 
