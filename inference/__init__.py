@@ -1,5 +1,5 @@
-"""The engine seam and everything behind it: block pool, scheduler, model execution, worker process.
+"""The engine and its seam: scheduler, KV blocks, model execution, the worker process, the gateway's clients of it.
 
-Imports no other package of ours and no Django (``apps.py`` and ``management/`` excepted). The gateway sees of it
-only ``types``, ``errors`` and ``engine``.
+Imports no other package of ours and no Django. The gateway imports ``types``, ``errors``, ``engine`` and ``open``, and
+for the worker's spec ``config``.
 """

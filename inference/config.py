@@ -1,4 +1,4 @@
-"""What a worker is told at start: the spec file, validated once; no other module reads settings."""
+"""A worker's spec file and the settings of each engine in it, validated when they are read."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p")
 class EngineConfig:
     """One deployment as its worker runs it.
 
-    `source` is a hub id, a folder or a GGUF file. `dtype` is "auto" (the checkpoint's), "float32", "bfloat16" or
-    "float16". `kv_tokens` is the KV cache's size in tokens, 0 sizes it from the memory at hand. `max_rows` and
-    `max_step_tokens` bound one step;
-    `prefill_chunk` bounds one sequence's part of it. `sampling` holds values of temperature, top_p, top_k and min_p for
-    clients that leave them open, before the model's own. `rates` are the rate card's of input, cache_read and output in
-    any one unit: fairness between tenants counts by their ratios. The switches exist for operators and for the equality
-    tests.
+    `source` is a hub id, a folder or a GGUF file. `dtype` is "auto" (the checkpoint's, or float32 where that is
+    faster), "float32", "bfloat16" or "float16". `kv_tokens` is the KV cache's size in tokens; 0 sizes it from the free
+    memory. `max_rows` and `max_step_tokens` bound one step, `prefill_chunk` one sequence's tokens in it. `max_context`
+    0 is the model's own. `sampling` holds recommended values of temperature, top_p, top_k and min_p, for requests that
+    don't set them; they precede the model's own. `rates` are the rate card's of input, cache_read and output in any one
+    unit: fairness between tenants counts by their ratios. `options` are those of `load_model`, or for the architecture
+    "fake" those of `FakeModelOptions`.
     """
 
     deployment: str
@@ -36,7 +36,7 @@ class EngineConfig:
     max_rows: int = 32
     max_step_tokens: int = 512
     prefill_chunk: int = 256
-    max_context: int = 0  # 0: the model's own
+    max_context: int = 0
     max_waiting: int = 256
     max_waiting_per_tenant: int = 64
     prefix_cache: bool = True
@@ -47,7 +47,7 @@ class EngineConfig:
 
     @property
     def revision(self) -> str:
-        """A digest that differs between configurations for which a model is loaded anew: all but their rates."""
+        """A digest of every setting but `rates`: a deployment is loaded again when it changes."""
         loaded = {name: value for name, value in asdict(self).items() if name != "rates"}
         return hashlib.sha256(json.dumps(loaded, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -69,13 +69,16 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """A worker process: where it listens, its append-only record, the secret that roots its cache keys, its engines.
+    """A worker process: its endpoint, the path of its append-only record, the secret of its cache keys, its engines.
 
-    A running worker follows the `engines` of its file; everything else counts from its start. `threads` 0 takes every
-    core. A turn of the step thread that takes longer than `step_seconds` counts as hung. What runs on a deployment that
-    is withdrawn may go on for `withdraw_seconds`. `kv_share` bounds the K/V of a model without `kv_tokens`: its part of
-    the memory that is free once the weights are loaded. `endpoint` is a ZeroMQ ipc address, whose path holds at most
-    107 characters.
+    A running worker follows the `engines` of its file; everything else takes effect when it starts. `endpoint` is a
+    ZeroMQ ipc address with a path of at most 107 bytes. `threads` 0 takes every core. The step thread counts as hung
+    when an iteration takes longer than `step_seconds`. A session ends after `session_seconds` without a renewal, or
+    with more than `session_bytes` unread; it also holds at most that many bytes of prepared requests, each for
+    `prepared_seconds`. `pause_seconds` is how long a request waits at its allowance. Running requests may go on for
+    `drain_seconds` when the worker is stopped, and for `withdraw_seconds` when their deployment is withdrawn.
+    `kv_share` sizes the K/V cache of a model without `kv_tokens`, as a part of the memory that is free once the weights
+    are loaded.
     """
 
     endpoint: str
@@ -105,7 +108,7 @@ class WorkerConfig:
 
     @classmethod
     def load(cls, path: Path) -> WorkerConfig:
-        """Return the spec in `path`; raise ValueError naming what is wrong with it."""
+        """Return the spec in `path`; raise OSError or a ValueError that names what is wrong with it."""
         try:
             data = json.loads(path.read_text())
             engines = tuple(EngineConfig(**engine) for engine in data.pop("engines"))
@@ -114,8 +117,8 @@ class WorkerConfig:
             raise ValueError(f"worker spec {path}: {error}") from error
 
     def save(self, path: Path) -> None:
-        """Write the spec to `path`, readable by its owner alone: a reader finds the old one or the new one, whole."""
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        beside.touch(mode=0o600)
-        beside.write_text(json.dumps(asdict(self), indent=1))
-        beside.replace(path)
+        """Replace the file at `path` by this spec in one step, readable by its owner alone."""
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.touch(mode=0o600)
+        temporary.write_text(json.dumps(asdict(self), indent=1))
+        temporary.replace(path)

@@ -1,16 +1,19 @@
-"""The one seam between gateway and engines (DESIGN §4): the protocol and its specification.
+"""The seam between gateway and engines: how a deployment's engine is specified, and what each engine does.
 
 Contract of every implementation:
 
 - `generate` yields `Started`, then `Delta`… or `Vector`…, then exactly one `Finished`, always last, always with usage,
   on every path. Closing the iterator cancels the request. `UnpreparedError`, `OverloadedError` and
   `InvalidRequestError` may be raised instead of the first event; then nothing ran. `UnpreparedError` with its own code
-  ``unprepared`` means that the prompt was forgotten: its caller, who knows what was held for it, may prepare it once
-  more. With the code ``request_closed`` the id has run, ended or been declared as never run, and stays refused.
-- At its `allowance` (output tokens permitted in all) a request pauses for at most 2 s and goes on when `extend` raises
-  it; when `is_final` is set it ends there at once with reason ``allowance``. Reaching max_tokens is ``length``.
+  ``unprepared`` means that the prompt is no longer kept: the gateway, which knows the hold, may prepare it once more.
+  With the code ``request_closed`` the id has run, ended or been recorded as never run, and stays refused.
+- A request that has generated its `allowance` (output tokens permitted in all) pauses until `extend` raises it, for 2 s
+  at most; after that, or at once when `is_final` is set, it ends with reason ``allowance``. At max_tokens it ends with
+  ``length``.
 - `extend` is absolute, so a repeat is harmless. `cancel` is idempotent.
-- `usage_of` answers from the worker's append-only record, for 24 hours; without an answer: `UnreachableError`.
+- `usage_of` answers for 24 hours, from the worker's append-only record. Asking for an unknown id closes it: the answer
+  is `NothingRan`, and the id stays refused.
+- A call that the engine doesn't answer raises `UnreachableError`.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ from inference.types import EngineInfo, Event, Evidence, GenerationRequest, Heal
 class EngineSpec:
     """How to reach one deployment's engine: `backend` is ``worker`` (ZeroMQ at `endpoint`) or ``fake`` (in process).
 
-    Deployments served by one worker share its endpoint and one session. `options` are the backend's own (for ``fake``:
-    see `inference.clients.fake`).
+    Deployments served by one worker share its endpoint and one session. `options` are the backend's own
+    (`inference.clients.worker.open_worker_engine`, `inference.clients.fake_options.FakeOptions`).
     """
 
     deployment: str
@@ -37,25 +40,41 @@ class EngineSpec:
 
 
 class Engine(Protocol):
-    """One deployment, as the gateway knows it."""
+    """One deployment's engine; see the module for the contract."""
 
     @property
     def info(self) -> EngineInfo | None:
         """What the worker announced, or None before its first Ready."""
         ...
 
-    async def prepare(self, request: GenerationRequest) -> Prepared: ...
+    async def prepare(self, request: GenerationRequest) -> Prepared:
+        """Tokenise the request and keep its ids for 30 s; raise `InvalidRequestError` or `OverloadedError`."""
+        ...
 
-    def generate(self, prepared: Prepared, allowance: int, is_final: bool) -> AsyncIterator[Event]: ...
+    def generate(self, prepared: Prepared, allowance: int, is_final: bool) -> AsyncIterator[Event]:
+        """Run a prepared request and yield its events."""
+        ...
 
-    async def extend(self, request_id: str, allowance: int, is_final: bool) -> None: ...
+    async def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
+        """Permit `allowance` output tokens in all; `is_final` says that it won't be raised again."""
+        ...
 
-    async def cancel(self, request_id: str) -> None: ...
+    async def cancel(self, request_id: str) -> None:
+        """End a running request; its `Finished` still comes."""
+        ...
 
-    async def usage_of(self, request_id: str) -> Evidence: ...
+    async def usage_of(self, request_id: str) -> Evidence:
+        """Return what is known of a request, running or not."""
+        ...
 
-    async def health(self) -> Health: ...
+    async def health(self) -> Health:
+        """Return the last known state, without waiting for the engine."""
+        ...
 
-    async def drain(self, seconds: float) -> None: ...
+    async def drain(self, seconds: float) -> None:
+        """Take no new requests, cancel what still runs after `seconds`, and return when nothing runs."""
+        ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release the engine; requests that still run are cancelled or end as lost."""
+        ...

@@ -1,10 +1,10 @@
-"""Errors of the engine seam. Each carries a stable `code` and a sentence for the client."""
+"""Errors of the engine seam. Each carries a stable `code`, a sentence for the client and the field at fault, if any."""
 
 from __future__ import annotations
 
 
 class EngineError(Exception):
-    """Root of what an engine raises; `code` is stable, the message is fit for a client."""
+    """Base of every error that an engine raises. `param` names the request's field at fault."""
 
     code = "engine_error"
 
@@ -35,18 +35,18 @@ class DrainingError(OverloadedError):
 
 
 class UnpreparedError(EngineError):
-    """Submit of an id that the worker doesn't know (any more). Nothing ran: prepare again."""
+    """The worker has no prepared request of this id (any more). Nothing ran: prepare it again."""
 
     code = "unprepared"
 
 
 class UnreachableError(EngineError):
-    """No answer from the engine: nothing is known about the request."""
+    """The engine doesn't answer: whether the request ran is unknown."""
 
     code = "engine_unreachable"
 
 
 class ModelRefusedError(EngineError):
-    """The model can't be served correctly; the message gives the reason."""
+    """The model can't be loaded or served correctly; the message gives the reason, for operators."""
 
     code = "model_refused"

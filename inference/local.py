@@ -51,10 +51,11 @@ log = logging.getLogger(__name__)
 
 
 class LocalEngine:
-    """One loaded model with its tokenizer and schedulers. `prepare` may run in another thread than everything else.
+    """One loaded model with its tokenizer and schedulers. All but `prepare` belongs to one thread.
 
-    Without a tokenizer it takes prompts in ids and its outputs carry no text. `secret` keys the prefix cache's digests;
-    `clock` gives seconds from any fixed point. `steps` counts the steps that ran.
+    Without a tokenizer it takes prompts in ids, and its outputs carry no text. `secret` keys the prefix cache's digests
+    (default: random); `pause_seconds` is how long a request waits at its allowance; `clock` gives seconds from any
+    fixed point. `steps` counts the steps that ran.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class LocalEngine:
 
     @classmethod
     def load(cls, source: str, **settings: Any) -> Self:
-        """Load `source` with the further fields of `EngineConfig`; raise `ModelRefusedError` with the reason."""
+        """Load `source` with `settings` (fields of `EngineConfig`); raise `ModelRefusedError` with the reason."""
         # Here and not above: they import torch and transformers.
         from inference.architectures.load import load_model
         from inference.text.tokenizer import FolderTokenizer
@@ -140,7 +141,7 @@ class LocalEngine:
     def prepare(self, request: GenerationRequest, tokenizer: Tokenizer | None = None) -> Prompt:
         """Return the request in tokens; raise `InvalidRequestError` for what this model can't serve.
 
-        `tokenizer` stands in for the engine's own in another thread, since one encodes for one thread only.
+        `tokenizer` replaces the engine's own in another thread, since a tokenizer encodes for one thread only.
         """
         tokenizer = tokenizer or self.tokenizer
         if tokenizer is None:
@@ -148,10 +149,10 @@ class LocalEngine:
         return self._preparer.prepare(request, tokenizer)
 
     def submit(self, prompt: Prompt, allowance: int | None = None, is_final: bool = True) -> None:
-        """Let a prepared request wait for its turn; raise what `BaseScheduler.submit` raises.
+        """Queue a prepared request; raise what `BaseScheduler.submit` raises.
 
-        It pauses after `allowance` output tokens (None: all it may generate) until `extend` permits more, or ends
-        there with `is_final`.
+        After `allowance` output tokens (None: all it may generate) it pauses until `extend` permits more, or ends
+        when `is_final`.
         """
         request = prompt.request
         if request.kind is Kind.EMBEDDING and self._encoding is not None:
@@ -179,37 +180,37 @@ class LocalEngine:
             self._streams[request.id] = TextStream(self.tokenizer.decode, prompt.ids, request.sampling.stop)
 
     def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
-        """Permit `allowance` output tokens in all; with `is_final`, no more will come. Unknown requests: no effect."""
+        """Permit `allowance` output tokens in all, with `is_final` for the last time. Unknown requests: no effect."""
         for scheduler in self.schedulers:
             scheduler.extend(request_id, allowance, is_final)
 
     def cancel(self, request_id: str) -> None:
-        """End a request with the next output. Ended and unknown requests: no effect."""
+        """End a request; its last output comes with the next step. Ended and unknown requests: no effect."""
         for scheduler in self.schedulers:
             scheduler.cancel(request_id)
 
     def cancel_all(self) -> None:
-        """End every request, as at a drain's deadline."""
+        """End every request."""
         for scheduler in self.schedulers:
             scheduler.cancel_all()
 
     def drain(self) -> None:
-        """Take no new requests; those here go on."""
+        """Take no new requests; submitted ones go on."""
         self.draining = True
         for scheduler in self.schedulers:
             scheduler.drain()
 
     def reprice(self, rates: Mapping[str, int]) -> None:
-        """Share the engine between tenants by these rates of token classes from now on; only their ratios count."""
+        """Use these rates of token classes for the fairness between tenants from now on; only their ratios count."""
         for scheduler in self.schedulers:
             scheduler.reprice(Prices.of(rates))
 
     def step(self, begin: Callable[[tuple[str, ...]], None] | None = None) -> list[Output]:
-        """Run one step of each scheduler that has one, and return what became of the requests, text included.
+        """Run one step of each scheduler that has work, and return the requests' outputs, text included.
 
-        `begin` is told the requests whose first forward comes next, before it runs. A step that raises is abandoned:
-        its rows run again, each alone (after running out of memory: in smaller steps), and one that fails alone as
-        well ends with an error while the others go on.
+        `begin` is called with the ids of requests whose first forward pass comes next, before it runs. A step that
+        raises is abandoned: its rows run again, each alone (after running out of memory: in smaller steps), and one
+        that fails alone as well ends with an error while the others go on.
         """
         outputs: list[Output] = []
         for scheduler in self.schedulers:
@@ -220,34 +221,34 @@ class LocalEngine:
             if begin is not None and plan.begins:
                 begin(plan.begins)
             try:
-                said = scheduler.commit(plan, self.model.runner.launch(plan).wait())
+                committed = scheduler.commit(plan, self.model.runner.launch(plan).wait())
             except Exception as error:
                 rows = len(plan.rows) + len(plan.encodes)
                 log.exception("step of %s failed with %d rows", self.info.deployment, rows)
-                said = scheduler.abandon(plan, error)
+                committed = scheduler.abandon(plan, error)
             self.steps += 1
-            outputs += self._with_text(scheduler, said)
+            outputs += self._with_text(scheduler, committed)
         return outputs
 
     def take_outputs(self) -> list[Output]:
-        """Return, without a step, what became of requests that ended since the last one."""
+        """Return the outputs of requests that ended outside a step, without running one."""
         return [
             output for scheduler in self.schedulers for output in self._with_text(scheduler, scheduler.take_outputs())
         ]
 
     def next_deadline(self) -> float | None:
-        """When, on the clock, `step` has to be called though nothing arrives."""
+        """The clock's time at which `step` has to be called even if nothing is submitted; None: never."""
         return min(
             (due for scheduler in self.schedulers if (due := scheduler.next_deadline()) is not None), default=None
         )
 
     @property
     def unfinished(self) -> int:
-        """How many requests still owe their last output."""
+        """How many submitted requests have not ended."""
         return sum(scheduler.unfinished for scheduler in self.schedulers)
 
     def health(self) -> Health:
-        """The state now."""
+        """Return the state now."""
         stats = [scheduler.stats() for scheduler in self.schedulers]
         return Health(
             ready=not self.draining,
@@ -260,7 +261,7 @@ class LocalEngine:
         )
 
     def _with_text(self, scheduler: BaseScheduler[Any], outputs: list[Output]) -> list[Output]:
-        """Fill in the outputs' text and end the requests whose text does; their endings belong to the same step."""
+        """Fill in the outputs' text; requests that a stop string ends get their last output in the same step."""
         all_outputs: list[Output] = []
         while outputs:
             for output in outputs:

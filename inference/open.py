@@ -1,4 +1,4 @@
-"""From a specification to its engine: the one place that knows the implementations."""
+"""Opening the engine of a specification; only this module names the implementations."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from inference.engine import Engine, EngineSpec
 
 
 def open_engine(spec: EngineSpec) -> Engine:
-    """Return the engine that `spec` names, connecting in the background on the running event loop.
+    """Return the engine of `spec`, which connects in the background on the running event loop.
 
-    Each implementation is imported only when it is asked for, so that a web process never loads more than it uses.
+    Raise ValueError for an unknown backend. Only the implementation in use is imported.
     """
     match spec.backend:
         case "worker":

@@ -14,7 +14,7 @@ class FinishReason(StrEnum):
     STOP = "stop"  # end-of-sequence token, stop string or stop id
     LENGTH = "length"  # max_tokens or the model's context
     ALLOWANCE = "allowance"  # the output tokens that the hold bought are used up and no more will come
-    CANCELLED = "cancelled"  # cancel(), the session went away, or a drain's deadline
+    CANCELLED = "cancelled"  # cancel(), the end of its gateway's session, or a drain's deadline
     ERROR = "error"  # this row failed, or its worker was lost; `Finished.error` says which
 
 
@@ -27,7 +27,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens by disjoint class; zero is zero, never unknown.
+    """Numbers of tokens by disjoint class; 0 means none, never unknown.
 
     ``input`` was computed, ``cache_read`` came from the prefix cache (their sum is the prompt); ``output`` and
     ``reasoning`` were generated (their sum is the completion, the token that completed a stop string included).
@@ -40,14 +40,16 @@ class Usage:
 
     @property
     def prompt(self) -> int:
+        """Prompt tokens, cached or computed."""
         return self.input + self.cache_read
 
     @property
     def completion(self) -> int:
+        """Generated tokens."""
         return self.output + self.reasoning
 
     def classes(self) -> dict[str, int]:
-        """The non-negative counts by class name, as `billing` takes them; zero classes are left out."""
+        """Return the counts by class name, without those that are 0."""
         counts = {
             "input": self.input,
             "cache_read": self.cache_read,
@@ -59,7 +61,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a chat: `role` is system, user or assistant; `content` is plain text."""
+    """One message of a chat: `role` is system, user or assistant; `content` is plain text."""
 
     role: str
     content: str
@@ -69,9 +71,10 @@ class Message:
 class SamplingParams:
     """How the next token is chosen. Temperature 0 is greedy; a filter at its neutral value is off.
 
-    `max_tokens` None means: up to the model's context. `seed` None draws 64 random bits at submission. The noise is a
+    `max_tokens` None permits as many as the context. `seed` None draws 64 random bits at submission. The noise is a
     pure function of (seed, output position, token id), so batching, preemption and caching never change the result.
-    `unset` names the fields that the client left open: there the model's own recommendation counts, if it has one.
+    `unset` names the fields that the client didn't set: they take the recommended value of the deployment or model, if
+    any.
     """
 
     max_tokens: int | None = None
@@ -85,8 +88,8 @@ class SamplingParams:
     ignore_eos: bool = False
     unset: tuple[str, ...] = ()
 
-    def completed(self, recommended: Mapping[str, float]) -> SamplingParams:
-        """Return these with the recommended values where the client left them open."""
+    def with_recommended(self, recommended: Mapping[str, float]) -> SamplingParams:
+        """Return a copy in which the `unset` fields have their `recommended` values, and `unset` is empty."""
         chosen: dict[str, Any] = {name: recommended[name] for name in self.unset if name in recommended}
         return replace(self, **chosen, unset=())
 
@@ -116,8 +119,8 @@ class GenerationRequest:
 class Prepared:
     """A request that the engine has tokenised: `prompt_tokens` of prompt (for embeddings: over all inputs).
 
-    `exact` is False where the count is an estimate (foreign engines). `max_output` is the greatest number of tokens
-    the request may generate: its max_tokens, or what the context leaves. Ids stay in the worker, for 30 s.
+    `exact` is False where the count is an estimate. `max_output` is the most tokens that the request may generate: its
+    max_tokens, or what the context leaves. The token ids stay in the worker, for 30 s.
     """
 
     request: GenerationRequest
@@ -135,7 +138,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New text (valid UTF-8, possibly empty while a character or stop string is held back) and the usage so far."""
+    """New text, and the usage so far.
+
+    The text may be empty: an incomplete character, or text that may become a stop string, is held back.
+    """
 
     text: str
     usage: Usage
@@ -151,7 +157,7 @@ class Vector:
 
 @dataclass(frozen=True, slots=True)
 class EngineFault:
-    """An error as the engine reports it: a stable `code`, a sentence, and whether trying again may help."""
+    """An error that ended a request: a stable `code`, a sentence for the client, and whether trying again may help."""
 
     code: str
     message: str
@@ -181,7 +187,7 @@ Event = Started | Delta | Vector | Finished
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Evidence: the worker is still working on the request."""
+    """Evidence: the request is waiting or running."""
 
     usage: Usage
 
@@ -193,7 +199,7 @@ class NothingRan:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Evidence: the request was begun and never finished, and nobody works on it any more."""
+    """Evidence: the request was begun, and its worker ended before it finished."""
 
 
 Evidence = Finished | Running | NothingRan | Lost
@@ -203,8 +209,9 @@ Evidence = Finished | Running | NothingRan | Lost
 class EngineInfo:
     """What a deployment's engine can do, as its worker announced it.
 
-    `revision` identifies the settings that it was loaded with. `details` holds what an operator wants to see (dtype,
-    tier, KV blocks, how the model was proved), as text; it may name paths.
+    `max_context` bounds prompt and output together, `max_input` one prompt or one embedding input, both in tokens.
+    `revision` identifies the settings that it was loaded with. `details` are texts for operators (dtype, size of the
+    K/V cache, how the model was proved) and may name paths.
     """
 
     deployment: str
@@ -219,15 +226,16 @@ class EngineInfo:
     details: Mapping[str, str] = field(default_factory=dict)
 
 
-LOADING = "loading"  # the reason of a deployment whose model is still being loaded
+LOADING = "loading"  # `Health.reason` while the model is being loaded
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A deployment's live state. `ready` means that a Submit would be taken now; else `reason` says why not.
+    """A deployment's state now. It takes requests when `ready`; otherwise `reason` is why not.
 
-    Anybody may read `reason`; `detail` is for operators and may name paths. `revision` identifies the settings that
-    this is about.
+    `reason` is fit for clients; `detail` is for operators and may name paths. `running` and `waiting` count requests,
+    `kv_used` is the part of the KV blocks in use (0 to 1), `steps` counts since loading. `revision` identifies the
+    settings that the state belongs to.
     """
 
     ready: bool

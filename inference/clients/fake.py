@@ -1,8 +1,8 @@
-"""A whole engine in process, deterministic, for tests and benchmarks of what stands above the engine seam.
+"""A deterministic engine in process without a model, for tests and benchmarks of the gateway.
 
-It keeps the contract of `inference.engine` to the letter: one `Finished` on every path, allowance and extension,
-cancellation, embeddings, drain, and a record that `usage_of` answers from. `FakeOptions` says what it generates and
-where it fails; a test may replace `FakeEngine.options` while the engine lives.
+It keeps the whole contract of `inference.engine`: one `Finished` on every path, allowance and extension, cancellation,
+embeddings, drain, and a record that `usage_of` answers from. `FakeOptions` decide what it generates and where it fails;
+a test may replace `FakeEngine.options` at any time.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from inference.types import (
 
 
 class FakeRecord:
-    """What ran, by request id; pass one record to two engines (option ``record``) to restart a fake worker."""
+    """Evidence by request id. Two engines with one record (option ``record``) act as a worker and its restart."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Evidence] = {}
 
     def usage(self) -> Usage:
-        """The sum over every finished request, for checks of what was billed against what ran."""
+        """Return the sum over every finished request, to compare what was billed with what ran."""
         finished = [entry.usage for entry in self.entries.values() if isinstance(entry, Finished)]
         return Usage(*(sum(getattr(usage, part.name) for usage in finished) for part in fields(Usage)))
 
 
 class FakeEngine:
-    """One deployment served by nobody: see `FakeOptions`."""
+    """One fake deployment; see `FakeOptions`. `prepares`, `extensions` and `cancellations` record its calls."""
 
     def __init__(self, spec: EngineSpec) -> None:
         given = dict(spec.options)
@@ -68,7 +68,7 @@ class FakeEngine:
 
     @property
     def options(self) -> FakeOptions:
-        """What it does from now on; may be set."""
+        """The options in force; setting them affects running requests too."""
         return self._state.options
 
     @options.setter
@@ -90,7 +90,7 @@ class FakeEngine:
             details={"backend": "fake"},
         )
 
-    # -- the seam -----------------------------------------------------------------------------------------------
+    # -- the contract --------------------------------------------------------------------------------------------
 
     async def prepare(self, request: GenerationRequest) -> Prepared:
         options = self.options
@@ -107,15 +107,15 @@ class FakeEngine:
             prepared = Prepared(request, sum(input_tokens(options, request)), 0)
         else:
             count = sum(options.count(message.content) + 4 for message in request.messages)
-            room = options.max_context - count
-            if room < 1:
+            most = options.max_context - count
+            if most < 1:
                 raise InvalidRequestError(
                     f"the prompt has {count} tokens, the context {options.max_context}",
                     code="context_length_exceeded",
                     param="messages",
                 )
             wanted = request.sampling.max_tokens
-            prepared = Prepared(request, count, room if wanted is None else min(wanted, room))
+            prepared = Prepared(request, count, most if wanted is None else min(wanted, most))
         self._prepared[request.id] = (time.monotonic(), prepared)
         return prepared
 
@@ -183,17 +183,17 @@ class FakeEngine:
     # -- for tests ----------------------------------------------------------------------------------------------
 
     async def hanging(self) -> None:
-        """Return when a request waits at `hang_at`."""
+        """Return as soon as a request waits at `hang_at`."""
         await self._state.hanging.wait()
 
     def release(self) -> None:
-        """Let every request that hangs, and each that comes to that point later, go on."""
+        """Let requests at `hang_at` go on, now and later."""
         self._state.released.set()
 
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _admit(self, request_id: str) -> None:
-        """Refuse what a worker refuses, in its order and with its codes."""
+        """Raise what a worker refuses a Submit with, in the same order and with the same codes."""
         at, _ = self._prepared.pop(request_id, (float("-inf"), None))
         if request_id in self._runs:
             raise InvalidRequestError("the request is running already")

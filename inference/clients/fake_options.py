@@ -1,4 +1,4 @@
-"""What a fake engine does, and where it fails."""
+"""The options of a fake engine: what it answers, and where it fails."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class FakeOptions:
     `cached` is the fraction of a prompt that comes from the cache. `prompt_rule` is ``characters`` (one token per
     four) or ``words``. `prepare_error` and `generate_error` are keys of `REFUSALS`. `error_at`, `lose_at` and
     `hang_at` name the token before which a request fails, loses its worker, or waits for `FakeEngine.release`;
-    0 is never. `unreachable` makes `usage_of` and `prepare` find nobody.
+    0 is never. With `unreachable`, `prepare` and `usage_of` raise `UnreachableError`. Times are in seconds;
+    `delay` comes before each token.
     """
 
     model: str = "fake"

@@ -30,7 +30,7 @@ from inference.types import (
 
 @dataclass(slots=True)
 class FakeState:
-    """What all requests of one fake engine share: its options, its steps, and the gate at `hang_at`."""
+    """What all requests of one fake engine share: its options, its steps, and the events of `hang_at`."""
 
     options: FakeOptions
     steps: int = 0
@@ -39,7 +39,7 @@ class FakeState:
 
 
 class FakeRun:
-    """See the module. `reported` is the usage that the reader has seen."""
+    """See the module. `reported` is the usage of the last event that was consumed."""
 
     def __init__(self, state: FakeState, prepared: Prepared, allowance: int, *, is_final: bool) -> None:
         self.reported = Usage()
@@ -55,7 +55,7 @@ class FakeRun:
 
     @property
     def usage(self) -> Usage:
-        """What has run so far."""
+        """The usage so far."""
         prompt = self._prepared.prompt_tokens
         return Usage(input=prompt - self.cached, cache_read=self.cached, output=self._produced)
 
@@ -66,17 +66,17 @@ class FakeRun:
         self._changed.set()
 
     def cancel(self) -> None:
-        """End it before its next token."""
+        """End the request before its next token."""
         self._is_cancelled = True
         self._changed.set()
 
     def end(self, reason: FinishReason, error: EngineFault | None = None, stop: str | None = None) -> Finished:
-        """Its end now."""
+        """Return the last event of a request that ends now."""
         elapsed = (time.monotonic() - self._created) * 1000
         return Finished(reason, self.usage, error, stop, decode_ms=elapsed)
 
     def events(self) -> AsyncGenerator[Event, None]:
-        """Everything after `Started`."""
+        """Yield every event after `Started`."""
         return self._vectors() if self._prepared.request.kind is Kind.EMBEDDING else self._tokens()
 
     async def _tokens(self) -> AsyncGenerator[Event, None]:
@@ -137,7 +137,7 @@ class FakeRun:
     async def _before(self, number: int, *, is_step: bool = True) -> Finished | None:
         """Wait until token `number` may be generated; return the end of the request if it may not.
 
-        `is_step` when the token begins a Delta: only then others get a turn.
+        Other tasks run only before a token with `is_step`, the first of its Delta.
         """
         state, options = self._state, self._state.options
         if options.delay:
@@ -150,12 +150,12 @@ class FakeRun:
             await _first_of(state.released.wait(), self._until_cancelled())
         paused_until = time.monotonic() + options.pause_seconds
         while not self._is_cancelled and self._produced >= self._allowance:
-            patience = paused_until - time.monotonic()
-            if self._is_final or patience <= 0:
+            remaining = paused_until - time.monotonic()
+            if self._is_final or remaining <= 0:
                 return self.end(FinishReason.ALLOWANCE)
             self._changed.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), patience)
+                await asyncio.wait_for(self._changed.wait(), remaining)
         if self._is_cancelled:
             return self.end(FinishReason.CANCELLED)
         if number == options.error_at:

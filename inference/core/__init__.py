@@ -1,1 +1,1 @@
-"""Scheduling: pure data in, pure data out. No torch, no I/O, no clock except injected; one thread."""
+"""Scheduling in plain data: which tokens a step computes, KV blocks, fairness. No torch and no I/O; one thread."""

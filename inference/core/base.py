@@ -18,7 +18,7 @@ from inference.types import EngineFault, FinishReason
 
 
 class Scheduled(Queued, Protocol):
-    """What a request tells every scheduler, and what that keeps of it."""
+    """A request. `in_flight` counts its rows in flight; `ending` is set once it has to end."""
 
     ending: Ending | None
     in_flight: int
@@ -33,18 +33,18 @@ T = TypeVar("T", bound=Scheduled)
 
 @dataclass(frozen=True, slots=True)
 class Flight(Generic[T]):
-    """A step that was planned and neither committed nor abandoned, with the request of each of its rows."""
+    """A step in flight: planned, and neither committed nor abandoned. `requests` has the request of each row."""
 
     plan: StepPlan
     requests: tuple[T, ...]
 
 
 class BaseScheduler(ABC, Generic[T]):
-    """Requests from their submission to their one last output; which rows a step has is the subclass's.
+    """Keeps requests from their submission to their last output. Subclasses choose the rows of a step.
 
-    Belongs to one thread. Outputs come from `commit`, `abandon` and `take_outputs`: exactly one
-    output with `finished` per submitted request, always its last. `clock` gives seconds from any fixed point.
-    Steps are committed oldest first and abandoned newest first.
+    Belongs to one thread. Outputs come from `commit`, `abandon` and `take_outputs`; the last one of each submitted
+    request, and no other, has `finished`. `clock` gives seconds from any fixed point. Steps are committed oldest first
+    and abandoned newest first.
     """
 
     def __init__(self, waiting: WaitingQueue[T], bounds: StepBounds, clock: Callable[[], float]) -> None:
@@ -56,13 +56,13 @@ class BaseScheduler(ABC, Generic[T]):
         self._flights: deque[Flight[T]] = deque()
         self._outputs: list[Output] = []
 
-    # What the worker's inbox calls ------------------------------------------------------------------------------
+    # Requests --------------------------------------------------------------------------------------------------
 
     def submit(self, request: T) -> None:
-        """Let `request` wait for its turn.
+        """Queue `request`.
 
-        Raise `InvalidRequestError` for what can never run, `OverloadedError` when too much waits already, and
-        `DrainingError` while draining; then nothing is kept of it.
+        Raise, without keeping it, `InvalidRequestError` when it can never run, `OverloadedError` when too many requests
+        wait already, and `DrainingError` while draining.
         """
         if request.request_id in self._live:
             raise InvalidRequestError(f"request {request.request_id} is here already")
@@ -75,7 +75,7 @@ class BaseScheduler(ABC, Generic[T]):
 
     @abstractmethod
     def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
-        """Permit `allowance` output tokens in all (never fewer than before); with `is_final`, no more will come."""
+        """Permit `allowance` output tokens in all (never fewer than before), with `is_final` for the last time."""
 
     def cancel(
         self,
@@ -85,29 +85,29 @@ class BaseScheduler(ABC, Generic[T]):
         stop: str | None = None,
         error: EngineFault | None = None,
     ) -> None:
-        """End a request for `reason`: at once, or when the step in flight is committed, whose token is dropped then.
+        """End a request for `reason`: at once, or when its step in flight is committed, without the token of that step.
 
-        A stop string ends a request so (STOP, with the string), and a text that can't be decoded (ERROR). Ended and
-        unknown requests: no effect; of several reasons the first counts.
+        Stop strings end a request this way too (STOP, with `stop`), and text that can't be decoded (ERROR, with
+        `error`). Ended and unknown requests: no effect; the first of several reasons counts.
         """
         request = self._live.get(request_id)
         if request is not None:
             self._end(request, Ending(reason, stop, error))
 
     def cancel_all(self, reason: FinishReason = FinishReason.CANCELLED, error: EngineFault | None = None) -> None:
-        """Cancel everything, as at a drain's deadline."""
+        """End every request for `reason`."""
         for request_id in list(self._live):
             self.cancel(request_id, reason, error=error)
 
     def drain(self) -> None:
-        """Take no new requests; those here go on."""
+        """Take no new requests; submitted ones go on."""
         self.waiting.draining = True
 
     def reprice(self, prices: Prices) -> None:
         """Count service at `prices` from now on."""
         self.waiting.queue.prices = prices
 
-    # What the loop calls ----------------------------------------------------------------------------------------
+    # Steps ------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def plan(self) -> StepPlan | None:
@@ -119,17 +119,17 @@ class BaseScheduler(ABC, Generic[T]):
 
     @abstractmethod
     def commit(self, plan: StepPlan, result: StepResult) -> list[Output]:
-        """Take in what `plan`, the oldest step in flight, computed; return every output since the last call.
+        """Apply the result of `plan`, the oldest step in flight; return every output since the last call.
 
         Raise ValueError, having changed nothing, when `result` doesn't answer `plan` row by row.
         """
 
     @abstractmethod
     def abandon(self, plan: StepPlan, error: BaseException) -> list[Output]:
-        """Forget `plan`, the newest step in flight, which failed as a whole; return every output since the last call.
+        """Undo `plan`, the newest step in flight, which failed as a whole; return every output since the last call.
 
-        Nothing of it is published or charged. Its rows run again, each alone; one that fails alone as well ends with
-        an error. After a MemoryError steps are smaller for a while instead, as far as they can be.
+        None of its tokens are published or charged. Its rows run again, each alone; one that fails alone as well ends
+        with an error. After a MemoryError steps are smaller for a while instead, as far as they can be.
         """
 
     def take_outputs(self) -> list[Output]:
@@ -139,11 +139,11 @@ class BaseScheduler(ABC, Generic[T]):
 
     @abstractmethod
     def next_deadline(self) -> float | None:
-        """When, on the clock, `plan` has to be called though nothing arrives."""
+        """The clock's time at which `plan` has to be called even if nothing is submitted; None: never."""
 
     @property
     def unfinished(self) -> int:
-        """How many requests still owe their last output."""
+        """How many submitted requests have not ended."""
         return len(self._live)
 
     @property
@@ -153,7 +153,7 @@ class BaseScheduler(ABC, Generic[T]):
 
     @abstractmethod
     def stats(self) -> Stats:
-        """The state now."""
+        """Return the state now."""
 
     # For subclasses ---------------------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class BaseScheduler(ABC, Generic[T]):
 
     @staticmethod
     def _fault(error: BaseException, what: str) -> EngineFault:
-        """What a request ends with that fails alone."""
+        """Return the fault of a request that failed in a step of its own."""
         if isinstance(error, MemoryError):
             return EngineFault("out_of_memory", f"there is not enough memory for this {what} now", retryable=True)
         return EngineFault("step_failed", f"the model failed on this {what} twice ({type(error).__name__})")
@@ -186,7 +186,7 @@ class BaseScheduler(ABC, Generic[T]):
 
     @abstractmethod
     def _finish(self, request: T) -> None:
-        """Emit the last output of `request`, whose `ending` is set; where a step in flight holds it, do nothing yet."""
+        """Emit the last output of `request`, whose `ending` is set; do nothing while it has a row in flight."""
 
     @abstractmethod
     def _validate(self, request: T) -> None:

@@ -1,18 +1,18 @@
-"""The KV blocks of one model: who holds which, and which prefixes they still know.
+"""The KV blocks of one model: how many sequences hold each, and which prefix each has cached.
 
     ┌──────┐  ┌──────────────────────── acquire(fresh) ───────────────────────┐
     │ null │  │                                                               ▼
     │  0   │  │  free, blank ───────────────────────────────────────────▶ in use (ref ≥ 1)
     └──────┘  │      ▲                                                    │  │     ▲
-     never    │      │ its key was never published                        │  │     │ acquire(cached): ref + 1
+     never    │      │ it was never published                        │  │     │ acquire(cached): ref + 1
      handed   │      └──────────────────────── release: ref 0 ────────────┘  │     │
      out      │                                                              │     │
               │  free, cached ◀─────────── release: ref 0, key kept ─────────┘     │
-              └──── │  evicted: loses its key, the domain with most gives first    │
+              └──── │  evicted: loses its key; of the domain with most blocks      │
                     └──────────────────────────────────────────────────────────────┘
 
-A block is published when a committed step filled it; from then on nobody writes to it. A partial block belongs to
-exactly one sequence. Block tables grow only at their tail.
+A block is published (its key becomes known) when a committed step has filled it; it is never written again until it is
+evicted. A block that isn't full belongs to exactly one sequence. Block tables grow only at their end.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ NULL_BLOCK = 0
 
 
 class BlockPool:
-    """`size` blocks of which block 0, the null block, is the target of padded writes and never handed out.
+    """The numbers 0 to `size` - 1 of the blocks, whose memory is the runner's.
 
-    Pure bookkeeping: blocks are numbers, their memory is the runner's. Every operation is O(blocks it names).
+    Block 0 is the null block, which padding points to; it is never handed out. Every operation but `check` and
+    `references` takes time in proportion to the blocks that it names.
     """
 
     def __init__(self, size: int) -> None:
@@ -39,30 +40,30 @@ class BlockPool:
         self._keys: list[Key | None] = [None] * size
         self._domains = [""] * size
         self._by_key: dict[Key, int] = {}
-        self._blank = list(range(size - 1, 0, -1))  # a stack: the last one freed is the next one used
+        self._blank = list(range(size - 1, 0, -1))  # a stack: the last one freed is the first one used
         self._cached = CachedBlocks()
 
     @property
     def usable(self) -> int:
-        """Blocks that can be handed out at all."""
+        """How many blocks can be handed out: all but the null block."""
         return self.size - 1
 
     @property
     def free(self) -> int:
-        """Blocks that nobody holds, those with a cached prefix included."""
+        """How many blocks no sequence holds, those with a cached prefix included."""
         return len(self._blank) + len(self._cached)
 
     @property
     def cached(self) -> int:
-        """Blocks that nobody holds and that keep a prefix until they are needed."""
+        """How many free blocks have a cached prefix."""
         return len(self._cached)
 
     def cached_of(self, domain: str) -> int:
-        """Blocks that nobody holds and that keep a prefix of `domain`."""
+        """How many free blocks have a cached prefix of `domain`."""
         return self._cached.count(domain)
 
     def match(self, keys: Sequence[Key]) -> list[int]:
-        """Return the blocks of the longest known prefix of the chain `keys`; nothing changes."""
+        """Return the blocks of the longest published prefix of the chain `keys`; nothing changes."""
         blocks: list[int] = []
         for key in keys:
             block = self._by_key.get(key)
@@ -79,8 +80,8 @@ class BlockPool:
     def acquire(self, cached: Sequence[int], fresh: int, domain: str) -> list[int] | None:
         """Hold the matched blocks `cached` and `fresh` new ones for `domain`; return the new ones.
 
-        All or nothing: None when there aren't enough, and then nothing changed. A matched block that nobody held
-        counts against what is free, too.
+        Return None, having changed nothing, when there aren't enough. A matched block that was free counts as one of
+        the free blocks used.
         """
         if not self.fits(cached, fresh):
             return None
@@ -91,9 +92,9 @@ class BlockPool:
         return [self._take(domain, taken) for taken in range(fresh)]
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Let go of a sequence's block table.
+        """Release the blocks of a sequence's block table.
 
-        From its end, so that a conversation's tail is evicted before its head.
+        The last one first, so that the end of a prefix is evicted before its start.
         """
         for block in reversed(blocks):
             if self._refs[block] < 1:
@@ -107,10 +108,10 @@ class BlockPool:
                 self._cached.add(block, self._domains[block])
 
     def publish(self, block: int, key: Key) -> None:
-        """Make the full, computed `block` known under `key`.
+        """Publish the full, computed `block` under `key`.
 
-        Where another block has the key already (two sequences computed the same prefix at once), that one stays known
-        and this one remains its holder's alone: block tables are never rewritten.
+        When another block has the key already (two sequences computed the same prefix at once), that one stays
+        published and this one isn't: block tables are never rewritten.
         """
         if self._refs[block] < 1 or self._keys[block] is not None:
             raise ValueError(f"block {block} is free or published already")
@@ -119,7 +120,7 @@ class BlockPool:
             self._keys[block] = key
 
     def references(self) -> list[int]:
-        """How many holders each block has."""
+        """Return how many sequences hold each block."""
         return list(self._refs)
 
     def check(self) -> None:

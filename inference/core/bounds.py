@@ -1,22 +1,22 @@
-"""How large a step may be now: what the config permits, and less for a while after one ran out of memory."""
+"""How large a step may be: as the config permits, and smaller for a while after one ran out of memory."""
 
 from __future__ import annotations
 
 from inference.core.step import StepPlan
 
-SOUND_STEPS = 256  # so many without a failure before a step may be larger again
+STEPS_BEFORE_GROWTH = 256  # committed steps after a failure until larger ones are tried again
 
 
 class StepBounds:
-    """`rows` and `tokens` of the next step, at most those given."""
+    """The most `rows` and `tokens` of the next step, never more than those given."""
 
     def __init__(self, rows: int, tokens: int) -> None:
         self.rows = self._most_rows = rows
         self.tokens = self._most_tokens = tokens
-        self._sound = 0
+        self._successes = 0
 
     def shrink(self, plan: StepPlan) -> bool:
-        """Permit half of `plan`, which ran out of memory; False when no step can be smaller than that."""
+        """Permit half the size of `plan`, which ran out of memory; False when no step can be smaller."""
         rows = len(plan.rows) + len(plan.encodes)
         if plan.rows and plan.tokens > 2 * rows:
             self.tokens = plan.tokens // 2
@@ -27,15 +27,15 @@ class StepBounds:
             self.tokens = plan.tokens // 2
         else:
             return False
-        self._sound = 0
+        self._successes = 0
         return True
 
-    def count(self) -> None:
-        """Note a step that went well: after enough of them, twice as much is tried again."""
+    def note_success(self) -> None:
+        """Count a committed step; after STEPS_BEFORE_GROWTH of them the bounds are doubled."""
         if self.rows == self._most_rows and self.tokens == self._most_tokens:
             return
-        self._sound += 1
-        if self._sound >= SOUND_STEPS:
-            self._sound = 0
+        self._successes += 1
+        if self._successes >= STEPS_BEFORE_GROWTH:
+            self._successes = 0
             self.rows = min(2 * self.rows, self._most_rows)
             self.tokens = min(2 * self.tokens, self._most_tokens)

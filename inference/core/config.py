@@ -1,4 +1,4 @@
-"""What a scheduler is told at start: the pool's size, the bounds of a step, and who may wait."""
+"""The bounds of a scheduler: the pool's size, a step's size, and how many requests may wait."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ class SchedulerConfig:
     """The bounds within which a `Scheduler` plans.
 
     `blocks` counts the whole pool, the null block included. `max_context` bounds prompt and output together.
-    `max_bypass` is how many requests may be admitted past one that doesn't fit. `watermark_percent` of the pool stays
-    free at each admission, so that what runs can grow before somebody is preempted.
+    `max_bypass` is how many requests may be admitted before one that came first but doesn't fit. `watermark_percent` of
+    the pool stays free at each admission, so that running sequences can grow without a preemption. `pause_seconds` is
+    how long a sequence waits at its allowance.
     """
 
     blocks: int
@@ -51,7 +52,7 @@ class SchedulerConfig:
         eos_ids: frozenset[int],
         pause_seconds: float = 2.0,
     ) -> SchedulerConfig:
-        """Return the bounds of `engine` with what only the loaded model knows."""
+        """Return the bounds of `engine` for a loaded model."""
         return cls(
             blocks=blocks,
             block_size=engine.block_size,
@@ -70,17 +71,17 @@ class SchedulerConfig:
 
     @property
     def context(self) -> int:
-        """The most tokens, prompt and output together, of one request: what the model takes and the pool can hold."""
+        """The most tokens of one request, prompt and output together: the model's bound or the pool's, if lower."""
         return min(self.max_context, (self.blocks - 1) * self.block_size)
 
     @property
     def rows(self) -> int:
-        """The most rows of one step. A step always has a token for each running row, so no row starves."""
+        """The most rows of one step, no more than its tokens: each running row gets one at least."""
         return min(self.max_rows, self.max_step_tokens)
 
     @property
     def watermark(self) -> int:
-        """Blocks that an admission leaves free while others run."""
+        """How many blocks an admission leaves free while other sequences run."""
         return (self.blocks - 1) * self.watermark_percent // 100
 
     def blocks_for(self, tokens: int) -> int:

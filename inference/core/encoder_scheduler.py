@@ -1,4 +1,4 @@
-"""The scheduler of an encoder: whole inputs, no KV blocks, the same fairness between tenants."""
+"""The scheduler of an encoder: rows are whole inputs, without KV blocks, with the same fairness between tenants."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from inference.types import EngineFault, Finished, FinishReason, Started, Usage,
 
 @dataclass(slots=True, eq=False)
 class EncodeTask:
-    """An embedding request: what the worker submits, and what the scheduler knows about it (from `planned` on)."""
+    """An embedding request. The fields from `planned` on are the scheduler's."""
 
     request_id: str
     tenant: str
     inputs: tuple[tuple[int, ...], ...]
     weight: int = 1000
 
-    planned: int = 0  # inputs taken from the front
-    left: int = field(init=False)  # inputs without a vector
-    computed: int = 0  # tokens
+    planned: int = 0  # inputs that a step had, from the first on
+    remaining: int = field(init=False)  # inputs that are not computed yet
+    computed: int = 0  # input tokens
     in_flight: int = 0
     begun: bool = False
     started: bool = False
@@ -36,19 +36,20 @@ class EncodeTask:
     begun_at: float | None = None
 
     def __post_init__(self) -> None:
-        self.left = len(self.inputs)
+        self.remaining = len(self.inputs)
 
     @property
     def usage(self) -> Usage:
+        """The tokens of the computed inputs."""
         return Usage(input=self.computed)
 
 
 class EncodeScheduler(BaseScheduler[EncodeTask]):
-    """Plans the steps of one encoder, with the calls and promises of `Scheduler`.
+    """Plans the steps of one encoder.
 
-    Tenants take turns input by input, so a request with a thousand inputs doesn't hold up the others. Inputs of a
-    failed step run again, each alone; one that fails alone as well ends its request with an error. An input longer
-    than `max_step_tokens` has a step to itself. Lengths and ids are the worker's to check, when it prepares.
+    Tenants take turns input by input, so a request with a thousand inputs doesn't delay others. Inputs of a failed step
+    run again, each alone; one that fails alone as well ends its request with an error. An input longer than
+    `max_step_tokens` has a step of its own. Lengths and ids were checked when the request was prepared.
     """
 
     def __init__(
@@ -64,10 +65,10 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
         waiting: WaitingQueue[EncodeTask] = WaitingQueue(max_waiting, max_waiting_per_tenant, prices or Prices())
         super().__init__(waiting, StepBounds(max_rows, max_step_tokens), clock)
         self._retries: deque[tuple[EncodeTask, int]] = deque()
-        self._retried: StepPlan | None = None  # the last step that ran one input again, alone
+        self._retried: StepPlan | None = None  # the last step that repeated one input alone
 
     def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
-        """No effect: an embedding has no output tokens."""
+        """Do nothing: an embedding has no output tokens."""
 
     def plan(self) -> StepPlan | None:
         rows: list[tuple[EncodeTask, int]] = []
@@ -96,7 +97,7 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
         if len(result.vectors) != len(plan.encodes):
             raise ValueError(f"step {plan.number}: {len(result.vectors)} answers for {len(plan.encodes)} inputs")
         flight = self._flights.popleft()
-        self.bounds.count()
+        self.bounds.note_success()
         made: dict[EncodeTask, list[Vector]] = {}
         for task, row, vector in zip(flight.requests, plan.encodes, result.vectors, strict=True):
             task.in_flight -= 1
@@ -105,11 +106,11 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
                 task.ending = task.ending or Ending(FinishReason.ERROR, error=EngineFault(vector.code, vector.message))
                 continue
             task.computed += len(row.ids)
-            task.left -= 1
+            task.remaining -= 1
             if task.ending is None:
                 vectors.append(Vector(row.index, vector))
         for task, vectors in made.items():
-            if not task.left:
+            if not task.remaining:
                 task.ending = task.ending or Ending(FinishReason.STOP)
             if task.ending is not None:
                 self._finish(task, tuple(vectors))
@@ -133,23 +134,23 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
         return self.take_outputs()
 
     def next_deadline(self) -> float | None:
-        """None: nothing here waits for the clock."""
+        """Return None: an encoder's requests never pause."""
         return None
 
     def stats(self) -> Stats:
-        """The state now: a request runs from its first input's step on."""
+        """Return the state now; a request is running from the step of its first input on."""
         running = sum(task.begun for task in self._live.values())
         return Stats(running=running, waiting=len(self._live) - running, steps=self.steps)
 
     def _choose_rows(self) -> list[tuple[EncodeTask, int]]:
         rows: list[tuple[EncodeTask, int]] = []
-        left = self.bounds.tokens
+        budget = self.bounds.tokens
         while len(rows) < self.bounds.rows and (task := self.waiting.queue.peek()) is not None:
             tokens = len(task.inputs[task.planned])
-            if rows and tokens > left:
+            if rows and tokens > budget:
                 break
             rows.append((task, task.planned))
-            left -= tokens
+            budget -= tokens
             self.waiting.queue.charge(task.tenant, prompt=tokens)
             task.planned += 1
             if task.planned == len(task.inputs):

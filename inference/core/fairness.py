@@ -1,8 +1,8 @@
-"""Weighted virtual token counters: who may wait, and who is served next when tenants compete.
+"""Fairness between tenants by weighted virtual token counters, and the bounds of the waiting queue.
 
-Each tenant has a counter of the service it got, divided by its weight; the tenant with the lowest counter among those
-that wait goes first. A tenant that was idle is lifted to the others' level when it comes back, so nobody banks credit.
-Counters are integers in millionths of a priced token; Python's integers don't overflow, so they are never rebased.
+Each tenant has a counter of the service that it got, divided by its weight; of the tenants with waiting requests, the
+one with the lowest counter is served next. The counter of a tenant that was idle is raised to the lowest of those when
+it comes back, so that idle time earns nothing. Counters are integers in millionths of a priced token and never rebased.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from inference.errors import DrainingError, OverloadedError
 
 
 class Queued(Protocol):
-    """What can wait: it belongs to a tenant, whose weight is its share in thousandths (1000 = 1.0)."""
+    """An item of a fair queue: it belongs to a tenant with a weight in thousandths (1000 = 1.0)."""
 
     @property
     def tenant(self) -> str: ...
@@ -31,9 +31,9 @@ T = TypeVar("T", bound=Queued)
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a token costs its tenant's counter, in thousandths: computed prompt, cached prompt, output.
+    """How much a token of each class adds to its tenant's counter, in thousandths.
 
-    A cached token isn't free: it saves the computation, yet its request takes a row.
+    A cached token isn't free, since its request takes a row.
     """
 
     prompt: int = 1000
@@ -42,16 +42,16 @@ class Prices:
 
     @classmethod
     def of(cls, rates: Mapping[str, int]) -> Prices:
-        """Return the ratios between a rate card's `rates` by class; the usual ones where input costs nothing.
+        """Return the ratios between a rate card's `rates` by class, or the defaults when input is free.
 
-        A class that the card names no rate for keeps its usual ratio. No class is free: what runs holds others up.
+        A class without a rate keeps its default ratio; one that is free counts 1, since it takes time from others.
         """
-        usual, computed = cls(), rates.get("input", 0)
+        default, computed = cls(), rates.get("input", 0)
         if computed <= 0:
-            return usual
+            return default
         return cls(
-            cached=max(1, 1000 * rates["cache_read"] // computed) if "cache_read" in rates else usual.cached,
-            output=max(1, 1000 * rates["output"] // computed) if "output" in rates else usual.output,
+            cached=max(1, 1000 * rates["cache_read"] // computed) if "cache_read" in rates else default.cached,
+            output=max(1, 1000 * rates["output"] // computed) if "output" in rates else default.output,
         )
 
 
@@ -71,7 +71,7 @@ class FairQueue(Generic[T]):
         self._waiting: dict[str, _Share[T]] = {}
         self._emptied = ""  # the tenant whose queue emptied last
         self._size = 0
-        self.changes = 0  # how often something came to wait, or waits no more
+        self.changes = 0  # how many items were added or removed
         self._back = count(1)
         self._front = count(-1, -1)
 
@@ -88,14 +88,14 @@ class FairQueue(Generic[T]):
         return len(share.items) if share else 0
 
     def counter(self, tenant: str) -> int:
-        """The weighted service of `tenant`; 0 for one never seen."""
+        """The weighted service of `tenant`; 0 for an unknown one."""
         share = self._shares.get(tenant)
         return share.counter if share else 0
 
     def push(self, item: T, *, front: bool = False) -> None:
-        """Let `item` wait: at the back of its tenant's queue, lifting a tenant that was idle, or at its front.
+        """Add `item` at the back of its tenant's queue; the counter of a tenant that was idle is raised to the floor.
 
-        The front is for what had been admitted before (its tenant wasn't idle), so it doesn't lift.
+        At the front for what was admitted before: its tenant wasn't idle, so its counter stays.
         """
         share = self._shares.setdefault(item.tenant, _Share(item.weight))
         share.weight = item.weight
@@ -109,18 +109,18 @@ class FairQueue(Generic[T]):
         self.changes += 1
 
     def peek(self) -> T | None:
-        """The item whose turn it is, or None when nobody waits."""
+        """Return the next item, or None when none waits."""
         if not self._waiting:
             return None
         return next(iter(min(self._waiting.values(), key=_turn).items))
 
     def heads(self) -> Iterator[T]:
-        """The first item of each waiting tenant, in the order of their turns."""
+        """Yield the first item of each tenant, the tenant with the lowest counter first."""
         for share in sorted(self._waiting.values(), key=_turn):
             yield next(iter(share.items))
 
     def remove(self, item: T) -> bool:
-        """Take `item` out (admitted, or gone); False when it didn't wait."""
+        """Remove `item`; False when it wasn't waiting."""
         if item not in self:
             return False
         share = self._shares[item.tenant]
@@ -133,14 +133,14 @@ class FairQueue(Generic[T]):
         return True
 
     def charge(self, tenant: str, *, prompt: int = 0, cached: int = 0, output: int = 0) -> None:
-        """Add service to the counter of `tenant`; negative counts give back what was charged and never computed."""
+        """Add service to the counter of `tenant`; negative counts take back what was charged and never computed."""
         prices = self.prices
         cost = prompt * prices.prompt + cached * prices.cached + output * prices.output
         share = self._shares[tenant]
         share.counter += cost * 1_000_000 // share.weight
 
     def prune(self, active: Container[str]) -> None:
-        """Forget the idle tenants that a return would lift to at least where they are."""
+        """Forget idle tenants with counters at or below the floor, to which a return would raise them anyway."""
         floor = self._floor()
         for tenant, share in list(self._shares.items()):
             if share.counter <= floor and not share.items and tenant not in active and tenant != self._emptied:
@@ -151,7 +151,7 @@ class FairQueue(Generic[T]):
         return len(self._shares)
 
     def _floor(self) -> int:
-        """The level of a newcomer: the lowest counter that waits, else that of the queue that emptied last."""
+        """The counter of a newcomer: the lowest of the tenants that wait, else that of the queue that emptied last."""
         if self._waiting:
             return min(share.counter for share in self._waiting.values())
         return self.counter(self._emptied)
@@ -162,9 +162,9 @@ def _turn(share: _Share[T]) -> tuple[int, int]:
 
 
 class WaitingQueue(Generic[T]):
-    """A fair queue with a bound for all and one for each tenant, closed to newcomers while `draining`.
+    """A fair queue with a bound for all and one for each tenant; it takes no new requests while `draining`.
 
-    The bounds count what waits; requests that come back after a preemption are never turned away.
+    The bounds count waiting requests; one that comes back after a preemption is always taken.
     """
 
     def __init__(self, most: int, most_per_tenant: int, prices: Prices) -> None:
@@ -187,7 +187,7 @@ class WaitingQueue(Generic[T]):
         self._present[item.tenant] += 1
 
     def leave(self, item: T) -> None:
-        """Count a request as ended; now and then forget tenants that are gone."""
+        """Count a request as ended; now and then forget tenants without requests."""
         self._present[item.tenant] -= 1
         if not self._present[item.tenant]:
             del self._present[item.tenant]

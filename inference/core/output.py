@@ -1,4 +1,4 @@
-"""What a scheduler says to the loop around it."""
+"""The outputs and the state of a scheduler."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from inference.types import Finished, Started, Usage, Vector
 
 @dataclass(slots=True)
 class Output:
-    """News of one request, in the order of the engine's contract: started, then tokens or vectors, then finished.
+    """What one step brought for one request, to be sent in this order: started, tokens or vectors, finished.
 
-    `tokens` are for the text: the end-of-sequence token or stop id that ended the request is counted in `usage` but
-    isn't among them. A request that ends before its first step was committed never says started. `text` is filled in
-    by whoever has the tokenizer, who may find that the text ends the request otherwise than its tokens did.
+    `tokens` are those with text: the end-of-sequence token or stop id that ended the request is counted in `usage` but
+    isn't among them. A request that ends before its first step is committed has no `started`. `text` and, after a stop
+    string, `finished` are set by the engine, which has the tokenizer.
     """
 
     request_id: str
@@ -27,10 +27,10 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """A scheduler's state now, and what it did since it began.
+    """A scheduler's state now; `steps` and `preemptions` count from its start.
 
-    `running` holds rows (paused ones included), `kv_used` is the part of the pool that live requests hold and
-    `kv_cached` the part that holds only cached prefixes.
+    `running` counts sequences with a slot (paused ones included), `paused` those at their allowance, with a slot or
+    not. `kv_used` is the part of the pool that sequences hold, `kv_cached` the part that has only cached prefixes.
     """
 
     running: int = 0

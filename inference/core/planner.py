@@ -1,4 +1,4 @@
-"""Which sequences hold rows and blocks, and how many tokens of each the next step computes."""
+"""Which sequences have slots and blocks, and how many tokens of each the next step computes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from inference.core.sequence import Sequence, Status
 
 
 class Planner:
-    """Shares rows, tokens and blocks of one model's steps between the sequences.
+    """Divides the rows, tokens and blocks of one model's steps between the sequences.
 
-    Rules: what runs goes before what waits, and a decode row (one token) before a prefill chunk. An admission takes
-    the blocks of every known token at once, so that two half-computed prompts can't block each other. When blocks are
-    short, a victim gives up all of its own and nobody is admitted in that step.
+    Running sequences come before waiting ones, and decode rows (one token) before prefill chunks. An admission takes
+    the blocks of all known tokens at once, so that two half-computed prompts can't block each other. When a running
+    sequence lacks a block, another is preempted, which loses all of its blocks; no sequence is admitted in that step.
+    `suspects` are the sequences whose last step failed: each runs alone until a step succeeds or it has failed alone.
     """
 
     def __init__(
@@ -34,17 +35,20 @@ class Planner:
         self.pool = BlockPool(config.blocks)
         self.running: dict[Sequence, None] = {}  # in the order of admission; paused ones with blocks included
         self.paused: dict[Sequence, None] = {}  # with blocks or without, in the order of their deadlines
-        self.suspects: dict[Sequence, None] = {}  # those with `failures`, running or waiting
+        self.suspects: dict[Sequence, None] = {}  # running or waiting
         self.preemptions = 0
-        self._freed = 0  # how often a sequence gave its slot and blocks back
-        self._in_vain: tuple[object, ...] | None = None  # the state in which nobody who waits could be admitted
+        self._freed = 0  # how often a sequence lost its slot and blocks
+        self._blocked_state: tuple[object, ...] | None = None  # the state in which none could be admitted
         self._keys = keys
         self._queue = waiting.queue
         self._clock = clock
         self._slots = list(range(config.rows))
 
     def choose(self, *, in_flight: bool) -> dict[Sequence, int]:
-        """Return how many tokens each sequence computes next: decode rows first, then prefill, then newcomers."""
+        """Return how many tokens each sequence of the next step computes: decode rows, then prefill, then new ones.
+
+        With a step `in_flight`, sequences without a known next token are left out and none is preempted.
+        """
         counts: dict[Sequence, int] = {}
         ready = [seq for seq in self.running if seq.status is Status.RUNNING and seq.ending is None and seq.due]
         alone = self._suspect(ready)
@@ -53,28 +57,28 @@ class Planner:
                 return counts
             ready = [alone]
         ready.sort(key=lambda seq: seq.due > 1)
-        full = False
-        left = self.bounds.tokens
+        lacks_blocks = False
+        budget = self.bounds.tokens
         for seq in ready:
             if seq not in self.running:
-                continue  # preempted for one before it
-            count = min(seq.due, self.config.prefill_chunk, left)
+                continue  # preempted for an earlier one
+            count = min(seq.due, self.config.prefill_chunk, budget)
             if not count:
                 break
             while not self._grow(seq):
-                full = True
+                lacks_blocks = True
                 if in_flight:
-                    break  # the blocks that would do are in flight; they come with the commit
+                    break  # blocks may become free with the commit
                 victim = self._victim(spared=alone)
-                left += counts.pop(victim, 0)
+                budget += counts.pop(victim, 0)
                 self._preempt(victim)
                 if victim is seq:
                     break
             else:
                 counts[seq] = count
-                left -= count
-        if alone is None and not full:
-            self._admit(counts, left)
+                budget -= count
+        if alone is None and not lacks_blocks:
+            self._admit(counts, budget)
         return counts
 
     def free(self, seq: Sequence) -> None:
@@ -88,7 +92,7 @@ class Planner:
         del self.running[seq]
 
     def publish(self, seq: Sequence) -> None:
-        """Make the blocks known that are full of computed tokens."""
+        """Publish the blocks that are full of computed tokens."""
         full = seq.computed // self.config.block_size
         if not self.config.prefix_cache or full <= seq.published:
             return
@@ -98,7 +102,7 @@ class Planner:
         seq.published = full
 
     def resume(self, seq: Sequence) -> None:
-        """Let a paused sequence go on: in its row, or at the front of its tenant's queue when it was preempted."""
+        """Let a paused sequence run again, or wait at the front of its tenant's queue if it was preempted."""
         del self.paused[seq]
         if seq in self.running:
             seq.status = Status.RUNNING
@@ -106,41 +110,41 @@ class Planner:
             seq.status = Status.WAITING
             self._queue.push(seq, front=True)
 
-    def shed(self) -> None:
-        """Preempt what runs beyond the rows that a step may have now."""
+    def preempt_excess(self) -> None:
+        """Preempt sequences until no more run than a step may have rows."""
         while len(self.running) > self.bounds.rows:
             self._preempt(self._victim(spared=None))
 
-    def _admit(self, counts: dict[Sequence, int], left: int) -> None:
-        while left and len(counts) < self.bounds.rows and self._queue:
-            # Who couldn't be placed can't be until room comes free, the queue changes or somebody pauses.
+    def _admit(self, counts: dict[Sequence, int], budget: int) -> None:
+        while budget and len(counts) < self.bounds.rows and self._queue:
+            # No waiting sequence fits until blocks or a slot become free, the queue changes or one pauses.
             head = self._queue.peek() if self.paused else None
             state = (self._freed, self._queue.changes, self.bounds.rows, *self.paused, head)
-            if state == self._in_vain:
+            if state == self._blocked_state:
                 return
-            seq = self._place_next()
+            seq = self._admit_next()
             if seq is None:
-                self._in_vain = state
+                self._blocked_state = state
                 return
-            counts[seq] = count = min(seq.due, self.config.prefill_chunk, left)
-            left -= count
+            counts[seq] = count = min(seq.due, self.config.prefill_chunk, budget)
+            budget -= count
 
     def _suspect(self, ready: list[Sequence]) -> Sequence | None:
-        """Return a running sequence that has to show whether it failed by itself, admitting one if need be."""
+        """Return a suspect to run alone, admitting one if need be; None when there is none."""
         if not self.suspects:
             return None
         head = self._queue.peek()
-        if head is not None and head.failures and self._place(head, urgent=True):
+        if head is not None and head.failures and self._try_admit(head, may_preempt=True):
             return head
         return next((seq for seq in ready if seq.failures), None)
 
-    def _place_next(self) -> Sequence | None:
-        """Admit the request whose turn it is, or one that may pass it because it doesn't fit."""
+    def _admit_next(self) -> Sequence | None:
+        """Admit the first sequence of the queue or, if it doesn't fit, one that may bypass it; None if none fits."""
         head = self._queue.peek()
         assert head is not None
         for seq in self._queue.heads():
-            # One that failed before is admitted by `_suspect` alone: it shares no step.
-            if not seq.failures and self._place(seq, urgent=seq is head):
+            # Suspects are admitted by `_suspect`, since they run alone.
+            if not seq.failures and self._try_admit(seq, may_preempt=seq is head):
                 if seq is not head:
                     head.bypassed += 1
                 return seq
@@ -148,11 +152,14 @@ class Planner:
                 return None
         return None
 
-    def _place(self, seq: Sequence, *, urgent: bool) -> bool:
-        """Give `seq` a slot and blocks for every token it knows, or change nothing; `urgent` turns paused ones out."""
+    def _try_admit(self, seq: Sequence, *, may_preempt: bool) -> bool:
+        """Give `seq` a slot and blocks for all its known tokens, and return True; or change nothing but preemptions.
+
+        With `may_preempt`, paused sequences are preempted for it.
+        """
         matched = self._match(seq)
         fresh = self.config.blocks_for(seq.known) - len(matched)
-        if not self._fits(matched, fresh) and not (urgent and self._make_room(matched, fresh)):
+        if not self._fits(matched, fresh) and not (may_preempt and self._preempt_paused(matched, fresh)):
             return False
         blocks = self.pool.acquire(matched, fresh, seq.domain)
         if blocks is None:
@@ -173,12 +180,12 @@ class Planner:
         return True
 
     def _fits(self, matched: list[int], fresh: int) -> bool:
-        """True when a slot and `fresh` blocks are free, and the watermark beyond unless nobody else runs."""
+        """True when a slot, `fresh` blocks and, if others run, the watermark are free."""
         watermark = self.config.watermark if self.running else 0
         return len(self.running) < self.bounds.rows and self.pool.fits(matched, fresh, watermark)
 
-    def _make_room(self, matched: list[int], fresh: int) -> bool:
-        """Turn paused sequences out until the request fits, or nobody when all of them would not be enough."""
+    def _preempt_paused(self, matched: list[int], fresh: int) -> bool:
+        """Preempt paused sequences until the blocks fit; none when all of them would not be enough."""
         idle = [seq for seq in self.paused if seq.blocks and not seq.in_flight]
         alone = len(idle) == len(self.running)
         watermark = 0 if alone else self.config.watermark
@@ -188,10 +195,10 @@ class Planner:
             self._preempt(seq)
             if self._fits(matched, fresh):
                 return True
-        return False  # they shared blocks with others, so that less came free than it seemed
+        return False  # they shared blocks with running ones, so fewer became free
 
     def _match(self, seq: Sequence) -> list[int]:
-        """Return the cached blocks of a prefix, short of its last token: that one is computed for its logits."""
+        """Return the cached blocks of the longest prefix without the last token, which is computed for its logits."""
         if not self.config.prefix_cache:
             return []
         count = (seq.known - 1) // self.config.block_size
@@ -199,7 +206,7 @@ class Planner:
         return self.pool.match(seq.keys[:count])
 
     def _grow(self, seq: Sequence) -> bool:
-        """Hold blocks for every token that `seq` knows; False when there are none."""
+        """Acquire blocks for all known tokens of `seq`; False when there aren't enough."""
         short = self.config.blocks_for(seq.known) - len(seq.blocks)
         if short > 0:
             blocks = self.pool.acquire((), short, seq.domain)
@@ -210,7 +217,7 @@ class Planner:
         return True
 
     def _victim(self, spared: Sequence | None) -> Sequence:
-        """Whom to preempt: a paused one, else of the tenant served most the one that is cheapest to compute again."""
+        """Choose whom to preempt: a paused one, else of the tenant served most the one with fewest computed tokens."""
         counter = self._queue.counter
         return min(
             (seq for seq in reversed(self.running) if seq is not spared),
@@ -218,7 +225,7 @@ class Planner:
         )
 
     def _preempt(self, seq: Sequence) -> None:
-        """Take blocks and slot away; what is published stays cached, so coming back is often cheap."""
+        """Take a sequence's blocks and slot; its published blocks stay cached for its return."""
         self.free(seq)
         seq.scheduled = seq.computed = seq.published = 0
         self.preemptions += 1

@@ -1,4 +1,4 @@
-"""Keys of cached blocks: a chain of keyed hashes that starts at the isolation domain."""
+"""Keys of cached blocks: a chain of keyed hashes whose root is the isolation domain."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ DIGEST_BYTES = 16
 
 
 class PrefixKeys:
-    """Makes the keys of one model's blocks; pure, so any thread may use it.
+    """Makes the keys of one model's blocks. Any thread may use it.
 
     The root of a chain is a hash over tagged, length-prefixed fields (format, model revision, dtype, block size,
-    domain), so no two sets of fields run together; each further key hashes its parent and one block's tokens. All are
-    keyed with the process's secret: nobody outside can predict one, and chains of different domains never meet.
+    domain), so different fields never hash alike; each further key hashes its parent and one block's tokens. All are
+    keyed with the worker's secret: no key can be predicted without it, and domains never share one.
     """
 
     def __init__(self, secret: bytes, *, model: str, dtype: str, block_size: int) -> None:
         self.block_size = block_size
-        # BLAKE2b takes keys of up to 64 bytes; a hash of the secret has room for any length.
+        # BLAKE2b takes keys of up to 64 bytes, and the secret may be longer.
         self._secret = blake2b(secret, digest_size=32, person=b"sluice-prefix").digest()
         self._fields = (
             (b"format", FORMAT),
@@ -41,13 +41,13 @@ class PrefixKeys:
         return digest.digest()
 
     def next(self, parent: Key, tokens: Sequence[int]) -> Key:
-        """Return the key of the block that holds `tokens` (exactly one block of them) after `parent`."""
+        """Return the key of the block of `tokens` (`block_size` of them) that follows the block `parent`."""
         return blake2b(
             parent + self._pack(*tokens), key=self._secret, digest_size=DIGEST_BYTES, person=b"block"
         ).digest()
 
     def extend(self, keys: list[Key], root: Key, tokens: Sequence[int], count: int) -> None:
-        """Lengthen `keys`, the chain of `tokens` under `root`, to `count` blocks."""
+        """Extend `keys`, the chain of `tokens` under `root`, to `count` blocks."""
         size = self.block_size
         for index in range(len(keys), count):
             parent = keys[-1] if keys else root

@@ -1,4 +1,4 @@
-"""Which tokens the next step computes, and what became of those of the last one.
+"""The scheduler of a generating model: which tokens the next step computes, and how requests end.
 
     submit ──▶ WAITING ──── admitted: slot, blocks ────▶ RUNNING ──────── stop, length, cancel, failure ──▶ FINISHED
                   ▲                                      │  │  ▲                                               ▲
@@ -6,11 +6,12 @@
                   │                                         ▼  │                                               │
                   └── extended after it was preempted ──── PAUSED ───── final, or `pause_seconds` went by ─────┘
 
-    loop:  plan() ──▶ run it ──▶ commit(plan, result)     tokens accepted, full blocks published, ends noticed
-                         └─────▶ abandon(plan, error)     as if never planned; its rows run alone next
+    loop:  plan() ──▶ run it ──▶ commit(plan, result)     tokens accepted, full blocks published, requests ended
+                         └─────▶ abandon(plan, error)     as if never planned; then its rows run alone
 
-There are no prefill and decode phases: a sequence's computed tokens chase its known ones, and a row that reaches the
-last known token samples the next. Preempted, cached and chunked sequences follow the same rule.
+There are no separate prefill and decode phases: each row computes some of the known tokens (prompt and output so far)
+that are not computed yet, and one that reaches the last known token samples the next. The same rule holds for
+preempted, cached and chunked sequences.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from inference.types import EngineFault, Finished, FinishReason, Started
 class Scheduler(BaseScheduler[Sequence]):
     """Plans the steps of one generating model.
 
-    One further step may be planned before the last one is committed; rows whose next token is still unknown are left
-    out of it, and nobody is preempted for it.
+    One further step may be planned before the last one is committed; sequences whose next token is still unknown are
+    left out of it, and none is preempted for it.
     """
 
     def __init__(self, config: SchedulerConfig, keys: PrefixKeys, clock: Callable[[], float]) -> None:
@@ -44,9 +45,10 @@ class Scheduler(BaseScheduler[Sequence]):
         self._planner = Planner(config, self.bounds, keys, waiting, clock)
 
     def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
-        """Permit `allowance` output tokens in all (never fewer than before); with `is_final`, no more will come.
+        """Permit `allowance` output tokens in all (never fewer than before), with `is_final` for the last time.
 
-        A request that paused goes on, or ends here when no more is to come. Ended and unknown requests: no effect.
+        A paused request goes on when it may generate more, and ends when it may not and `is_final` is set. Ended and
+        unknown requests: no effect.
         """
         seq = self._live.get(request_id)
         if seq is None:
@@ -62,11 +64,11 @@ class Scheduler(BaseScheduler[Sequence]):
     def plan(self) -> StepPlan | None:
         self._expire_pauses()
         if not self._flights:
-            self._planner.shed()
+            self._planner.preempt_excess()
         counts = self._planner.choose(in_flight=bool(self._flights))
         if not counts:
             if not self._flights and not self._planner.running and self.waiting.queue:
-                self._fail_head()
+                self._fail_first_waiting()
                 return self.plan()
             return None
         begins = tuple(seq.request_id for seq in counts if not seq.begun)
@@ -76,7 +78,7 @@ class Scheduler(BaseScheduler[Sequence]):
     def commit(self, plan: StepPlan, result: StepResult) -> list[Output]:
         self._verify(plan, result)
         flight = self._flights.popleft()
-        self.bounds.count()
+        self.bounds.note_success()
         for seq, row, token in zip(flight.requests, plan.rows, result.tokens, strict=True):
             seq.in_flight -= 1
             if isinstance(token, RowFailure):
@@ -101,7 +103,7 @@ class Scheduler(BaseScheduler[Sequence]):
         for seq, row in zip(flight.requests, plan.rows, strict=True):
             seq.in_flight -= 1
             seq.scheduled = row.start
-            # A row that built on an abandoned one failed with it, not by itself.
+            # A row that followed an abandoned row of the same sequence is not at fault.
             if row.start == seq.computed and not smaller:
                 seq.failures += 1
                 self._planner.suspects[seq] = None
@@ -112,11 +114,11 @@ class Scheduler(BaseScheduler[Sequence]):
         return self.take_outputs()
 
     def next_deadline(self) -> float | None:
-        """When, on the clock, `plan` has to be called though nothing arrives: the first pause's end."""
+        """The clock's time at which the first pause ends; None when none is paused."""
         return next((seq.pause_ends for seq in self._planner.paused), None)
 
     def stats(self) -> Stats:
-        """The state now."""
+        """Return the state now."""
         pool = self._planner.pool
         return Stats(
             running=len(self._planner.running),
@@ -160,8 +162,8 @@ class Scheduler(BaseScheduler[Sequence]):
             seed=seq.seed,
         )
 
-    def _fail_head(self) -> None:
-        """Nothing runs and yet the head doesn't fit: fail that request rather than wait for ever."""
+    def _fail_first_waiting(self) -> None:
+        """Fail the first waiting request, which doesn't fit though nothing runs: it would wait for ever."""
         head = self.waiting.queue.peek()
         assert head is not None
         fault = EngineFault("unschedulable", "the request fits in no step of this engine")
@@ -180,17 +182,17 @@ class Scheduler(BaseScheduler[Sequence]):
     def _advance(self, seq: Sequence, row: Row) -> None:
         """Count the row's tokens as computed and publish the blocks that they filled."""
         if row.start != seq.computed:
-            return  # it built on a row that failed
+            return  # an earlier row of the sequence failed
         seq.computed += len(row.ids)
         if seq.failures:
             seq.failures = 0
             del self._planner.suspects[seq]
-        # After a preemption less may be cached than at the first admission; the count of then stands.
+        # After a preemption fewer tokens may be cached than at the first admission, whose number counts.
         seq.prefilled = max(seq.prefilled, seq.cached_tokens or 0, min(seq.computed, len(seq.prompt)))
         self._planner.publish(seq)
 
     def _accept(self, seq: Sequence, token: int) -> tuple[int, ...]:
-        """Append a sampled token and notice what it ends; return what of it is text."""
+        """Append a sampled token, and pause or end the sequence if it has to; return the token if it is text."""
         now = self.clock()
         if seq.sampled_at is None:
             seq.sampled_at = now

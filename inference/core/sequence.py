@@ -10,7 +10,7 @@ from inference.types import EngineFault, FinishReason, SamplingParams, Usage
 
 
 class Status(Enum):
-    """Where a sequence is. A paused one that was preempted stays paused, without blocks."""
+    """The state of a sequence. A paused one that is preempted stays paused, without blocks."""
 
     WAITING = auto()
     RUNNING = auto()
@@ -20,7 +20,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a sequence ends: `stop` is the stop string or id that did it."""
+    """Why a request ends; `stop` is the stop string or id that ended it."""
 
     reason: FinishReason
     stop: str | int | None = None
@@ -29,12 +29,12 @@ class Ending:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A generation: what the worker submits, and what its scheduler knows about it.
+    """A chat request. The engine sets the first group of fields, the others are the scheduler's.
 
-    The worker sets the first group of fields; `max_output` is the most tokens it may generate, `allowance` how many
-    of them are permitted so far, and with `is_final` no more will be. `keys` may be given as hashed when the prompt was
-    prepared (`PrefixKeys.keys`). The rest is the scheduler's: `computed` counts the tokens whose KV a committed step
-    wrote and chases `known`, the prompt and what was generated; `scheduled` runs ahead of it by what is in flight.
+    `max_output` is the most tokens that it may generate, `allowance` how many of them are permitted so far, and with
+    `is_final` no more will be. `keys` may be given as they were hashed when the prompt was prepared
+    (`PrefixKeys.keys`). `computed` counts the tokens whose K/V a committed step has written, `scheduled` also those in
+    flight; both are at most `known`.
     """
 
     request_id: str
@@ -57,16 +57,16 @@ class Sequence:
     slot: int = -1
     scheduled: int = 0
     computed: int = 0
-    published: int = 0  # blocks at the head of the table that need no publishing any more
+    published: int = 0  # blocks at the start of the table that were published or matched
     in_flight: int = 0
-    failures: int = 0  # failed steps at the same place; while not 0 it runs alone
-    bypassed: int = 0
+    failures: int = 0  # failed steps since the last committed one; while it isn't 0, the sequence runs alone
+    bypassed: int = 0  # sequences admitted before it because it didn't fit
     ending: Ending | None = None
 
-    begun: bool = False  # named in a plan's `begins`
-    started: bool = False  # said so in an output
-    cached_tokens: int | None = None  # of the prompt, fixed at the first admission
-    prefilled: int = 0  # greatest part of the prompt that was ever computed or cached
+    begun: bool = False  # it was in a plan's `begins`
+    started: bool = False  # an output had `started`
+    cached_tokens: int | None = None  # of the prompt, as at the first admission
+    prefilled: int = 0  # the most prompt tokens that were ever computed or cached
     pause_ends: float = 0.0
     submitted_at: float = 0.0
     admitted_at: float | None = None
@@ -77,11 +77,12 @@ class Sequence:
 
     @property
     def known(self) -> int:
+        """Prompt and generated tokens so far."""
         return len(self.tokens)
 
     @property
     def due(self) -> int:
-        """Tokens that a next step could compute."""
+        """Known tokens that no step has computed or is computing."""
         return len(self.tokens) - self.scheduled
 
     @property
@@ -91,7 +92,7 @@ class Sequence:
 
     @property
     def usage(self) -> Usage:
-        """What ran so far: nothing before the first committed step, and nothing twice after a preemption."""
+        """The usage so far: zero before the first commit; tokens computed again after a preemption count once."""
         if not self.prefilled:
             return Usage()
         cached = self.cached_tokens or 0

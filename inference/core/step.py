@@ -1,4 +1,4 @@
-"""One step of the engine as plain data: what the scheduler plans and what the runner answers."""
+"""One step as plain data: the scheduler's plan and the runner's result."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Row:
     """One sequence's part of a step: compute the tokens `ids` at positions `start`, `start` + 1, ….
 
     `blocks` is the sequence's whole block table (block i holds positions [i·size, (i+1)·size)). `samples` is set when
-    the row reaches the sequence's last known token, so that the runner chooses token number `output_index` (0 = first
-    generated) with `sampling` and `seed`. `slot` is stable while the sequence runs and unique among running rows.
+    the row reaches the sequence's last known token: then the runner samples output token number `output_index` (from 0)
+    with `sampling` and `seed`. `slot` is stable while the sequence runs and unique among running rows.
     """
 
     slot: int
@@ -38,10 +38,10 @@ class EncodeRow:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What to run now: generation rows, or encode rows (never both: they are different models).
+    """The rows of one step: generation rows or encode rows, never both.
 
-    `begins` names the requests whose first forward this step is, so that the worker can record them before it runs.
-    A request is named once, even when its first step fails and is tried again.
+    `begins` has the requests whose first forward pass this is, so that the worker can record them before it runs. Each
+    request is in it once, even when its first step fails and is repeated.
     """
 
     number: int
@@ -51,6 +51,7 @@ class StepPlan:
 
     @property
     def tokens(self) -> int:
+        """How many tokens the step computes."""
         return sum(len(row.ids) for row in self.rows) + sum(len(row.ids) for row in self.encodes)
 
 

@@ -1,6 +1,6 @@
-"""``python -m inference.sources.fetch``: bring a model to this machine and say what it is, as one JSON object.
+"""``python -m inference.sources.fetch``: bring a model to this machine and print a description of it as JSON.
 
-A process of its own, since it may need torch (GGUF conversion) and its caller, a management command, must not.
+A process of its own, since converting GGUF needs torch, which its caller, a management command, doesn't import.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from inference.errors import ModelRefusedError
 
 
 def name_of(source: str) -> str:
-    """Return what a model from `source` is called: the folder, the file without its ending, the hub's name alone."""
+    """Return a model's default name: the folder's, the file's without its ending, or the hub id's without its owner."""
     path = Path(source).expanduser()
     if path.exists():
         return path.stem if path.is_file() else path.resolve().name
@@ -23,7 +23,10 @@ def name_of(source: str) -> str:
 
 
 def describe(folder: Path, name: str = "") -> dict[str, Any]:
-    """Return kinds and context length of the model in `folder`, from its files alone; raise ModelRefusedError."""
+    """Return name, folder, kinds and context length of the model in `folder`, read from its files.
+
+    Raise ModelRefusedError when it is neither a causal language model nor a sentence-transformers encoder.
+    """
     config = json.loads((folder / "config.json").read_text())
     architectures = config.get("architectures") or []
     pooled = (folder / "modules.json").is_file() or (folder / "1_Pooling").is_dir()
@@ -44,7 +47,7 @@ def describe(folder: Path, name: str = "") -> dict[str, Any]:
 def main() -> int:
     """Fetch `source`, or the first models, into `home`; print the result, or the reason on standard error.
 
-    Before what may take long a line ``{"doing": …}`` is printed; the result is the last line.
+    A line ``{"doing": …}`` is printed before each long operation; the result is the last line.
     """
     parser = argparse.ArgumentParser(prog="python -m inference.sources.fetch")
     parser.add_argument("--home", type=Path, required=True)
@@ -61,7 +64,7 @@ def main() -> int:
         else:
             from inference.sources.resolve import resolve
 
-            folder = resolve(arguments.source, arguments.home / "models", _tell)
+            folder = resolve(arguments.source, arguments.home / "models", _report)
             answer = describe(folder, name_of(arguments.source))
     except ModelRefusedError as error:
         sys.stderr.write(f"{error}\n")
@@ -70,7 +73,7 @@ def main() -> int:
     return 0
 
 
-def _tell(doing: str) -> None:
+def _report(doing: str) -> None:
     sys.stdout.write(json.dumps({"doing": doing}) + "\n")
     sys.stdout.flush()
 

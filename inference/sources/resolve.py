@@ -1,4 +1,4 @@
-"""From what an operator names (hub id, folder, GGUF file) to a folder with config, safetensors and tokenizer."""
+"""From a model's source (hub id, folder, GGUF file) to a folder with config, safetensors and tokenizer."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ HUB_ID = re.compile(r"^(?P<repo>[A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(?P<revision>[\w.
 WANTED = ["*.json", "*.safetensors", "*.txt", "*.jinja", "tokenizer.model", "*.tiktoken"]
 
 
-def resolve(source: str, cache: Path, tell: Callable[[str], None] = lambda _: None) -> Path:
+def resolve(source: str, cache: Path, report: Callable[[str], None] = lambda _: None) -> Path:
     """Return a folder in transformers' layout for `source`: a folder, a GGUF file, or a hub id (`owner/name@revision`).
 
     A GGUF file is turned into a dense copy under `cache`, once per content; a hub model is downloaded under `cache`,
-    and what is there already is used when the hub can't be reached. `tell` gets a line before what may take long.
-    Raises ModelRefusedError with the reason.
+    and what is there already is used when the hub can't be reached. `report` is called with a line before a
+    long operation. Raise ModelRefusedError with the reason.
     """
     path = Path(source).expanduser()
     if path.is_dir():
@@ -31,11 +31,11 @@ def resolve(source: str, cache: Path, tell: Callable[[str], None] = lambda _: No
     if path.is_file():
         from inference.sources.gguf import dense_copy
 
-        return dense_copy(path, cache / "gguf", tell)
+        return dense_copy(path, cache / "gguf", report)
     match = HUB_ID.match(source)
     if match is None:
         raise ModelRefusedError(f"{source} is no folder, no GGUF file and no hub id (owner/name)")
-    tell(f"downloading {source} from the hub, or what has changed of it")
+    report(f"downloading {source} from the hub, or what has changed of it")
     return _from_hub(match["repo"], match["revision"], cache / "hub")
 
 

@@ -1,1 +1,1 @@
-"""Tokenizer, incremental text, stop strings."""
+"""Prompts to tokens and tokens to text: tokenizers, chat templates, detokenising, stop strings."""

@@ -1,4 +1,4 @@
-"""A tokenizer without files: one token per byte of UTF-8, used by the fake model backend."""
+"""The fake model's tokenizer: one token for each byte of UTF-8."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VOCABULARY = 258
 
 
 class ByteTokenizer:
-    """Ids 0 to 255 are bytes; turns are framed by two control ids that no text can produce."""
+    """Ids 0 to 255 are bytes; START_OF_TURN and END_OF_TURN enclose a message, and no text produces them."""
 
     @property
     def end_ids(self) -> frozenset[int]:

@@ -1,47 +1,47 @@
-"""Token ids to text, piece by piece: each piece is whole characters, and the pieces together are the whole text."""
+"""Incremental detokenising: the pieces hold whole characters, and together they are the text of all tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 REPLACEMENT = "\ufffd"
-HOLD = 8  # a character is at most four byte tokens; a longer run of replacement characters is what the model meant
-TAIL = 6  # tokens of the prompt that decide whether the first word starts with a space
+MAX_HELD = 8  # tokens held back: a character has four byte tokens at most, so U+FFFD after more is real text
+PROMPT_TAIL = 6  # tokens of the prompt that are decoded with the first ones, for their leading space
 
 
 class Detokenizer:
     """Turns one sequence's tokens into text as they come.
 
-    Two offsets into the ids: text up to `read` was given out; decoding starts at `prefix`, a little before, because
-    how a token reads depends on its left neighbours.
+    The text of the ids before offset `_read` has been returned. Decoding begins at `_prefix`, some ids earlier, because
+    the text of a token depends on those before it.
     """
 
     __slots__ = ("_decode", "_ids", "_prefix", "_read")
 
     def __init__(self, decode: Callable[[Sequence[int]], str], prompt: Sequence[int] = ()) -> None:
         self._decode = decode
-        self._ids = list(prompt[-TAIL:])
+        self._ids = list(prompt[-PROMPT_TAIL:])
         self._prefix = 0
         self._read = len(self._ids)
 
     def push(self, token: int) -> str:
-        """Return the text that `token` completes: empty while a character is still in parts."""
+        """Return the text that `token` completes; empty while a character is incomplete."""
         self._ids.append(token)
         before = self._decode(self._ids[self._prefix : self._read])
         text = self._decode(self._ids[self._prefix :])
         held = len(self._ids) - self._read
-        if len(text) <= len(before) or (text.endswith(REPLACEMENT) and held < HOLD):
+        if len(text) <= len(before) or (text.endswith(REPLACEMENT) and held < MAX_HELD):
             return ""
         self._prefix, self._read = self._read, len(self._ids)
         if self._prefix > 1024:
-            # Long answers: drop the ids that are no longer looked at, so that memory stays small.
+            # Drop ids that are decoded no more: long answers would keep them all.
             del self._ids[: self._prefix]
             self._read -= self._prefix
             self._prefix = 0
         return text[len(before) :]
 
     def finish(self) -> str:
-        """Return the text that was held back; U+FFFD stands for a character that stayed incomplete."""
+        """Return the text that was held back, with U+FFFD for a character that stayed incomplete."""
         before = self._decode(self._ids[self._prefix : self._read])
         text = self._decode(self._ids[self._prefix :])
         self._prefix = self._read = len(self._ids)

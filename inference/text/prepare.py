@@ -1,4 +1,4 @@
-"""From a request to the tokens that a scheduler takes: validated, templated, tokenised, its cache keys hashed."""
+"""Preparing a request: it is validated, its chat template applied, tokenised, and its prefix keys are hashed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from inference.errors import InvalidRequestError
 from inference.text.tokenizer import Tokenizer
 from inference.types import GenerationRequest, Kind, SamplingParams
 
-MOST_STOPS = 64
-LONGEST_STOP = 1000  # characters
-CHARACTERS_PER_TOKEN = 128  # the longest tokens of common vocabularies: so much white space
+MAX_STOPS = 64
+MAX_STOP_CHARACTERS = 1000  # characters
+CHARACTERS_PER_TOKEN = 128  # of the longest tokens in common vocabularies, which are white space
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What `prepare` keeps of a request until it is submitted: a chat's ids and cache keys, or the inputs' ids."""
+    """A prepared request: a chat's `ids` and prefix `keys`, or the ids of an embedding request's `inputs`.
+
+    `max_output` is the most tokens that it may generate, 0 for embeddings.
+    """
 
     request: GenerationRequest
     max_output: int
@@ -31,6 +34,7 @@ class Prompt:
 
     @property
     def tokens(self) -> int:
+        """How many prompt or input tokens it has."""
         return len(self.ids) + sum(len(item) for item in self.inputs)
 
 
@@ -38,7 +42,7 @@ class Preparer:
     """Prepares the requests of one model, in any thread.
 
     `context` bounds a prompt and its output together, `max_input` one prompt or one embedding input. Without `keys` no
-    prefix is hashed. `recommended` fills the sampling fields that a client leaves open.
+    prefix is hashed. `recommended` has values for the sampling fields that a client doesn't set.
     """
 
     def __init__(
@@ -71,20 +75,20 @@ class Preparer:
     def _chat(self, request: GenerationRequest, tokenizer: Tokenizer) -> Prompt:
         if not request.messages:
             raise InvalidRequestError("there are no messages", param="messages")
-        request = replace(request, sampling=request.sampling.completed(self._recommended))
+        request = replace(request, sampling=request.sampling.with_recommended(self._recommended))
         _check_sampling(request.sampling)
         self._check_ids(request.sampling.stop_token_ids, "stop_token_ids")
         characters = sum(len(message.content) for message in request.messages)
-        if characters > CHARACTERS_PER_TOKEN * self._max_input:  # not worth the seconds that it takes to be exact
+        if characters > CHARACTERS_PER_TOKEN * self._max_input:  # counting tokens would take seconds
             raise InvalidRequestError(
                 f"the prompt has {characters} characters, more than fit into this model's {self._context} tokens",
                 code="context_length_exceeded",
                 param="messages",
             )
         ids = tuple(tokenizer.prompt(request.messages))
-        self._check_ids(ids, "messages")  # a tokenizer may have got tokens that its model never did
-        room = self._context - len(ids)
-        if room < 1 or len(ids) > self._max_input:
+        self._check_ids(ids, "messages")  # a tokenizer may have added tokens that its model lacks
+        most = self._context - len(ids)
+        if most < 1 or len(ids) > self._max_input:
             raise InvalidRequestError(
                 f"the prompt has {len(ids)} tokens, this model's context {self._context} with the answer",
                 code="context_length_exceeded",
@@ -92,7 +96,7 @@ class Preparer:
             )
         wanted = request.sampling.max_tokens
         keys = self._keys.keys(request.domain, ids) if self._keys is not None else []
-        return Prompt(request, room if wanted is None else min(wanted, room), ids=ids, keys=keys)
+        return Prompt(request, most if wanted is None else min(wanted, most), ids=ids, keys=keys)
 
     def _embedding(self, request: GenerationRequest, tokenizer: Tokenizer) -> Prompt:
         if not request.inputs:
@@ -136,22 +140,22 @@ class Preparer:
 
 
 def recommended_sampling(folder: Path) -> dict[str, float]:
-    """Return what the model's own generation_config.json says of sampling; empty without one."""
+    """Return the sampling fields in the folder's generation_config.json; empty without that file."""
     path = folder / "generation_config.json"
     stated = json.loads(path.read_text()) if path.is_file() else {}
     return {name: stated[name] for name in SAMPLING_FIELDS if isinstance(stated.get(name), int | float)}
 
 
 def _check_sampling(sampling: SamplingParams) -> None:
-    """Raise `InvalidRequestError` for what a sampler can't use; comparisons are written so that NaN fails them."""
+    """Raise `InvalidRequestError` for values out of range; NaN fails each comparison."""
     for name, fits in (
         ("max_tokens", sampling.max_tokens is None or sampling.max_tokens >= 1),
         ("temperature", 0.0 <= sampling.temperature < math.inf),
         ("top_p", 0.0 < sampling.top_p <= 1.0),
         ("top_k", sampling.top_k >= 0),
         ("min_p", 0.0 <= sampling.min_p <= 1.0),
-        # Each token's text is held against each of them, in the thread that all requests share.
-        ("stop", len(sampling.stop) <= MOST_STOPS and all(len(stop) <= LONGEST_STOP for stop in sampling.stop)),
+        # Each token's text is compared with each of them, in the step thread.
+        ("stop", len(sampling.stop) <= MAX_STOPS and all(len(stop) <= MAX_STOP_CHARACTERS for stop in sampling.stop)),
     ):
         if not fits:
             raise InvalidRequestError(f"{name} is out of range", param=name)

@@ -1,4 +1,4 @@
-"""Stop strings over a stream of text: the first one to be complete ends it, and only what may become one is held."""
+"""Stop strings in text that arrives in pieces; only text that may become a stop string is held back."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 class StopMatcher:
     """Finds the first of several stop strings in text that arrives in pieces.
 
-    The first stop to be complete wins, among those that end at the same character the longest: as if the characters
-    came one by one, so the result never depends on how tokens cut the text, and nothing is generated past a match.
+    The stop string that is complete first wins, and of those that end at the same character the longest: the result is
+    the same however the text is cut into pieces.
     """
 
     __slots__ = ("_held", "_stops", "matched")
@@ -20,7 +20,7 @@ class StopMatcher:
         self.matched: str | None = None
 
     def push(self, text: str) -> str:
-        """Return what may be sent now; after a match `matched` is the stop and nothing more comes."""
+        """Return the text that may be sent now. After a match `matched` is the stop string, and no more text comes."""
         if self.matched is not None:
             return ""
         if not self._stops:
@@ -31,12 +31,12 @@ class StopMatcher:
             start, self.matched = found
             self._held = ""
             return buffer[:start]
-        cut = self._open_from(buffer)
+        cut = self._partial_from(buffer)
         self._held = buffer[cut:]
         return buffer[:cut]
 
     def finish(self) -> str:
-        """Return what was held back, at an end of the text by another reason."""
+        """Return what was held back, when the text ends without a match."""
         rest, self._held = self._held, ""
         return rest
 
@@ -48,7 +48,7 @@ class StopMatcher:
                 best = (start + len(stop), start, stop)
         return None if best is None else (best[1], best[2])
 
-    def _open_from(self, buffer: str) -> int:
+    def _partial_from(self, buffer: str) -> int:
         """Where the longest suffix that is a proper prefix of some stop begins, or the end of `buffer`."""
         longest = max(len(stop) for stop in self._stops)
         for start in range(max(0, len(buffer) - longest + 1), len(buffer)):

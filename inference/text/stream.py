@@ -1,4 +1,4 @@
-"""One sequence's text as it is generated: tokens in, text that may be sent out."""
+"""The text of one sequence while it is generated: detokenised, up to the first stop string."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from inference.text.stops import StopMatcher
 
 
 class TextStream:
-    """Detokenizer and stop strings of one sequence. `matched` is the stop string that ended the text, or None."""
+    """Detokenizer and stop strings of one sequence."""
 
     __slots__ = ("_detokenizer", "_stops")
 
@@ -21,10 +21,11 @@ class TextStream:
 
     @property
     def matched(self) -> str | None:
+        """The stop string that ended the text, or None."""
         return self._stops.matched
 
     def push(self, tokens: Iterable[int]) -> str:
-        """Return the text that `tokens` add; after a match nothing more comes."""
+        """Return the text that `tokens` add; empty after a match."""
         return "".join(self._stops.push(self._detokenizer.push(token)) for token in tokens)
 
     def finish(self) -> str:

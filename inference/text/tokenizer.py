@@ -15,7 +15,7 @@ from inference.types import Message
 
 
 class Tokenizer(Protocol):
-    """What a worker needs of a tokenizer. Used by one thread for encoding and by one for decoding."""
+    """A tokenizer with its chat template. One thread may encode while another one decodes."""
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -27,26 +27,26 @@ class Tokenizer(Protocol):
         ...
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """The ids of a conversation in the model's template, open for the assistant's next turn.
+        """Return the ids of a conversation in the model's chat template, with the header of the assistant's answer.
 
-        No content can produce a control token. Raises `InvalidRequestError` where the template refuses.
+        No content produces a control token. Raise `InvalidRequestError` when the template refuses the messages.
         """
         ...
 
     def encode(self, text: str, limit: int = 0) -> list[int]:
-        """The ids of one embedding input, with what the model puts around it, cut to `limit` ids in all if not 0."""
+        """Return the ids of one embedding input, special tokens included, cut to `limit` ids in all if that isn't 0."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, control tokens left out."""
+        """Return the text of `ids` without control tokens."""
         ...
 
 
 class FolderTokenizer:
     """The tokenizer of a folder in transformers' layout.
 
-    Encoding and decoding may run in two threads: decoding uses a copy of its own, since encoding control-token texts
-    as plain text flips a switch inside the tokenizer.
+    Decoding uses a copy of its own, since encoding the text of control tokens as plain text changes a setting of the
+    tokenizer while it runs.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -56,7 +56,7 @@ class FolderTokenizer:
         load = partial(AutoTokenizer.from_pretrained, str(folder), trust_remote_code=False)
         self._encoder: Any = load()
         backend: Any = getattr(self._encoder, "backend_tokenizer", None)
-        # A copy in Rust costs a tenth of loading the folder again, which only tokenizers without Rust need.
+        # Copying the Rust tokenizer takes a tenth of the time of loading the folder again, which others need.
         self._rust = type(backend).from_str(backend.to_str()) if hasattr(backend, "to_str") else None
         self._decoder: Any = load() if self._rust is None else None
         texts = sorted(
@@ -67,7 +67,7 @@ class FolderTokenizer:
         )
         self._control = re.compile("|".join(map(re.escape, texts))) if texts else None
         if self._encoder.chat_template:
-            # The first rendering compiles the template, for half a second: not on somebody's first request.
+            # The first rendering compiles the template, which would delay the first request by half a second.
             with suppress(InvalidRequestError):
                 self.prompt([Message("user", "hello")])
 
@@ -81,14 +81,14 @@ class FolderTokenizer:
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         for message in messages:
-            if not message.role.isidentifier():  # it is rendered too, and must not bring control tokens in either
+            if not message.role.isidentifier():  # the template renders it, so it must not hold a control token's text
                 raise InvalidRequestError(f"the role {message.role!r} is unknown", param="messages")
         contents = [message.content for message in messages]
         if self._control is None or not any(self._control.search(content) for content in contents):
             return self._ids(self._render([message.role for message in messages], contents))
-        # A control token's text stands in a content. Such texts are replaced by marks that the template carries
-        # through, and the rendered prompt is encoded piece by piece around them; only here, because encoding every
-        # content on its own would change how ordinary text is cut into tokens.
+        # A content holds a control token's text. Such texts are replaced by marks, which the template leaves as they
+        # are, and the rendered prompt is encoded piece by piece around them. Only in this case, because encoding each
+        # content on its own would change how ordinary text is tokenised.
         left, right = _unused_marks("".join(contents))
         found: list[str] = []
 

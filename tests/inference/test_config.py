@@ -33,7 +33,7 @@ def test_a_spec_is_read_as_it_was_written(tmp_path: Path) -> None:
         ({"engines": (ENGINE, ENGINE)}, "twice"),
     ],
 )
-def test_what_cannot_work_is_refused(fields: dict[str, Any], match: str) -> None:
+def test_a_wrong_worker_setting_is_refused(fields: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         config(**fields)
 
@@ -48,7 +48,7 @@ def test_what_cannot_work_is_refused(fields: dict[str, Any], match: str) -> None
         ({"sampling": {"seed": 1}}, "seed"),
     ],
 )
-def test_an_engine_that_cannot_work_is_refused(fields: dict[str, Any], match: str) -> None:
+def test_a_wrong_engine_setting_is_refused(fields: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         EngineConfig("d", "source", **fields)
 

@@ -37,7 +37,7 @@ def engine(**config: Any) -> LocalEngine:
     return LocalEngine(spec, load_fake_model(spec), ByteTokenizer(), clock=lambda: 0.0)
 
 
-def test_what_begins_is_told_before_it_runs_and_once() -> None:
+def test_begin_gets_each_request_once_before_its_first_step() -> None:
     served = engine(prefill_chunk=4)
     begun: list[tuple[str, ...]] = []
     request = chat("hello")

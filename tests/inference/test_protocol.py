@@ -113,7 +113,7 @@ def test_a_repeat_and_a_gap_are_noticed(number: int) -> None:
         [numbered(1), b"\x91" * 100_000],
     ],
 )
-def test_frames_that_cannot_be_are_refused(parts: list[bytes]) -> None:
+def test_malformed_frames_are_refused(parts: list[bytes]) -> None:
     with pytest.raises(ProtocolError):
         worker_inbound().read(parts)
 
@@ -142,7 +142,7 @@ def test_errors_keep_their_type_and_code(error: EngineError) -> None:
     assert (again.code, again.message, again.param) == (error.code, error.message, error.param)
 
 
-def test_events_keep_what_they_emit() -> None:
+def test_events_travel_unchanged() -> None:
     assert event_of(WireStarted("a", 3)) == Started(3)
     assert event_of(WireDelta("a", "t", 1, 2, 3, 4)) == Delta("t", Usage(1, 2, 3, 4))
     assert event_of(WireVector("a", 1, b"v")) == Vector(1, b"v")
@@ -150,7 +150,7 @@ def test_events_keep_what_they_emit() -> None:
 
 
 @pytest.mark.parametrize("count", [-1, -(2**63), 2**31, 2**40])
-def test_tokens_that_nobody_can_have_counted_are_no_event_and_no_evidence(count: int) -> None:
+def test_an_impossible_usage_is_refused_in_events_and_evidence(count: int) -> None:
     """Such a count was kept as a checkpoint, and then no lease of the whole gateway could be renewed."""
     usage = Usage(3, output=count)
     for wire in (
@@ -165,12 +165,12 @@ def test_tokens_that_nobody_can_have_counted_are_no_event_and_no_evidence(count:
             evidence_of(evidence_reply(1, evidence))
 
 
-def test_evidence_of_an_unknown_kind_is_none() -> None:
+def test_evidence_of_an_unknown_state_is_refused() -> None:
     """As an error of the engine, so that the sweep still gives up after its window."""
     with pytest.raises(EngineError, match="unknown kind"):
         evidence_of(UsageReply(1, "perhaps"))
 
 
 @pytest.mark.parametrize("evidence", [END, Running(Usage(1)), NothingRan(), Lost()])
-def test_evidence_keeps_what_it_says(evidence: Evidence) -> None:
+def test_evidence_travels_unchanged(evidence: Evidence) -> None:
     assert evidence_of(evidence_reply(1, evidence)) == evidence

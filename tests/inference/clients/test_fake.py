@@ -39,7 +39,7 @@ def fake(**options: Any) -> FakeEngine:
     return cast("FakeEngine", open_engine(EngineSpec("d", "fake", options=options)))
 
 
-async def test_deltas_carry_as_many_tokens_as_told() -> None:
+async def test_deltas_carry_tokens_per_delta_tokens() -> None:
     events = await run(fake(tokens=5, tokens_per_delta=2), chat("hi"))
     assert [event.usage.output for event in events if isinstance(event, Delta)] == [2, 4, 5]
     assert text_of(events) == "w1 w2 w3 w4 w5"
@@ -94,7 +94,7 @@ async def test_refusals_come_before_the_first_event(refusal: str, error: type[Ex
         await engine.prepare(chat("hi"))
 
 
-async def test_an_unreachable_engine_knows_nothing() -> None:
+async def test_an_unreachable_engine_raises_from_prepare_and_usage_of() -> None:
     engine = fake(unreachable=True)
     with pytest.raises(UnreachableError):
         await engine.usage_of("x")

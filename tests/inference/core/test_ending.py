@@ -54,7 +54,7 @@ def test_a_stop_string_ends_with_its_token_counted():
     assert settled(bench)
 
 
-def test_allowance_with_the_last_word_ends_at_once():
+def test_a_final_allowance_ends_at_once():
     bench = Bench()
     bench.submit("r", PROMPT, 10, allowance=3, is_final=True)
     bench.run()
@@ -119,7 +119,7 @@ def test_a_pause_ends_too_when_its_blocks_were_taken():
     assert settled(bench)
 
 
-def test_the_last_word_ends_a_paused_row_with_nothing_more():
+def test_a_final_extension_without_more_tokens_ends_a_paused_row():
     bench = Bench()
     bench.submit("r", PROMPT, 10, allowance=2)
     bench.run()
@@ -259,7 +259,7 @@ def test_a_row_that_fails_alone_ends_alone():
     assert settled(bench)
 
 
-def test_what_builds_on_a_failed_row_counts_for_nothing():
+def test_a_row_planned_after_a_failed_one_counts_for_nothing():
     bench = Bench(prefill_chunk=4)
     bench.submit("r", [1] * 10, 3)
     first, second = bench.plan(), bench.plan()

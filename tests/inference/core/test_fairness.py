@@ -70,7 +70,7 @@ def test_a_tenant_that_comes_back_is_lifted_to_the_lowest_that_waits():
     assert queue.counter("idle") == queue.counter("busy")
 
 
-def test_with_nobody_waiting_the_level_is_that_of_the_line_that_emptied_last():
+def test_with_nobody_waiting_the_floor_is_that_of_the_queue_that_emptied_last():
     queue: FairQueue[Item] = FairQueue()
     queue.push(Item("a"))
     pop(queue)
@@ -91,7 +91,7 @@ def test_lifting_never_lowers():
     assert queue.counter("a") == before
 
 
-def test_what_returns_to_the_front_is_not_lifted():
+def test_a_push_to_the_front_does_not_lift():
     queue: FairQueue[Item] = FairQueue()
     queue.push(Item("a"))
     back = pop(queue)

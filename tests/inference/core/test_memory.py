@@ -45,7 +45,7 @@ def test_steps_shrink_until_they_fit_and_every_answer_is_whole(rows: int, tokens
 
 
 def test_steps_grow_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference.core.bounds.SOUND_STEPS", 10)
+    monkeypatch.setattr("inference.core.bounds.STEPS_BEFORE_GROWTH", 10)
     bench = SmallMemory(blocks=200, max_context=600, max_rows=4)
     bench.rows = 2
     for number in range(4):

@@ -116,7 +116,7 @@ def test_tenants_never_hit_each_others_prefixes_and_one_tenant_does():
     assert bench.end("again").usage.cache_read == 8
 
 
-def test_the_domain_shares_not_the_tenant():
+def test_prefixes_are_shared_within_a_domain_not_a_tenant():
     bench = Bench()
     bench.submit("one", 12, 2, tenant="a", domain="pool")
     bench.run()
@@ -220,7 +220,7 @@ def test_a_newcomer_turns_a_paused_sequence_out_of_the_last_slot():
     assert bench.stories["paused"].tokens == continuation(range(4), 8)
 
 
-def test_who_was_paused_and_lost_its_row_goes_before_its_tenants_others():
+def test_a_preempted_paused_sequence_resumes_before_its_tenants_others():
     bench = Bench(max_rows=1)
     bench.submit("paused", 4, 8, allowance=1)
     bench.run()
@@ -358,9 +358,11 @@ def test_nothing_runs_and_the_head_does_not_fit_ends_that_request(monkeypatch):
     bench = Bench()
     bench.submit("r")
     bench.submit("next")
-    place = bench.scheduler._planner._place
+    place = bench.scheduler._planner._try_admit
     monkeypatch.setattr(
-        bench.scheduler._planner, "_place", lambda seq, *, urgent: seq.request_id != "r" and place(seq, urgent=urgent)
+        bench.scheduler._planner,
+        "_try_admit",
+        lambda seq, *, may_preempt: seq.request_id != "r" and place(seq, may_preempt=may_preempt),
     )
     bench.run()
     assert bench.end("next").reason is FinishReason.LENGTH
@@ -378,16 +380,16 @@ def test_forgotten_tenants_do_not_pile_up():
     assert bench.scheduler.waiting.queue.tenants() < 200
 
 
-def test_who_does_not_fit_is_not_tried_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_does_not_fit_is_not_tried_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(blocks=65, block_size=4, max_context=256, max_rows=8, max_waiting=300, watermark_percent=0)
     bench.submit("runs", [1] * 8, 150, tenant="runs")
     bench.step()
     for number in range(250):
         bench.submit(f"waits{number}", [number % 90] * 250, 4, tenant=f"t{number}")
     tried: list[object] = []
-    place = bench.scheduler._planner._place
+    place = bench.scheduler._planner._try_admit
     monkeypatch.setattr(
-        bench.scheduler._planner, "_place", lambda seq, **options: tried.append(seq) or place(seq, **options)
+        bench.scheduler._planner, "_try_admit", lambda seq, **options: tried.append(seq) or place(seq, **options)
     )
     for _ in range(100):
         bench.step()

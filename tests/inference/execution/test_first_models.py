@@ -41,7 +41,7 @@ PROMPTS = (
 NEW = 16
 
 
-def test_what_is_missing_is_said_and_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_and_its_model_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_models, "CHAT_FILE", ("no-such-package", "x.gguf"))
     monkeypatch.setattr(first_models, "EMBEDDING_FILE", ("pytest", "no/such/file"))
     assert first_models.install(tmp_path) == {}
@@ -55,18 +55,18 @@ def test_a_failed_installation_leaves_nothing(tmp_path: Path, monkeypatch: pytes
         (target / "config.json").write_text("{}")
         raise OSError("disk full")
 
-    monkeypatch.setattr(first_models, "_located", lambda *_: tmp_path)
+    monkeypatch.setattr(first_models, "_installed_file", lambda *_: tmp_path)
     monkeypatch.setattr(first_models, "_make_chat", breaks)
     with pytest.raises(OSError, match="disk full"):
         first_models.install(tmp_path)
     assert list((tmp_path / "models").iterdir()) == []
 
 
-def test_what_is_there_is_kept_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_model_is_kept_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "models" / first_models.CHAT
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
-    monkeypatch.setattr(first_models, "_located", lambda *_: None)
+    monkeypatch.setattr(first_models, "_installed_file", lambda *_: None)
     assert first_models.install(tmp_path) == {first_models.CHAT: folder}
 
 

@@ -46,7 +46,7 @@ def step(loaded: LoadedModel, *rows: Row) -> tuple[int | RowFailure | None, ...]
     return loaded.runner.launch(StepPlan(0, rows)).wait().tokens
 
 
-def test_what_is_loaded(loaded: LoadedModel, folder: Path) -> None:
+def test_the_loaded_model_describes_itself(loaded: LoadedModel, folder: Path) -> None:
     assert loaded.kinds == {Kind.CHAT}
     assert (loaded.max_context, loaded.max_input, loaded.vocab_size) == (128, 127, 211)
     assert (loaded.kv_blocks, loaded.block_size, loaded.vector_width) == (17, 16, 0)
@@ -188,6 +188,6 @@ def test_every_way_to_lack_memory_is_a_memory_error(
     assert len(caught.traceback) < 4, "the step's own frames keep its tensors"
 
 
-def test_torchs_allocator_speaks_as_expected() -> None:
+def test_the_message_of_torchs_allocator_is_recognised() -> None:
     with pytest.raises(RuntimeError, match="can't allocate memory"):
         torch.empty(1 << 46)

@@ -119,7 +119,7 @@ def test_the_end_of_a_turn_ends_an_answer_too(tmp_path: Path) -> None:
     assert load_model(config).eos_ids == {2, 5}
 
 
-def test_what_we_do_not_know_is_refused(tmp_path: Path) -> None:
+def test_unknown_architectures_and_tensors_are_refused(tmp_path: Path) -> None:
     folder = tiny("llama", tmp_path / "origin")
     for name, words in (
         ("rope_freqs__weight", "scaled rope"),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.text.byte_tokenizer import END_OF_TURN, ByteTokenizer
-from inference.text.detokenizer import HOLD, REPLACEMENT, Detokenizer
+from inference.text.detokenizer import MAX_HELD, REPLACEMENT, Detokenizer
 from inference.text.stream import TextStream
 
 decode = ByteTokenizer().decode
@@ -39,8 +39,8 @@ def test_a_cut_character_is_flushed_at_the_end() -> None:
 
 
 def test_a_run_of_replacement_characters_is_held_no_longer_than_needed() -> None:
-    pieces = pieces_of([0xFF] * HOLD)
-    assert pieces[-2] == REPLACEMENT * HOLD
+    pieces = pieces_of([0xFF] * MAX_HELD)
+    assert pieces[-2] == REPLACEMENT * MAX_HELD
 
 
 def test_the_prompt_is_not_repeated() -> None:

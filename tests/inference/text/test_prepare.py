@@ -102,7 +102,7 @@ def test_long_inputs_are_cut_when_asked(encoding: LocalEngine) -> None:
     assert prompt.max_output == 0
 
 
-def test_the_announcement_names_what_is_served(chatting: LocalEngine, encoding: LocalEngine) -> None:
+def test_engine_info_has_the_deployments_limits(chatting: LocalEngine, encoding: LocalEngine) -> None:
     assert chatting.info.kinds == {Kind.CHAT}
     assert (chatting.info.max_context, chatting.info.block_size) == (256, 16)
     assert encoding.info.kinds == {Kind.EMBEDDING}

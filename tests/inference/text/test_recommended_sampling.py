@@ -13,13 +13,13 @@ from inference.text.prepare import recommended_sampling
 from inference.types import GenerationRequest, Message, SamplingParams
 
 
-def test_open_fields_take_the_recommendation():
+def test_unset_fields_take_the_recommendation():
     sampling = SamplingParams(top_p=0.5, unset=("temperature", "min_p"))
-    completed = sampling.completed({"temperature": 0.2, "top_p": 0.9})
+    completed = sampling.with_recommended({"temperature": 0.2, "top_p": 0.9})
     assert completed == SamplingParams(temperature=0.2, top_p=0.5)
 
 
-def test_generation_config_is_read_as_far_as_it_speaks_of_sampling(tmp_path):
+def test_only_sampling_fields_of_generation_config_are_read(tmp_path):
     assert recommended_sampling(tmp_path) == {}
     stated = {"temperature": 0.6, "top_k": 20, "eos_token_id": 2, "top_p": None}
     (tmp_path / "generation_config.json").write_text(json.dumps(stated))

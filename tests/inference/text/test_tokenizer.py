@@ -120,7 +120,7 @@ def test_a_model_without_template_takes_no_chat(tmp_path: Path) -> None:
 
 
 @given(st.text(max_size=20))
-def test_bytes_have_no_control_tokens(content: str) -> None:
+def test_the_byte_tokenizer_makes_no_control_token_of_text(content: str) -> None:
     ids = ByteTokenizer().prompt(turns(content))
     assert sum(token > 255 for token in ids) == 3
     assert ByteTokenizer().decode(ids) == f"user\n{content}assistant\n"

@@ -16,11 +16,11 @@ def heartbeat(clock, **threads):
     return Heartbeat(reader=reader, steps=steps, step_seconds=60.0, clock=lambda: clock[0])
 
 
-def test_threads_that_wait_for_work_are_well_however_long():
+def test_waiting_for_work_is_no_hang_however_long():
     assert heartbeat([1e6]).is_alive()
 
 
-def test_a_step_that_does_not_end_is_no_life(caplog):
+def test_a_hung_step_stops_the_heartbeat(caplog):
     clock, steps = [0.0], Thread(busy_since=0.0)
     beating = heartbeat(clock, steps=steps)
     clock[0] = 60.0
@@ -33,12 +33,12 @@ def test_a_step_that_does_not_end_is_no_life(caplog):
     assert beating.is_alive()
 
 
-def test_a_reader_that_does_not_turn_is_no_life():
+def test_a_hung_reader_stops_the_heartbeat():
     clock = [READER_SECONDS + 1]
     assert not heartbeat(clock, reader=Thread(busy_since=0.0)).is_alive()
 
 
-def test_the_file_is_touched_only_while_all_is_well(tmp_path, monkeypatch):
+def test_the_file_is_touched_only_while_both_threads_make_progress(tmp_path, monkeypatch):
     monkeypatch.setenv("SLUICE_HEARTBEAT", str(tmp_path / "beat"))
     ended = threading.Event()
     steps = Thread(busy_since=0.0)

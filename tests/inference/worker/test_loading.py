@@ -81,7 +81,7 @@ def bench(tmp_path: Path) -> Any:
         yield Bench(tmp_path, record)
 
 
-def test_what_is_new_is_said_to_load_and_served_once_it_is(bench: Bench) -> None:
+def test_a_new_model_is_reported_as_loading_until_it_is_served(bench: Bench) -> None:
     assert bench.serving.unready["a"] == Health(ready=False, reason=LOADING, revision=A.revision)
     bench.settle()
     assert bench.serving.deployments.keys() == {"a"}

@@ -451,7 +451,7 @@ async def test_running_requests_are_reported_with_their_usage(start: Open, engin
     assert (await stream.end()).reason is FinishReason.CANCELLED
 
 
-async def test_what_cannot_travel_is_refused_and_costs_nothing(start: Open, engine_of: Open) -> None:
+async def test_a_message_that_cannot_be_sent_is_refused_and_costs_nothing(start: Open, engine_of: Open) -> None:
     worker = start(ECHO)
     engine = await engine_of(worker, "echo")
     with pytest.raises(InvalidRequestError, match="half a character"):

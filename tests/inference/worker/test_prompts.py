@@ -116,7 +116,7 @@ def served() -> Iterator[Served]:
     served.prompts.close(WAIT)
 
 
-def test_a_long_request_keeps_nobody_waiting(served: Served) -> None:
+def test_a_long_prompt_delays_neither_renewals_nor_short_prompts(served: Served) -> None:
     served.ask("stuck" * SHORT_BYTES)
     assert served.engine.began.wait(WAIT)
     served.reader._handle(served.session, Renew(0), 1)
@@ -156,7 +156,7 @@ def test_a_burst_of_one_tenant_is_prepared_as_a_whole(served: Served) -> None:
     assert b"refused" not in b"".join(frame for frames in served.router.frames for frame in frames)
 
 
-def test_tenants_who_fill_the_room_leave_some_for_the_next(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tenants_with_long_queues_leave_bytes_for_the_next(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompts, "MAX_QUEUED_BYTES", 100 * SHORT_BYTES)
     size = SHORT_BYTES + 1
     for number in range(4):
@@ -182,7 +182,7 @@ def test_tenants_take_turns(served: Served) -> None:
     assert served.engine.order.index("other") < served.engine.order.index("flood 1")
 
 
-def test_what_waited_too_long_is_not_begun() -> None:
+def test_a_prompt_that_waited_too_long_is_not_tokenised() -> None:
     done: SimpleQueue[PromptResult] = SimpleQueue()
     engine = Engine()
     queue = PromptQueue(done.put, clock=lambda: 100.0)

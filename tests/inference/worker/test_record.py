@@ -191,7 +191,7 @@ def test_ids_that_differ_in_few_bits_spread_over_the_table() -> None:
     assert probes < 3 * 20_000
 
 
-def test_an_index_of_another_state_of_its_file_is_not_believed(path: Path, clock: Clock) -> None:
+def test_an_index_that_does_not_match_its_file_is_not_used(path: Path, clock: Clock) -> None:
     with Record(path, clock=clock) as record:
         record.begin(["a"])
         clock.now += FILE_SECONDS
@@ -227,14 +227,14 @@ def uuid7_at(seconds: float, number: int) -> str:
     return f"{int(seconds * 1000):012x}7000{0x8000000000000000 + number:016x}"
 
 
-def test_a_second_holder_is_refused(record: Record, path: Path) -> None:
+def test_a_locked_record_is_refused(record: Record, path: Path) -> None:
     with pytest.raises(RecordLockedError):
         Record(path)
     record.begin(["a"])
     assert record.evidence("a") == Lost()
 
 
-def test_the_lock_is_given_back(path: Path) -> None:
+def test_closing_releases_the_lock(path: Path) -> None:
     Record(path).close()
     Record(path).close()
 
