@@ -1,1 +1,1 @@
-"""Project and front door: tenancy, keys, data plane, consoles."""
+"""The gateway: tenancy, API keys, data plane, management API, consoles; also the Django project."""

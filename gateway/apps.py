@@ -9,7 +9,7 @@ from billing import triggers
 
 
 class GatewayConfig(AppConfig):
-    """Project and front door: tenancy, API keys, data plane, consoles."""
+    """The Django app of the gateway."""
 
     name = "gateway"
     default_auto_field = "django.db.models.BigAutoField"

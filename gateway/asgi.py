@@ -1,4 +1,4 @@
-"""The whole routing story: the data plane as plain ASGI callables, Django for everything else."""
+"""The ASGI application: which path goes to which endpoint of the data plane; Django answers everything else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gateway.edge.routes import NEAR_THE_API, path, re_path, refuse_websocket, u
 from gateway.edge.usage import usage  # noqa: E402
 from gateway.runtime.caps import Cap  # noqa: E402
 
-# On a port of their own where SLUICE_METRICS_PORT is set, else beside the rest.
+# On a port of their own where SLUICE_METRICS_PORT is set, else beside the other paths.
 _PROBES = [path("healthz", liveness), path("readyz", readiness), path("metrics", metrics)]
 probes = guarded(bounded(URLRouter([*_PROBES, re_path(r"", unknown_endpoint, "unknown")])))
 

@@ -1,4 +1,4 @@
-"""A gateway's runtime and its loops: put together from the settings, and taken apart again in the other order."""
+"""Opens a gateway's runtime and its background loops from the settings; they are closed in reverse order."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def open_runtime() -> Runtime:
         stack.push_async_callback(lock.close)
         threads = DatabaseThreads()
         stack.callback(threads.close)
-        own_threads = DatabaseThreads(2)  # what the gateway itself reads waits behind no client
+        own_threads = DatabaseThreads(2)  # the gateway's own reads must not wait behind clients'
         stack.callback(own_threads.close)
         if settings.SLUICE_EMBEDDED:
             await threads.run(lambda: end_leases_of_earlier_owners(incarnation))
@@ -105,7 +105,7 @@ async def open_runtime() -> Runtime:
 
 
 async def _each(seconds: float, work: Callable[[], Awaitable[object]], name: str) -> None:
-    """Do `work` every so many seconds; a failure is logged and the next turn tries again."""
+    """Await `work()` every `seconds` until cancelled; a failure is logged and the next turn tries again."""
     while True:
         await asyncio.sleep(seconds)
         try:
@@ -115,7 +115,7 @@ async def _each(seconds: float, work: Callable[[], Awaitable[object]], name: str
 
 
 async def _logged(loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a loop; one that ends by an error says so."""
+    """Run a loop and log the error if it ends by one."""
     try:
         await loop()
     except Exception:

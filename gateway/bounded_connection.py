@@ -1,7 +1,7 @@
-"""Django's connections to PostgreSQL, which wait for an answer for so long and no longer.
+"""Django's connections to PostgreSQL with a time limit for every answer.
 
-A middlebox that forgot a connection may go on acknowledging what is sent, so that neither the kernel nor the server
-notices anything: then only who waits can.
+A middlebox that forgot a connection may go on acknowledging what is sent: neither the kernel nor the server notices,
+so the client needs a limit of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from psycopg.abc import PQGen
 from psycopg_pool import ConnectionPool
 
 LONGEST_SECONDS = 35.0
-"""Above the time limits that the server sets to a statement: longer than that nobody is there."""
+"""Seconds. Above the server's own limit for a statement: an answer that takes longer will never come."""
 CHECK_SECONDS = 2.0
 
 _patience: ContextVar[float | None] = ContextVar("answer_seconds", default=None)
@@ -27,7 +27,7 @@ RV = TypeVar("RV")
 
 @contextmanager
 def answered_within(seconds: float) -> Iterator[None]:
-    """Have every connection that is used inside wait for each answer for at most so long."""
+    """Within the context, connections wait at most `seconds` for each answer."""
     token = _patience.set(seconds)
     try:
         yield
@@ -38,8 +38,8 @@ def answered_within(seconds: float) -> Iterator[None]:
 class BoundedConnection(psycopg.Connection[Any]):
     """A connection on which an answer that doesn't come in time is an OperationalError.
 
-    `answer_seconds` is how long that is, None for ever; inside `answered_within` it may be less. The connection is
-    closed then, and so are those that wait in its pool, which went the same way.
+    `answer_seconds` is the limit, None for none; `answered_within` may lower it. When it passes, the connection and
+    the idle ones of its pool are closed, since they probably went through the same middlebox.
     """
 
     answer_seconds: float | None = LONGEST_SECONDS

@@ -1,4 +1,4 @@
-"""System checks that refuse a production which cannot be right, each saying what to set."""
+"""System checks that refuse an unsafe production configuration; each message says what to set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django.db.models import Q
 
 @register(Tags.security)
 def check_environment(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Report an unknown SLUICE_ENV, and what production may not have."""
+    """Report an unknown SLUICE_ENV, and in production every unsafe setting."""
     if settings.SLUICE_ENV not in ("development", "production", "test"):
         hint = "Set SLUICE_ENV to development or production."
         return [Error(f"SLUICE_ENV is {settings.SLUICE_ENV!r}.", hint=hint, id="sluice.E001")]
@@ -35,7 +35,7 @@ def _weak_secrets() -> list[CheckMessage]:
     values = {name: str(getattr(settings, name)) for name in _SECRETS}
     for name, value in values.items():
         if name != "SECRET_KEY" and value == values["SECRET_KEY"]:
-            continue  # not set: reported as the one that it stands for
+            continue  # not set: it falls back on another secret, which is checked itself
         if len(value) >= _LEAST_SECRET and len(set(value)) >= _LEAST_SECRET // 3 and not _GUESSABLE.search(value):
             continue
         variable = "SLUICE_SECRET_KEY" if name == "SECRET_KEY" else name
@@ -45,7 +45,7 @@ def _weak_secrets() -> list[CheckMessage]:
 
 
 def _fake_deployments() -> list[str]:
-    """Return the active deployments that answer with invented text; none while there is no database to ask."""
+    """Return the active deployments that answer with invented text; none if the database can't be reached."""
     from routing.models import Deployment
 
     active = Deployment.objects.filter(is_active=True, model__is_active=True)

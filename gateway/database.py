@@ -1,8 +1,8 @@
 """How long a connection to PostgreSQL waits for anything: one policy for Django's connections and the writer's own.
 
-A peer that went silent is noticed by the kernel (keepalives, unacknowledged data), one that works for too long by the
-server, and one of ours that stands still inside a transaction loses it, with its locks. One that acknowledges and says
-nothing is noticed by who waits for it: `gateway.bounded_connection`.
+The kernel ends a connection whose peer is silent (keepalives, unacknowledged data); the server ends a statement that
+takes too long, and a transaction of ours that is idle for too long, with its locks. A peer that acknowledges but never
+answers is caught by `gateway.bounded_connection`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ SERVER = {"statement_timeout": "30s", "lock_timeout": "10s", "idle_in_transactio
 
 
 def postgresql_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a connection: the policy, and over it what the address of the database says."""
+    """Return the options of a connection: the policy, and over it what DATABASE_URL says."""
     policy = " ".join(f"-c {name}={value}" for name, value in SERVER.items())
     return {**CLIENT, **given, "options": f"{policy} {given.get('options', '')}".strip()}
 
 
 def lift_limits(*, using: str = "default", **signal: Any) -> None:
-    """Receive `pre_migrate`: a migration takes what it takes."""
+    """Receive `pre_migrate`: lift the time limits, since a migration may take long."""
     _set_limits(using, "SET {} = 0", answer_seconds=None)
 
 
 def restore_limits(*, using: str = "default", **signal: Any) -> None:
-    """Receive `post_migrate`: the connection may go back to a pool."""
+    """Receive `post_migrate`: set the time limits again, since the connection may go back to a pool."""
     from gateway.bounded_connection import LONGEST_SECONDS
 
     _set_limits(using, "RESET {}", answer_seconds=LONGEST_SECONDS)

@@ -1,4 +1,4 @@
-"""SLUICE_HOME: who may read it, whether it is full, and where its sockets are."""
+"""SLUICE_HOME: its permissions, free space and sockets."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def open_to_others() -> list[Path]:
 
 
 def close_to_others() -> None:
-    """Leave the home and its database to their owner alone; raise PermissionError when we aren't that."""
+    """Take the permissions of other users on the home and its database; PermissionError if we aren't the owner."""
     for path in open_to_others():
         path.chmod(path.stat().st_mode & ~0o077)
 
 
 def is_disk_full() -> bool:
-    """Whether the disk under the home, or under its database, has less than `LEAST_FREE` bytes for us.
+    """Return whether the disk of the home, or of its database, has less than `LEAST_FREE` free bytes.
 
-    The next charge may not be written then.
+    Charges might not be written then.
     """
     places = {settings.SLUICE_HOME}
     if settings.SLUICE_EMBEDDED:

@@ -18,14 +18,14 @@ from uuid import UUID
 import msgspec
 import structlog
 
-# What opens something by itself: links' tokens in addresses (our own and allauth's), and API keys.
+# Secrets that work by themselves: tokens in the addresses of links (ours and allauth's), and API keys.
 _SECRETS = re.compile(
     r"(?P<before>/(?:links|invitations|accounts/(?:password/reset/key|confirm-email))/|sk-sluice-)[^/\s\"']+"
 )
 
 
 def without_secrets(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Return the line with what stands in addresses and messages and opens something left out."""
+    """Return the line with links' tokens and API keys removed."""
     for name in ("event", "path"):
         text = line.get(name)
         if isinstance(text, str):
@@ -48,7 +48,7 @@ def _json(event: object, **_: Any) -> str:
 
 
 def _shortened(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Leave out what people at a terminal don't read: ids, and the second of each request's two lines."""
+    """Leave out, for a terminal, ids and the second of each request's two lines."""
     if line.get("event") == "generation_ended":
         raise structlog.DropEvent
     line.pop("request_id", None)
@@ -103,7 +103,7 @@ def configure_logs(level: int = logging.INFO, stream: TextIO | None = None) -> N
 
 @contextmanager
 def request_bound(request_id: UUID) -> Iterator[None]:
-    """Everything that this task (and what it starts) logs meanwhile carries the request's id."""
+    """Within the context, lines of this task and of tasks that it starts carry the request's id."""
     before = structlog.contextvars.bind_contextvars(request_id=str(request_id))
     try:
         yield

@@ -1,4 +1,4 @@
-"""A new key's secret on its way from the form's answer to the page that shows it: once, and never on our side.
+"""Showing a new key's secret once, on the page after the form, without storing it on the server.
 
 The answer to the form is a redirect, so that loading the page again makes no second key. The secret travels in a signed
 cookie of that page's address alone, which the page removes as it shows it, and which ends by itself within two minutes.

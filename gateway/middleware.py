@@ -19,13 +19,13 @@ _HELD = "sluice.request_id"
 
 
 class RequestIdMiddleware:
-    """Gives each request the id that its errors show: the one of the ASGI wrapper, or one of its own."""
+    """Gives each request the id that its errors show: the one of `gateway.edge.guard`, or a new one."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        """Answer with the id in ``x-request-id``, which the ASGI wrapper adds by itself."""
+        """Answer; adds ``x-request-id`` unless `gateway.edge.guard` does."""
         request_id = request_id_of(request)
         response = self.get_response(request)
         if "request_id" not in getattr(request, "scope", {}):
@@ -43,7 +43,7 @@ def request_id_of(request: HttpRequest) -> UUID:
 
 
 class PolicyMiddleware(CSPMiddleware):  # type: ignore[misc] # django-csp isn't followed
-    """Sends the strict policy everywhere but under the prefixes of pages that are not ours."""
+    """Sends the strict content security policy; for the admin, whose pages are Unfold's, the relaxed one."""
 
     def get_policy_parts(
         self, request: HttpRequest, response: HttpResponseBase, report_only: bool = False
@@ -56,19 +56,19 @@ class PolicyMiddleware(CSPMiddleware):  # type: ignore[misc] # django-csp isn't 
 
 
 class OriginMiddleware:
-    """Lets the audit trail know who asks and from where."""
+    """Makes the request the origin of audit events."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        """Answer, with the request as the origin of whatever changes."""
+        """Answer, with the request as the origin of the events that are recorded."""
         with asked_by(request, request_id_of(request)):
             return self.get_response(request)
 
 
 class OperatorScopeMiddleware:
-    """Lifts the tenants' scope for operators in the admin, rendering included; everywhere else it stays up."""
+    """Disables tenant scoping for operators' requests to the admin, rendering included."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

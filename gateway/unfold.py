@@ -9,7 +9,7 @@ from django.urls import reverse_lazy
 
 
 def _item(title: str, icon: str, url: str) -> dict[str, Any]:
-    """Return a link to a list, for who may look at it; to the dashboard for everybody."""
+    """Return a sidebar link to a list, shown to those who may view it; the dashboard's to everybody."""
     item: dict[str, Any] = {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{url}")}
     if url != "index":
         app, model, _ = url.split("_")

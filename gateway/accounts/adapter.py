@@ -21,7 +21,7 @@ from gateway.services import members, tenants
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What mails call us."""
+    """The name and address of this installation in mails."""
 
     domain: str
     name: str
@@ -35,9 +35,9 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth isn
         return Plan.objects.filter(slug=settings.SLUICE_SIGNUP_PLAN, is_offered=True).exists()
 
     def _get_login_attempts_cache_key(self, request: HttpRequest, **credentials: Any) -> str:
-        """Count wrong passwords by account and address: whoever guesses locks only themselves out of an account.
+        """Count wrong passwords by account and client address, so that nobody can lock an account for other addresses.
 
-        The host that is asked for is no part of it, as in allauth's own key: who asks chooses it.
+        Unlike allauth's own key, it leaves out the request's host, which the client chooses.
         """
         login = str(credentials.get("email", credentials.get("username", ""))).lower()
         return f"{login}:{self.get_client_ip(request)}"
@@ -45,7 +45,8 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth isn
     def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
         """Send a mail whose addresses begin with SLUICE_BASE_URL.
 
-        allauth takes the host from the request; but who asks for a mail need not be who reads it and follows its link.
+        allauth takes the host from the request: whoever asks for a mail to somebody else could choose where its link
+        leads.
         """
         asked, own = current.request.build_absolute_uri("/"), f"{settings.SLUICE_BASE_URL}/"
         ours = {

@@ -1,7 +1,7 @@
-"""The pages of people's own accounts: of allauth's only those that we mean to have.
+"""The pages of people's own accounts: of allauth's pages only those listed here.
 
 There is none for addresses: an address is proved by the link of an invitation or of a sign-up, belongs to one user, and
-is changed by an operator. An unproved one beside it would be a claim on somebody else's account.
+is changed by an operator. A second, unproved address could claim somebody else's account.
 """
 
 from __future__ import annotations

@@ -45,7 +45,9 @@ def open_link(request: HttpRequest, token: str) -> HttpResponse:
 @sensitive_variables("token", "form")
 @require_http_methods(["GET", "HEAD", "POST"])
 def open_invitation(request: HttpRequest, token: str) -> HttpResponse:
-    """Join the invitation's tenant: as a new user with a password, then signed in, or signed in as who is invited."""
+    """Join the invitation's tenant: as a new user, who chooses a password, or as the invited user, who must be signed
+    in.
+    """
     if refused := _too_often(request, "open_invitation"):
         return refused
     present = request.user if isinstance(request.user, User) else None

@@ -1,4 +1,4 @@
-"""The audit trail, to be read."""
+"""The audit trail, read-only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.models import AuditEvent
 
 
 class ActionFilter(admin.SimpleListFilter):
-    """The actions that there are, from the index on them."""
+    """Filter by action; the choices are those that occur."""
 
     title = "action"
     parameter_name = "action"

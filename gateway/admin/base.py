@@ -1,4 +1,4 @@
-"""What gateway's admins share."""
+"""Bases of the gateway's admins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DaysFilter(RangeDateFilter):
     """From the beginning of one UTC day to the end of another: Unfold's own ends where the last day begins."""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Return the rows of the days; what is no day is not asked for."""
+        """Return the rows of the days; invalid days are ignored."""
         for end, moment, lookup in (("from", time.min, "gte"), ("to", time.max, "lte")):
             day = parse_date_str(self.used_parameters.get(f"{self.parameter_name}_{end}"))
             if day is not None:
@@ -35,7 +35,7 @@ class KeptAdmin(ModelAdmin):
     compressed_fields = True
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody deletes: books refer to these rows."""
+        """Nobody may delete: ledger and usage records refer to these rows."""
         return False
 
     def changeform_view(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse:

@@ -59,7 +59,7 @@ class PublicModelAdmin(ModelAdmin):
 
     @display(description="Deployments", ordering="active_count")
     def deployments_active(self, model: PublicModel) -> int:
-        """How many places serve it."""
+        """How many active deployments serve it."""
         count: int = model.active_count  # type: ignore[attr-defined] # annotated above
         return count
 

@@ -1,4 +1,4 @@
-"""Names that point elsewhere, as choices: a rate card, a plan, a task or a model that doesn't exist can't be typed."""
+"""Form fields for names of rows elsewhere (rate cards, plans, tasks, models): only existing ones can be chosen."""
 
 from __future__ import annotations
 

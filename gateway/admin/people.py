@@ -115,13 +115,13 @@ class UserAdmin(KeptAdmin, DjangoUserAdmin):  # type: ignore[type-arg] # can't b
         return redirect("admin:gateway_user_change", object_id)
 
     def has_sign_in_link_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """Who may act as anybody: superusers."""
+        """Only superusers may act as another user."""
         return bool(getattr(request.user, "is_superuser", False))
 
 
 @admin.register(Membership)
 class MembershipAdmin(KeptAdmin):
-    """Who belongs to which tenant as what."""
+    """Memberships: user, tenant, role."""
 
     list_display = ["user", "tenant", "role", "is_active", "created_at"]
     list_filter = ["role", "is_active"]

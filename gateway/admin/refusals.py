@@ -1,4 +1,4 @@
-"""Refused requests, to be read: why did it say no, to whom, how often."""
+"""Counts of refused requests, read-only: reason, tenant, how often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tenants and their projects. A new tenant is made whole by the service."""
+"""Tenants and their projects. `gateway.services.tenants` creates new ones."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class TenantAdmin(KeptAdmin):
         return {} if obj else dict(self.prepopulated_fields)
 
     def save_model(self, request: HttpRequest, obj: Tenant, form: Any, change: bool) -> None:
-        """Make a new tenant whole, and send its owner the invitation."""
+        """Create a new tenant with the service, and send its owner the invitation."""
         if change:
             super().save_model(request, obj, form, change)
             return

@@ -17,7 +17,7 @@ from gateway.models import AuditEvent
 
 
 class AuditQuerySerializer(serializers.Serializer[Any]):
-    """Which events."""
+    """Query: which events."""
 
     action = serializers.CharField(max_length=60, required=False, help_text="Such as key.revoked.")
     actor = serializers.CharField(max_length=254, required=False, help_text="Exactly as the trail shows it.")
@@ -25,7 +25,7 @@ class AuditQuerySerializer(serializers.Serializer[Any]):
 
 
 class AuditEventSerializer(serializers.ModelSerializer[AuditEvent]):
-    """Who did what, before and after, from where, when."""
+    """An audit event."""
 
     user = serializers.UUIDField(source="user_id", allow_null=True)
     api_key = serializers.UUIDField(source="api_key_id", allow_null=True)
@@ -58,7 +58,7 @@ class AuditView(ListModelMixin, TenantView):
     pagination_class = NewestFirst
 
     def get_queryset(self) -> QuerySet[AuditEvent]:
-        """Return the tenant's events that were asked for."""
+        """Return the tenant's events that match the query."""
         query = AuditQuerySerializer(data=self.request.query_params)
         query.is_valid(raise_exception=True)
         wanted = query.validated_data

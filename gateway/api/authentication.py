@@ -1,4 +1,4 @@
-"""Who calls the management API: an API key with the scope "management", or a signed-in member."""
+"""Authentication of the management API: an API key with the scope "management", or a member's session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every view of the management API shares: its tenant, in scope while the view runs, and pages of rows."""
+"""Bases of the management API's views: the caller's tenant, in scope while the view runs, and pagination."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class TenantView(GenericAPIView[Any]):
     throttle_classes = [CallerThrottle]
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        """Answer with the tenant's scope closed again, whatever happens."""
+        """Answer, and leave the tenant's scope even after an error."""
         with ExitStack() as self._scopes:
             response: HttpResponseBase = super().dispatch(request, *args, **kwargs)
             return response
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Authenticate, check permissions and how often was called, then put the tenant in scope."""
+        """Authenticate, check permissions and throttles, then enter the tenant's scope."""
         by_address = AddressThrottle()
         if not by_address.allow_request(request, self):
             self.throttled(request, by_address.wait() or 0)
@@ -50,21 +50,21 @@ class TenantView(GenericAPIView[Any]):
 
     @property
     def access(self) -> Access:
-        """Who calls; only after `initial`."""
+        """The caller's access; only after `initial`."""
         access = self.request.auth
         assert isinstance(access, Access)
         return access
 
     @property
     def tenant(self) -> Tenant:
-        """Whose rows these are."""
+        """The tenant that the view is about."""
         return self.access.tenant
 
 
 class Page(CursorPagination):
     """Pages by cursor: ``{"data": […], "next": url, "previous": url}``; `limit` asks for 1 to 200 rows.
 
-    Cursors are signed for their list: what stands in them is compared with a column as it is.
+    Cursors are signed for their list, since their content is compared with a column unchecked.
     """
 
     page_size = 50

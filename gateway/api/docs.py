@@ -1,7 +1,7 @@
-"""The management API's schema and its page for people, made on the server: no script, nothing from elsewhere.
+"""The management API's OpenAPI schema and its HTML documentation, rendered on the server without scripts.
 
-Both are the same for everybody as long as the process lives, and cost a tenth of a second of CPU to make: they are made
-once, by the first who asks, while others who come meanwhile wait.
+Both are the same for everybody while the process runs and take a tenth of a second of CPU to render: the first request
+renders them once, and concurrent requests wait for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ METHODS = ("get", "post", "patch", "put", "delete")
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What the schema came to."""
+    """The rendered schema."""
 
     yaml: bytes
     json: bytes

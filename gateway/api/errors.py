@@ -30,7 +30,7 @@ def handle_exception(error: Exception, context: dict[str, Any]) -> Response | No
 
 
 def refusal_of(error: Exception) -> Refusal | None:
-    """Translate what views and services raise; None for what nobody expected."""
+    """Translate what views and services raise; None for an unexpected error."""
     answer: Refusal | None = None
     match error:
         case Refusal():

@@ -1,4 +1,4 @@
-"""API keys: list, make (the secret is in that answer only), revoke."""
+"""API keys: list, create (only that answer has the secret), revoke."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.services import keys
 
 
 class KeySerializer(serializers.ModelSerializer[APIKey]):
-    """A key as it is shown ever after."""
+    """A key without its secret."""
 
     project = serializers.UUIDField(source="project_id")
 
@@ -41,7 +41,7 @@ class KeySerializer(serializers.ModelSerializer[APIKey]):
 
 
 class NewKeySerializer(serializers.Serializer[Any]):
-    """What a new key needs. No `project` means that of the key that asks, or the oldest."""
+    """A new key. Without `project`: that of the calling key, or the tenant's oldest."""
 
     name = serializers.CharField(max_length=120)
     project = serializers.UUIDField(required=False)
@@ -52,7 +52,7 @@ class NewKeySerializer(serializers.Serializer[Any]):
 
 
 class MadeKeySerializer(KeySerializer):
-    """A key with its secret: this answer is the only place where it ever stands."""
+    """A key with its secret, which no other answer has."""
 
     secret = serializers.CharField(read_only=True)
 

@@ -10,7 +10,7 @@ from rest_framework.parsers import JSONParser
 
 
 class BoundedJSONParser(JSONParser):
-    """DRF's parser, with what nests too deeply as bad input instead of a fault of ours."""
+    """DRF's parser, which refuses JSON that nests too deeply as bad input instead of failing."""
 
     def parse(
         self,

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class IsTenantMember(BasePermission):
-    """Lets pass who has the view's `reads` capability for safe methods, its `writes` for others."""
+    """Permits callers whose role has the view's `reads` capability for safe methods, its `writes` for others."""
 
     message = "Your role doesn't allow this."
     code = "role_not_allowed"
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Return whether the caller's role suffices; views without capabilities let nobody pass."""
+        """Return whether the caller's role suffices; views without capabilities permit nobody."""
         capability: str | None = getattr(view, "reads" if request.method in SAFE_METHODS else "writes", None)
         access = request.auth
         return isinstance(access, Access) and capability is not None and access.may(capability)

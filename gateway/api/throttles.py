@@ -21,17 +21,17 @@ class SettingThrottle(SimpleRateThrottle):
         return rate
 
     def ident_of(self, request: Request) -> str | None:
-        """Return by what is counted; None counts nothing."""
+        """Return the id whose calls are counted together; None isn't counted."""
         raise NotImplementedError
 
     def get_cache_key(self, request: Request, view: APIView) -> str | None:
-        """Return where the calls of this caller are kept."""
+        """Return the cache key of this caller's calls."""
         ident = self.ident_of(request)
         return None if ident is None else f"throttle:{self.setting}:{ident}"
 
 
 class AddressThrottle(SettingThrottle):
-    """By the client's address: whoever guesses keys is stopped before a query is made."""
+    """By the client's address: guessed keys are stopped before the database is queried."""
 
     setting = "SLUICE_API_RATE_ADDRESS"
 

@@ -32,7 +32,7 @@ class UsageQuerySerializer(serializers.Serializer[Any]):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Fill in the period, and bound it."""
         today = datetime.now(tz=UTC).date()
-        # Nothing is known of the future, and the calendar ends where sums of days would overflow.
+        # No usage lies in the future, and dates near the calendar's end would overflow.
         attrs["last"] = min(attrs.get("last") or today, today + LONGEST)
         if attrs["last"] < EARLIEST:
             raise serializers.ValidationError({"last": f"There is nothing before {EARLIEST.isoformat()}."})

@@ -45,7 +45,7 @@ class WalletSerializer(serializers.Serializer[Any]):
 
 
 class TransferSerializer(serializers.Serializer[Any]):
-    """A movement of credit: `amount` above zero came in, below zero went out; `balance` is what was posted after it."""
+    """A movement of credit: `amount` is negative for a debit; `balance` is what was posted after it."""
 
     id = serializers.IntegerField(source="transfer.id")
     booked_at = serializers.DateTimeField(source="transfer.booked_at")
@@ -82,7 +82,7 @@ class TransferQuerySerializer(serializers.Serializer[Any]):
     cursor = serializers.CharField(required=False, help_text="`next` of the page before.")
 
     def validate_cursor(self, value: str) -> LedgerCursor:
-        """Return the place that the cursor stands for."""
+        """Return the ledger cursor in the signed text; raises ValidationError for another text."""
         try:
             identifier, balance = signing.loads(value, salt=_SALT)
         except signing.BadSignature:

@@ -1,1 +1,3 @@
-"""The audit trail: `origin` knows who asks, `trail` writes events, `tracked` and `sign_ins` receive what happens."""
+"""The audit trail: `origin` holds who makes the request, `trail` writes events, `tracked` and `sign_ins` record changes
+and sign-ins.
+"""

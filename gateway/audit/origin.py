@@ -1,4 +1,4 @@
-"""Who asks for what is being done now, and from where: set for each request, read by the audit trail."""
+"""Who makes the current request, and from where: set by the middleware, read by the audit trail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.models import APIKey, User
 
 @dataclass(slots=True)
 class Origin:
-    """The request at hand. `key` is set once an API key has been recognised; without a request it is a command."""
+    """Where a change comes from: a request (with its API key, once authenticated), or a command when there is none."""
 
     request: HttpRequest | None = None
     request_id: UUID | None = None
@@ -25,18 +25,18 @@ class Origin:
 
     @property
     def user(self) -> User | None:
-        """Who is signed in."""
+        """The signed-in user, None without one."""
         user = getattr(self.request, "user", None)
         return user if isinstance(user, User) else None
 
     @property
     def address(self) -> str:
-        """The client's address; the HTTP server has read it through the proxies that are trusted."""
+        """The client's address, as the HTTP server determined it from trusted proxies."""
         return "" if self.request is None else str(self.request.META.get("REMOTE_ADDR") or "")
 
     @property
     def actor(self) -> str:
-        """Who it is, in words."""
+        """The user, key or command as text for the trail."""
         if self.key is not None:
             return f"key {self.key}"
         if self.user is not None:
@@ -48,13 +48,13 @@ _origin: ContextVar[Origin | None] = ContextVar("sluice_origin", default=None)
 
 
 def current() -> Origin:
-    """Return the origin of what is being done; outside of a request that of the running command."""
+    """Return the current origin: the request being answered, else the running command."""
     return _origin.get() or Origin()
 
 
 @contextmanager
 def asked_by(request: HttpRequest, request_id: UUID) -> Iterator[None]:
-    """Everything that is recorded meanwhile comes from `request`."""
+    """Within the context, recorded events have `request` as their origin."""
     token = _origin.set(Origin(request, request_id))
     try:
         yield

@@ -1,4 +1,4 @@
-"""Records who signs in, and who tries to: failures of accounts that exist, no more than a bounded number."""
+"""Records sign-ins, and failed attempts on existing accounts, a bounded number of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WINDOW_S = 3600
 
 
 def connect() -> None:
-    """Begin to receive; once per process."""
+    """Connect the signal receivers; call once per process."""
     user_logged_in.connect(_succeeded, dispatch_uid="audit.sign_in")
     user_login_failed.connect(_failed, dispatch_uid="audit.sign_in_failed")
 
@@ -41,6 +41,8 @@ def _failed(credentials: dict[str, Any], **_: Any) -> None:
 
 
 def _tenants(user: User) -> list[UUID] | list[None]:
-    """Return the tenants whose trail shows the user's sign-ins; the operator's alone for who is a member of none."""
+    """Return the tenants whose trail shows the user's sign-ins; only the operator's trail when they belong to no
+    tenant.
+    """
     mine = Membership.objects.unscoped().filter(user=user, is_active=True).values_list("tenant_id", flat=True)
     return list(mine) or [None]

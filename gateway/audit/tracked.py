@@ -1,4 +1,4 @@
-"""Records what is made, changed and deleted of the models named here, by Django's own signals.
+"""Records rows created, changed and deleted of the models named here, by Django's signals.
 
 Every write to them goes through `save`, `create` or `delete`, whichever app it is in: billing and routing need not know
 of the trail. What a service does by `update` it records itself (docs/decisions/0007-audit-trail.md).
@@ -36,9 +36,9 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """A model, the word for it in actions, the fields that matter, and whose rows they are.
+    """A tracked model: its name in actions, the fields that are recorded, and whose tenant a row is.
 
-    Of `hidden` fields only that they changed is kept.
+    Of `hidden` fields only the fact of a change is recorded, not the value.
     """
 
     model: type[Model]
@@ -79,7 +79,7 @@ TRACKED = (
 
 
 def connect() -> None:
-    """Begin to receive; once per process."""
+    """Connect the signal receivers; call once per process."""
     for tracked in TRACKED:
         for signal, receiver in (
             (pre_save, _before_save),
@@ -95,7 +95,7 @@ def connect() -> None:
 
 
 def _before_save(tracked: Tracked, instance: Model, raw: bool = False, update_fields: Any = None, **_: Any) -> None:
-    """Read what stands there, if anything that matters may change."""
+    """Read the stored values if a tracked field may change."""
     instance.__dict__.pop(_HELD, None)
     is_new = instance._state.adding  # noqa: SLF001 - documented
     if raw or is_new or (update_fields is not None and not set(update_fields) & set(tracked.fields)):
@@ -131,7 +131,7 @@ def _after_delete(tracked: Tracked, instance: Model, **_: Any) -> None:
 
 
 def _stored(tracked: Tracked, instance: Model) -> Values:
-    """Return the fields as the database has them: what was assigned may be of another type."""
+    """Return the fields as the database has them; assigned values may be of another type."""
     columns = tracked.columns()
     every = tracked.model._base_manager  # noqa: SLF001 - documented: past the tenants' scope
     row = every.filter(pk=instance.pk).values(*columns.values()).first() or {}
@@ -167,7 +167,7 @@ _CODES = {
 
 
 def _credit(instance: LedgerTransfer, created: bool, **_: Any) -> None:
-    """Record what people do to a wallet; what plans and requests do stands in the ledger alone."""
+    """Record transfers that people make; those of plans and requests are in the ledger only."""
     action = _CODES.get(LedgerTransfer.Code(instance.code))
     if not created or action is None or instance.actor == "sluice":
         return

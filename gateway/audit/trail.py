@@ -28,9 +28,9 @@ def record(
     after: Mapping[str, Any] | None = None,
     user: User | None = None,
 ) -> AuditEvent:
-    """Write that `action` happened to `target`, with who asked and from where, in the transaction that is open.
+    """Write an event: `action` on `target`, with the current origin, in the open transaction.
 
-    `user` says who it was where nobody is signed in yet. Values of `before` and `after` are kept as JSON shows them.
+    `user` is who did it when nobody is signed in yet. Values of `before` and `after` are kept as JSON shows them.
     """
     at = origin.current()
     who = user or at.user

@@ -1,4 +1,4 @@
-"""Who is behind a websocket: a bearer key, or a signed-in user of our own pages. Asked anew for each message."""
+"""The caller of a websocket: an API key, or a signed-in user of our own pages. Checked again for each message."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Caller(Protocol):
-    """Somebody with a right to ask; the right is checked again with each call."""
+    """The authenticated caller of a websocket; `principal` checks again at each call."""
 
     @property
     def wants_account(self) -> bool:
-        """Whether our own events and fields are wanted."""
+        """Whether the caller wants Sluice's own events and fields."""
         ...
 
     @property
@@ -37,7 +37,9 @@ class Caller(Protocol):
         ...
 
     async def principal(self, metadata: Mapping[str, str]) -> Principal:
-        """Who is charged for a message with this metadata; a Refusal when the right is gone."""
+        """Return the principal that a message with this metadata is charged to; a Refusal if it may not ask any
+        more.
+        """
         ...
 
 
@@ -129,7 +131,7 @@ class SessionCaller:
 
 
 def _session_of(scope: Scope) -> str | None:
-    # Django's own reader: a cookie of somebody else's that isn't well-formed doesn't hide ours.
+    # Django's parser: a malformed cookie of another site doesn't hide ours.
     return parse_cookie(header_of(scope, b"cookie") or "").get(settings.SESSION_COOKIE_NAME) or None
 
 
@@ -149,12 +151,12 @@ def _user_of(session: str) -> UUID | None:
 def _is_same_origin(scope: Scope) -> bool:
     """Whether the page that opens the socket is ours: of the host that it connects to, or of an origin that is trusted.
 
-    What the proxy in front calls the host counts only where it is trusted, as for Django's forms.
+    The proxy's X-Forwarded-Host counts only if the proxy is trusted, as for Django's forms.
     """
     origin = header_of(scope, b"origin") or ""
     place = _place_of(origin)
     if place is None or (settings.SESSION_COOKIE_SECURE and place[0] != "https"):
-        return False  # a page that travels in the clear may be anybody's
+        return False  # a page sent without TLS may have been forged
     hosts = [header_of(scope, b"host")]
     if settings.USE_X_FORWARDED_HOST:
         hosts.append(header_of(scope, b"x-forwarded-host"))
@@ -163,7 +165,7 @@ def _is_same_origin(scope: Scope) -> bool:
 
 
 def _place_of(address: str) -> tuple[str, str, int] | None:
-    """Return scheme, host and port of an address; None for one that is none."""
+    """Return scheme, host and port of an address; None for text that isn't one."""
     try:
         parts = urlsplit(address)
         port = parts.port or _PORTS.get(parts.scheme)

@@ -1,4 +1,4 @@
-"""What a socket remembers of its own responses, so that `previous_response_id` continues them."""
+"""The conversations of a socket's latest responses, so that `previous_response_id` can continue them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Turns = tuple[Message, ...]
 
 
 class History:
-    """The conversations that ended in this socket's latest responses; the oldest are forgotten first."""
+    """The conversations that this socket's latest responses ended, bounded in number and size; the oldest go first."""
 
     def __init__(self, most_responses: int = MOST_RESPONSES, most_characters: int = MOST_CHARACTERS) -> None:
         self._most_responses = most_responses

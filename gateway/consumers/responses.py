@@ -35,9 +35,9 @@ from inference.types import Delta, Message
 
 IDLE_SECONDS = 15 * 60.0
 LIFETIME_SECONDS = 60 * 60.0
-PAUSE_SECONDS = 0.025  # between two deltas: text that comes meanwhile travels in one
-USAGE_SECONDS = 0.2  # between two running counts
-MOST_SOCKETS = 256  # of one tenant or user in this process: each costs memory while it says nothing
+PAUSE_SECONDS = 0.025  # between two deltas: text that comes meanwhile is joined
+USAGE_SECONDS = 0.2  # between two usage events
+MOST_SOCKETS = 256  # of one tenant or user in this process: idle ones cost memory too
 
 GOING_AWAY = 1001
 TOO_BIG = 1009
@@ -53,7 +53,7 @@ def too_many_sockets() -> Refusal:
 
 
 class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is untyped
-    """One socket on ``/v1/responses``. Generations run beside the receive loop, so that a cancel is heard."""
+    """One websocket on ``/v1/responses``. Generations run beside the receive loop, so that a cancel is received."""
 
     channel_layer_alias = None  # tokens never travel through a channel layer
 
@@ -63,12 +63,12 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         self._ending = ExitStack()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the socket; however it ends, what runs is stopped (and settled without us)."""
+        """Serve the socket; when it ends, running responses are stopped; they settle by themselves."""
         with self._ending:
             await super().__call__(scope, receive, send)
 
     async def websocket_connect(self, message: dict[str, Any]) -> None:
-        """Accept a caller with a right to ask; a Refusal answers the handshake with its status and body."""
+        """Accept the socket of an authenticated caller; a Refusal answers the handshake with its status and body."""
         self._runtime = runtime_of(self.scope)
         self._caller: Caller = await caller_of(self.scope)
         self._sockets.take(self._caller.owner)
@@ -122,7 +122,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
     # -- one response -------------------------------------------------------------------------------------------------
 
     async def _respond(self, stream: Stream, request: ResponseCreate) -> None:
-        """Make one response and tell it on its stream; whatever goes wrong is told as an error event."""
+        """Generate one response and send its events on its stream; any error is sent as an error event."""
         request_id = uuid7()
         principal: Principal | None = None
         with request_bound(request_id):
@@ -157,7 +157,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         note_refusal(self._runtime, refusal, request_id, tenant=tenant, api_key=api_key, model=request.model)
 
     async def _tell(self, generation: Generation, told: ResponseEvents, stream_id: str | None) -> Outcome:
-        """Tell the response up to its last delta. Deltas that come quickly are joined: one frame for each painting."""
+        """Send the events of the response up to its last delta, joining deltas within `PAUSE_SECONDS` into one."""
         loop = asyncio.get_running_loop()
         counted_at = float("-inf")
 

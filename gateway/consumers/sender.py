@@ -1,4 +1,4 @@
-"""The way out of one websocket: whole events, each with its stream, and nothing after the end."""
+"""Sends events over one websocket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.errors.refusal import Refusal
 
 
 class EventSender:
-    """Sends events while the socket is open; after `shut` it swallows them, since nobody reads."""
+    """Sends events while the socket is open; after `shut` it drops them."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -47,5 +47,5 @@ class EventSender:
             self._is_open = False
 
     def shut(self) -> None:
-        """Send no more: the client closed."""
+        """Drop events from now on: the client closed the socket."""
         self._is_open = False

@@ -1,4 +1,4 @@
-"""A socket's streams: in each, responses are made one after the other; streams run beside each other."""
+"""A socket's streams: responses of one stream run one after the other, those of different streams concurrently."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from gateway.runtime.runtime import Runtime
 
 MOST_STREAMS = 16
 MOST_WAITING = 8
-MOST_WAITING_BYTES = 4 * 1024 * 1024  # in all streams of a socket, as the client sent it
+MOST_WAITING_BYTES = 4 * 1024 * 1024  # of requests as sent, in all streams of a socket
 
 Work = Callable[["Stream", ResponseCreate], Awaitable[None]]
 
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """One conversation of a socket: what waits and what runs."""
+    """One stream of a socket: its waiting requests and its running response."""
 
     stream_id: str | None
     waiting: deque[tuple[ResponseCreate, int]] = field(default_factory=deque)  # with its size in bytes
     generation: Generation | None = None
-    is_stopped: bool = False  # what is being started or runs shall end
+    is_stopped: bool = False  # the response that runs, or is being started, shall end
     task: asyncio.Task[None] | None = None
 
     def began(self, generation: Generation) -> None:
-        """The response that was being started runs; it ends at once if it was stopped meanwhile."""
+        """Note that the response runs; cancels it at once if the stream was stopped meanwhile."""
         self.generation = generation
         if self.is_stopped:
             generation.client_left()
 
     def stop(self) -> None:
-        """End what runs."""
+        """Stop the response that runs or is being started."""
         self.is_stopped = True
         if self.generation is not None:
             self.generation.client_left()
 
 
 class Streams:
-    """The streams of one socket. `work` makes one response; it runs under the runtime's supervision."""
+    """The streams of one socket. `work` generates one response, as a supervised task of the runtime."""
 
     def __init__(self, runtime: Runtime, work: Work) -> None:
         self._runtime = runtime
@@ -77,7 +77,7 @@ class Streams:
         stream.task = self._runtime.supervise(self._run(stream))
 
     def cancel(self, stream_id: str | None, identifier: str | None) -> None:
-        """Stop what runs in the stream, or the response called `identifier`; harmless when it has ended."""
+        """Stop the stream's response, or the response called `identifier`; does nothing when it has ended."""
         if identifier is None:
             stream = self._busy.get(stream_id)
             if stream is not None:
@@ -88,7 +88,7 @@ class Streams:
                 stream.stop()
 
     def close(self) -> None:
-        """Stop everything and forget what waits, here or for its admission; settling goes on without the socket."""
+        """Stop all responses and drop all waiting requests; settling goes on without the socket."""
         self._is_closed = True
         for stream in self._busy.values():
             stream.waiting.clear()

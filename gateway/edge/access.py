@@ -1,4 +1,4 @@
-"""Who is asking over HTTP: the bearer key of the request's headers; and what is kept of those who are refused."""
+"""The caller of a request over HTTP, by its bearer key; and what is recorded of refused requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def principal_of(scope: Scope) -> Principal:
 def note_caller(
     scope: Mapping[str, Any], *, tenant: UUID | None = None, key: object = None, user: object = None
 ) -> None:
-    """Let the access log's line of this request say who asked."""
+    """Put the caller into this request's line of the access log."""
     exchange = scope.get("exchange")
     if exchange is not None:
         caller = {"tenant": tenant, "key": key, "user": user}
@@ -48,7 +48,7 @@ def note_caller(
 
 
 def note_model(scope: Mapping[str, Any], name: str) -> None:
-    """Let what is kept of this request, should it be refused, say which model was asked for."""
+    """Note the requested model, for the count of refusals."""
     exchange = scope.get("exchange")
     if exchange is not None:
         exchange.model = name
@@ -59,17 +59,17 @@ def note_refusal(
 ) -> None:
     """Count a request that the gateway refused, or that failed with nothing run, where its tenant is known.
 
-    What is wrong in the request itself (400, 404 and so on) isn't counted.
+    Errors of the request itself (400, 404 and so on) aren't counted.
     """
     tenant, api_key = refusal.tenant or tenant, refusal.api_key or api_key
     if tenant is None or refusal.has_record or not (refusal.status in _KEPT or refusal.status >= 500):
         return
-    known = model == AUTO or model in runtime.snapshot.catalogue.models  # a name that a client made up is not kept
+    known = model == AUTO or model in runtime.snapshot.catalogue.models  # names that clients make up are not stored
     runtime.refusals.note(refusal, request_id, tenant=tenant, api_key=api_key, model=model if known else "")
 
 
 def require_scope(principal: Principal) -> None:
-    """Refuse (403) a key whose scopes leave out the use of models."""
+    """Raise a 403 Refusal for a key without the scope "inference"."""
     if INFERENCE not in principal.scopes:
         raise Refusal(403, "missing_scope", f"This key lacks the scope '{INFERENCE}'.")
 

@@ -27,7 +27,7 @@ class Output:
 
 
 class WholeFormat(Protocol):
-    """One API's way to tell a generation that has ended well."""
+    """One API's rendering of a generation that succeeded."""
 
     def whole(self, output: Output, outcome: Outcome) -> object:
         """Return the body of an answer without streaming."""
@@ -35,25 +35,27 @@ class WholeFormat(Protocol):
 
 
 class Format(WholeFormat, Protocol):
-    """One API's way to tell a generation, piece by piece too; each piece is whole server-sent events."""
+    """One API's rendering of a generation, streamed too; each method of a stream returns complete server-sent
+    events.
+    """
 
     def opening(self) -> bytes:
-        """Return what comes before any text."""
+        """Return the events before any text."""
         ...
 
     def delta(self, text: str) -> bytes:
-        """Return more text."""
+        """Return the events of a piece of text."""
         ...
 
     def closing(self, outcome: Outcome) -> bytes:
-        """Return the end: of an answer with its usage and end mark, or of a failure, which has no end mark."""
+        """Return the last events: usage and end mark of an answer, or the error of a failure, which has no end mark."""
         ...
 
 
 async def answer(generation: Generation, told: Format, client: watching, send: Send, *, stream: bool) -> None:
-    """Answer with `generation`, as a stream where that was asked for; a client that leaves stops it.
+    """Answer with `generation`, streamed if `stream`; a client that disconnects stops it.
 
-    A generation that failed is raised as a Refusal, unless its stream has begun: then the failure is told there.
+    A generation that failed is raised as a Refusal, unless its stream has begun: then the stream ends with the error.
     """
     if not stream:
         await answer_whole(generation, told, client, send)
@@ -118,7 +120,7 @@ def _raise_failure(outcome: Outcome, client: watching) -> None:
 
 
 def failure_of(outcome: Outcome) -> Refusal | None:
-    """The error that an outcome is for its client; None when it is an answer."""
+    """Return the error that the client gets for an outcome; None when it is an answer."""
     headers, has_record = _credit_headers(outcome), outcome.has_record
     if outcome.error is not None:
         fault = outcome.error
@@ -134,6 +136,6 @@ def failure_of(outcome: Outcome) -> Refusal | None:
 
 
 def _credit_headers(outcome: Outcome) -> dict[str, str]:
-    """What the request cost, for answers that have headers after it is known."""
+    """Return the headers with the request's cost, for answers whose headers are sent after it is known."""
     text = credits_text(outcome.charge)
     return {} if text is None else {"x-sluice-credits": text}

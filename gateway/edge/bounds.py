@@ -1,4 +1,4 @@
-"""What one request's body, and one address' requests together, may take, on both planes."""
+"""Limits on a request's body and on the requests of one address, for data plane and Django."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def bounded(application: Application) -> Application:
 
 
 def counted_by_address(application: Application) -> Application:
-    """Return `application`, whose bodies on their way count against their client's address (429): nobody is known yet.
+    """Return `application`, which counts bodies being received by client address, with a limit (429): the caller isn't
+    known yet.
 
     Django keeps a whole body, in memory or in a temporary file, before it asks who sends it.
     """
@@ -54,7 +55,7 @@ def counted_by_address(application: Application) -> Application:
 
 @lru_cache(4096)
 def client_network(address: str) -> str:
-    """Return what counts as one client: an IPv4 address, or the network of 64 bits that a client of IPv6 has."""
+    """Return the network that counts as one client: an IPv4 address, or the /64 network of an IPv6 address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -65,13 +66,13 @@ def client_network(address: str) -> str:
 
 
 def too_many_connections() -> Refusal:
-    """The 429 for an address that has as many connections, or requests behind a proxy, as one client may."""
+    """Return the 429 for an address with as many connections (behind a proxy: requests) as one client may have."""
     text = "Your address has as many connections to this server as it may."
     return Refusal(429, "too_many_connections", text, headers={"retry-after": "1"})
 
 
 def limited_by_address(application: Application) -> Application:
-    """Return `application`, with so many requests and websockets at once of one address (429).
+    """Return `application`, which limits concurrent requests and websockets of one address (429).
 
     For use behind a trusted proxy, whose connections the server can't tell apart by their clients.
     """
@@ -89,7 +90,7 @@ def limited_by_address(application: Application) -> Application:
 
 
 class _Body:
-    """One request's body on its way in; what comes after it (the client's leaving) passes unhindered."""
+    """Limits one request's body as it is received; later messages (the disconnect) pass unchanged."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._scope = scope

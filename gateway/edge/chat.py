@@ -53,7 +53,7 @@ async def chat_completions(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class ChatFormat:
-    """A generation as Chat Completions tell it: one message, in chunks or whole."""
+    """A generation in the format of Chat Completions: one message, in chunks or whole."""
 
     def __init__(self, generation: Generation, *, with_usage: bool) -> None:
         self._generation = generation

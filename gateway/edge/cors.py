@@ -10,9 +10,10 @@ PREFLIGHT_SECONDS = 600
 
 
 def with_cors(application: Application, origins: Collection[str]) -> Application:
-    """Return `application`, whose ``/v1/*`` pages of `origins` (``*``: of any) may ask and read every header of.
+    """Return `application`, with CORS headers that let pages of `origins` (``*``: any) call ``/v1/*`` and read all
+    headers.
 
-    Without origins it is `application` itself: browsers then keep other origins out.
+    Without origins it is `application` itself: browsers then refuse pages of other origins.
     """
     if not origins:
         return application
@@ -40,7 +41,7 @@ def with_cors(application: Application, origins: Collection[str]) -> Application
 
 
 async def _allow(scope: Scope, send: Send, headers: Headers) -> None:
-    """Answer a preflight: what is asked for may be sent, since only a key lets anything through."""
+    """Answer a preflight: all that is asked for is allowed, since a request needs a key anyway."""
     asked = header_of(scope, b"access-control-request-headers")
     allowed = {
         **headers,

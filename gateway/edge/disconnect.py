@@ -1,4 +1,4 @@
-"""Noticing that a client went away while its answer is made."""
+"""Noticing that a client disconnects while its answer is generated."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gateway.edge.http import ClientLeftError, Receive
 class watching:  # noqa: N801 - reads as a verb: `async with watching(receive) as client`
     """While open, notices that the client disconnects: the block is then cancelled and ends with ClientLeftError.
 
-    After `stops(work)` leaving calls `work` once instead, and the block goes on to its end; so does an error in it. A
-    server also says "disconnect" after a complete answer, so call `stop()` before sending the final body.
+    After `stops(work)` a disconnect, or an error in the block, calls `work` instead, and the block goes on to its end.
+    A server also says "disconnect" after a complete answer, so call `stop()` before sending the final body.
     """
 
     def __init__(self, receive: Receive) -> None:
@@ -34,23 +34,23 @@ class watching:  # noqa: N801 - reads as a verb: `async with watching(receive) a
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and self._work is not None:
-            self._work()  # nobody will read the rest
+            self._work()  # the client won't get the rest of the answer
         await self.stop()
         if self._is_cancelled and self._block is not None and not self._block.uncancel():
             raise ClientLeftError from error
 
     def stops(self, work: Callable[[], object]) -> None:
-        """Have leaving call `work` from now on; it may be called twice."""
+        """Have a disconnect call `work` from now on, instead of cancelling the block; may be called again."""
         self._work = work
 
     async def stop(self) -> None:
-        """End the watch; what the server says from now on is not a client leaving."""
+        """Stop watching: a later "disconnect" only means that the answer is complete."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.wait((task,))
             if not task.cancelled():
-                task.exception()  # it was seen: an answer whose client can't be watched is still an answer
+                task.exception()  # retrieved, so that asyncio doesn't log it: failing to watch must not fail the answer
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":

@@ -32,7 +32,7 @@ async def embeddings(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class EmbeddingFormat:
-    """A generation's vectors as Embeddings tell them; there is no streaming."""
+    """A generation's vectors in the format of Embeddings; never streamed."""
 
     def __init__(self, generation: Generation, *, as_text: bool) -> None:
         self._generation = generation

@@ -1,4 +1,4 @@
-"""The outermost wrapper: an id for each request, the API's own 500 for any exception, the access log, the count."""
+"""The outermost ASGI wrapper: request ids, errors for any exception, the access log, request counts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def guarded(application: Application) -> Application:
 
 
 class _Exchange:
-    """One request and what became of it."""
+    """One request, with what the log and the counts need."""
 
     def __init__(self, scope: Scope, send: Send, request_id: UUID) -> None:
         self._scope = scope
@@ -66,8 +66,8 @@ class _Exchange:
         self._started = time.monotonic()
         self.status = 0
         self.route: Route = NOWHERE
-        self.caller: dict[str, Any] = {}  # tenant, key, user: set by whoever recognises them
-        self.model = ""  # which was asked for, as the client wrote it
+        self.caller: dict[str, Any] = {}  # tenant, key, user: set by `note_caller`
+        self.model = ""  # as the client wrote it
 
     @property
     def begun(self) -> bool:
@@ -85,7 +85,7 @@ class _Exchange:
             head = [*message.get("headers", ()), *raw_headers({"x-request-id": str(self._id)})]
             message = {**message, "headers": head}
         elif kind == "websocket.close" and not self.status:
-            self.status = 403  # what a server makes of a close before accept
+            self.status = 403  # what uvicorn answers to a close before accept
         await self._send(message)
 
     async def refuse(self, refusal: Refusal) -> None:

@@ -1,4 +1,4 @@
-"""Answering a websocket's handshake with a status and a body instead of an open socket."""
+"""Refusing a websocket's handshake with an HTTP status and body."""
 
 from __future__ import annotations
 

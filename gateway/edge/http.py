@@ -1,4 +1,4 @@
-"""ASGI as the endpoints see it: types, what the scope carries, bodies in and out."""
+"""Helpers of ASGI endpoints: types, values of the scope, reading and sending bodies."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def _too_many_uploads() -> Refusal:
     return Refusal(429, "too_many_uploads", text, headers={"retry-after": "1", "connection": "close"})
 
 
-# Bytes of bodies that aren't whole yet, by tenant or, where no tenant is known, by address.
+# Bytes of bodies that are being received, by tenant or, before that is known, by address.
 uploads: Cap[UUID | str] = Cap(MOST_UPLOADED, _too_many_uploads)
 
 
 class ClientLeftError(Exception):
-    """The client closed the connection before its request was read: there is nobody to answer."""
+    """The client closed the connection before its request was read or answered."""
 
 
 def runtime_of(scope: Scope) -> Runtime:
@@ -73,8 +73,8 @@ def require_method(scope: Scope, *methods: str) -> None:
 
 
 async def read_body(scope: Scope, receive: Receive, owner: UUID) -> bytes:
-    """Return the whole body; refuse one that is compressed (415), or the one too many (429) that is on its way from
-    `owner`, a tenant. How large and how slow it may be, `bounded` has seen to.
+    """Return the whole body; refuse one that is compressed (415), or one too many (429) that `owner`, a tenant, is
+    sending at once. `bounded` limits its size and time.
     """
     if (header_of(scope, b"content-encoding") or "identity").lower() != "identity":
         raise Refusal(415, "unsupported_content_encoding", "Send the body without compression.")

@@ -1,4 +1,4 @@
-"""The server's start and end: the runtime is opened before the first request and closed after the last."""
+"""ASGI's lifespan: opens the runtime before the first request and closes it after the last."""
 
 from __future__ import annotations
 

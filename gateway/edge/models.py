@@ -21,7 +21,7 @@ async def model(scope: Scope, receive: Receive, send: Send) -> None:
     """Show one model."""
     require_method(scope, "GET")
     principal = await principal_of(scope)
-    name = scope["url_route"]["kwargs"]["name"]  # as the server decoded it
+    name = scope["url_route"]["kwargs"]["name"]  # percent-decoded by the server
     for card in await _cards(runtime_of(scope), principal):
         if card.id == name:
             await send_json(send, 200, card)
@@ -38,7 +38,7 @@ async def _cards(runtime: Runtime, principal: Principal) -> list[ModelCard]:
     ]
     for card in cards:
         served = runtime.engines.context_of(card.id)
-        if served is not None:  # memory or the proof may leave less than the catalogue says
+        if served is not None:  # the engine may have fitted less than the catalogue says
             card.context_length = min(card.context_length, served)
     longest = max((card.context_length for card in cards), default=0)
     return [auto_card(longest), *cards]

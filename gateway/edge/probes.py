@@ -1,4 +1,4 @@
-"""What operators and their machines ask: is the process alive, can it work, what are its figures."""
+"""Probes for operators and orchestrators: liveness, readiness, metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.edge.http import Receive, Scope, Send, require_method, runtime_of, 
 from gateway.runtime.metrics import CONTENT_TYPE
 from gateway.runtime.readiness import operator_token
 
-# What may be said of a deployment to anybody.
+# The states that anybody may see of a deployment.
 _STATES = frozenset({"ready", "loading", "loading failed", "model refused", "no answer"})
 
 
@@ -22,7 +22,7 @@ async def liveness(scope: Scope, receive: Receive, send: Send) -> None:
 async def readiness(scope: Scope, receive: Receive, send: Send) -> None:
     """``/readyz``: 200 when this gateway can work, else 503; which checks fail, and the state of each deployment.
 
-    Why, with names and messages of the inside, is told to bearers of the operator's token only.
+    Details (names, paths, messages) only with the operator's token.
     """
     require_method(scope, "GET", "HEAD")
     runtime = runtime_of(scope)

@@ -1,4 +1,4 @@
-"""A generation told as Responses' events: the same over SSE, over a websocket, and (only its end) as JSON."""
+"""A generation as events of the Responses API: for SSE and websockets; the last event's response is the JSON answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ Event = dict[str, Any]
 
 
 class ResponseEvents:
-    """Tells one response: `opening`, `delta` for each piece of text, `closing`. Events are numbered as they are told.
+    """The events of one response: `opening`, `delta` for each piece of text, `closing`. They are numbered in this
+    order.
 
     `with_account` adds the `sluice` block to the last event and makes `usage` events possible.
     """
@@ -56,7 +57,7 @@ class ResponseEvents:
         return "".join(self._texts)
 
     def opening(self) -> Iterator[Event]:
-        """The response exists and its one message begins."""
+        """Return the events that create the response and begin its one message."""
         yield self._event("response.created", response=msgspec.structs.replace(self._response))
         yield self._event("response.in_progress", response=msgspec.structs.replace(self._response))
         message = OutputMessage(id=self._item, status="in_progress", content=[])
@@ -64,17 +65,19 @@ class ResponseEvents:
         yield self._part_event("response.content_part.added", part=OutputText(""))
 
     def delta(self, text: str) -> Event:
-        """More text."""
+        """Return the event of a piece of text."""
         self._texts.append(text)
         return self._part_event("response.output_text.delta", delta=text, logprobs=[])
 
     def usage(self, usage: Usage) -> Event:
-        """Our own event: tokens and credits so far. Only for clients that asked, since SDKs don't know it."""
+        """Return Sluice's own event with tokens and credits so far. For clients that asked for it: SDKs don't know
+        it.
+        """
         counted = response_usage(usage, self._generation.charge_so_far(usage))
         return self._event("sluice.usage", response_id=self.response_id, usage=counted)
 
     def closing(self, outcome: Outcome) -> Iterator[Event]:
-        """The message ends, then the response: completed, incomplete or failed."""
+        """Return the events that end the message and the response: completed, incomplete or failed."""
         response = self._ended(outcome)
         if response.status != "failed":
             text = self.text
@@ -85,7 +88,7 @@ class ResponseEvents:
         yield self._event(f"response.{kind}", response=response)
 
     def whole(self, text: str, outcome: Outcome) -> Response:
-        """The response after its end, of which nothing was told before."""
+        """Return the ended response as a whole, for an answer without events."""
         self._texts = [text]
         return self._ended(outcome)
 

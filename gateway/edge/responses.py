@@ -52,19 +52,19 @@ class ResponseFormat:
         self._events = events
 
     def opening(self) -> bytes:
-        """The response exists and its one message begins."""
+        """Return the events that create the response and begin its one message."""
         return _written(self._events.opening())
 
     def delta(self, text: str) -> bytes:
-        """More text."""
+        """Return the event of a piece of text."""
         return _one(self._events.delta(text))
 
     def closing(self, outcome: Outcome) -> bytes:
-        """The message ends, then the response."""
+        """Return the events that end the message and the response."""
         return _written(self._events.closing(outcome))
 
     def whole(self, output: Output, outcome: Outcome) -> Response:
-        """The response after its end."""
+        """Return the ended response as JSON."""
         return self._events.whole(output.text, outcome)
 
 

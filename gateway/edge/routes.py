@@ -1,4 +1,4 @@
-"""Where a path leads, what it is called in counts, which API's errors it answers with; and where no path leads."""
+"""Routes of the data plane: path, name in logs and metrics, format of errors; and the answers for unknown paths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.errors.refusal import Refusal
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What is known of a request once its path is: a name, one of a few whatever clients write, and its errors."""
+    """A request's route: its name in logs and metrics (a fixed set), and how its errors are rendered."""
 
     name: str
     error_body: ErrorBody = openai_error
@@ -47,7 +47,7 @@ def _on(route: Route, application: Application) -> Any:
     return routed
 
 
-# Where clients ask whose base URL lacks /v1, has it twice, or is another server's. The management API has its own 404.
+# Paths of clients whose base URL lacks /v1, has it twice, or is another server's. The management API has its own 404.
 NEAR_THE_API = (
     r"^(?!api/v1/)(?:(?:api|inference|openai|deployments/[^/]+|engines/[^/]+|v\d\w*)/)*"
     r"(?:chat/completions|completions|responses|embeddings|messages|models|files|batches)(?:/|$)"
@@ -56,7 +56,7 @@ _ENDPOINT = re.compile(r"/(chat/completions|responses|embeddings|models)(?:/|$)"
 
 
 async def unknown_endpoint(scope: Scope, receive: Receive, send: Send) -> None:
-    """404 for a path of no endpoint, naming the one that it looks like."""
+    """Raise a 404 for a path without endpoint that names the endpoint it resembles."""
     asked = f"There is no endpoint {scope['method']} {scope['path'][:200]}."
     found = _ENDPOINT.search(scope["path"])
     hint = f"Did you mean /v1/{found[1]}?" if found else "The API's paths begin with /v1/."

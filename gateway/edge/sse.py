@@ -1,4 +1,4 @@
-"""Server-sent events: the head, events, a comment in silence, the end."""
+"""Server-sent events: head, events, keep-alive comments, end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEAD = (
 class EventStream:
     """An open stream of events. After `PING_SECONDS` without one it sends a comment, so that proxies keep it open.
 
-    Leaving it by an error sends no more: the server then cuts the connection, which a client can tell from an end.
+    If the block raises, nothing more is sent and the server cuts the connection, which clients can tell from an end.
     """
 
     def __init__(self, send: Send, headers: Headers, *, ping_seconds: float | None = None) -> None:
@@ -59,7 +59,9 @@ class EventStream:
         self._timer = self._loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
-        """Ping after a silence; a timer and not a task, since hardly any stream is ever silent so long."""
+        """Send a comment if nothing was sent for `PING_SECONDS`. A timer costs less than a task, and few streams are
+        silent so long.
+        """
         wait = self._quiet_since + self._ping_seconds - self._loop.time()
         if wait > 0:
             self._look_again(wait)

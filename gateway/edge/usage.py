@@ -17,7 +17,7 @@ _ID = re.compile(r"(?:chatcmpl-|resp_)?([0-9a-f]{8}-?[0-9a-f]{4}-?7[0-9a-f]{3}-?
 
 
 async def usage(scope: Scope, receive: Receive, send: Send) -> None:
-    """Show one request by its id, alone or as it stands in an answer's own id."""
+    """Answer with one request's usage; its id may have an answer's prefix (``chatcmpl-``, ``resp_``)."""
     require_method(scope, "GET")
     principal = await principal_of(scope)
     given = scope["url_route"]["kwargs"]["request_id"]
@@ -32,9 +32,9 @@ async def usage(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def usage_of_request(tenant: UUID, request: UUID) -> dict[str, Any] | None:
-    """What is known of the tenant's `request`: settled, or pending while its hold is open; None for anything else.
+    """Return the usage of the tenant's `request`: settled, or pending while its hold is open; None if there is none.
 
-    The hold is looked at first: a request that is settled between the two queries is found settled.
+    The hold is read first, so that a request settled between the two queries is found settled.
     """
     hold = selectors.hold_of(request, tenant)
     record = selectors.record_of(request, tenant)

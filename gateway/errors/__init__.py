@@ -1,1 +1,1 @@
-"""How we say no: an operation's error, a request's refusal, an engine's fault."""
+"""Errors: of services, of requests (`Refusal`), and of engines."""

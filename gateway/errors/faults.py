@@ -1,4 +1,4 @@
-"""What other parts raise, as refusals of the API; and the faults that end a stream."""
+"""Refusals of the API for the errors of other packages, and the faults that end a stream."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROUTING = {"model_wrong_kind": 400, "model_not_allowed": 403, "model_not_found"
 
 
 def refusal_of(error: Exception) -> Refusal | None:
-    """Return what the API answers for `error`; None for what nobody expected."""
+    """Return what the API answers for `error`; None for an unexpected error."""
     match error:
         case Refusal():
             return error
@@ -40,7 +40,9 @@ def refusal_of(error: Exception) -> Refusal | None:
 
 
 def refusal_of_route(error: RoutingError, plans: tuple[str, ...] = ()) -> Refusal:
-    """Return the refusal for a request that can't be routed; `plans` have the model that the tenant's own lacks."""
+    """Return the refusal for a request that can't be routed; `plans` are those that include the model, if the tenant's
+    doesn't.
+    """
     status = _ROUTING.get(error.code)
     if status is None:
         return Refusal(503, error.code, error.message, headers=_SOON)
@@ -51,7 +53,7 @@ def refusal_of_route(error: RoutingError, plans: tuple[str, ...] = ()) -> Refusa
 
 
 def refusal_of_engine(error: EngineError) -> Refusal:
-    """Return the refusal for a request that the engine didn't take: nothing ran."""
+    """Return the refusal for a request that the engine refused; nothing ran."""
     if isinstance(error, InvalidRequestError):
         return Refusal(400, error.code, error.message, param=error.param)
     code = error.code if isinstance(error, OverloadedError) else "engine_unavailable"
@@ -59,7 +61,7 @@ def refusal_of_engine(error: EngineError) -> Refusal:
 
 
 def refusal_of_limit(decision: Limited | Impossible) -> Refusal:
-    """Return the refusal for a request that the rate store didn't let pass."""
+    """Return the refusal (429 or 400) for a request beyond its tenant's rate limits."""
     if isinstance(decision, Impossible):
         amounts = (decision.cost, decision.burst)
         cost, burst = map(format_credits, amounts) if decision.name == "credits" else map(str, amounts)
@@ -74,7 +76,7 @@ def refusal_of_limit(decision: Limited | Impossible) -> Refusal:
 
 
 def refusal_of_hold(refused: Refused, least: int) -> Refusal:
-    """Return the refusal for a request that the wallet can't pay for."""
+    """Return the refusal for a request that needs `least` µcr, more than the wallet has available."""
     if refused.limit == "wallet_frozen":
         return Refusal(403, "wallet_frozen", "Your credit is frozen: ask your operator why.")
     available = format_credits(max(refused.available, 0))
@@ -83,17 +85,17 @@ def refusal_of_hold(refused: Refused, least: int) -> Refusal:
 
 
 def ledger_unavailable() -> Refusal:
-    """Return the refusal for when no credit can be held: nothing runs without it."""
+    """Return the 503 for when credit can't be held since the ledger doesn't answer."""
     return Refusal(503, "ledger_unavailable", "Credit can't be held right now.", headers=_SOON)
 
 
 def catalogue_unavailable() -> Refusal:
-    """Return the refusal for when it isn't known what the catalogue and the prices are now."""
+    """Return the 503 for when the current catalogue and prices can't be read."""
     return Refusal(503, "catalogue_unavailable", "The catalogue can't be read right now.", headers=_SOON)
 
 
 def not_alone() -> Refusal:
-    """Return the refusal of a gateway that doesn't know whether another one works on its database."""
+    """Return the 503 for when this gateway may have lost its lock to another one on its database."""
     return Refusal(503, "gateway_lock_lost", "This gateway has lost its claim on the database.", headers=_SOON)
 
 

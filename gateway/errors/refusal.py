@@ -1,4 +1,4 @@
-"""A request that gets an error instead of an answer, as data: each API's own shape of it is the edge's."""
+"""An error answer to a request, as data; `gateway.edge.wire.errors` gives it each API's shape."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not a fault
     """An error for the client: HTTP status, a stable `code`, a sentence, the field it is about, and headers.
 
     `code` is one of the strings in docs/errors.md. `should_retry` False sends ``x-should-retry: false``. `tenant` and
-    `api_key` are whose request it was, where that is known of who may not ask (a revoked key); `has_record` says that
-    the request ran and a usage record tells of it.
+    `api_key` are set where the caller is known but refused (a revoked key); `has_record` is True when the request ran,
+    so that it has or will have a usage record.
     """
 
     def __init__(
@@ -41,5 +41,5 @@ class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not a fault
 
 
 def internal_error() -> Refusal:
-    """The 500 for a fault of ours that has no better name; what it was stands in the log under the request's id."""
+    """Return the 500 for an unexpected error, which the log has under the request's id."""
     return Refusal(500, "internal_error", "Something went wrong on our side.")

@@ -1,4 +1,4 @@
-"""What gateway's services and threads raise."""
+"""Errors of the gateway's services and database threads."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ class ServiceError(Exception):
 
 
 class DatabaseBusyError(Exception):
-    """More questions wait for the database than it answers: nothing was asked."""
+    """Too many calls wait for a database thread: this one was not made."""

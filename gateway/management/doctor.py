@@ -1,4 +1,4 @@
-"""What is configured, what is reachable, and how to mend what is not."""
+"""Checks of configuration and reachability, each with a way to fix what fails."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ANSWER_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """One thing looked at: fine, or what to do about it."""
+    """The result of one check: fine, or what to do."""
 
     subject: str
     finding: str

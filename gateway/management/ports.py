@@ -1,4 +1,4 @@
-"""Whether a port can be had, and how to ask the gateway behind one how it is."""
+"""Whether a port is free, and the readiness request to the gateway behind one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a process still gets on with its work, by a file that it touches while it does.
+"""Whether a process still makes progress, by a heartbeat file that it touches.
 
 A supervised process finds the file's path in ``SLUICE_HEARTBEAT``. What proves progress differs (the gateway's event
 loop turns, the worker's reader turns and its steps end, the jobs' loop turns), so each touches the file where it knows.

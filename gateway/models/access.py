@@ -13,7 +13,7 @@ from gateway.models.tenancy import Membership, Project, Tenant, User
 
 
 def only_inference() -> list[str]:
-    """Return the scopes of a key that nobody asked more of."""
+    """Return the default scopes of a key."""
     return ["inference"]
 
 
@@ -85,7 +85,7 @@ class SignInLink(models.Model):
 
 
 class CatalogueEpoch(models.Model):
-    """One row (id 1): what gateways cache changed so often, for all tenants together and for single ones.
+    """One row (id 1): how often what gateways cache has changed, for all tenants together and for single ones.
 
     `epoch` counts the former, `sequence` the latter: see `gateway.runtime.epoch`.
     """

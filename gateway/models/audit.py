@@ -14,9 +14,9 @@ from gateway.models.tenancy import Tenant, User
 
 
 class AuditEvent(models.Model):
-    """One change or sign-in. `before` and `after` hold the fields that changed; secrets and passwords never stand here.
+    """One change or sign-in. `before` and `after` hold the fields that changed; never secrets or passwords.
 
-    `actor` and `target` are kept as they were shown, so that a later renaming doesn't change what is read here.
+    `actor` and `target` are names as of then: a later renaming doesn't change them.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)

@@ -1,4 +1,4 @@
-"""Requests that were refused: counted, so that a flood of them is a few rows."""
+"""Counts of refused requests: many refusals make few rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.models.tenancy import Tenant
 class RefusalCount(models.Model):
     """How often one key (or, without one, chat) of a tenant was refused for one reason in one minute.
 
-    `id` follows from what is counted together (see `gateway.runtime.refusals`), so that gateways add to the same row.
+    `id` is derived from the group (see `gateway.runtime.refusals`), so that gateways add to the same row.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)

@@ -30,7 +30,7 @@ class UserManager(BaseUserManager["User"]):
 
     @transaction.atomic
     def confirm_address(self, user: User) -> None:
-        """Make `user.email` the user's only address, and proved; nobody else keeps a claim on it."""
+        """Make `user.email` the user's only address, and proved; other users' claims on it are deleted."""
         EmailAddress.objects.filter(email=user.email).exclude(user=user).delete()
         EmailAddress.objects.filter(user=user).exclude(email=user.email).delete()
         EmailAddress.objects.update_or_create(user=user, email=user.email, defaults={"verified": True, "primary": True})

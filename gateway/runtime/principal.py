@@ -14,7 +14,6 @@ class Principal:
     """A tenant's project with the terms of its plan. `api_key` is None for a signed-in user, then `user` is set."""
 
     tenant: UUID
-    tenant_slug: str
     project: UUID
     wallet: UUID
     api_key: UUID | None
@@ -22,7 +21,6 @@ class Principal:
     scopes: frozenset[str]  # of "inference" and "management"
     expires_at: datetime | None
     plan: str
-    plan_version: UUID
     multiplier_bp: int
     weight: int
     concurrency: int

@@ -222,7 +222,7 @@ def _with_terms(rows: QuerySet[Any]) -> QuerySet[Any]:
 
 def _first(rows: QuerySet[Any], *columns: str) -> dict[str, Any] | None:
     terms = ("subscription__version_id", "subscription__version__plan__slug", *_TERMS.values())
-    shared = ("tenant_id", "tenant__slug", "tenant__is_active", "wallet__id")
+    shared = ("tenant_id", "tenant__is_active", "wallet__id")
     row: dict[str, Any] | None = rows.order_by().values(*columns, *shared, *terms).first()
     return row
 
@@ -257,7 +257,6 @@ def _principal(
 
     return Principal(
         tenant=tenant,
-        tenant_slug=row["tenant__slug"],
         project=project,
         wallet=row["wallet__id"],
         api_key=api_key,
@@ -265,7 +264,6 @@ def _principal(
         scopes=scopes,
         expires_at=expires_at,
         plan=row["subscription__version__plan__slug"],
-        plan_version=row["subscription__version_id"],
         multiplier_bp=terms["multiplier_bp"],
         weight=terms["weight"],
         concurrency=terms["concurrency"],

@@ -1,1 +1,1 @@
-"""Writes of tenancy: one verb, one transaction."""
+"""Services: functions that change tenancy, keys and models, each in one transaction."""

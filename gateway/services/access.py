@@ -1,4 +1,4 @@
-"""Who acts for a tenant on the control plane, and what they may do."""
+"""Who acts for a tenant in the console and management API, and what their role permits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Access:
         return self.role in CAPABILITIES[capability]
 
     def may_give_scopes(self, scopes: Iterable[str]) -> bool:
-        """Return whether a key with these scopes may be made: nobody makes one that outranks them."""
+        """Return whether a key with these scopes may be made: nobody makes one that may do more than they."""
         if self.key is not None:
             return set(scopes) <= set(self.key.scopes)
         return self.role in CAPABILITIES["projects"] or set(scopes) == {"inference"}
@@ -53,7 +53,7 @@ class Access:
         return self.may("members") and (role != Role.OWNER or self.role == Role.OWNER)
 
     def may_revoke(self, key: APIKey) -> bool:
-        """Return whether `key` may be revoked: members revoke what they made, a key none that it comes from."""
+        """Return whether `key` may be revoked: members only keys that they made, a key none that it was made by."""
         if not self.may("keys"):
             return False
         if self.key is not None:

@@ -51,7 +51,7 @@ def ensure_demo() -> Demo:
 
 
 def _kept_key(tenant: Tenant) -> str:
-    """Return the key in the demo file, if it still opens the door."""
+    """Return the key in the demo file, if it still works."""
     path = demo_file()
     if not path.is_file():
         return ""

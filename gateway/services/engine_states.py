@@ -1,4 +1,4 @@
-"""What a node's worker says of its deployments, asked directly: for commands, which have no gateway beside them."""
+"""The states of a node's deployments, asked of its worker directly: for commands, which run without a gateway."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EngineState:
 
     @property
     def trouble(self) -> str:
-        """Why it takes no work, in full; nothing when it does."""
+        """Why it can't take work, with details; empty when it can."""
         if self.health.ready:
             return ""
         return ": ".join(filter(None, (self.health.reason, self.health.detail))) or "not ready"

@@ -1,4 +1,4 @@
-"""API keys: made, revoked, and recognised by digest."""
+"""API keys: creating, revoking, and finding them by their secret's digest."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def create_key(
     created_by: User | None = None,
     parent: APIKey | None = None,
 ) -> tuple[APIKey, str]:
-    """Return a new key of `project` and its secret of 256 random bits, which cannot be had again.
+    """Return a new key of `project` and its secret of 256 random bits, which isn't stored.
 
     A key made by another one, its `parent`, is of that one's project, has none but its scopes, and ends with it at the
     latest. Raises ServiceError naming the field that is wrong, or if the tenant has as many keys as it may.
@@ -104,7 +104,9 @@ def create_key(
 
 
 def _keep_below_the_most(tenant: Tenant) -> None:
-    """Refuse one more key where the tenant has the most; its row's lock keeps two from passing as the last one."""
+    """Raise ServiceError if the tenant has SLUICE_MOST_KEYS keys; locks its row, so that concurrent calls can't exceed
+    that.
+    """
     Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
     works = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
     most = settings.SLUICE_MOST_KEYS
@@ -113,7 +115,7 @@ def _keep_below_the_most(tenant: Tenant) -> None:
 
 
 def _bounded(parent: APIKey, project: Project, scopes: list[str], expires_at: datetime | None) -> datetime | None:
-    """Return when a key made by `parent` ends; refuse what the parent itself may not.
+    """Return when a key made by `parent` ends; raise ServiceError for a project or scope that the parent hasn't.
 
     The parent's row is locked, so that it can't be revoked without its new child.
     """
@@ -142,7 +144,7 @@ def is_ancestor(key: APIKey, *, of: APIKey) -> bool:
 
 
 def note_use(*, key: APIKey) -> None:
-    """Remember that `key` was used now, to the minute: most calls write nothing."""
+    """Store that `key` was used now, at most once a minute."""
     now = timezone.now()
     if key.last_used_at is None or now - key.last_used_at >= _USE_RESOLUTION:
         APIKey.objects.of(key.tenant).filter(id=key.id).update(last_used_at=now)
@@ -150,7 +152,7 @@ def note_use(*, key: APIKey) -> None:
 
 @transaction.atomic
 def revoke_key(*, tenant: Tenant, key: APIKey) -> bool:
-    """Make `key`, and every key that it made, useless from now on (within a second in every process).
+    """Revoke `key` and every key made with it; every process refuses them within a second.
 
     Return False if it was revoked already.
     """

@@ -1,4 +1,4 @@
-"""Sign-in links: minted for a user, good once and for a quarter of an hour."""
+"""Sign-in links: valid once, for 15 minutes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def find_link(*, token: str) -> SignInLink | None:
 
 
 def use_link(*, token: str) -> User:
-    """Return whom to sign in and use the link up; of two calls at once only one succeeds."""
+    """Use the link up and return its user; of concurrent calls only one succeeds."""
     link = find_link(token=token)
     now = timezone.now()
     if link is None or not SignInLink.objects.filter(id=link.id, used_at=None, expires_at__gt=now).update(used_at=now):

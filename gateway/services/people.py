@@ -1,4 +1,4 @@
-"""Users' addresses: each belongs to one user, and what a user signs in with has been proved or vouched for."""
+"""Users' email addresses: each belongs to one user and was proved by mail or vouched for by an operator."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ TAKEN = "Another user has this address."
 
 
 def change_address(*, user: User, email: str) -> None:
-    """Give `user` another address, for which the caller vouches; the old one and what was sent to it count no more.
+    """Give `user` another address, for which the caller vouches; the old one, and links sent to it, become invalid.
 
-    Raises ServiceError, with nothing changed, where it is none or somebody else's.
+    Raises ServiceError, with nothing changed, when it isn't an address or is another user's.
     """
     email = email.strip().lower()
     try:
@@ -29,6 +29,6 @@ def change_address(*, user: User, email: str) -> None:
         with transaction.atomic():
             user.save(update_fields=["email"])
             User.objects.confirm_address(user)
-    except IntegrityError:  # somebody else took it meanwhile
+    except IntegrityError:  # another user took it meanwhile
         user.email = before
         raise ServiceError("email", TAKEN) from None

@@ -1,4 +1,4 @@
-"""Removes what nobody can use any more: ended sessions, sign-in links and invitations, old refusals."""
+"""Deletes expired sessions, sign-in links and invitations, and old refusal counts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from django.db.models import QuerySet
 from gateway.models import Invitation, RefusalCount, SignInLink
 
 KEPT = timedelta(days=30)
-"""For so long an invitation that nobody took up is still seen by operators."""
+"""How long operators still see an expired invitation."""
 
 
 def purge(now: datetime, limit: int = 200) -> int:
-    """Remove at most `limit` of each kind that ended before `now`, and return how many went."""
+    """Delete at most `limit` rows of each kind that are over by `now`, and return how many."""
     kept_refusals = timedelta(days=settings.SLUICE_REFUSAL_DAYS)
     return sum(
         _remove(rows, limit)

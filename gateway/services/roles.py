@@ -1,4 +1,4 @@
-"""Operators' roles: groups of permissions that `setup` makes, and the rule that nobody gives what they don't have."""
+"""Operators' roles (groups that `setup` creates), and the rule that nobody grants permissions that they lack."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     ),
     "admin": APPS,
 }
-"""Role → what it may beyond looking at everything; the name of an app stands for all of its permissions."""
+"""Role → its permissions beyond viewing everything; the name of an app means all of its permissions."""
 
 
 @transaction.atomic
@@ -47,9 +47,9 @@ def ensure_roles() -> None:
 
 
 def outranks(other: User, user: User) -> bool:
-    """Return whether `other` may what `user` may not: then `user` changes nothing of theirs.
+    """Return whether `other` has a permission that `user` lacks; then `user` may not change them.
 
-    What somebody deactivated could do counts too: who changes them may activate them.
+    Permissions of a deactivated user count too, since whoever may change them may activate them.
     """
     if user.is_superuser or other == user:
         return False
@@ -58,14 +58,14 @@ def outranks(other: User, user: User) -> bool:
 
 
 def may_give(user: User, groups: Iterable[Group]) -> bool:
-    """Return whether `user` has all that these groups give."""
+    """Return whether `user` has all permissions of these groups."""
     if user.is_superuser:
         return True
     return _labels(Permission.objects.filter(group__in=list(groups))) <= user.get_all_permissions()
 
 
 def groups_of(user: User) -> QuerySet[Group]:
-    """Return the groups that `user` may give: those that give nothing beyond what they have."""
+    """Return the groups that `user` may give: those whose permissions they all have."""
     every = list(Group.objects.order_by("name"))
     return Group.objects.filter(pk__in=[group.pk for group in every if may_give(user, [group])]).order_by("name")
 

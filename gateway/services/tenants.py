@@ -1,4 +1,4 @@
-"""Tenants: everything that a new one needs in one transaction; deactivated, never deleted."""
+"""Tenants: created with all that they need in one transaction; deactivated, never deleted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NewTenant:
 
 @transaction.atomic
 def create_tenant(*, name: str, slug: str, owner_email: str, plan: str) -> NewTenant:
-    """Make a tenant whole: project "Default", wallet, subscription to `plan` with its first month's credit, and an
+    """Create a tenant with a project "Default", wallet, subscription to `plan` with its first month's credit, and an
     invitation for its owner. Raises ServiceError naming the field that is wrong.
     """
     name, slug = name.strip(), slug.strip().lower()
@@ -68,7 +68,7 @@ def create_project(*, tenant: Tenant, name: str) -> Project:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How much stops with a tenant's deactivation."""
+    """How many keys, sessions and so on a tenant's deactivation stops."""
 
     keys: int
     members: int
@@ -80,7 +80,7 @@ class Ending:
 
 
 def what_ends(*, tenant: Tenant) -> Ending:
-    """Return what the deactivation of `tenant` would stop; what runs now is let end."""
+    """Return what the deactivation of `tenant` would stop; running requests are allowed to end."""
     now = timezone.now()
     works = Q(expires_at=None) | Q(expires_at__gt=now)
     return Ending(
@@ -93,13 +93,15 @@ def what_ends(*, tenant: Tenant) -> Ending:
 
 @transaction.atomic
 def deactivate_tenant(*, tenant: Tenant) -> None:
-    """Stop everything of `tenant` within a second: keys, sessions, sign-up by invitation. Its books stay."""
+    """Stop everything of `tenant` within a second: keys, sessions, sign-up by invitation. Its wallet and records
+    stay.
+    """
     tenant.is_active = False
     tenant.save(update_fields=["is_active"])
 
 
 @transaction.atomic
 def activate_tenant(*, tenant: Tenant) -> None:
-    """Let `tenant` go on as before its deactivation."""
+    """Activate `tenant` again: its keys and members work as before."""
     tenant.is_active = True
     tenant.save(update_fields=["is_active"])

@@ -1,4 +1,4 @@
-"""What a worker, and what fetches its models, may know of this process's environment: no database, no secret."""
+"""Which environment variables worker and fetch processes get: none of the database or our secrets."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ _RUNNING = (
     *("SLUICE_HEARTBEAT", "OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "ONEDNN_*", "DNNL_*", "MALLOC_*"),
     *("TORCH_*", "PYTORCH_*", "TRITON_*", "CUDA_*", "NVIDIA_*", "NCCL_*", "TOKENIZERS_*", "HF_HOME"),
 )
-# A hub may ask for a token; it is not the worker's, which runs models that are here already.
+# The model hub's token is for fetching only; a worker runs models that are already here.
 _FETCHING = ("HF_*", "HUGGING*", "http*_proxy", "HTTP*_PROXY", "no_proxy", "NO_PROXY", "SSL_CERT_*", "*_CA_BUNDLE")
 
 
 def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what of `environment` a worker process gets, with what it needs besides."""
+    """Return the variables of `environment` that a worker process gets, with those that it needs besides."""
     # An OpenMP thread that lost its core for a moment must not stall the others; see docs/decisions.
     defaults = {"GOMP_SPINCOUNT": "1000", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     return {**defaults, **_kept(environment, _RUNNING), "SLUICE_HOME": str(settings.SLUICE_HOME)}
 
 
 def fetch_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what of `environment` a process gets that brings models here: how to reach a hub is part of it."""
+    """Return the variables of `environment` that a process gets which fetches models, those for reaching a hub
+    included.
+    """
     return _kept(environment, _RUNNING + _FETCHING)
 
 

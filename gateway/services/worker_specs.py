@@ -28,7 +28,7 @@ class WorkerSpecError(ValueError):
 
 
 def worker_spec(node: str) -> WorkerConfig:
-    """Return what the worker of `node` has to run now, which may be no engine at all; raise `WorkerSpecError`."""
+    """Return what the worker of `node` has to run now, maybe no engine; raise `WorkerSpecError`."""
     secret = hashlib.blake2b(
         b"prefix-cache", key=settings.SLUICE_CACHE_SECRET.encode()[:64], digest_size=32
     ).hexdigest()
@@ -43,7 +43,7 @@ def worker_spec(node: str) -> WorkerConfig:
             secret=secret,
             step_seconds=settings.SLUICE_STEP_SECONDS,
             kv_share=settings.SLUICE_KV_SHARE,
-            # Chat first: it is what a newcomer's first request waits for.
+            # Chat models first: a new user's first request waits for one.
             engines=tuple(_priced(row, prices) for row in sorted(rows, key=lambda row: "chat" not in row.model.kinds)),
         )
     except WorkerSpecError:
@@ -53,19 +53,21 @@ def worker_spec(node: str) -> WorkerConfig:
 
 
 def fingerprint(spec: WorkerConfig) -> str:
-    """Return a digest that changes when the worker has to be started anew; other models it follows by itself."""
+    """Return a digest that changes when the worker must be restarted; changes of its models it applies while
+    running.
+    """
     return hashlib.sha256(repr(replace(spec, engines=())).encode()).hexdigest()
 
 
 def save_spec(spec: WorkerConfig, node: str) -> Path:
-    """Write the spec where the worker of `node` finds it, which follows its engines, and return the path."""
+    """Write the file that the worker of `node` reads and applies while running, and return its path."""
     path: Path = settings.SLUICE_HOME / f"worker-{node}.json"
     spec.save(path)
     return path
 
 
 def is_worker_running(node: str) -> bool:
-    """Whether a worker of `node` runs on this home: somebody listens at its socket."""
+    """Return whether a worker of `node` runs on this home: a process listens at its socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(worker_endpoint(node).removeprefix("ipc://"))

@@ -84,7 +84,6 @@ def make_principal(wallet=None, **terms):
     tenant = terms.pop("tenant", None) or uuid7()
     defaults = {
         "tenant": tenant,
-        "tenant_slug": "acme",
         "project": uuid7(),
         "wallet": wallet or uuid7(),
         "api_key": uuid7(),
@@ -92,7 +91,6 @@ def make_principal(wallet=None, **terms):
         "scopes": frozenset({"inference"}),
         "expires_at": None,
         "plan": "business",
-        "plan_version": uuid7(),
         "multiplier_bp": 10_000,
         "weight": 1000,
         "concurrency": 4,

@@ -1,4 +1,4 @@
-"""What the endpoints' requests share: bounded fields, neutral values, sampling."""
+"""Parts of several endpoints' requests: bounded fields, sampling, fields that are accepted at neutral values only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Anything = Any | UnsetType
 
 
 class Only:
-    """Beside a field that can't be honoured: the values that change nothing. Null is always one; others are refused.
+    """Annotation of a field that isn't supported: the values that mean the default. Null is always one; others are
+    refused.
 
     `docs/fields.md` lists these fields for each API.
     """
@@ -42,14 +43,14 @@ StopTexts = Annotated[list[StopText], Meta(max_length=16)]
 StopIds = Annotated[list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]], Meta(max_length=64)]
 
 TASK_HEADER = b"x-sluice-task"
-TASK_FIELD = "sluice_task"  # of a request's metadata: names without our prefix are the tenant's own
+TASK_FIELD = "sluice_task"  # key in a request's metadata; keys without our prefix are the tenant's
 
 _OPEN = ("temperature", "top_p", "top_k", "min_p")  # what a model may recommend
-_SMALLEST_TOP_P = 1e-9  # top_p 0 means: the likeliest token alone
+_SMALLEST_TOP_P = 1e-9  # top_p 0 means only the likeliest token
 
 
 class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """How the next token is chosen: OpenAI's fields and, through `extra_body`, the engine's own."""
+    """Sampling parameters: OpenAI's fields and, through `extra_body`, the engine's own."""
 
     temperature: Temperature | None = None
     top_p: Fraction | None = None
@@ -112,7 +113,7 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 @functools.cache
 def neutral_fields(kind: type[msgspec.Struct]) -> dict[str, Only | type[msgspec.Struct]]:
-    """The fields of `kind` that only have values which change nothing, and those that may have such fields inside."""
+    """Return the fields of `kind` that are annotated `Only`, and those whose values may have such fields."""
     found: dict[str, Only | type[msgspec.Struct]] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         for note in (*getattr(hint, "__metadata__", ()), *get_args(hint)):
@@ -122,7 +123,7 @@ def neutral_fields(kind: type[msgspec.Struct]) -> dict[str, Only | type[msgspec.
 
 
 def refuse_unless_neutral(request: msgspec.Struct, at: str = "") -> None:
-    """Refuse each field of `request` whose value would change something that can't be changed here."""
+    """Raise a 400 Refusal for a field of `request` (or below it) that isn't supported and has no neutral value."""
     for name, note in neutral_fields(type(request)).items():
         given = getattr(request, name)
         if given is UNSET or given is None:  # which mean the same
@@ -155,7 +156,7 @@ def task_of(metadata: Mapping[str, str] | None, header: str | None) -> str | Non
 
 
 def is_task(name: str) -> bool:
-    """Whether `name` can be a task's name: it is stored with the request, and no database takes just any text."""
+    """Return whether `name` can be a task's name; it is stored, so it must be short and without control characters."""
     return len(name) <= MAX_TASK and name.isprintable()
 
 

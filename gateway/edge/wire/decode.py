@@ -1,4 +1,4 @@
-"""From bytes to a struct, or to one 400 that names the field: no other exception leaves `decode`."""
+"""Decoding JSON to structs. `decode` raises nothing but a 400 Refusal that names the field."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def decode(kind: type[T], body: bytes | msgspec.Raw, *, at: str = "") -> T:
 
 def check_depth(body: bytes) -> None:
     """Refuse JSON that nests deeper than `MAX_JSON_DEPTH` or has more than `MAX_JSON_CONTAINERS` objects and arrays,
-    before anything recurses into it. Made of whole-text operations: a loop over eight megabytes would stop all else.
+    before anything recurses into it. Uses operations on the whole text: a Python loop over 8 MB would block the event
+    loop.
     """
     if body.count(b"[") + body.count(b"{") <= MAX_JSON_DEPTH:
         return
@@ -53,7 +54,7 @@ def check_depth(body: bytes) -> None:
     if brackets.count(b"[") > MAX_JSON_CONTAINERS:
         raise Refusal(400, "json_too_large", f"The body has more than {MAX_JSON_CONTAINERS} objects and arrays.")
     for _ in range(MAX_JSON_DEPTH):
-        # Takes off the innermost pairs: one level each time.
+        # Each pass removes the innermost pairs, so one level.
         size, brackets = len(brackets), brackets.replace(b"[]", b"")
         if len(brackets) == size:
             break

@@ -1,4 +1,4 @@
-"""The response object: what a response is at each moment of its life."""
+"""The response object of the Responses API."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ReasoningConfig(msgspec.Struct):
 
 
 class Account(msgspec.Struct, kw_only=True):
-    """For those who asked: why this model, how fast, whether we broke it and waived the charge, and what is left."""
+    """For clients that ask for it: why this model, speed, whether the charge was waived, and the available credit."""
 
     route: dict[str, Any]
     prompt_tokens: int

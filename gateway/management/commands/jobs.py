@@ -1,4 +1,4 @@
-"""``manage.py jobs``: billing's sweeps over time, and the removal of what has ended here."""
+"""``manage.py jobs``: billing's jobs, and the deletion of expired sessions, links and invitations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.services.purge import purge
 
 
 class Command(billing.Command):
-    """Runs until SIGTERM or SIGINT, then ends with 0 after the chunk at hand."""
+    """Runs until SIGTERM or SIGINT, then exits with 0 after the current chunk."""
 
     help = "Run monthly grants, expiry of grants, usage rollups and the removal of what has ended, until SIGTERM."
 

@@ -1,4 +1,4 @@
-"""``manage.py sweep``: close the holds that dead gateways left, once."""
+"""``manage.py sweep``: close the orphaned holds of gateways that have ended, once."""
 
 from __future__ import annotations
 
