@@ -18,16 +18,16 @@ import sys
 from gateway.management.supervisor import ChildSpec, Supervisor
 
 def child(name, code, deadline=5):
-    return ChildSpec(name, [sys.executable, "-u", "-c", code], deadline)
+    return ChildSpec(name, [sys.executable, "-c", code], deadline)
 
 {body}
 """
 
 POLITE = (
     "import os, signal, sys\\n"
-    "def end(*_):\\n    print(NAME, 'ended', flush=True); sys.exit(0)\\n"
+    "def end(*_):\\n    os.write(1, (NAME + ' ended' + chr(10)).encode()); sys.exit(0)\\n"
     "signal.signal(signal.SIGTERM, end)\\n"
-    "print(NAME, 'up', os.getpid(), flush=True)\\n"
+    "os.write(1, (NAME + ' up %d' % os.getpid() + chr(10)).encode())\\n"  # one write: children share the pipe
     "while True: signal.pause()\\n"
 )
 
