@@ -15,6 +15,7 @@ from django.utils.text import slugify
 
 from billing.ids import uuid7
 from billing.models import Plan
+from gateway.edge.bounds import client_network
 from gateway.models import User
 from gateway.services import members, tenants
 
@@ -40,7 +41,7 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth isn
         Unlike allauth's own key, it leaves out the request's host, which the client chooses.
         """
         login = str(credentials.get("email", credentials.get("username", ""))).lower()
-        return f"{login}:{self.get_client_ip(request)}"
+        return f"{login}:{client_network(self.get_client_ip(request))}"
 
     def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
         """Send a mail whose addresses begin with SLUICE_BASE_URL.

@@ -7,6 +7,7 @@ from rest_framework.request import Request
 from rest_framework.throttling import SimpleRateThrottle
 from rest_framework.views import APIView
 
+from gateway.edge.bounds import client_network
 from gateway.services.access import Access
 
 
@@ -36,8 +37,8 @@ class AddressThrottle(SettingThrottle):
     setting = "SLUICE_API_RATE_ADDRESS"
 
     def ident_of(self, request: Request) -> str:
-        """Return the address, which the HTTP server has read through the trusted proxies."""
-        return str(request.META.get("REMOTE_ADDR"))
+        """Return whose address it is; the HTTP server has read it through the trusted proxies."""
+        return client_network(str(request.META.get("REMOTE_ADDR")))
 
 
 class CallerThrottle(SettingThrottle):

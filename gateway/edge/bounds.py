@@ -40,7 +40,7 @@ def counted_by_address(application: Application) -> Application:
         if scope["type"] != "http":
             await application(scope, receive, send)
             return
-        with uploads.share((scope.get("client") or ("",))[0]) as take:
+        with uploads.share(client_network((scope.get("client") or ("",))[0])) as take:
 
             async def receive_counted() -> ASGIMessage:
                 message = await receive()
