@@ -324,3 +324,20 @@ async def started(runtime, *, tokens):
     async with asyncio.timeout(10):
         while not any(live.checkpoint().get("output", 0) >= tokens for live in runtime.live.values()):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
+
+
+async def test_two_hundred_at_once_are_all_answered_on_the_business_plan(tmp_path):
+    """The SDK as it comes, with its own retries: who finds no place waits for one, also when none is free for long."""
+    async with stage(tmp_path, hang_at=2) as (world, runtime, client):
+        async with AsyncOpenAI(api_key=world.secret, base_url=client.base_url) as unmodified:
+            asked = (unmodified.chat.completions.create(model="fake", messages=HI) for _ in range(200))
+            answering = asyncio.gather(*asked)
+            async with asyncio.timeout(60):
+                while runtime.gate.waiting < 200 - 64:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.01)
+            engine_of(runtime, world).release()
+            answers = await answering
+        assert {answer.choices[0].message.content for answer in answers} == {"one two three"}
+        assert len({answer.id for answer in answers}) == 200
+        await settled(runtime)
+    await in_database(assert_books, world, records=200)
