@@ -26,7 +26,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         found = asyncio.run(_sweep())
-        for how in ("settled", "released", "estimated", "waiting", "closed_by_another"):
+        for how in ("settled", "released", "waived", "estimated", "corrected", "waiting", "closed_by_another"):
             self.stdout.write(f"{how.replace('_', ' ')}: {found[how]}")
 
 

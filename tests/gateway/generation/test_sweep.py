@@ -28,6 +28,7 @@ from inference.clients.fake import FakeEngine
 from inference.engine import EngineSpec
 from inference.errors import UnreachableError
 from inference.types import Finished, FinishReason, Lost, NothingRan, Running, Usage
+from routing.models import Deployment
 from tests.gateway.world import assert_books, in_database, make_world
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
@@ -408,3 +409,7 @@ def test_command_prints_what_it_did(capsys):
     call_command("sweep")
     assert "released: 1" in capsys.readouterr().out
     assert UsageRecord.objects.get().charge == 0
+    Deployment.objects.all().delete()
+    orphan(world, streamed=False)
+    call_command("sweep")
+    assert "waived: 1" in capsys.readouterr().out
