@@ -13,7 +13,7 @@ from gateway.models import APIKey, Invitation
 from gateway.services import keys, links, members
 from tests.gateway.api.test_management import assert_error
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.money, pytest.mark.django_db]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from gateway.services import keys
 from tests.gateway.doubles import StandingEpoch
 from tests.gateway.world import in_database, make_world, opened, principal_of
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
 
 
 class CountingThreads(DatabaseThreads):

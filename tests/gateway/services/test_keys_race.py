@@ -12,6 +12,7 @@ from gateway.services import keys
 from tests.gateway.services.race import apart, is_waiting
 
 pytestmark = [
+    pytest.mark.money,
     pytest.mark.django_db(transaction=True),
     pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time"),
 ]

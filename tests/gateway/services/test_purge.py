@@ -14,7 +14,7 @@ from gateway.models import Invitation, RefusalCount, SignInLink
 from gateway.services import links, members
 from gateway.services.purge import KEPT, purge
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.money, pytest.mark.django_db]
 
 
 def left():
