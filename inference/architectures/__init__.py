@@ -1,1 +1,1 @@
-"""Models: own decoder, any transformers causal LM, encoders, and how weights are found."""
+"""Models: our own decoder, transformers' causal models, encoders, the fake one; loading and proving them."""

@@ -28,7 +28,7 @@ FAMILIES = {
 
 
 def unsupported(config: Any) -> str | None:
-    """Why this decoder can't run a transformers config, or None when it can."""
+    """Return why this decoder can't run a transformers config, or None when it can."""
     expected = FAMILIES.get(config.model_type)
     if expected is None:
         return f"model type {config.model_type} is not one of {', '.join(FAMILIES)}"
@@ -46,7 +46,7 @@ def unsupported(config: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One block's weights: `qkv` and `gate_up` are several projections in one; q and k come out in rope pairs."""
+    """One layer's weights. `qkv` and `gate_up` are fused projections; q and k are in rope pairs; `window` 0: none."""
 
     attention_norm: torch.Tensor
     qkv: Linear
@@ -60,7 +60,7 @@ class Layer:
 
 
 class Decoder:
-    """The model behind `CausalBackend`. `unsupported(config)` must be None; `packed` chooses the linears' form."""
+    """A `CausalBackend` for a config that isn't `unsupported`. `packed` packs the weights of its linear layers."""
 
     def __init__(self, config: Any, weights: Weights, dtype: torch.dtype, *, packed: bool) -> None:
         self.packed = packed
@@ -83,17 +83,17 @@ class Decoder:
     def load(
         cls, config: Any, folder: Path, dtype: torch.dtype, *, packed: bool, block_size: int, proofs: Path
     ) -> Self:
-        """Prove our way of running `config` and load the folder's weights; raise ModelRefusedError with the reason.
+        """Prove this decoder for `config` and load the folder's weights; raise ModelRefusedError with the reason.
 
-        `proofs` is a folder where proofs are kept.
+        `proofs` is the folder of earlier proofs.
         """
-        fits = packed and packs(torch.float32)
+        packed_proof = packed and packs(torch.float32)
 
         def candidate(small: Any) -> Decoder:
-            return cls(small.config, ModelWeights(small), torch.float32, packed=fits)
+            return cls(small.config, ModelWeights(small), torch.float32, packed=packed_proof)
 
         try:
-            proof = proved(config, f"decoder, packed {fits}", candidate, block_size, proofs)
+            proof = proved(config, f"decoder, packed {packed_proof}", candidate, block_size, proofs)
         except UnservableError as error:
             raise ModelRefusedError(f"the own decoder can't run {folder.name}: {error}") from error
         with FolderWeights(folder) as weights:
@@ -104,46 +104,46 @@ class Decoder:
     def forward(self, batch: StepBatch, cache: KVCache) -> torch.Tensor:
         hidden = embedding(batch.ids, self.embedding)
         angles = torch.outer(batch.positions.float(), self.inverse_frequencies)
-        turns = torch.polar(torch.full_like(angles, self.rope_scale), angles)[:, None]
+        rotations = torch.polar(torch.full_like(angles, self.rope_scale), angles)[:, None]
         for number, layer in enumerate(self.layers):
             normed = rms_norm(hidden, hidden.shape[-1:], layer.attention_norm, self.eps)
-            hidden = hidden + self._attention(normed, number, turns, batch, cache)
+            hidden = hidden + self._attention(normed, number, rotations, batch, cache)
             normed = rms_norm(hidden, hidden.shape[-1:], layer.mlp_norm, self.eps)
             gate, up = layer.gate_up(normed).chunk(2, -1)
             hidden = hidden + layer.down(silu(gate) * up)
-        if not len(batch.order):  # a chunk in the middle of a prompt wants no logits
+        if not len(batch.order):  # no row of the step samples
             return hidden.new_empty(0, self.vocab_size)
         wanted = rms_norm(hidden[batch.sampled], hidden.shape[-1:], self.norm, self.eps)
         return self.head(wanted)
 
     def _attention(
-        self, hidden: torch.Tensor, number: int, turns: torch.Tensor, batch: StepBatch, cache: KVCache
+        self, hidden: torch.Tensor, number: int, rotations: torch.Tensor, batch: StepBatch, cache: KVCache
     ) -> torch.Tensor:
         layer = self.layers[number]
         tokens = hidden.shape[0]
         joint = layer.qkv(hidden).view(tokens, self.heads + 2 * self.kv_heads, self.head_dim)
-        turned = self.heads + self.kv_heads
+        rotated = self.heads + self.kv_heads
         if layer.query_norm is not None and layer.key_norm is not None:
             query = rms_norm(joint[:, : self.heads], (self.head_dim,), layer.query_norm, self.eps)
-            key = rms_norm(joint[:, self.heads : turned], (self.head_dim,), layer.key_norm, self.eps)
-            query, key = rotate(query, turns), rotate(key, turns)
+            key = rms_norm(joint[:, self.heads : rotated], (self.head_dim,), layer.key_norm, self.eps)
+            query, key = rotate(query, rotations), rotate(key, rotations)
         else:
-            both = rotate(joint[:, :turned], turns)
+            both = rotate(joint[:, :rotated], rotations)
             query, key = both[:, : self.heads], both[:, self.heads :]
         layer_cache = cache.layers[number]
-        layer_cache.store(batch.attention.slots, key, joint[:, turned:])
+        layer_cache.store(batch.attention.slots, key, joint[:, rotated:])
         mixed = attend(query, layer_cache, batch.attention, scale=self.head_dim**-0.5, window=layer.window)
         return layer.out(mixed.reshape(tokens, -1))
 
     def _layer(self, weights: Weights, number: int, config: Any, dtype: torch.dtype) -> Layer:
         part = _Part(weights, f"model.layers.{number}.", dtype, self.head_dim, packed=self.packed)
         return Layer(
-            attention_norm=part.must("input_layernorm.weight"),
+            attention_norm=part.required("input_layernorm.weight"),
             qkv=part.linear("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-            query_norm=part.may("self_attn.q_norm.weight"),
-            key_norm=part.may("self_attn.k_norm.weight"),
+            query_norm=part.optional("self_attn.q_norm.weight"),
+            key_norm=part.optional("self_attn.k_norm.weight"),
             out=part.linear("self_attn.o_proj"),
-            mlp_norm=part.must("post_attention_layernorm.weight"),
+            mlp_norm=part.required("post_attention_layernorm.weight"),
             gate_up=part.linear("mlp.gate_proj", "mlp.up_proj"),
             down=part.linear("mlp.down_proj"),
             window=_window(config, number),
@@ -151,7 +151,7 @@ class Decoder:
 
 
 class _Part:
-    """The tensors of one layer by their names in it; those of queries and keys come out in rope pairs."""
+    """The tensors of one layer, by their names within it; those of queries and keys are permuted to rope pairs."""
 
     PAIRED = re.compile(r"self_attn\.[qk]_(proj|norm)\.")
 
@@ -162,18 +162,18 @@ class _Part:
         self._head_dim = head_dim
         self._packed = packed
 
-    def must(self, name: str) -> torch.Tensor:
+    def required(self, name: str) -> torch.Tensor:
         tensor = self._weights.take(self._base + name, self._dtype)
         return half_split_to_pairs(tensor, self._head_dim) if self.PAIRED.match(name) else tensor
 
-    def may(self, name: str) -> torch.Tensor | None:
-        return self.must(name) if self._base + name in self._weights else None
+    def optional(self, name: str) -> torch.Tensor | None:
+        return self.required(name) if self._base + name in self._weights else None
 
     def linear(self, *names: str) -> Linear:
-        """The projections `names` as one, their outputs side by side; either all of them have a bias or none has."""
-        weight = torch.cat([self.must(f"{name}.weight") for name in names])
+        """Return the projections `names` fused, their outputs in that order; either all of them have a bias or none."""
+        weight = torch.cat([self.required(f"{name}.weight") for name in names])
         biased = any(f"{self._base}{name}.bias" in self._weights for name in names)
-        bias = torch.cat([self.must(f"{name}.bias") for name in names]) if biased else None
+        bias = torch.cat([self.required(f"{name}.bias") for name in names]) if biased else None
         return Linear(weight, bias, packed=self._packed)
 
 

@@ -1,4 +1,4 @@
-"""Encoders: one vector for each whole input, pooled as the model's sentence-transformers folder says."""
+"""Encoders: one vector for each whole input, pooled as the model's sentence-transformers folder specifies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from inference.errors import ModelRefusedError
 
 Pool = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-STEP_TOKENS = 4096  # padded tokens of one forward: more only costs memory
+STEP_TOKENS = 4096  # padded tokens of one forward pass: more would cost memory and gain nothing
 
 
 def _mean(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -37,7 +37,7 @@ def _last(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return hidden[torch.arange(hidden.shape[0]), mask.sum(1) - 1]
 
 
-# In the order in which several are joined.
+# Several poolings are concatenated in this order.
 POOLING: dict[str, Pool] = {
     "pooling_mode_cls_token": _first,
     "pooling_mode_max_tokens": _greatest,
@@ -55,10 +55,7 @@ SHORT_NAMES = {
 
 
 class Encoder:
-    """A transformers encoder with its pooling: the model behind `EncoderBackend`.
-
-    `max_input` counts special tokens too.
-    """
+    """An `EncoderBackend`: a transformers encoder with its pooling. `max_input` includes special tokens."""
 
     def __init__(self, model: Any, pooling: tuple[str, ...], *, normalise: bool, max_input: int) -> None:
         self.model = model
@@ -70,10 +67,9 @@ class Encoder:
 
     @classmethod
     def load(cls, folder: Path, dtype: torch.dtype) -> Self:
-        """Return the encoder of `folder`; raise ModelRefusedError where its modules ask for what we don't do.
+        """Return the encoder of `folder`; raise ModelRefusedError where a module isn't supported.
 
-        A folder without `modules.json` is pooled by the mean over its tokens and normalised, as the text in
-        `pooling_text` says.
+        A model without `modules.json` is pooled by the mean over its tokens and normalised.
         """
         from transformers import AutoModel
 
@@ -93,6 +89,7 @@ class Encoder:
 
     @property
     def pooling_text(self) -> str:
+        """The pooling in words, for operators."""
         names = " + ".join(name.removeprefix("pooling_mode_") for name in self.pooling)
         return f"{names}{', normalised' if self.normalise else ''}"
 
@@ -114,7 +111,7 @@ class Encoder:
 
     @staticmethod
     def _batches(inputs: list[tuple[int, ...]]) -> Iterator[list[int]]:
-        """Numbers of inputs of similar length, each batch within `STEP_TOKENS` padded tokens."""
+        """Yield batches of input numbers, of similar length and within `STEP_TOKENS` padded tokens."""
         batch: list[int] = []
         for i in sorted(range(len(inputs)), key=lambda i: len(inputs[i]), reverse=True):
             if batch and (len(batch) + 1) * len(inputs[batch[0]]) > STEP_TOKENS:
@@ -158,10 +155,10 @@ def _pooling_modes(folder: Path, settings: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _max_input(folder: Path, config: Any) -> int:
-    """The longest input in tokens: what the folder says, within what the model has positions for."""
+    """The longest input in tokens: the folder's setting, within the model's number of positions."""
     limit = int(getattr(config, "max_position_embeddings", 0) or 512)
     if "roberta" in config.model_type or config.model_type in {"mpnet", "camembert"}:
-        limit -= int(config.pad_token_id or 0) + 1  # these number their positions from the padding id on
+        limit -= int(config.pad_token_id or 0) + 1  # their positions begin after the padding id
     settings = folder / "sentence_bert_config.json"
     if settings.is_file():
         limit = min(limit, int(json.loads(settings.read_text()).get("max_seq_length") or limit))

@@ -1,7 +1,7 @@
-"""A model without weights and without torch: answers what it was told, or what it is sent, at a set speed.
+"""A model without weights and without torch: answers with a set text or with the last user message, at a set speed.
 
 Its KV cache holds tokens instead of tensors, written and read through the block tables of each step, so that a wrong
-table, a lost block or a stale prefix hit shows up as a wrong answer.
+table, a lost block or a wrong prefix hit gives a wrong answer.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from inference.text.byte_tokenizer import END_OF_TURN, START_OF_TURN, VOCABULARY
 from inference.types import Kind
 
 UNWRITTEN = -1
-KV_TOKENS = 16_384  # where the deployment names no number
+KV_TOKENS = 16_384  # when `EngineConfig.kv_tokens` is 0
 
 
 @dataclass(frozen=True, slots=True)
 class FakeModelOptions:
-    """What the fake model does; the keys of `EngineConfig.options`.
+    """The options of the fake model, from `EngineConfig.options`.
 
     Without `text` it answers with the last user message. `step_seconds` and `token_seconds` are what a step and each
     of its tokens take. A message that starts with `poison` makes the step raise, one that starts with `bad` fails its
@@ -65,7 +65,7 @@ class FakePending:
 
 
 class FakeRunner:
-    """Runs steps over a cache of tokens; see the module."""
+    """Runs steps over a KV cache of tokens; see the module."""
 
     def __init__(self, options: FakeModelOptions, blocks: int, block_size: int) -> None:
         self._options = options

@@ -1,4 +1,4 @@
-"""From a deployment's config to a model that is ready to serve."""
+"""Loading the model of a deployment's config."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ if TYPE_CHECKING:
     import torch
 
 KV_SHARE = 0.3  # of the memory that is free once the weights are loaded
-UNSTATED_CONTEXT = 2048  # where neither the model nor the deployment names one
+UNSTATED_CONTEXT = 2048  # when neither the model nor the deployment has one
 
 
 def load_model(config: EngineConfig, *, threads: int = 0, kv_share: float = KV_SHARE) -> LoadedModel:
     """Load what `config` names and return it ready to serve; raise ModelRefusedError with the reason when it can't be.
 
     `threads` > 0 sets torch's thread count for this process. `kv_share` bounds the K/V of a model whose `kv_tokens` is
-    0, as a part of the free memory. Copies and downloads go under the folder in
-    `config.options["cache"]`, by default `$SLUICE_HOME/cache`; `config.options["packed_linears"]` False keeps the own
-    decoder's weights in torch's layout.
+    0, as a part of the free memory. Options of `config`: `cache` is the folder of downloads, converted files and proofs
+    (default: `$SLUICE_HOME/cache`); `packed_linears` False keeps our own decoder's weights in torch's layout.
     """
     if config.architecture == "fake":
         from inference.architectures.fake import load_fake_model
@@ -41,7 +40,7 @@ def load_model(config: EngineConfig, *, threads: int = 0, kv_share: float = KV_S
     from inference.sources.resolve import resolve
 
     logging.disable_progress_bar()
-    logging.set_verbosity_error()  # what matters is refused with its reason or stands in the details
+    logging.set_verbosity_error()  # problems are refused with their reason
     folder = resolve(config.source, cache_folder(config))
     with torch.inference_mode():
         if _is_encoder(config, folder):
@@ -50,13 +49,13 @@ def load_model(config: EngineConfig, *, threads: int = 0, kv_share: float = KV_S
 
 
 def cache_folder(config: EngineConfig) -> Path:
-    """Where dense copies and downloads of this deployment go."""
+    """Return the folder of this deployment's downloads, converted files and proofs."""
     named = config.options.get("cache")
     return Path(named) if named else Path(os.environ.get("SLUICE_HOME", "var")) / "cache"
 
 
 def _is_encoder(config: EngineConfig, folder: Path) -> bool:
-    """A sentence-transformers folder, or a model whose class is no causal language model."""
+    """Whether it is a sentence-transformers folder, or a model whose class isn't a causal language model."""
     if config.architecture != "auto":
         return config.architecture == "encoder"
     if (folder / "modules.json").is_file():
@@ -110,15 +109,15 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
     cache = make_cache(
         model.spec,
         tokens=config.kv_tokens,
-        most=limit * config.max_rows,
+        max_tokens=limit * config.max_rows,
         block_size=config.block_size,
         share=kv_share,
     )
-    held = (cache.blocks - 1) * cache.block_size
-    details["kv"] = f"{held} tokens, up to {cache.nbytes / 1e6:.0f} MB"
-    details["context"] = f"{min(limit, held)} tokens of the model's {positions or limit}"
+    kv_tokens = (cache.blocks - 1) * cache.block_size
+    details["kv"] = f"{kv_tokens} tokens, up to {cache.nbytes / 1e6:.0f} MB"
+    details["context"] = f"{min(limit, kv_tokens)} tokens of the model's {positions or limit}"
     runner = CPURunner(causal=(model, cache), limit=limit)
-    _try(runner, model.vocab_size, folder)
+    _run_once(runner, model.vocab_size, folder)
     return LoadedModel(
         runner=runner,
         kinds=frozenset({Kind.CHAT}),
@@ -134,10 +133,10 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
     )
 
 
-def _try(runner: Runner, vocabulary: int, folder: Path) -> None:
-    """Run one step with the first and the last token; raise ModelRefusedError where weights and config don't agree.
+def _run_once(runner: Runner, vocabulary: int, folder: Path) -> None:
+    """Run one step with the first and the last token; raise ModelRefusedError if it fails.
 
-    It also makes what a first step makes, so that no request waits for that.
+    It fails where weights and config don't agree, and it initialises what a first step initialises.
     """
     row = Row(0, "load", (0, vocabulary - 1), 0, (1,), True, 0, SamplingParams(temperature=0.0), 0)
     try:
@@ -178,7 +177,7 @@ def _load_encoder(config: EngineConfig, folder: Path) -> LoadedModel:
 
 
 def _stored_dtype(model_config: Any) -> torch.dtype:
-    """The checkpoint's number format: float32 where its config says nothing."""
+    """The checkpoint's dtype; float32 when its config has none."""
     import torch
 
     stored = getattr(model_config, "dtype", None)

@@ -1,7 +1,7 @@
-"""Rotary positions as one complex product: q and k are kept in (real, imaginary) pairs, permuted once at load.
+"""Rotary positions as one complex product, on queries and keys whose dimensions are (real, imaginary) pairs.
 
-Checkpoints in transformers' layout put a pair's halves half a head apart. Queries and keys are permuted alike, so
-their products, and with them everything outside attention, are unchanged.
+In transformers' layout the two dimensions of a pair are half a head apart; the weights are permuted at load. Queries
+and keys are permuted alike, so their products are unchanged.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any
 import torch
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-# These give each position its own fixed angles; others ("dynamic", "longrope") change them with the batch's longest.
+# The angles of a position are fixed for these; with "dynamic" and "longrope" they depend on the longest sequence.
 FIXED = ("linear", "llama3", "yarn")
 
 
 def frequencies(config: Any) -> tuple[torch.Tensor, float, str | None]:
-    """Return (inverse frequencies [head_dim / 2], factor on cosine and sine, why not), the last None when it works."""
+    """Return (inverse frequencies [head_dim / 2], factor on cosine and sine, why it isn't supported or None)."""
     parameters = dict(getattr(config, "rope_parameters", None) or {})
     kind = parameters.get("rope_type", "default")
     nothing = torch.empty(0)
     if "rope_theta" not in parameters:
         return nothing, 1.0, "its rope parameters are not one set for all layers"
     if parameters.get("partial_rotary_factor", 1.0) != 1.0:
-        return nothing, 1.0, "it turns only a part of each head"
+        return nothing, 1.0, "it rotations only a part of each head"
     if kind == "default":
         dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return 1.0 / parameters["rope_theta"] ** (torch.arange(0, dim, 2, dtype=torch.float) / dim), 1.0, None
@@ -34,12 +34,12 @@ def frequencies(config: Any) -> tuple[torch.Tensor, float, str | None]:
 
 
 def half_split_to_pairs(tensor: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Permute the rows of a q or k projection, its bias or its norm so that a pair's halves stand side by side."""
+    """Permute the rows of a q or k projection, its bias or its norm so that pairs are adjacent."""
     rest = tensor.shape[1:]
     return tensor.view(-1, 2, head_dim // 2, *rest).transpose(1, 2).reshape(-1, *rest)
 
 
-def rotate(heads: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
-    """Turn `heads` [T, heads, head_dim] in pairs by the complex `turns` [T, 1, head_dim / 2]."""
+def rotate(heads: torch.Tensor, rotations: torch.Tensor) -> torch.Tensor:
+    """Rotate the pairs of `heads` [T, heads, head_dim] by the complex `rotations` [T, 1, head_dim / 2]."""
     pairs = torch.view_as_complex(heads.float().view(*heads.shape[:-1], -1, 2))
-    return torch.view_as_real(pairs * turns).flatten(-2).to(heads.dtype)
+    return torch.view_as_real(pairs * rotations).flatten(-2).to(heads.dtype)

@@ -2,7 +2,8 @@
 
 The model computes one packed sequence [1, T] with explicit positions and no cache of its own; each attention layer
 calls our hook, which stores its keys and values and attends over the blocks. The architecture is proved on a small
-model first (`proof`); then the loaded one has to hook every layer and to agree with its own plain forward too.
+model first (`proof`); then every layer of the loaded model has to call the hook, and its logits have to agree with
+those of its plain forward pass.
 """
 
 from __future__ import annotations
@@ -16,28 +17,29 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from inference.architectures.proof import (
-    EXACT,
+    FLOAT32_TOLERANCE,
     Proof,
     UnservableError,
     distances,
-    first_line,
     paged_logits,
     plain_logits,
     proved,
     random_sequences,
 )
+from inference.architectures.small_model import first_line
 from inference.errors import ModelRefusedError
 from inference.execution.attention.paged import AttentionMeta, attend
 from inference.execution.inputs import StepBatch
 from inference.execution.kv_cache import KVCache, KVSpec, LayerShape
 
-ROUNDED = 0.2  # of the logits' spread where 16 bits round, at nine positions of ten (an expert may be chosen otherwise)
+# A part of the logits' spread in 16 bits, at nine positions of ten: rounding may choose another expert at one.
+ROUNDED_TOLERANCE = 0.2
 
-_names = itertools.count()
+_interface_numbers = itertools.count()
 
 
 class PagedHook:
-    """The attention function of one model. `step` is set around each forward; without it, shapes are recorded."""
+    """The attention function of one model. `step` is set during each forward pass; without it, shapes are recorded."""
 
     def __init__(self) -> None:
         self.step: tuple[AttentionMeta, KVCache] | None = None
@@ -79,7 +81,7 @@ class PagedHook:
 
     @staticmethod
     def _layer(module: torch.nn.Module, mask: torch.Tensor | None, options: dict[str, Any]) -> int:
-        """The layer's number; raise UnservableError for what we would do wrong."""
+        """Return the layer's number; raise UnservableError for attention that the hook doesn't implement."""
         if mask is not None:
             raise UnservableError("it passes an attention mask of its own")
         if options.get("position_bias") is not None:
@@ -93,9 +95,9 @@ class PagedHook:
 
 
 class TransformersModel:
-    """A transformers model behind `CausalBackend`; `proof` says how far it may be trusted.
+    """A `CausalBackend` over a transformers model.
 
-    Making one hooks the model's attention layers; it raises UnservableError unless each calls the hook as we need it.
+    Creating one makes the model's attention layers call the hook; it raises UnservableError unless each does, once.
     """
 
     def __init__(self, model: Any) -> None:
@@ -103,14 +105,14 @@ class TransformersModel:
 
         self.model = model
         self.hook = PagedHook()
-        self.interface = f"sluice_paged_{next(_names)}"
-        # Its name is in no mask registry: transformers then builds no mask, which is what the paged hook wants.
+        self.interface = f"sluice_paged_{next(_interface_numbers)}"
+        # transformers builds no mask for a name without an entry in its mask registry, and the hook needs none.
         AttentionInterface.register(self.interface, self.hook)
         text = model.config.get_text_config()
         self.vocab_size = int(text.vocab_size)
         self.layer_count = int(text.num_hidden_layers)
         self.proof = Proof(0, "not proved")
-        self._keeps_some = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._selects_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         model.set_attn_implementation(self.interface)
         self._logits(torch.tensor([1, 2]), torch.arange(2), torch.arange(2))
         self._expect_calls()
@@ -120,7 +122,7 @@ class TransformersModel:
     def load(cls, config: Any, folder: Path, dtype: torch.dtype, *, block_size: int, proofs: Path) -> Self:
         """Prove the config's architecture, load the folder's model and check it too.
 
-        Raise ModelRefusedError with the reason where one of these fails. `proofs` is a folder where proofs are kept.
+        Raise ModelRefusedError with the reason where one of these fails. `proofs` is the folder of earlier proofs.
         """
         name = (config.architectures or [config.model_type])[0]
         try:
@@ -143,14 +145,14 @@ class TransformersModel:
         finally:
             self.hook.step = None
 
-    def _logits(self, ids: torch.Tensor, positions: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-        keep = {"logits_to_keep": wanted} if self._keeps_some else {}
+    def _logits(self, ids: torch.Tensor, positions: torch.Tensor, sampled: torch.Tensor) -> torch.Tensor:
+        keep = {"logits_to_keep": sampled} if self._selects_logits else {}
         answer = self.model(input_ids=ids[None], position_ids=positions[None], use_cache=False, **keep)
         logits: torch.Tensor = answer.logits[0]
-        return logits if self._keeps_some else logits[wanted]
+        return logits if self._selects_logits else logits[sampled]
 
     def _check(self, block_size: int) -> None:
-        """Compare with the plain forward, as far as rounding lets that show anything: the proof has shown the rest."""
+        """Compare with the plain forward pass, within the rounding of the dtype; raise UnservableError."""
         sequences = random_sequences(self.vocab_size, (3 * block_size + 5, block_size + 3))
         paged = paged_logits(self, sequences, block_size)
         self.model.set_attn_implementation("eager")
@@ -158,11 +160,11 @@ class TransformersModel:
         self.model.set_attn_implementation(self.interface)
         exact = self.spec.dtype is torch.float32
         worst = float(error.max() if exact else error.quantile(0.9))
-        if not worst <= (EXACT if exact else ROUNDED):
+        if not worst <= (FLOAT32_TOLERANCE if exact else ROUNDED_TOLERANCE):
             raise UnservableError(f"its paged logits differ from its plain forward by {worst:.2g} of their spread")
 
     def _expect_calls(self) -> None:
-        """Each layer must have called the hook exactly once, under its own number."""
+        """Raise UnservableError unless each layer has called the hook exactly once, with its own number."""
         found = len(self.hook.shapes)
         if found == 0:
             raise UnservableError("none of its layers calls it")
@@ -173,7 +175,7 @@ class TransformersModel:
 
 
 def _read(name: str, folder: Path, dtype: torch.dtype) -> Any:
-    """The folder's model in transformers."""
+    """Load the folder's model by transformers."""
     from transformers import AutoModelForCausalLM
 
     try:

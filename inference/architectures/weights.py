@@ -19,7 +19,7 @@ class Weights(Protocol):
     def __contains__(self, name: str) -> bool: ...
 
     def take(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """Return the tensor as `dtype`, in memory of its own; raise ModelRefusedError where it is lacking."""
+        """Return the tensor as `dtype`, in memory of its own; raise ModelRefusedError when there is none."""
         ...
 
 
@@ -38,9 +38,10 @@ class ModelWeights:
 
 
 class FolderWeights:
-    """The tensors of a checkpoint folder by name, whatever number of files holds them. A context manager."""
+    """The tensors of a checkpoint folder by name, in one file or several. A context manager."""
 
     def __init__(self, folder: Path) -> None:
+        """Open the files; raise ModelRefusedError when they are missing or can't be read."""
         index = folder / "model.safetensors.index.json"
         if index.is_file():
             names: dict[str, str] = json.loads(index.read_text())["weight_map"]

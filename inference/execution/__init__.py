@@ -1,1 +1,1 @@
-"""Running a planned step on a model: inputs, KV tensors, runner."""
+"""Running a planned step on a model: inputs, K/V tensors, attention, runner."""

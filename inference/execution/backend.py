@@ -1,4 +1,4 @@
-"""What a loaded model is to the rest of the engine. Imports no torch: the worker's loop and the fake model use it."""
+"""The interfaces of a loaded model. Imports no torch, since the fake model and the worker's loop use it without."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Pending(Protocol):
     """A launched step."""
 
     def wait(self) -> StepResult:
-        """Block until the step is done and return its result; raise what the step raised, each time it is asked."""
+        """Block until the step is done and return its result; raise what the step raised. May be called again."""
         ...
 
 
@@ -29,7 +29,7 @@ class Runner(Protocol):
     """Runs planned steps on one model, one at a time and in order. Not thread-safe."""
 
     def launch(self, plan: StepPlan) -> Pending:
-        """Begin the step. Never raises for what the model did: `Pending.wait` does."""
+        """Begin the step. Errors of the model are raised by `Pending.wait`."""
         ...
 
 
@@ -42,8 +42,7 @@ class CausalBackend(Protocol):
     def forward(self, batch: StepBatch, cache: KVCache) -> torch.Tensor:
         """Compute the batch's tokens, store their K/V in `cache`, and return logits [sampled rows, vocabulary].
 
-        Row i of the result belongs to the token at packed index `batch.sampled[i]`. Only those tokens pass through the
-        language-model head.
+        Row i of the result belongs to the token at packed index `batch.sampled[i]`; only those tokens need logits.
         """
         ...
 
@@ -55,7 +54,7 @@ class EncoderBackend(Protocol):
     vocab_size: int
 
     def encode(self, inputs: list[tuple[int, ...]]) -> torch.Tensor:
-        """Return float32 [inputs, width], one finished embedding per input, in order."""
+        """Return float32 [inputs, width]: one embedding per input, in order, as the model pools it."""
         ...
 
 

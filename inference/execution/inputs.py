@@ -1,4 +1,4 @@
-"""From planned rows to the tensors of one forward pass."""
+"""The tensors of one forward pass, made from planned rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from inference.core.step import Row
 from inference.execution.attention.paged import AttentionMeta, Chunk, DecodeGroup
 
-# Decode rows share one padded gather while the longest has at most this many slots, or twice the shortest's.
+# Decode rows share one padded gather while the longest has at most this many slots, or twice as many as the shortest.
 SMALL_GATHER = 128
 
 
@@ -75,7 +75,7 @@ def _slots(blocks: Sequence[int], length: int, block_size: int) -> torch.Tensor:
 
 
 def _decode_groups(lengths: list[int], slots: list[torch.Tensor]) -> tuple[DecodeGroup, ...]:
-    """Split decode rows, sorted by length, so that padding at most doubles a gather."""
+    """Group decode rows, sorted by length, so that padding at most doubles a gather above SMALL_GATHER."""
     groups: list[DecodeGroup] = []
     begin = 0
     for i in range(1, len(lengths) + 1):

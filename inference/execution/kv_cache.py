@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """One attention layer's K/V: heads and widths of a key and a value (they differ for some models)."""
+    """One attention layer's number of K/V heads, and the widths of a key and a value, which differ in some models."""
 
     kv_heads: int
     key_dim: int
@@ -18,13 +18,14 @@ class LayerShape:
 
 @dataclass(frozen=True, slots=True)
 class KVSpec:
-    """What must be known of a causal model to make room for its K/V: its attention layers in order."""
+    """The shape of a causal model's K/V: its attention layers in order, and the dtype."""
 
     layers: tuple[LayerShape, ...]
     dtype: torch.dtype
 
     @property
     def bytes_per_token(self) -> int:
+        """Bytes of one token's K/V in all layers."""
         width = sum(layer.kv_heads * (layer.key_dim + layer.value_dim) for layer in self.layers)
         return width * self.dtype.itemsize
 
@@ -41,23 +42,23 @@ class LayerCache:
     shape: LayerShape
 
     def store(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Write the K/V of T tokens (`key` [T, kv_heads, key_dim] or flat) to their slots [T]."""
+        """Write the K/V of T tokens to `slots` [T]: `key` [T, kv_heads, key_dim], `value` likewise, or both flat."""
         tokens = slots.shape[0]
         self.keys.index_copy_(0, slots, key.reshape(tokens, self.keys.shape[1]))
         self.values.index_copy_(0, slots, value.reshape(tokens, self.values.shape[1]))
 
 
 class KVCache:
-    """Room for `blocks` blocks of `block_size` tokens in each layer.
+    """The K/V tensors of every layer, for `blocks` blocks of `block_size` tokens.
 
-    Block 0 is the null block: never written, so that its first slot reads as zeros wherever a gather is padded.
+    Block 0 is the null block: never written, so that the slots which pad a gather read as zeros.
     """
 
     def __init__(self, spec: KVSpec, blocks: int, block_size: int) -> None:
         self.spec = spec
         self.blocks = blocks
         self.block_size = block_size
-        # The operating system hands out zeroed pages on first touch: memory grows with use, up to `nbytes`.
+        # The operating system allocates zeroed pages on first access: memory grows with use, up to `nbytes`.
         self.layers = tuple(
             LayerCache(
                 torch.zeros(self.slots, layer.kv_heads * layer.key_dim, dtype=spec.dtype),
@@ -69,8 +70,10 @@ class KVCache:
 
     @property
     def slots(self) -> int:
+        """How many tokens each layer's tensors hold, the null block included."""
         return self.blocks * self.block_size
 
     @property
     def nbytes(self) -> int:
+        """The size of all tensors."""
         return self.slots * self.spec.bytes_per_token

@@ -1,7 +1,7 @@
 """Linear layers in the fastest form that this torch and processor offer.
 
-oneDNN's own weight layout saves the copy that `torch.nn.functional.linear` makes of the weight on each call with more
-than one row: two to eight rows then cost little more than one.
+With oneDNN's packed weight layout there is no copy of the weight on each call, which `torch.nn.functional.linear` makes
+for more than one row: two to eight rows then cost little more than one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 @cache
 def packs(dtype: torch.dtype) -> bool:
-    """Whether weights of `dtype` can be packed here: tried once, on a small one."""
+    """Whether this torch and processor can pack weights of `dtype`; tried once, on a small one."""
     weight, row = torch.ones(16, 16, dtype=dtype), torch.ones(1, 16, dtype=dtype)
     try:
         with torch.inference_mode():
@@ -23,7 +23,7 @@ def packs(dtype: torch.dtype) -> bool:
 
 
 class Linear:
-    """x [T, in] → x · weightᵀ + bias [T, out]. The weight given may be dropped by the caller afterwards."""
+    """A linear layer: x [T, in] → x · weightᵀ + bias [T, out]. With `packed` it keeps a packed copy of the weight."""
 
     __slots__ = ("_bias", "_packed", "_weight")
 

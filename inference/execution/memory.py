@@ -1,4 +1,4 @@
-"""How much of this machine's memory K/V may take."""
+"""The size of a K/V cache, from the memory that is free."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from weakref import WeakSet
 from inference.errors import ModelRefusedError
 from inference.execution.kv_cache import KVCache, KVSpec
 
-LEAST_TOKENS = 256  # a model that can't hold so many is of no use
+MIN_TOKENS = 256  # a smaller cache isn't worth serving
 
-_caches: WeakSet[KVCache] = WeakSet()  # of this process: each grows into its memory only with use
+_caches: WeakSet[KVCache] = WeakSet()  # of this process: memory that is promised to them but not in use yet
 
 
 def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the memory that can still be had: the kernel's estimate, or what a container's limit leaves of it.
+    """Return how many bytes of memory can be allocated: the kernel's estimate, within a container's limit.
 
-    Where the system gives no estimate, half of all memory.
+    Without an estimate it is half of all memory.
     """
     try:
         lines = (proc / "meminfo").read_text().splitlines()
@@ -37,20 +37,20 @@ def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cg
     return found if limit == "max" else max(0, min(found, int(limit) - used + cached))
 
 
-def make_cache(spec: KVSpec, *, tokens: int, most: int, block_size: int, share: float) -> KVCache:
-    """Return a cache for `tokens` tokens, or with 0 for as many as the memory at hand has room for, up to `most`.
+def make_cache(spec: KVSpec, *, tokens: int, max_tokens: int, block_size: int, share: float) -> KVCache:
+    """Return a cache for `tokens` tokens, or with 0 for as many as fit into the memory, up to `max_tokens`.
 
-    That is `share` of the memory that neither is in use nor was given to other caches of this process. Raise
-    `ModelRefusedError` where it holds next to nothing.
+    The memory is `share` of what is neither in use nor promised to other caches of this process. Raise
+    `ModelRefusedError` when fewer than MIN_TOKENS fit.
     """
     if not tokens:
-        room = max(0, available_bytes() - sum(cache.nbytes for cache in _caches))
-        tokens = min(most, int(share * room) // spec.bytes_per_token)
-        if tokens < min(most, LEAST_TOKENS):
-            needed = min(most, LEAST_TOKENS) * spec.bytes_per_token
+        free = max(0, available_bytes() - sum(cache.nbytes for cache in _caches))
+        tokens = min(max_tokens, int(share * free) // spec.bytes_per_token)
+        if tokens < min(max_tokens, MIN_TOKENS):
+            needed = min(max_tokens, MIN_TOKENS) * spec.bytes_per_token
             raise ModelRefusedError(
-                f"there is no room for its K/V: {min(most, LEAST_TOKENS)} tokens take {needed / 1e6:.0f} MB, and "
-                f"{share:.0%} of {room / 1e6:.0f} MB may be used"
+                f"there is no room for its K/V: {min(max_tokens, MIN_TOKENS)} tokens take {needed / 1e6:.0f} MB, and "
+                f"{share:.0%} of {free / 1e6:.0f} MB may be used"
             )
     cache = KVCache(spec, -(-tokens // block_size) + 1, block_size)
     _caches.add(cache)

@@ -1,4 +1,4 @@
-"""What this machine's processor computes fast, and the number format that follows from it."""
+"""Which dtypes this processor computes fast in, and the choice of a model's dtype."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def fast_bfloat16() -> bool:
-    """Whether the processor multiplies bfloat16 itself; where it doesn't, float32 is several times faster."""
+    """Whether the processor has bfloat16 instructions; without them float32 is several times faster."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())  # noqa: SLF001 - torch has no public name
 
 
 def compute_dtype(wanted: str, stored: torch.dtype) -> tuple[torch.dtype, str]:
     """Return the dtype to compute in and a text for operators.
 
-    `wanted` other than "auto" is taken as it is. "auto" takes the checkpoint's, except where this processor would be
-    slower with it than with float32 (bfloat16 without its instructions; float16, which no linear here is fast with).
+    "auto" is the checkpoint's (`stored`), except where float32 is faster on this processor: for float16, and for
+    bfloat16 without its instructions. Any other `wanted` is used as it is.
     """
     if wanted != "auto":
         return DTYPES[wanted], f"{wanted} (as configured)"

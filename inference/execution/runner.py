@@ -13,7 +13,7 @@ from inference.execution.kv_cache import KVCache
 from inference.sampling.sampler import sample
 
 
-class Done:
+class CompletedStep:
     """A step that has run: its result, or what it raised."""
 
     def __init__(self, outcome: StepResult | Exception) -> None:
@@ -26,7 +26,7 @@ class Done:
 
 
 class CPURunner:
-    """Runs a step in the calling thread: `launch` returns when it is done, so there is nothing to overlap with.
+    """Runs steps in the calling thread: `launch` returns when the step is done.
 
     A row that can't run (an id outside the vocabulary, a position past the context or its blocks) fails alone and is
     left out of the batch; what the model itself raises fails the step.
@@ -42,10 +42,10 @@ class CPURunner:
     def launch(self, plan: StepPlan) -> Pending:
         try:
             with torch.inference_mode():
-                return Done(StepResult(tokens=self._generate(plan.rows), vectors=self._encode(plan.encodes)))
+                return CompletedStep(StepResult(tokens=self._generate(plan.rows), vectors=self._encode(plan.encodes)))
         except Exception as error:  # noqa: BLE001 - whatever the model raised belongs to this step, and wait() raises it
-            # A new one in its place: the traceback would keep the step's tensors.
-            return Done(MemoryError(str(error)) if _lacks_memory(error) else error)
+            # A new error, since the traceback of the original would keep the step's tensors in memory.
+            return CompletedStep(MemoryError(str(error)) if _lacks_memory(error) else error)
 
     def _generate(self, rows: Sequence[Row]) -> tuple[int | RowFailure | None, ...]:
         if not rows:
@@ -91,7 +91,7 @@ class CPURunner:
 
 
 def _lacks_memory(error: Exception) -> bool:
-    """Whether memory ran short: torch has a class for accelerators only, and words for the rest."""
+    """Whether memory ran out. On the CPU torch raises a RuntimeError, which only its message tells apart."""
     words = ("can't allocate memory", "not enough memory", "std::bad_alloc")
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
         isinstance(error, RuntimeError) and any(word in str(error) for word in words)
@@ -99,7 +99,7 @@ def _lacks_memory(error: Exception) -> bool:
 
 
 def _input_fault(ids: Sequence[int], vocabulary: int, limit: int, start: int = 0) -> RowFailure | None:
-    """What is wrong with a row's tokens, if anything."""
+    """Return why a row's tokens can't be computed, or None."""
     if not ids:
         return RowFailure("bad_row", "The row has no tokens.")
     if min(ids) < 0 or max(ids) >= vocabulary:

@@ -1,1 +1,1 @@
-"""Choosing the next token: rows, filters, counter-based noise."""
+"""Sampling: the next token of each row, from its logits, parameters and counter-based noise."""

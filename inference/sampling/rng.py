@@ -1,4 +1,4 @@
-"""Counter-based noise: a pure function of (seed, output position, token id), so that no generator has a state.
+"""Counter-based noise: a pure function of (seed, output position, token id), without a generator's state.
 
 The hash is the finaliser of splitmix64 on two's-complement 64-bit integers, the same on every device.
 """
@@ -14,28 +14,28 @@ SECOND = 0x94D049BB133111EB
 
 
 def signed(word: int) -> int:
-    """The 64-bit word as torch's int64 holds it."""
+    """Return the unsigned 64-bit word as the int64 with the same bits."""
     word &= MASK
     return word - (1 << 64) if word >> 63 else word
 
 
 def mix(word: int) -> int:
-    """Scramble one unsigned 64-bit word."""
+    """Return the splitmix64 hash of an unsigned 64-bit word."""
     word &= MASK
     word = ((word ^ (word >> 30)) * FIRST) & MASK
     word = ((word ^ (word >> 27)) * SECOND) & MASK
     return word ^ (word >> 31)
 
 
-def stream(seed: int, position: int) -> int:
-    """The signed key of output `position` under `seed`."""
+def noise_key(seed: int, position: int) -> int:
+    """Return the key of output `position` (from 0) under `seed`, as an int64."""
     return signed(mix(mix(seed + GOLDEN) + (position + 1) * GOLDEN))
 
 
 def exponentials(keys: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Float32 Exp(1) variates of `keys` [rows, 1] (int64) and `tokens` [rows or 1, n] (ids): [rows, n], all > 0.
+    """Return float32 Exp(1) variates [rows, n], all > 0, of `keys` [rows, 1] (int64) and `tokens` [rows or 1, n] (ids).
 
-    The smallest have full relative precision: they are the ones that win a race.
+    Small ones have full relative precision, since sampling takes the smallest.
     """
     word = keys + (tokens + 1) * signed(GOLDEN)
     word = (word ^ _shift(word, 30)) * signed(FIRST)
@@ -46,5 +46,5 @@ def exponentials(keys: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def _shift(word: torch.Tensor, by: int) -> torch.Tensor:
-    """Logical shift to the right; torch's is arithmetic."""
+    """Shift right logically; torch's own shift is arithmetic."""
     return (word >> by) & ((1 << (64 - by)) - 1)

@@ -11,15 +11,14 @@ from inference.sampling.filters import surviving
 from inference.sampling.rng import exponentials
 from inference.sampling.rows import SamplingRows
 
-CANDIDATES = 1024  # most filters end within this many tokens; a row whose don't is sorted whole
+CANDIDATES = 1024  # largest logits that are tried first: most rows need no others, and sorting all is slow
 
 
 def sample(logits: torch.Tensor, rows: Sequence[Row]) -> list[int | RowFailure]:
     """Return the token of each row from `logits` [rows, vocabulary], or the failure of a row without finite logits.
 
     A row's result depends on its own logits, parameters, seed and output index alone. Temperature 0 takes the largest
-    logit (the first of equals). Otherwise the tokens race: the winner has the smallest Exp(1) / probability, which is
-    an exact draw.
+    logit (the first of equals). Otherwise the token with the smallest Exp(1) / probability is an exact draw.
     """
     logits = logits.float()
     peak, best = logits.max(1, keepdim=True)
@@ -28,7 +27,7 @@ def sample(logits: torch.Tensor, rows: Sequence[Row]) -> list[int | RowFailure]:
     if all(finite) and all(row.sampling.temperature <= 0 for row in rows):
         return [*tokens]
     params = SamplingRows.of(rows)
-    drawn = [i for i in params.open if finite[i]]
+    drawn = [i for i in params.unfiltered if finite[i]]
     if drawn:
         scaled = (logits[drawn] - peak[drawn]) / params.temperature[drawn]
         race = scaled - exponentials(params.keys[drawn], torch.arange(logits.shape[1])[None]).log_()
@@ -43,7 +42,7 @@ def sample(logits: torch.Tensor, rows: Sequence[Row]) -> list[int | RowFailure]:
 def _filtered(
     logits: torch.Tensor, peak: torch.Tensor, params: SamplingRows, numbers: list[int]
 ) -> list[tuple[int, int]]:
-    """Draw for the rows `numbers`, each through its filters: among its first candidates, else over all its tokens."""
+    """Return (row number, token) for the rows `numbers`: from their candidates, or from all tokens where needed."""
     chosen: list[tuple[int, int]] = []
     vocabulary = logits.shape[1]
     for count in (min(CANDIDATES, vocabulary), vocabulary):
@@ -57,7 +56,7 @@ def _filtered(
             else shifted.topk(count, dim=1)
         )
         scaled = values / temperature
-        mask, whole = surviving(
+        mask, complete = surviving(
             scaled,
             torch.logsumexp(shifted / temperature, 1, keepdim=True),
             params.top_k[numbers],
@@ -66,7 +65,7 @@ def _filtered(
         )
         race = (scaled - exponentials(params.keys[numbers], ids).log_()).masked_fill_(~mask, float("-inf"))
         winners = ids.gather(1, race.argmax(1, keepdim=True))[:, 0].tolist()
-        done = whole.tolist() if count < vocabulary else [True] * len(numbers)
+        done = complete.tolist() if count < vocabulary else [True] * len(numbers)
         chosen += [(i, token) for i, token, ok in zip(numbers, winners, done, strict=True) if ok]
         numbers = [i for i, ok in zip(numbers, done, strict=True) if not ok]
     return chosen

@@ -1,8 +1,8 @@
-"""Attention over paged K/V in plain torch: the CPU's backend, and the oracle for every faster one.
+"""Attention over paged K/V in plain torch, on the CPU.
 
 Decode rows of similar length share one gather and one batched product; each prefill chunk has its own. A gather takes
-exactly a sequence's own slots, padded with slot 0 of the null block (always zeros), so that what a finished or failed
-sequence left behind can never reach another's result.
+only a sequence's own slots, padded with slot 0 of the null block (always zeros), so that K/V left by an ended sequence
+never reach another's result.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from inference.execution.kv_cache import LayerCache
 class DecodeGroup:
     """Rows of one token each at packed indices `begin` … `end` - 1.
 
-    `index` [rows, longest] holds each row's slots by position, 0 beyond its length; `lengths` [rows] count the new
-    token.
+    `index` [rows, longest] holds each row's slots by position, 0 beyond its length; `lengths` [rows] include the
+    new token.
     """
 
     begin: int
@@ -44,7 +44,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class AttentionMeta:
-    """Where each packed token's K/V goes (`slots` [T]) and what each row may see. Masks are kept by window."""
+    """The slot of each packed token's K/V (`slots` [T]), and the keys that each row attends to.
+
+    `masks` caches the masks, which layers with the same window share.
+    """
 
     slots: torch.Tensor
     groups: tuple[DecodeGroup, ...]
@@ -52,7 +55,7 @@ class AttentionMeta:
     masks: dict[tuple[str, int, int], torch.Tensor | None] = field(default_factory=dict)
 
     def group_mask(self, number: int, window: int) -> torch.Tensor | None:
-        """[rows, 1, 1, longest], True where a key is visible; None when all are."""
+        """Return [rows, 1, 1, longest], True where a key is visible; None when all are."""
         key = ("group", number, window)
         if key not in self.masks:
             group = self.groups[number]
@@ -65,7 +68,7 @@ class AttentionMeta:
         return self.masks[key]
 
     def chunk_mask(self, number: int, window: int) -> torch.Tensor | None:
-        """[tokens, keys], True where a key is visible; None for a plain causal square."""
+        """Return [tokens, keys], True where a key is visible; None when plain causal attention does the same."""
         key = ("chunk", number, window)
         if key not in self.masks:
             chunk = self.chunks[number]
@@ -105,7 +108,7 @@ def attend(
         flat = group.index.view(-1)
         key = cache.keys.index_select(0, flat).view(rows, longest, shape.kv_heads, shape.key_dim).transpose(1, 2)
         value = cache.values.index_select(0, flat).view(rows, longest, shape.kv_heads, shape.value_dim).transpose(1, 2)
-        # The heads that share a K/V head stand where queries usually do: no K/V is repeated.
+        # The heads that share a K/V head take the place of the query positions, so that K/V need no repetition.
         q = query[group.begin : group.end].view(rows, shape.kv_heads, grouped, shape.key_dim)
         mask = meta.group_mask(number, window)
         if plain:
@@ -147,7 +150,7 @@ def _eager_attention(
     softcap: float,
     sink: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Attention with what the fused operator lacks, in float32."""
+    """Attention in float32 with softcap and sinks, which the fused operator lacks. Shapes are as for that operator."""
     scores = torch.matmul(query.float(), key.float().transpose(-1, -2)) * scale
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)

@@ -11,7 +11,7 @@ import torch
 
 from inference.architectures import decoder, proof, transformers
 from inference.architectures.load import load_model
-from inference.architectures.proof import bounds_of
+from inference.architectures.small_model import bounds_of
 from inference.config import EngineConfig
 from inference.errors import ModelRefusedError
 from inference.execution.backend import LoadedModel

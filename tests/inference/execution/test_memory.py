@@ -25,23 +25,23 @@ def free(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_cache_takes_its_share_of_what_is_free_and_the_next_of_what_is_left() -> None:
-    first = make_cache(SPEC, tokens=0, most=10**9, block_size=16, share=0.5)
+    first = make_cache(SPEC, tokens=0, max_tokens=10**9, block_size=16, share=0.5)
     assert first.blocks == -(-9765 // 16) + 1
-    second = make_cache(SPEC, tokens=0, most=10**9, block_size=16, share=0.5)
+    second = make_cache(SPEC, tokens=0, max_tokens=10**9, block_size=16, share=0.5)
     assert second.blocks < 0.52 * first.blocks
     del first
     gc.collect()
-    assert make_cache(SPEC, tokens=0, most=10**9, block_size=16, share=0.5).blocks > second.blocks
+    assert make_cache(SPEC, tokens=0, max_tokens=10**9, block_size=16, share=0.5).blocks > second.blocks
 
 
 def test_no_more_than_can_be_used_and_what_the_operator_says() -> None:
-    assert make_cache(SPEC, tokens=0, most=1000, block_size=16, share=0.5).blocks == 64
-    assert make_cache(SPEC, tokens=160, most=1000, block_size=16, share=0.5).blocks == 11
+    assert make_cache(SPEC, tokens=0, max_tokens=1000, block_size=16, share=0.5).blocks == 64
+    assert make_cache(SPEC, tokens=160, max_tokens=1000, block_size=16, share=0.5).blocks == 11
 
 
 def test_a_model_without_room_is_refused() -> None:
     with pytest.raises(ModelRefusedError, match="no room for its K/V"):
-        make_cache(SPEC, tokens=0, most=4096, block_size=16, share=0.01)
+        make_cache(SPEC, tokens=0, max_tokens=4096, block_size=16, share=0.01)
 
 
 def test_the_context_that_is_announced_is_the_one_that_fits(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from inference.core.step import Row, RowFailure
 from inference.sampling import sampler
-from inference.sampling.rng import exponentials, mix, stream
+from inference.sampling.rng import exponentials, mix, noise_key
 from inference.sampling.sampler import sample
 from inference.types import SamplingParams
 
@@ -131,7 +131,7 @@ def test_extreme_temperatures_stay_finite() -> None:
 
 
 def test_the_hash_is_the_same_in_tensors_and_in_python() -> None:
-    key = stream(5, 7)
+    key = noise_key(5, 7)
     noise = exponentials(torch.tensor([[key]]), torch.tensor([[0, 1, 49_151]]))
     for token, value in zip((0, 1, 49_151), noise[0].tolist(), strict=True):
         word = mix((key + (token + 1) * 0x9E3779B97F4A7C15) & ((1 << 64) - 1))
@@ -139,7 +139,7 @@ def test_the_hash_is_the_same_in_tensors_and_in_python() -> None:
 
 
 def test_the_noise_is_exponential() -> None:
-    noise = exponentials(torch.tensor([[stream(seed, 0)] for seed in range(40)]), torch.arange(5000)[None])
+    noise = exponentials(torch.tensor([[noise_key(seed, 0)] for seed in range(40)]), torch.arange(5000)[None])
     assert noise.min() > 0
     for bound in (0.001, 0.1, 0.7, 2.0, 6.0):
         share = (noise <= bound).double().mean().item()
