@@ -6,7 +6,7 @@ from billing.unit import MICRO
 
 
 def show_credits(micro: int) -> str:
-    """Return a balance rounded down, since nobody should count on what isn't there.
+    """Return a balance rounded down, so that it never shows more than there is.
 
     Two decimals from 100 credits on, four from 1 on, below that all six; `credits` in static/chat/numbers.js does the
     same.

@@ -1,4 +1,4 @@
-"""What a usage page is asked for: days, key, model, measure. It stands in the address, so a view can be shared."""
+"""The filters of a usage page (days, key, model, measure), from the address's query, so that a view can be shared."""
 
 from __future__ import annotations
 

@@ -29,14 +29,14 @@ _NO_MEMBER = ("not_a_member", "You belong to no tenant.")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a page is: the tenant with the user's rights in it, and the user's other tenants."""
+    """A page's tenant with the user's access to it, and the user's other tenants."""
 
     access: Access
     others: tuple[Access, ...]
 
     @property
     def tenant(self) -> Tenant:
-        """Whose page it is."""
+        """The page's tenant."""
         return self.access.tenant
 
     @property

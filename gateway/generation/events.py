@@ -1,4 +1,4 @@
-"""What a generation tells whoever writes it to a client, its end included, and the bounded buffer in between."""
+"""The events of a generation, its outcome included, and the bounded buffer between it and the writer of the answer."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ class Outcome:
     """The end of a generation, after its settle was answered.
 
     `charge` is in µcr, None while the settlement is pending: what there is of the answer is delivered all the same, and
-    what it cost will stand in its usage record. `error` says why we broke it, and `is_waived` that this cost nothing;
-    CANCELLED without an error is a client that left, which is nobody's error. `sluice_reason` is ``credit_exhausted``
-    when the hold could not be extended. `available` is what the wallet has left, as far as this settle knew it.
+    what it cost will stand in its usage record. `error` is the fault that ended it, and `is_waived` says that it was
+    charged nothing for that; CANCELLED without an error means that the client disconnected. `sluice_reason` is
+    ``credit_exhausted`` when the hold could not be extended. `available` is what the wallet has left, as far as this
+    settle knew it.
     """
 
     reason: FinishReason
@@ -33,7 +34,7 @@ class Outcome:
 
     @property
     def has_record(self) -> bool:
-        """Whether a usage record tells of it, now or once its settlement is there; without one nothing ran."""
+        """Whether it has a usage record, or will have once its settlement is applied; without one nothing ran."""
         return self.charge is None or self.is_waived or bool(self.usage.classes())
 
 
@@ -52,7 +53,7 @@ class EventBuffer:
 
     @property
     def is_overfull(self) -> bool:
-        """True when more text waits than a reader may leave lying."""
+        """True when more text waits than a slow reader is allowed."""
         return self._unread > self._most_unread
 
     @property

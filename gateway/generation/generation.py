@@ -33,7 +33,7 @@ from inference.types import Delta, EngineFault, Event, Finished, FinishReason, S
 from routing.types import Route
 
 HEAD_SECONDS = 10.0  # an answer that was refused, or failed at once, has that status: wait so long for its first sign
-CANCEL_SECONDS = 10.0  # an engine that was told to stop and says nothing is waited for no longer
+CANCEL_SECONDS = 10.0  # seconds to wait for an engine that was told to stop
 EXTEND_RETRY_SECONDS = 0.2
 
 log = structlog.get_logger(__name__)
@@ -180,7 +180,7 @@ class Generation:
         return self._meter.usage.classes()
 
     async def renew_limits(self) -> None:
-        """Keep the concurrency place."""
+        """Renew the concurrency lease."""
         await self._limits.renew()
 
     # -- the task -------------------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ class Generation:
 
     @property
     def _delivered(self) -> Usage:
-        """What the client had of an answer that we broke."""
+        """Return what of a failed answer was delivered to the client."""
         return self._meter.usage if self.intent.stream else Usage()
 
     async def _leave(self, charge: int) -> None:

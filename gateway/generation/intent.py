@@ -1,4 +1,4 @@
-"""What a client wants, after parsing and before routing: the same for every wire format."""
+"""A parsed request before routing, the same for every wire format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases of this process' holds: renewed while it works on them, given up before somebody else may take them."""
+"""Leases of this process's holds: renewed while their generations run, and fenced before a sweep may take them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Leases:
         self._owner = owner
 
     async def renew(self) -> None:
-        """Renew the leases of all holds, and keep their checkpoints.
+        """Renew the leases of all holds, and store their checkpoints.
 
         A generation whose hold isn't ours any more is stopped. Raises what the writer raised, and TimeoutError.
         """
@@ -61,7 +61,7 @@ class Leases:
                 generation.cancel(faults.LEASE_LOST)
 
     def fence(self) -> None:
-        """Stop the generations whose leases end within `FENCE_MARGIN` s: their holds may be taken then."""
+        """Stop the generations whose leases end within `FENCE_MARGIN` s: a sweep may take their holds then."""
         limit = asyncio.get_running_loop().time() + FENCE_MARGIN
         for generation in list(self._live.values()):
             if generation.lease_until <= limit:

@@ -1,4 +1,4 @@
-"""What one request takes of its tenant's rates, and how it goes back."""
+"""What one request takes of its tenant's rate limits, and giving it back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEASE_US = 30_000_000
 
 
 class Limits:
-    """The buckets and the concurrency place of one request."""
+    """The rate buckets and the concurrency lease of one request."""
 
     def __init__(self, store: RateStore, principal: Principal, request_id: UUID) -> None:
         self._store = store
@@ -27,7 +27,7 @@ class Limits:
         self.states: tuple[BucketState, ...] = ()
 
     async def take(self, amount: int) -> None:
-        """Take one request, `amount` µcr and a concurrency place, or raise a 429 or 400 Refusal and take nothing."""
+        """Take one request, `amount` µcr and a concurrency lease, or raise a 429 or 400 Refusal and take nothing."""
         takes = [Take(self._principal.request_bucket, 1), Take(self._principal.credit_bucket, amount)]
         decision = await self._store.take(takes, self._lease)
         if not isinstance(decision, Taken):
@@ -36,7 +36,7 @@ class Limits:
         self.states = decision.states
 
     async def renew(self) -> None:
-        """Keep the concurrency place."""
+        """Renew the concurrency lease."""
         await self._store.renew(self._lease)
 
     async def give_back(self) -> None:
@@ -45,7 +45,7 @@ class Limits:
         await self.close(0)
 
     async def close(self, charge: int) -> None:
-        """Leave exactly `charge` taken from the credit bucket and free the concurrency place."""
+        """Leave exactly `charge` taken from the credit bucket and end the concurrency lease."""
         if charge != self._taken:
             await self._store.adjust(self._principal.credit_bucket, charge - self._taken)
         await self._store.give_back(self._lease)

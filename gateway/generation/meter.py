@@ -27,8 +27,8 @@ class HoldRequest:
 class Meter:
     """Prices one request with a pinned card version.
 
-    `allowance` is the output that the hold pays for after the prompt: at the dearest classes until `started` says what
-    the prompt really is, at the actual classes from then on. No token beyond it may be generated.
+    `allowance` is the output that the hold pays for after the prompt: at the most expensive classes until `started`
+    says what the prompt really is, at the actual classes from then on. No token beyond it may be generated.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Meter:
         return allowance, self.is_exhausted or allowance >= self.max_output
 
     def granted(self, total: int) -> None:
-        """Take note that `total` µcr are held."""
+        """Note that `total` µcr are held."""
         self.held = max(self.held, total)
         self._known_allowance = None
 
@@ -85,14 +85,14 @@ class Meter:
         self._is_early = True
 
     def started(self, cached_tokens: int) -> None:
-        """Take note of what the prompt really is."""
+        """Note how many prompt tokens were cached."""
         cached = {"cache_read": cached_tokens} if cached_tokens else {}
         uncached = self._prompt_tokens - cached_tokens
         self._known_allowance = None
         self._classes = ({"input": uncached} if uncached > 0 else {}) | cached
 
     def used(self, usage: Usage) -> None:
-        """Take note of the usage so far."""
+        """Note the usage so far."""
         before, self.usage = self.usage, usage
         if usage.input != before.input or usage.cache_read != before.cache_read:
             self._known_allowance = None
@@ -126,7 +126,7 @@ class Meter:
             self._slice = min(self._slice * 2, self._largest_slice)
 
     def refused(self, request: HoldRequest) -> None:
-        """Take note that not one more token could be held for."""
+        """Note that the hold could not be extended by even one token."""
         self._refused_at = self.allowance
         self.is_exhausted = request.is_final
 

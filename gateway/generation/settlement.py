@@ -1,4 +1,4 @@
-"""From how an engine ended a request to what the writer closes its hold with: one rule for stream and sweep."""
+"""The closing operation of a request, by how it ended: the same rule for generations and the sweep."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def closing(
     multiplier_bp: int,
     facts: Mapping[str, Any],
 ) -> Settle | Release:
-    """Return what closes the hold of a request that ended with `finished`: the one rule for who pays.
+    """Return what closes the hold of a request that ended with `finished`: the rule for what is charged.
 
     An answer that came to its end, or that its client ended (by leaving, or by reading too slowly), is charged for what
-    ran: then `delivered` is None. What we broke is charged for what its client had of it, `delivered`: of a stream the
-    usage up to the last event that went out, of an answer in one piece nothing. Where that is no output, nothing is
+    ran: then `delivered` is None. A request that failed through us is charged for what was `delivered`: of a
+    stream the usage up to the last event sent, of an answer in one piece nothing. Where that is no output, nothing is
     charged, the prompt included, and if anything may have run the record is marked `waived`.
 
     `is_estimate` says that what was delivered isn't known for sure, so that better evidence may correct the record.
@@ -62,7 +62,7 @@ def closing(
 def correction(request: UUID, wallet: UUID, finished: Finished, *, card: CardPrices, multiplier_bp: int) -> TrueUp:
     """Return what corrects the estimate of a stream of which it is known now that it ended with `finished`.
 
-    Only what we broke is ever estimated, so that without output there is no charge.
+    Only requests that failed through us are estimated, so without output there is no charge.
     """
     classes = finished.usage.classes() if finished.usage.completion else {}
     return TrueUp(

@@ -1,4 +1,4 @@
-"""How much of something each owner may have in this process: sockets, bytes on their way, connections."""
+"""Limits per owner in this process: sockets, bytes being received, connections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Owner = TypeVar("Owner", bound=Hashable)
 
 
 class Cap(Generic[Owner]):
-    """Counts by owner what is taken and not yet given back; at most `most` of each owner's, beyond it `refusal()`."""
+    """Counts what each owner has taken and not given back: at most `most`; beyond it `take` raises `refusal()`."""
 
     def __init__(self, most: int, refusal: Callable[[], Refusal]) -> None:
         self.most = most

@@ -1,4 +1,4 @@
-"""How many requests of a tenant run in this process at once, and the bounded queue of those that wait for a place."""
+"""Limits how many requests of a tenant run in this process at once, with a bounded queue for each tenant."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ QUEUE_SECONDS = 10.0
 QUEUE_LENGTH = 256
 QUEUE_BYTES = 16 << 20
 SHORTEST_RETRY, LONGEST_RETRY = 1.0, 60.0
-NEWEST_WEIGHT = 0.2  # of the last interval between two ends, in their moving average
+NEWEST_WEIGHT = 0.2  # weight of the last interval between two ends in their moving average
 
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    """A request that waits: `place` is answered when it has one."""
+    """A waiting request: `place` gets its result when the request may run."""
 
     place: asyncio.Future[None]
     concurrency: int
@@ -45,9 +45,9 @@ class _Tenant:
 class ConcurrencyLimiter:
     """Lets as many requests of each tenant in as its plan runs at once; some more wait, in the order of their coming.
 
-    It stands before anything that costs, so that a flood costs neither tokenising nor a round trip. Each tenant has a
-    queue of its own, of at most `length` requests and `size` bytes, in which one waits for `seconds` at most: nobody
-    waits for another tenant's requests. A place that is given back goes to who has waited longest; nothing polls.
+    It comes before all expensive work, so that a flood costs neither tokenising nor a round trip. Each tenant has a
+    queue of its own, of at most `length` requests and `size` bytes, in which a request waits at most `seconds`; no
+    request waits for another tenant's. A place that gets free goes to the request that has waited longest.
     """
 
     def __init__(self, seconds: float = QUEUE_SECONDS, length: int = QUEUE_LENGTH, size: int = QUEUE_BYTES) -> None:
@@ -69,7 +69,7 @@ class ConcurrencyLimiter:
         """Count one more request of the principal's tenant, waiting for a place; `size` is what it has in memory.
 
         Raise a 429 Refusal when the queue is full or no place came in time, 503 when the process is about to stop.
-        Whoever is cancelled while waiting has left the queue.
+        A caller that is cancelled while waiting is out of the queue.
         """
         if self._is_closed:
             raise draining()
@@ -94,7 +94,7 @@ class ConcurrencyLimiter:
             raise
 
     def leave(self, principal: Principal) -> None:
-        """Count one less, and let in who waited longest."""
+        """Count one less, and let the request run that has waited longest."""
         tenant = self._tenants[principal.tenant]
         tenant.running -= 1
         now = asyncio.get_running_loop().time()
@@ -116,7 +116,7 @@ class ConcurrencyLimiter:
             raise
 
     def close(self) -> None:
-        """Let nobody in any more: who waits is refused at once."""
+        """Refuse all waiting requests at once, and all later ones."""
         self._is_closed = True
         for tenant in self._tenants.values():
             for waiter in tenant.waiting:

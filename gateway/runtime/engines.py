@@ -83,7 +83,7 @@ class Engines:
         return max((info.max_context for info in infos if info is not None), default=None)
 
     def usable(self, deployment: UUID) -> str:
-        """Return why `deployment` can't take work now, or nothing."""
+        """Return why `deployment` can't take work now, "" when it can."""
         entry = self._entries.get(deployment)
         if entry is None:
             return self._unopened.get(deployment, "not open")

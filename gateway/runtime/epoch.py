@@ -1,11 +1,11 @@
-"""The catalogue epoch: what tells gateways to forget what they cache.
+"""The catalogue epoch: numbers in the database by which gateways notice that their caches are out of date.
 
 One number rises with every change that matters to all tenants (catalogue, prices, plans), and each tenant has one of
 its own for its keys, memberships, projects and subscription: one tenant's changes leave all other entries alone. A
 thread with a connection of its own reads both by one query each 500 ms: the number, and the tenants that changed since
 the last reading. A cache entry keeps what was read *before* its query (a `Stamp`) and is valid only while nothing that
 it rests on has changed since, so a change is felt by every process within a second. A process that has not read the
-epoch for a second doesn't know what is still true and refuses.
+epoch for a second may have stale caches and refuses requests.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one look at the database told; `changed` are the tenants that changed since the one before.
+    """The result of one query; `changed` are the tenants that changed since the one before.
 
     `now` is what the database's clock said, None where nobody asked.
     """
@@ -64,7 +64,7 @@ class Reading:
 
     @property
     def stamp(self) -> Stamp:
-        """What is read from now on is read under this."""
+        """The stamp of what is read after this reading."""
         return Stamp(self.epoch, self.sequence)
 
 
@@ -86,7 +86,7 @@ def read_epoch(since: int | None = None) -> Reading:
 
 
 class Epoch:
-    """What a poller publishes, for readers on one event loop."""
+    """The last reading that the poller published, for one event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -97,7 +97,7 @@ class Epoch:
         self._published = asyncio.Event()
 
     def publish(self, reading: Reading, read_at: float) -> None:
-        """Take note of what was read at `read_at` or later."""
+        """Publish a reading, made at `read_at` or later."""
         if self._stamp is None or reading.epoch != self._stamp.epoch:
             self._tenants.clear()  # no entry of another epoch is valid anyway
         self._tenants.update(reading.changed)
@@ -118,7 +118,7 @@ class Epoch:
         return self._clock() - self._read_at <= STALE_AFTER
 
     async def stamp(self) -> Stamp:
-        """Return what is read from now on is read under, waiting for at most one more reading when the last is too old.
+        """Return the stamp for what is read from now on, waiting for at most one more reading when the last is too old.
 
         Raise `EpochStaleError` when there is none.
         """

@@ -1,8 +1,8 @@
-"""Exactly one gateway works on a database: rates, places and sockets are counted in its memory.
+"""Lets exactly one gateway work on a database: rate limits, concurrency and sockets are counted in its memory.
 
 The lock is the database's, whatever home a gateway has: on SQLite a lock on a file beside the database's own, on
-PostgreSQL an advisory lock of a session of its own. A session that is lost may have lost the lock: then nothing new is
-taken until it is ours again.
+PostgreSQL an advisory lock of a session of its own. When that session is lost the lock may be lost too: the gateway
+then refuses new requests until it has the lock again.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class GatewayRunningError(RuntimeError):
 
 
 class GatewayLock(Protocol):
-    """The right to be the database's gateway; `is_held` is False while it isn't known to be ours."""
+    """The lock of the database's one gateway; `is_held` is False while another gateway may have it."""
 
     is_held: bool
 
     async def keep(self) -> None:
-        """See that it stays ours, or becomes so again, until cancelled."""
+        """Check the lock, and take it again when it was lost, until cancelled."""
         ...
 
     async def close(self) -> None:
-        """Let the next gateway in."""
+        """Release the lock."""
         ...
 
 
@@ -98,7 +98,7 @@ class FileLock:
         self.release()
 
     def release(self) -> None:
-        """Let the next gateway in."""
+        """Release the lock."""
         os.close(self._descriptor)
 
 
@@ -146,7 +146,7 @@ class SessionLock:
         self.is_held = False
         session, self._session = self._session, None
         if session is not None:
-            session.pgconn.finish()  # without a word: nobody may be there to hear it
+            session.pgconn.finish()  # without a closing message: the server may be unreachable
             with suppress(psycopg.Error, OSError):
                 await session.close()
 

@@ -63,7 +63,9 @@ class Metrics:
         )
 
     def follow(self, *, holds: Callable[[], int], writer_age: Callable[[], float], waiting: Callable[[], int]) -> None:
-        """Show what these return whenever somebody asks: open holds, the writer's age, requests in tenants' queues."""
+        """Show what these functions return at each scrape: open holds, the writer's age, requests in tenants'
+        queues.
+        """
         self.open_holds.set_function(holds)
         self.writer_age.set_function(writer_age)
         self.queued.set_function(waiting)

@@ -1,4 +1,4 @@
-"""Who is asking, as the data plane knows it: one immutable snapshot per key (or session and project)."""
+"""The principal of a request on the data plane: immutable data per API key, or per session and project."""
 
 from __future__ import annotations
 

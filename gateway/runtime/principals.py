@@ -1,4 +1,4 @@
-"""Who is asking: keys and sessions resolved by one query, kept in memory while nothing of theirs changes."""
+"""Resolves API keys and sessions to principals by one query, cached while nothing of theirs changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Denied:
-    """A refusal that is kept like a principal (an exception would keep its traceback).
+    """A cached refusal, as data: a cached exception would keep its traceback.
 
     `tenant` is None where it isn't known whose it is, `api_key` for sessions.
     """

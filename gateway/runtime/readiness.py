@@ -1,4 +1,4 @@
-"""Whether this gateway can work: what stands behind ``/readyz``."""
+"""The checks behind ``/readyz``: whether this gateway can work."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gateway.runtime.epoch import Epoch
 from gateway.runtime.threads import DatabaseThreads
 
 WRITER_BEHIND_SECONDS = 5.0
-LOOK_SECONDS = 1.0  # how long the database may take, and how long what it said is repeated
+LOOK_SECONDS = 1.0  # how long the database may take, and how long its answer is cached
 
 
 class Look:
-    """What can only be known by asking the database and the disk: asked by one thread of its own, once a second.
+    """The checks that need database and disk, made in a thread of its own at most once a second.
 
     However many probes come, they share one answer, and none of them takes a thread that requests wait for.
     """
@@ -72,10 +72,10 @@ async def readiness(
 
 
 def missing_triggers() -> list[str]:
-    """Return the names of the triggers that aren't there: append-only tables and the catalogue epoch rest on them."""
+    """Return the names of missing triggers, on which append-only tables and the catalogue epoch depend."""
     return [*triggers.missing(connection), *epoch_triggers.missing()]
 
 
 def operator_token() -> str:
-    """Return what ``/readyz`` tells details to: whoever knows this installation's secret can work it out."""
+    """Return the token for details in ``/readyz``; it is derived from this installation's secret."""
     return salted_hmac("sluice.readyz", "details", algorithm="sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Counts what was refused, in memory, and adds it to the database once a second: no request waits for it."""
+"""Counts refused requests in memory and adds the counts to the database once a second, so no request waits for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAMESPACE = UUID("5e2d94a3-1f0b-4c5e-9d58-6a1f3c0e7b42")
 
 
 class Group(NamedTuple):
-    """What is counted together."""
+    """The refusals that are counted together."""
 
     minute: datetime
     tenant: UUID

@@ -52,7 +52,7 @@ class Ledger(Protocol):
 
 
 class Running(Protocol):
-    """A generation as its process keeps it: whose it is, where it runs, how to renew it and how to stop it."""
+    """A running generation, as leases and drain need it."""
 
     id: UUID
     principal: Principal
@@ -68,7 +68,7 @@ class Running(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a runtime works with; tests put doubles here."""
+    """The parts of a runtime; tests pass doubles."""
 
     writer: Ledger
     rates: RateStore
@@ -132,12 +132,12 @@ class Runtime:
     # -- generations ----------------------------------------------------------------------------------------------
 
     def entered(self, generation: Running) -> None:
-        """Keep `generation`'s hold from now on."""
+        """Renew the lease of `generation`'s hold from now on."""
         self.live[generation.id] = generation
         self.engines.entered(generation.engine)
 
     def left(self, generation: Running) -> None:
-        """Keep `generation`'s hold no longer: it is closed, or the sweep's."""
+        """Renew the lease of `generation`'s hold no longer: the hold is closed, or left to the sweep."""
         if self.live.pop(generation.id, None) is not None:
             self.engines.left(generation.engine)
 

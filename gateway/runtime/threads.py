@@ -14,7 +14,7 @@ from gateway.bounded_connection import answered_within
 from gateway.errors.service import DatabaseBusyError
 
 MOST_WAITING = 256
-ANSWER_SECONDS = 5.0  # a connection that is deaf takes a thread from the others for so long
+ANSWER_SECONDS = 5.0  # how long a connection that gets no answer can occupy a thread
 
 T = TypeVar("T")
 
@@ -24,8 +24,8 @@ class DatabaseThreads:
 
     PostgreSQL has `ANSWER_SECONDS` for each statement; one that isn't answered then fails and frees its thread.
 
-    Clients decide how often they ask, so at most `most` calls are there at once: keys that nobody knows, tried by the
-    thousand, cost those who try them an error and not everybody else the gateway's memory and time.
+    At most `most` calls wait or run at once: thousands of guessed keys get errors instead of filling the gateway's
+    memory and delaying other callers.
     """
 
     def __init__(self, size: int = 4, most: int = MOST_WAITING) -> None:
@@ -41,7 +41,7 @@ class DatabaseThreads:
                 raise DatabaseBusyError("Too much waits for the database right now.")
             self._inside += 1
         work = self._executor.submit(_with_connections_closed, function)
-        work.add_done_callback(self._leave)  # and not when the caller gives up: it may still be waiting then
+        work.add_done_callback(self._leave)  # not when the caller gives up: the call may still wait in the pool
         return await asyncio.wrap_future(work)
 
     def _leave(self, _: object) -> None:

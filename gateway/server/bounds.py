@@ -1,4 +1,4 @@
-"""What one client, and all together, may take of a listener; who is one client."""
+"""Limits on a listener's connections and bytes, per client and in all."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from gateway.server.bounds import Listener
 from gateway.server.websocket import BoundedWebSocket
 
 MOST_PIPELINED = 8  # requests that wait for the answer to an earlier one on the same connection
-LINGER_SECONDS = 2.0  # a refused client is listened to, so that it reads its answer and not a reset
+LINGER_SECONDS = 2.0  # how long a refused client's data is read and dropped, so that it gets the answer and not a reset
 LINGER_BYTES = 256 * 1024
 WIRE_OVERHEAD = 64 * 1024  # of a chunked body, beside as many bytes as the body itself may have
 

@@ -1,4 +1,4 @@
-"""The gateway's process as a server: its listeners, its descriptors, its end."""
+"""The gateway's HTTP server: listeners, file descriptors, shutdown."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def configuration(application: Application, listener: Listener, **options: Any) 
 
 
 class Server(uvicorn.Server):
-    """Ends what still runs in its own words before uvicorn would cut it off; may listen for probes on another port."""
+    """Ends running requests with an error of the API before uvicorn would cut them off; may serve probes on another
+    port.
+    """
 
     def __init__(self, config: uvicorn.Config, probes: uvicorn.Config | None = None) -> None:
         super().__init__(config)
@@ -110,7 +112,7 @@ def gateway_server(
 
 
 def trusted_proxies() -> Addresses:
-    """Return the addresses that may say for whom they ask: nobody's, unless a proxy is trusted."""
+    """Return the addresses whose X-Forwarded-For is trusted; none unless a proxy is configured."""
     if not settings.SLUICE_TRUST_PROXY:
         return frozenset[str]()
     return ProxyHeadersMiddleware(cast("Any", None), settings.SLUICE_PROXIES).trusted_hosts
