@@ -64,7 +64,9 @@ class EngineConfig:
         if self.architecture not in ARCHITECTURES:
             raise ValueError(f"engine {self.deployment}: architecture {self.architecture!r} is unknown")
         if unknown := set(self.sampling) - set(SAMPLING_FIELDS):
-            raise ValueError(f"engine {self.deployment}: sampling.{min(unknown)} can't be recommended")
+            raise ValueError(
+                f"engine {self.deployment}: sampling.{min(unknown)} is not one of {', '.join(SAMPLING_FIELDS)}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class WorkerConfig:
             raise ValueError("kv_share is a part of the free memory: above 0, at most 1")
         names = [engine.deployment for engine in self.engines]
         if len(set(names)) != len(names):
-            raise ValueError("a deployment stands twice among the engines")
+            raise ValueError("engines: two of them have the same deployment")
 
     @classmethod
     def load(cls, path: Path) -> WorkerConfig:

@@ -78,7 +78,7 @@ class FakeRunner:
         due = time.monotonic() + options.step_seconds + options.token_seconds * plan.tokens
         try:
             return FakePending(self._compute(plan), due)
-        except Exception as error:  # noqa: BLE001  what a step raised belongs to whoever waits for it
+        except Exception as error:  # noqa: BLE001  `wait` raises it
             return FakePending(error, due)
 
     def _compute(self, plan: StepPlan) -> StepResult:

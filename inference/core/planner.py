@@ -217,7 +217,7 @@ class Planner:
         return True
 
     def _victim(self, spared: Sequence | None) -> Sequence:
-        """Choose whom to preempt: a paused one, else of the tenant served most the one with fewest computed tokens."""
+        """Choose what to preempt: a paused one, else of the tenant served most the one with fewest computed tokens."""
         counter = self._queue.counter
         return min(
             (seq for seq in reversed(self.running) if seq is not spared),

@@ -195,8 +195,8 @@ class Worker:
         for socket in (*self._sockets, self._router):
             socket.close()
         self._context.term()
-        # ZeroMQ leaves the file behind. Only the record's holder may remove it: whoever holds the record next binds the
-        # same path.
+        # ZeroMQ leaves the file behind. It is removed while the record is locked, since the next worker on this record
+        # binds the same path.
         if (path := _socket_file(self.config.endpoint)) is not None:
             path.unlink(missing_ok=True)
         self._record.close()

@@ -84,7 +84,7 @@ class _HashTable:
 
 
 class RecordFile:
-    """See the module. `since` and `until` are the times of its first and its last row, `ids` how many ids it names."""
+    """See the module. `since` and `until` are the times of its first and its last row, in whole Unix seconds."""
 
     def __init__(self, path: Path, *, writable: bool = True) -> None:
         """Open the file; when `writable`, make a missing one and cut an incomplete row off its end."""
@@ -100,6 +100,7 @@ class RecordFile:
 
     @property
     def ids(self) -> int:
+        """How many different ids its rows have."""
         return self._table.used
 
     def append(self, rows: Sequence[bytes], now: int) -> None:
@@ -131,7 +132,7 @@ class RecordFile:
         return row if row is not None and row.key == key else None
 
     def rows(self) -> Iterator[Row]:
-        """Every whole row, in order."""
+        """Yield every complete row, in order."""
         data = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
         for _, row in _parse(data):
             yield row

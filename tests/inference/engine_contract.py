@@ -96,14 +96,14 @@ def end_of(events: list[Event]) -> Finished:
 
 
 async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
-    """Return when `condition` holds: for what another process does and announces to nobody."""
+    """Return when `condition` holds, for changes in another process that sends no event."""
     async with asyncio.timeout(seconds):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
 async def evidence(engine: Engine, request_id: str) -> Evidence:
-    """What the record says as soon as the engine is done with the request."""
+    """Return the evidence about the request once it isn't running."""
 
     async def is_over() -> bool:
         return not isinstance(await engine.usage_of(request_id), Running)

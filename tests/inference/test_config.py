@@ -1,4 +1,4 @@
-"""A spec is checked once, and says what is wrong with it."""
+"""Reading a worker's spec, and the errors of a wrong one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_spec_is_read_as_it_was_written(tmp_path: Path) -> None:
     [
         ({"endpoint": "ipc:///" + "x" * 110}, "107"),
         ({"endpoint": "tcp://127.0.0.1:1"}, "ipc"),
-        ({"engines": (ENGINE, ENGINE)}, "twice"),
+        ({"engines": (ENGINE, ENGINE)}, "same deployment"),
     ],
 )
 def test_a_wrong_worker_setting_is_refused(fields: dict[str, Any], match: str) -> None:

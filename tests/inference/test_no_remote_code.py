@@ -1,4 +1,4 @@
-"""No checkpoint brings code of its own: each loading by transformers says so."""
+"""No checkpoint's own code is run: each loading by transformers has `trust_remote_code=False`."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def load(folder: Path, dtype: str = "float32", **config: Any) -> LoadedModel:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_chunked_attention_is_served_up_to_its_first_chunk(tmp_path: Path, dtype: str) -> None:
-    """The hook knows nothing of chunks. The old proof's 53 tokens never left the first one."""
+    """The hook doesn't implement chunks, which a proof with 53 tokens alone wouldn't show."""
     layers = ["chunked_attention", "chunked_attention", "full_attention"]
     experts = {"num_local_experts": 2, "num_experts_per_tok": 1, "intermediate_size_mlp": 64, "head_dim": 16}
     folder = save_tiny("llama4_text", tmp_path, attention_chunk_size=200, layer_types=layers, **experts)

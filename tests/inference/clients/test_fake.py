@@ -1,4 +1,4 @@
-"""The fake engine keeps the engine's contract, and fails where it is told to."""
+"""The fake engine keeps the engine's contract, and fails where its options say."""
 
 from __future__ import annotations
 

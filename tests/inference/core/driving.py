@@ -18,7 +18,7 @@ VOCABULARY = 97
 
 
 def next_token(tokens: Iterable[int]) -> int:
-    """What the model says after `tokens`: any of them being another changes it."""
+    """Return the model's next token, which depends on each of `tokens`."""
     digest = blake2b(repr(tuple(tokens)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") % VOCABULARY
 
@@ -70,7 +70,7 @@ class Memory:
 
 @dataclass
 class Story:
-    """What was said of one request."""
+    """The outputs of one request."""
 
     prompt: tuple[int, ...]
     tokens: list[int] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a client leaves open is the model's own recommendation, before that the operator's; what it says counts."""
+"""Sampling fields that a client doesn't set: the operator's recommendation, else the model's own."""
 
 import json
 from dataclasses import replace

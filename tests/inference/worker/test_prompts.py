@@ -27,7 +27,7 @@ WAIT = 10.0
 
 
 class Engine:
-    """Prepares a request that says "stuck" only when it is let go."""
+    """Prepares a request; one whose text begins with "stuck" only after `go` is set."""
 
     id = "d"
     draining = False
@@ -61,7 +61,7 @@ class Router:
 
 
 class Wake:
-    """A socket to oneself."""
+    """Stands for the socket that wakes the reader."""
 
     def __init__(self) -> None:
         self.came: SimpleQueue[bytes] = SimpleQueue()

@@ -1,4 +1,4 @@
-"""The step loop, driven by hand on one thread: every path of a request ends once, recorded before it is said."""
+"""The step loop, driven on one thread: on every path a request ends once, recorded before its event is sent."""
 
 from __future__ import annotations
 
