@@ -52,7 +52,7 @@ class LockedWallets:
 
     def add_behind(self, entry: Entry) -> bool:
         """Queue an entry behind those that wait for the same wallet; False, changing nothing, if none does."""
-        waiting = self._waiting.get(entry.wallet)
+        waiting = self._waiting.get(entry.wallet) if self._waiting else None
         if waiting is None:
             return False
         entry.skips = max(entry.skips, 1)

@@ -110,7 +110,7 @@ class View:
         """Return whether another transaction has locked a row that the operation needs; a Renew skips such holds
         itself.
         """
-        if isinstance(operation, Renew):
+        if not self.locked or isinstance(operation, Renew):
             return False
         return operation.wallet in self.locked or (
             isinstance(operation, Extend | Settle | Release) and operation.request in self.locked

@@ -59,7 +59,7 @@ FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid
 
 -- name: extend_holds
 UPDATE billing_hold h SET amount = d.amount
-FROM unnest(%s::uuid[], %s::bigint[]) AS d(id, amount) WHERE h.id = d.id;
+FROM unnest(%s::bigint[], %s::uuid[]) AS d(amount, id) WHERE h.id = d.id;
 
 -- A checkpoint never falls: of each class the greater count stays.
 -- name: renew_holds
@@ -73,7 +73,7 @@ FROM unnest(%s::uuid[], %s::jsonb[]) AS d(id, checkpoint) WHERE h.id = d.id;
 
 -- name: move_wallets
 UPDATE billing_wallet w SET posted = w.posted + d.posted, held = w.held + d.held, version = w.version + 1
-FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[]) AS d(id, posted, held) WHERE w.id = d.id;
+FROM unnest(%s::bigint[], %s::bigint[], %s::uuid[]) AS d(posted, held, id) WHERE w.id = d.id;
 
 -- A hold that isn't there leaves NULLs, which the table refuses.
 -- name: insert_usage
@@ -141,11 +141,11 @@ UPDATE billing_creditgrant SET expired_at = %s::timestamptz WHERE id = ANY(%s::u
 
 -- name: note_grant_changes
 UPDATE billing_wallet w SET next_grant_change_at = d.next_at
-FROM unnest(%s::uuid[], %s::timestamptz[]) AS d(id, next_at) WHERE w.id = d.id;
+FROM unnest(%s::timestamptz[], %s::uuid[]) AS d(next_at, id) WHERE w.id = d.id;
 
 -- name: take_grants
 UPDATE billing_creditgrant g SET remaining = g.remaining - d.taken
-FROM unnest(%s::uuid[], %s::bigint[]) AS d(id, taken) WHERE g.id = d.id;
+FROM unnest(%s::bigint[], %s::uuid[]) AS d(taken, id) WHERE g.id = d.id;
 
 -- name: delete_holds
 DELETE FROM billing_hold WHERE id = ANY(%s::uuid[]);

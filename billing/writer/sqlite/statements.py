@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import operator
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -95,18 +96,18 @@ def _days(closed: Sequence[tuple[UUID, date]]) -> str:
 
 def _plain(values: Iterable[Any]) -> list[Any]:
     """The values as Django stores them on SQLite."""
-    return [_stored(value) for value in values]
+    return [encode(value) if (encode := _ENCODERS.get(type(value))) else value for value in values]
 
 
-def _stored(value: Any) -> Any:
-    match value:
-        case UUID():
-            return value.hex
-        case datetime():
-            return value.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
-        case date():
-            return value.isoformat()
-    return value
+def _moment_text(moment: datetime) -> str:
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+
+
+_ENCODERS: dict[type, Callable[[Any], str]] = {
+    UUID: operator.attrgetter("hex"),
+    datetime: _moment_text,
+    date: date.isoformat,
+}
 
 
 def _moment_or_none(value: str | datetime | None) -> datetime | None:

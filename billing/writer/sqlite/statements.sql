@@ -46,7 +46,7 @@ INSERT INTO billing_hold (reserved_at, lease_until, id, wallet_id, tenant, proje
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '{}');
 
 -- name: extend_holds
-UPDATE billing_hold SET amount = d.amount FROM (SELECT ? AS id, ? AS amount) AS d WHERE billing_hold.id = d.id;
+UPDATE billing_hold SET amount = ? WHERE id = ?;
 
 -- A checkpoint never falls: of each class the greater count stays.
 -- name: renew_holds
@@ -60,9 +60,7 @@ UPDATE billing_hold SET lease_until = d.lease_until, checkpoint = (
 FROM (SELECT ? AS lease_until, ? AS id, ? AS checkpoint) AS d WHERE billing_hold.id = d.id;
 
 -- name: move_wallets
-UPDATE billing_wallet SET posted = billing_wallet.posted + d.posted, held = billing_wallet.held + d.held,
-    version = version + 1
-FROM (SELECT ? AS id, ? AS posted, ? AS held) AS d WHERE billing_wallet.id = d.id;
+UPDATE billing_wallet SET posted = posted + ?, held = held + ?, version = version + 1 WHERE id = ?;
 
 -- A hold that isn't there leaves NULLs, which the table refuses.
 -- name: insert_usage
@@ -125,15 +123,13 @@ SELECT (SELECT id FROM billing_ledgeraccount WHERE wallet_id = e.wallet AND kind
 FROM e;
 
 -- name: take_grants
-UPDATE billing_creditgrant SET remaining = remaining - d.taken
-FROM (SELECT ? AS id, ? AS taken) AS d WHERE billing_creditgrant.id = d.id;
+UPDATE billing_creditgrant SET remaining = remaining - ? WHERE id = ?;
 
 -- name: end_grants
 UPDATE billing_creditgrant SET expired_at = ? WHERE id = ?;
 
 -- name: note_grant_changes
-UPDATE billing_wallet SET next_grant_change_at = d.next_at
-FROM (SELECT ? AS id, ? AS next_at) AS d WHERE billing_wallet.id = d.id;
+UPDATE billing_wallet SET next_grant_change_at = ? WHERE id = ?;
 
 -- name: delete_holds
 DELETE FROM billing_hold WHERE id = ?;
