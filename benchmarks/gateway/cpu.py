@@ -1,0 +1,251 @@
+"""CPU of one gateway process per request, by load and by part; nothing on the machine beside it changes what it counts.
+
+    python benchmarks/gateway/cpu.py [--requests 400] [--streams 16] [--rounds 7] [--parts] [--only JSON]
+
+Everything runs in this process: the server's protocol on httptools, the data plane, the ledger's writer (SQLite), the
+fake engine. Only the sockets are left out: a client made of a transport sends each request as bytes and takes the
+answer from what is written. CPU is user and system time of the event loop's thread and of all others (the writer's),
+the least of several rounds, since a neighbour can only add to it. `--parts` samples the loop's thread on top of that,
+and says in which part of ours it was, or which it was working for. Under `valgrind --tool=callgrind`, two runs
+with one round and `--requests` N and 2 N differ by the instructions of N requests of each load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+import uvloop
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT))
+
+SAMPLE_SECONDS = 0.001
+WARM = 64
+PROMPT = ("word " * 40)[:200]
+LOADS = {"JSON": ("whole", False), "SSE of 64": ("stream", True)}
+
+
+class Client(asyncio.Transport):
+    """One connection whose other end asks again as soon as it has its answer."""
+
+    def __init__(self, run: Run, key: str) -> None:
+        super().__init__()
+        self.run = run
+        self.protocol = run.protocol()
+        self.request = request_of(run.load, key)
+        self.writes = 0
+        self.protocol.connection_made(self)
+
+    def ask(self) -> None:
+        """Send the next request, if the run has one left."""
+        if self.run.left:
+            self.run.left -= 1
+            self.writes = 0
+            self.protocol.data_received(self.request)
+
+    def write(self, data: bytes) -> None:
+        """Take what the server writes: the head, then the body, or its chunks up to the empty one."""
+        self.writes += 1
+        if self.writes == 1 and not data.startswith(b"HTTP/1.1 200 "):
+            raise RuntimeError(data)
+        is_end = data.endswith(b"0\r\n\r\n") if self.run.is_stream else self.writes == 2
+        if is_end:
+            self.run.answered()
+            asyncio.get_running_loop().call_soon(self.ask)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return {"peername": ("127.0.0.1", 50_000), "sockname": ("127.0.0.1", 8000)}.get(name, default)
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Run:
+    """So many requests of one load."""
+
+    def __init__(self, server: Any, keys: list[str], load: str, streams: int) -> None:
+        self.server = server
+        self.load = load
+        self.is_stream = LOADS[load][1]
+        self.left = self.open = 0
+        self.clients = [Client(self, keys[number % len(keys)]) for number in range(streams)]
+
+    def protocol(self) -> asyncio.Protocol:
+        """Return a new connection's protocol, as a listener makes it."""
+        config = self.server.config
+        made: asyncio.Protocol = config.http_protocol_class(
+            config=config, server_state=self.server.server_state, app_state=self.server.lifespan.state
+        )
+        return made
+
+    def answered(self) -> None:
+        """Count one answer; the last one ends the round."""
+        self.open -= 1
+        if not self.open:
+            self.done.set_result(None)
+
+    async def round(self, requests: int) -> tuple[float, float]:
+        """Return the CPU seconds of a request, in the event loop's thread and in all others."""
+        self.left = self.open = requests
+        self.done = asyncio.get_running_loop().create_future()
+        before = time.thread_time(), time.process_time()
+        for client in self.clients:
+            client.ask()
+        await self.done
+        await asyncio.sleep(0)  # the last request's tasks end
+        loop, process = time.thread_time() - before[0], time.process_time() - before[1]
+        return loop / requests, (process - loop) / requests
+
+    def close(self) -> None:
+        """Let the server forget the connections."""
+        for client in self.clients:
+            client.protocol.connection_lost(None)
+
+
+class Parts:
+    """Samples the main thread while open: which part of ours each sample was in, or was working for."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        signal.signal(signal.SIGPROF, self._sample)
+        signal.setitimer(signal.ITIMER_PROF, SAMPLE_SECONDS, SAMPLE_SECONDS)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+    def _sample(self, _: int, frame: FrameType | None) -> None:
+        self.seen[part_of(frame)] += 1
+
+
+def part_of(frame: FrameType | None) -> str:
+    """Return the module of ours that is nearest to `frame`, else "server" inside of uvicorn, else "event loop"."""
+    is_server = False
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path.startswith(f"{ROOT}/") and "/.venv/" not in path and Path(path).parent != HERE:
+            return str(Path(path).relative_to(ROOT).with_suffix(""))
+        is_server = is_server or "/uvicorn/" in path
+        frame = frame.f_back
+    return "server" if is_server else "event loop"
+
+
+def request_of(load: str, key: str) -> bytes:
+    """Return one request of a load as a client writes it."""
+    model, is_stream = LOADS[load]
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": PROMPT}], "stream": is_stream})
+    head = (
+        "POST /v1/chat/completions HTTP/1.1",
+        "host: 127.0.0.1",
+        f"authorization: Bearer {key}",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+    )
+    return "\r\n".join([*head, "", body]).encode()
+
+
+async def measure(options: argparse.Namespace, keys: list[str]) -> dict[str, Any]:
+    """Return by load the least CPU of a request, and the samples by part."""
+    import uvicorn
+
+    from gateway.asgi import application
+    from gateway.server.bounds import Bounds, Listener
+    from gateway.server.server import configuration
+
+    gc.collect()
+    gc.freeze()  # as `manage.py gateway` does it
+    gc.set_threshold(20_000, 20, 20)
+    server = uvicorn.Server(configuration(application, Listener(Bounds.of_settings()), lifespan="on"))
+    server.config.load()
+    server.lifespan = server.config.lifespan_class(server.config)
+    await server.lifespan.startup()
+    found = {}
+    for load in [name for name in LOADS if options.only in name]:
+        run = Run(server, keys, load, options.streams)
+        await run.round(WARM)
+        rounds = [await run.round(options.requests) for _ in range(options.rounds)]
+        with Parts() as parts:
+            for _ in range(options.rounds if options.parts else 0):
+                await run.round(options.requests)
+        run.close()
+        found[load] = {"cpu": [1e6 * min(times) for times in zip(*rounds, strict=True)], "parts": dict(parts.seen)}
+    await server.lifespan.shutdown()
+    return found
+
+
+def show(found: dict[str, Any]) -> None:
+    """Print what was measured as tables."""
+    print("| load | CPU µs per request | event loop | writer and other threads |\n|---|---|---|---|")
+    for load, seen in found.items():
+        loop, others = seen["cpu"]
+        print(f"| {load} | {loop + others:,.0f} | {loop:,.0f} | {others:,.0f} |")
+    for load, seen in found.items():
+        total = sum(seen["parts"].values())
+        if total:
+            print(f"\n{load}, {total:,} samples of the event loop's thread:")
+        for part, count in Counter(seen["parts"]).most_common(30):
+            print(f"  {100 * count / total:5.1f} % {seen['cpu'][0] * count / total:7.0f} µs  {part}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=400, help="of each load in a round")
+    parser.add_argument("--streams", type=int, default=16, help="connections that ask at once")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--parts", action="store_true", help="sample as many rounds again")
+    parser.add_argument("--only", default="", help="only the loads whose names contain this")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    home = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
+    try:
+        os.environ.update(
+            SLUICE_HOME=str(home), SLUICE_ENV="test", DATABASE_URL=f"sqlite:///{home}/sluice.sqlite3",
+            DJANGO_SETTINGS_MODULE="gateway.settings",
+        )  # fmt: skip
+        seeded = subprocess.run(
+            [sys.executable, str(HERE / "books.py"), "seed"], stdout=subprocess.PIPE, text=True, check=True
+        )
+        import django
+
+        django.setup()
+        from gateway.logs import configure_logs
+
+        with (home / "gateway.log").open("w") as log:
+            configure_logs(stream=log)
+            found = uvloop.run(measure(options, json.loads(seeded.stdout.splitlines()[-1])))
+    finally:
+        shutil.rmtree(home)
+    if options.json:
+        print(json.dumps(found))
+    else:
+        show(found)
+
+
+if __name__ == "__main__":
+    main()
