@@ -186,6 +186,7 @@ def test_an_extend_stands_on_no_credit_that_has_ended_whenever_its_hold_was_made
     after = reserve(wallet, 10)
     assert ask(after, extend(after, 100, 5)) == [Held(10, 15), Held(25, 0)]
     assert Wallet.objects.get(pk=wallet.pk).posted == 50
+    ask(release(before), release(after))  # a day after its lease, reconciliation finds a hold that is open
 
 
 def test_a_frozen_wallet_extends_no_hold(desk):
