@@ -53,7 +53,7 @@ def _shortened(_: object, __: str, line: structlog.typing.EventDict) -> structlo
         raise structlog.DropEvent
     line.pop("request_id", None)
     line["timestamp"] = time.strftime("%H:%M:%S")
-    return line
+    return {name: str(value) if isinstance(value, UUID) else value for name, value in line.items()}
 
 
 def _rendering(stream: TextIO) -> list[structlog.typing.Processor]:

@@ -17,6 +17,8 @@ from gateway.generation.events import GenerationEvent, Outcome
 from gateway.generation.generation import Generation
 from inference.types import Delta, FinishReason, Vector
 
+_FAILURES = (FinishReason.CANCELLED, FinishReason.ERROR)
+
 
 @dataclass(frozen=True, slots=True)
 class Output:
@@ -121,6 +123,8 @@ def _raise_failure(outcome: Outcome, client: watching) -> None:
 
 def failure_of(outcome: Outcome) -> Refusal | None:
     """Return the error that the client gets for an outcome; None when it is an answer."""
+    if outcome.error is None and outcome.reason not in _FAILURES:
+        return None
     headers, has_record = _credit_headers(outcome), outcome.has_record
     if outcome.error is not None:
         fault = outcome.error
@@ -130,9 +134,7 @@ def failure_of(outcome: Outcome) -> Refusal | None:
     if outcome.reason is FinishReason.CANCELLED:
         text = "The generation was cancelled before its end."
         return Refusal(503, "generation_cancelled", text, headers=headers, has_record=has_record)
-    if outcome.reason is FinishReason.ERROR:
-        return Refusal(500, "engine_error", "The engine failed.", headers=headers, has_record=has_record)
-    return None
+    return Refusal(500, "engine_error", "The engine failed.", headers=headers, has_record=has_record)
 
 
 def _credit_headers(outcome: Outcome) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from collections.abc import Awaitable
 from functools import lru_cache
 
 from django.conf import settings
@@ -21,10 +22,11 @@ def bounded(application: Application) -> Application:
     An announced length that is too large is refused before a byte is read.
     """
 
-    async def application_with_bounds(scope: Scope, receive: Receive, send: Send) -> None:
+    def application_with_bounds(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        # No coroutine of its own: every token of a stream would pass through it.
         if scope["type"] == "http":
             receive = _Body(scope, receive).receive
-        await application(scope, receive, send)
+        return application(scope, receive, send)
 
     return application_with_bounds
 

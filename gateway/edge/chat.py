@@ -59,12 +59,13 @@ class ChatFormat:
         self._generation = generation
         self._with_usage = with_usage
         self._id = f"chatcmpl-{generation.id.hex}"
-        # Chunks of text differ in nothing but the text, so they are encoded once. An unescaped quote can't be part of
-        # any other value.
-        self._before, _, self._after = self._choice(ChunkDelta(content="")).partition(b'"content":""')
+        self._before = self._after = b""
 
     def opening(self) -> bytes:
         """The chunk with the role."""
+        # Chunks of text differ in nothing but the text, so they are encoded once. An unescaped quote can't be part of
+        # any other value.
+        self._before, _, self._after = self._choice(ChunkDelta(content="")).partition(b'"content":""')
         return self._choice(ChunkDelta(role="assistant", content=""))
 
     def delta(self, text: str) -> bytes:

@@ -111,5 +111,5 @@ class _Exchange:
                 status=self.status,
                 ms=round((time.monotonic() - self._started) * 1000, 1),
                 address=(self._scope.get("client") or ("",))[0],
-                **{name: str(value) for name, value in self.caller.items()},
+                **self.caller,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,9 +41,10 @@ def re_path(pattern: str, application: Any, name: str, error_body: ErrorBody = o
 def _on(route: Route, application: Application) -> Any:
     """`application`, after the guard around it was told which route this is."""
 
-    async def routed(scope: Scope, receive: Receive, send: Send) -> None:
+    def routed(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        # No coroutine of its own: every token of a stream would pass through it.
         scope["exchange"].route = route
-        await application(scope, receive, send)
+        return application(scope, receive, send)
 
     return routed
 

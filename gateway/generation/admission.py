@@ -145,8 +145,10 @@ def find_route(engines: Engines, snapshot: Snapshot, principal: Principal, inten
 
 def check_dimensions(engine: Engine, intent: Intent) -> None:
     """Raise a Refusal (400) when the vectors that `intent` insists on aren't the model's own: they are never cut."""
+    if intent.dimensions is None:
+        return
     width = engine.info.vector_width if engine.info is not None else 0
-    if intent.dimensions is not None and intent.dimensions != width:
+    if intent.dimensions != width:
         message = f"'dimensions' is not supported: this model's vectors have {width} dimensions."
         raise Refusal(400, "unsupported_parameter", message, param="dimensions")
 

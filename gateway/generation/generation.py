@@ -46,7 +46,8 @@ async def start_generation(runtime: Runtime, principal: Principal, intent: Inten
     `Refusal` when it may not or can't run: then nothing is held, taken or charged.
     """
     arrived_at = asyncio.get_running_loop().time()
-    async with runtime.gate.admitting(principal, intent.characters):
+    await runtime.gate.enter(principal, intent.characters)
+    try:
         generation = Generation(
             await admit(runtime, principal, intent, request_id),
             arrived_at,
@@ -59,6 +60,9 @@ async def start_generation(runtime: Runtime, principal: Principal, intent: Inten
             unsettled=runtime.unsettled,
         )
         generation.start()
+    except BaseException:
+        runtime.gate.leave(principal)
+        raise
     await generation.accepted()
     return generation
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -73,7 +71,9 @@ class ConcurrencyLimiter:
         """
         if self._is_closed:
             raise draining()
-        tenant = self._tenants.setdefault(principal.tenant, _Tenant())
+        tenant = self._tenants.get(principal.tenant)
+        if tenant is None:
+            tenant = self._tenants[principal.tenant] = _Tenant()
         if tenant.running < principal.concurrency and not tenant.waiting:
             tenant.running += 1
             return
@@ -104,16 +104,6 @@ class ConcurrencyLimiter:
             tenant.interval = last + NEWEST_WEIGHT * (took - last)
         tenant.left_at = now
         self._let_in(principal.tenant, tenant)
-
-    @asynccontextmanager
-    async def admitting(self, principal: Principal, size: int = 0) -> AsyncIterator[None]:
-        """Be inside from here on; left again only when the block raises."""
-        await self.enter(principal, size)
-        try:
-            yield
-        except BaseException:
-            self.leave(principal)
-            raise
 
     def close(self) -> None:
         """Refuse all waiting requests at once, and all later ones."""

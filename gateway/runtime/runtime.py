@@ -162,12 +162,16 @@ class Runtime:
     async def current_snapshot(self) -> Snapshot:
         """Return the snapshot of the current epoch, waiting a moment for it; raise a 503 Refusal without one."""
         try:
-            async with asyncio.timeout(SNAPSHOT_SECONDS):
-                while self.snapshot.epoch != await self.epoch.current() or self.is_snapshot_old:
-                    await self._refreshed.wait()
+            if not await self._is_snapshot_current():
+                async with asyncio.timeout(SNAPSHOT_SECONDS):
+                    while not await self._is_snapshot_current():
+                        await self._refreshed.wait()
         except (EpochStaleError, TimeoutError) as error:
             raise faults.catalogue_unavailable() from error
         return self.snapshot
+
+    async def _is_snapshot_current(self) -> bool:
+        return self.snapshot.epoch == await self.epoch.current() and not self.is_snapshot_old
 
     @property
     def is_snapshot_old(self) -> bool:
