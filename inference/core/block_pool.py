@@ -58,10 +58,6 @@ class BlockPool:
         """How many free blocks have a cached prefix."""
         return len(self._cached)
 
-    def cached_of(self, domain: str) -> int:
-        """How many free blocks have a cached prefix of `domain`."""
-        return self._cached.count(domain)
-
     def match(self, keys: Sequence[Key]) -> list[int]:
         """Return the blocks of the longest published prefix of the chain `keys`; nothing changes."""
         blocks: list[int] = []

@@ -116,8 +116,8 @@ def test_a_tenant_that_floods_the_cache_evicts_itself():
     for start in range(100, 200, 10):
         fill(pool, "greedy", chain("greedy", 4, first=start))
     assert len(pool.match(modest)) == 2
-    assert pool.cached_of("modest") == 2
-    assert pool.cached_of("greedy") == 8
+    assert pool._cached.count("modest") == 2
+    assert pool._cached.count("greedy") == 8
 
 
 def test_domains_converge_to_equal_shares_under_pressure():
@@ -125,7 +125,7 @@ def test_domains_converge_to_equal_shares_under_pressure():
     for domain in "abc":
         for start in range(0, 40, 4):
             fill(pool, domain, chain(domain, 2, first=start * 10))
-    assert [pool.cached_of(domain) for domain in "abc"] == [4, 4, 4]
+    assert [pool._cached.count(domain) for domain in "abc"] == [4, 4, 4]
 
 
 def test_misuse_is_refused():

@@ -169,7 +169,7 @@ async def test_the_requests_of_a_gateway_that_vanished_are_cancelled(start: Open
     assert found.reason is FinishReason.CANCELLED
     assert found.usage.completion >= 3
     # When it wakes up, it finds the exact end among what was sent to it.
-    link._loop.add_reader(link._descriptor, link._drain)
+    link._loop.add_reader(link._descriptor, link._read_all)
     assert (await stream.end()).usage.completion <= found.usage.completion
 
 
@@ -472,7 +472,7 @@ async def test_a_busy_event_loop_does_not_take_its_worker_for_dead(start: Open, 
     time.sleep(1.2)  # noqa: ASYNC251  the loop itself stands still: the answer waits in the socket meanwhile
     await asyncio.sleep(0.3)
     assert engine._session._link is link
-    link._loop.add_reader(link._descriptor, link._drain)
+    link._loop.add_reader(link._descriptor, link._read_all)
     assert text_of(await run(engine, chat("here"))) == "here"
 
 
