@@ -55,6 +55,8 @@ def _on_postgresql(group: Sequence[Operation]) -> Sequence[object]:
         demand = Demand.of(group)
         queries = postgresql.reads(demand, waits=True)
         view: View = postgresql.view(queries, [run(query) for query in queries])
+        view.redate_holds()
+        run(postgresql.redating(view))
         rest = FollowUp.of(group, demand, view)
         queries = postgresql.follow_up_reads(rest)
         postgresql.complete(view, rest, queries, [run(query) for query in queries])

@@ -116,6 +116,14 @@ class View:
             isinstance(operation, Extend | Settle | Release) and operation.request in self.locked
         )
 
+    def redate_holds(self) -> None:
+        """Let no hold that was read have been reserved after `now`: the clock went back since.
+
+        Otherwise such a hold could not burn what newer ones can, and the wallet would end below its limit.
+        """
+        for hold in self.holds.values():
+            hold.reserved_at = min(hold.reserved_at, self.now)
+
     def add_open_holds(self, wallets: Iterable[UUID], holds: Iterable[HoldRow]) -> None:
         """Add all open holds of these wallets; those that were read before stay the same objects."""
         self.open_holds = {wallet: {} for wallet in wallets}

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, LiteralString, cast
 
 import psycopg
@@ -62,6 +63,7 @@ class PostgreSQLDriver:
         self._connection: Connection | None = None
         self.answer_timeout = ANSWER_SECONDS
         self._lost_at = -LOSS_COUNTS_SECONDS
+        self._newest = datetime.max.replace(tzinfo=UTC)  # what the clock said last, or a hold says that is open
 
     @property
     def max_age(self) -> float:
@@ -128,6 +130,11 @@ class PostgreSQLDriver:
             await pipeline.sync()
             results: list[Rows] = [await cursor.fetchall() for cursor in cursors[1:]]
             view = statements.view(queries[1:], results)
+            if view.now < self._newest:
+                view.redate_holds()
+                await connection.execute(*_statement(statements.redating(view)))
+            else:
+                self._newest = view.now
             await self._follow_up(connection, operations, demand, view)
             answers, changes = decide(operations, view)
             writes = [*statements.encoded(changes), ("commit", ())]  # encoded whole before the first is sent
@@ -154,6 +161,7 @@ class PostgreSQLDriver:
             connection.prepare_threshold = 0
             try:
                 await self._prepare(connection)
+                self._newest = await _newest_hold(connection)
             except BaseException:
                 await connection.close()
                 raise
@@ -204,3 +212,10 @@ class PostgreSQLDriver:
 
 def _statement(query: Query) -> tuple[LiteralString, tuple[str, ...]]:
     return cast("Any", statements.sql_of(query)), query[1]  # text from our own files
+
+
+async def _newest_hold(connection: Connection) -> datetime:
+    """Return when the newest open hold was reserved, as it says itself."""
+    cursor = await connection.execute("SELECT max(reserved_at) FROM billing_hold", prepare=False)
+    [[moment]] = await cursor.fetchall()
+    return moment or datetime.min.replace(tzinfo=UTC)

@@ -86,6 +86,11 @@ def view(queries: Sequence[Query], results: Sequence[Rows]) -> View:
     )
 
 
+def redating(known: View) -> Query:
+    """Return the statement that does in the database what `View.redate_holds` does in the view."""
+    return "redate_holds", (known.now.isoformat(), uuid_array(known.wallets))
+
+
 def follow_up_reads(rest: FollowUp) -> list[Query]:
     """Return the reads of a further round trip; mostly none."""
     queries: list[Query] = []

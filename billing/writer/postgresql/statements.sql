@@ -14,6 +14,11 @@ SELECT id, wallet_id, state, amount, owner, reserved_at
 FROM billing_hold WHERE id = ANY(%s::uuid[]) ORDER BY id FOR UPDATE;
 
 -- Of wallets with a grant that has ended: nobody else changes their holds while the wallet is locked.
+-- When the clock went back: what these wallets' holds say must not lie ahead of it.
+-- name: redate_holds
+UPDATE billing_hold h SET reserved_at = given.now FROM (SELECT %s::timestamptz AS now) AS given
+WHERE h.wallet_id = ANY(%s::uuid[]) AND h.reserved_at > given.now;
+
 -- name: read_open_holds
 SELECT id, wallet_id, state, amount, owner, reserved_at FROM billing_hold WHERE wallet_id = ANY(%s::uuid[]);
 

@@ -6,8 +6,10 @@ import asyncio
 import sqlite3
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
+from billing.clock import parsed
 from billing.writer.decide import decide
 from billing.writer.errors import BusyError
 from billing.writer.operations import Answer, Locked, Operation
@@ -29,6 +31,7 @@ class SQLiteDriver:
         self._path = str(settings["NAME"])
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sluice-writer")
         self._connection: sqlite3.Connection | None = None
+        self._newest = datetime.max.replace(tzinfo=UTC)  # what the clock said last, or a hold says that is open
 
     async def flush(self, operations: Sequence[Operation], *, waits: bool = False) -> list[Answer | Locked]:
         """Apply the operations in the writer's thread; SQLite's one lock is always waited for."""
@@ -43,7 +46,9 @@ class SQLiteDriver:
         connection = self._connect()
         try:
             connection.execute(STATEMENTS["begin"])
-            answers, changes = decide(operations, statements.read(connection, operations))
+            view = statements.read(connection, operations, self._newest)
+            self._newest = max(self._newest, view.now)
+            answers, changes = decide(operations, view)
             statements.write(connection, changes)
             connection.execute(STATEMENTS["commit"])
         except sqlite3.OperationalError as error:
@@ -60,6 +65,8 @@ class SQLiteDriver:
             connection = sqlite3.connect(self._path, isolation_level=None, timeout=LOCK_SECONDS)
             for pragma in PRAGMAS:
                 connection.execute(f"PRAGMA {pragma}")
+            [newest] = connection.execute("SELECT max(reserved_at) FROM billing_hold").fetchone()
+            self._newest = parsed(newest) if newest else datetime.min.replace(tzinfo=UTC)
             self._connection = connection
         return self._connection
 

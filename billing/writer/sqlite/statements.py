@@ -23,8 +23,12 @@ from billing.writer.writes import writes
 STATEMENTS = load(Path(__file__).with_name("statements.sql"))
 
 
-def read(connection: sqlite3.Connection, operations: Sequence[Operation]) -> View:
-    """Read what the operations need; the open immediate transaction is the lock."""
+def read(connection: sqlite3.Connection, operations: Sequence[Operation], newest: datetime | None = None) -> View:
+    """Read what the operations need; the open immediate transaction is the lock.
+
+    Where the clock is before `newest` (not known: it may be), it went back since some holds were reserved: those of
+    the operations' wallets are reserved now.
+    """
     demand = Demand.of(operations)
 
     def rows(name: str, ids: Sequence[UUID]) -> list[tuple[Any, ...]]:
@@ -41,6 +45,10 @@ def read(connection: sqlite3.Connection, operations: Sequence[Operation]) -> Vie
         grants=_grants(rows("read_grants", demand.burning) + rows("read_every_grant", demand.restoring)),
         records=_records(connection, demand),
     )
+    if newest is None or view.now < newest:
+        view.redate_holds()
+        now = _moment_text(view.now)
+        connection.execute(STATEMENTS["redate_holds"], (now, json.dumps([i.hex for i in demand.wallets]), now))
     rest = FollowUp.of(operations, demand, view)
     view.add_open_holds(rest.due, _holds(rows("read_open_holds", rest.due)))
     view.grants |= _grants(rows("read_grants", rest.unread))

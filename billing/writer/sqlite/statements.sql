@@ -12,6 +12,11 @@ FROM billing_wallet WHERE id IN (SELECT value FROM json_each(?));
 SELECT id, wallet_id, state, amount, owner, reserved_at
 FROM billing_hold WHERE id IN (SELECT value FROM json_each(?));
 
+-- When the clock went back: what these wallets' holds say must not lie ahead of it.
+-- name: redate_holds
+UPDATE billing_hold SET reserved_at = ?
+WHERE wallet_id IN (SELECT value FROM json_each(?)) AND reserved_at > ?;
+
 -- name: read_open_holds
 SELECT id, wallet_id, state, amount, owner, reserved_at
 FROM billing_hold WHERE wallet_id IN (SELECT value FROM json_each(?));

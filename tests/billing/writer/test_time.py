@@ -292,6 +292,32 @@ def test_a_reserve_that_had_to_wait_stands_on_nothing_that_ended_meanwhile(clock
         assert apply_now([made, Release(made.request, wallet.pk)])[0] == Held(left, 0)
 
 
+@pytest.mark.parametrize("by", ["a transaction of Django's", "the writer"])
+def test_a_clock_that_goes_back_takes_nothing_from_the_holds_made_before(clock, by):
+    """A hold of the future could not burn what had ended by then, while newer ones burnt what it stood on."""
+    wallet = make_wallet()
+    grant(wallet, 100, priority=0)
+    writer, runner = patient(open_writer(connection.settings_dict)), asyncio.Runner()
+
+    def ask(operation):
+        return runner.run(writer.submit(operation)) if by == "the writer" else apply_now([operation])[0]
+
+    clock.set(in_seconds(100))
+    first, second = reserve(wallet, 50), reserve(wallet, 100)
+    assert ask(first) == Held(50, 50)
+    clock.set(in_seconds(60))
+    grant(wallet, 50, expires_at=in_seconds(80))
+    Hold.objects.update(reserved_at=in_seconds(100))  # as the grant's own transaction found it
+    assert ask(second) == Held(100, 0)
+    clock.set(in_seconds(70))
+    assert ask(settle(second, 100)) == Settled(100, 50, 50)
+    clock.set(in_seconds(81))
+    assert ask(settle(first, 50)) == Settled(50, 0, 0)
+    assert reconcile.check(connection, recompute=False) == []
+    runner.run(writer.close())
+    runner.close()
+
+
 def test_the_databases_clock_decides_whatever_the_machine_says(clock, monkeypatch):
     wallet = make_wallet(credit=10)
     grant(wallet, 70, expires_at=in_seconds(5))
