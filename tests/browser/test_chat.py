@@ -271,7 +271,8 @@ def test_regenerate_edit_and_new_chat(visit):
     expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
     ask(page, "second words")
     expect(answers(page)).to_have_count(2)
-    expect(answers(page).last.locator("[data-reading=rate]")).to_be_visible()
+    expect(answers(page).last.locator("[data-reading=credits]")).to_be_visible()
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
     first = page.locator(".turn.user").first
     first.hover()
     first.get_by_role("button", name="Edit").click()
