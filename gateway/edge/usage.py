@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 from uuid import UUID
 
 from billing import selectors
+from billing.ids import request_id_in
 from billing.models import Hold, UsageRecord
 from gateway.edge.access import principal_of
 from gateway.edge.http import Receive, Scope, Send, require_method, runtime_of, send_json
 from gateway.edge.wire.usage import credits_text
 from gateway.errors.refusal import Refusal
-
-_ID = re.compile(r"(?:chatcmpl-|resp_)?([0-9a-f]{8}-?[0-9a-f]{4}-?7[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12})")
 
 
 async def usage(scope: Scope, receive: Receive, send: Send) -> None:
@@ -21,10 +19,9 @@ async def usage(scope: Scope, receive: Receive, send: Send) -> None:
     require_method(scope, "GET")
     principal = await principal_of(scope)
     given = scope["url_route"]["kwargs"]["request_id"]
-    match = _ID.fullmatch(given)
+    request = request_id_in(given)
     found = None
-    if match:
-        request = UUID(match[1])
+    if request is not None:
         found = await runtime_of(scope).threads.run(lambda: usage_of_request(principal.tenant, request))
     if found is None:
         raise Refusal(404, "usage_not_found", f"No request '{given[:100]}' of yours is known.", param="request_id")

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import structlog
 
+from billing.ids import moment_of
 from billing.limits.types import BucketState
 from billing.writer.errors import WriterError
 from billing.writer.operations import Extend, Held, Refused, Release, Settle
@@ -92,7 +93,7 @@ class Generation:
         self.intent = admitted.intent
         self.route: Route = admitted.route
         self.prompt_tokens = admitted.prepared.prompt_tokens
-        self.created = (admitted.id.int >> 80) // 1000  # Unix seconds, from the uuid7
+        self.created = int(moment_of(admitted.id).timestamp())
         self.lease_until = admitted.lease_until
         self._gate = gate
         self._ledger = ledger

@@ -82,6 +82,7 @@ def test_drafts_may_change():
     version.save()
     rate.delete()
     version.delete()
+    assert not RateCardVersion.objects.exists()
 
 
 def test_replace_and_truncate_are_refused(transfer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -60,6 +61,18 @@ async def test_newcomer_does_not_pass_those_who_wait():
     assert (first.done(), second.done()) == (True, False)
     limiter.leave(principal)
     await second
+
+
+async def test_newcomer_whose_plan_was_raised_does_not_pass_those_who_wait():
+    limiter, principal = ConcurrencyLimiter(), make_principal(concurrency=1)
+    raised = replace(principal, concurrency=2)
+    await limiter.enter(principal)
+    first, second = entering(limiter, principal), entering(limiter, raised)
+    await turn()
+    assert (first.done(), second.done()) == (False, False)
+    limiter.leave(principal)
+    await asyncio.gather(first, second)
+    assert len(limiter) == 2
 
 
 async def test_nobody_waits_for_another_tenant():

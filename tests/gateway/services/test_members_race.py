@@ -13,6 +13,7 @@ from gateway.services import members
 from tests.gateway.services.race import apart, is_waiting
 
 pytestmark = [
+    pytest.mark.money,
     pytest.mark.django_db(transaction=True),
     pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time"),
 ]
