@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import cast
 
-from channels.routing import ProtocolTypeRouter, URLRouter
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 
@@ -27,18 +26,26 @@ from gateway.edge.lifespan import lifespan  # noqa: E402
 from gateway.edge.models import model, models  # noqa: E402
 from gateway.edge.probes import health, liveness, metrics, readiness  # noqa: E402
 from gateway.edge.responses import responses  # noqa: E402
-from gateway.edge.routes import NEAR_THE_API, path, re_path, refuse_websocket, unknown_endpoint  # noqa: E402
+from gateway.edge.routes import (  # noqa: E402
+    NEAR_THE_API,
+    path,
+    re_path,
+    refuse_websocket,
+    routed_by_path,
+    routed_by_type,
+    unknown_endpoint,
+)
 from gateway.edge.usage import usage  # noqa: E402
 from gateway.runtime.caps import Cap  # noqa: E402
 
 # On a port of their own where SLUICE_METRICS_PORT is set, else beside the other paths.
 _PROBES = [path("healthz", liveness), path("readyz", readiness), path("metrics", metrics)]
-probes = guarded(bounded(URLRouter([*_PROBES, re_path(r"", unknown_endpoint, "unknown")])))
+probes = guarded(bounded(routed_by_path([*_PROBES, re_path(r"", unknown_endpoint, "unknown")])))
 
-router = ProtocolTypeRouter(
+router = routed_by_type(
     {
         "lifespan": lifespan,
-        "http": URLRouter(
+        "http": routed_by_path(
             [
                 path("v1/chat/completions", chat_completions),
                 path("v1/responses", responses),
@@ -53,7 +60,7 @@ router = ProtocolTypeRouter(
                 re_path(r"", counted_by_address(cast("Application", django_application)), "control"),
             ]
         ),
-        "websocket": URLRouter(
+        "websocket": routed_by_path(
             [
                 path("v1/responses", ResponsesConsumer.as_asgi(sockets=Cap(MOST_SOCKETS, too_many_sockets))),
                 re_path(r"", refuse_websocket, "/v1/*"),

@@ -102,9 +102,9 @@ def configure_logs(level: int = logging.INFO, stream: TextIO | None = None) -> N
 
 
 @contextmanager
-def request_bound(request_id: UUID) -> Iterator[None]:
+def request_bound(request_id: str) -> Iterator[None]:
     """Within the context, lines of this task and of tasks that it starts carry the request's id."""
-    before = structlog.contextvars.bind_contextvars(request_id=str(request_id))
+    before = structlog.contextvars.bind_contextvars(request_id=request_id)
     try:
         yield
     finally:

@@ -48,7 +48,9 @@ class Engine(Protocol):
         ...
 
     async def prepare(self, request: GenerationRequest) -> Prepared:
-        """Tokenise the request and keep its ids for 30 s; raise `InvalidRequestError` or `OverloadedError`."""
+        """Tokenise the request and keep its ids for 30 s; raise `InvalidRequestError`, `OverloadedError` or, after 10 s
+        without an answer, `UnreachableError`.
+        """
         ...
 
     def generate(self, prepared: Prepared, allowance: int, is_final: bool) -> AsyncIterator[Event]:

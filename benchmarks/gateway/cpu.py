@@ -181,7 +181,9 @@ async def measure(options: argparse.Namespace, keys: list[str]) -> dict[str, Any
     gc.collect()
     gc.freeze()  # as `manage.py gateway` does it
     gc.set_threshold(20_000, 20, 20)
-    server = uvicorn.Server(configuration(application, Listener(Bounds.of_settings()), lifespan="on"))
+    server = uvicorn.Server(
+        configuration(application, Listener(Bounds.of_settings()), lifespan="on", proxy_headers=False)
+    )
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     await server.lifespan.startup()

@@ -125,7 +125,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         """Generate one response and send its events on its stream; any error is sent as an error event."""
         request_id = uuid7()
         principal: Principal | None = None
-        with request_bound(request_id):
+        with request_bound(str(request_id)):
             try:
                 principal = await self._caller.principal(request.metadata or {})
                 await self._generate(stream, request, request_id, principal)

@@ -12,7 +12,7 @@ import structlog
 from billing.ids import uuid7
 from gateway.edge.access import note_refusal
 from gateway.edge.handshake import deny
-from gateway.edge.http import Application, ASGIMessage, ClientLeftError, Receive, Scope, Send, raw_headers, send_json
+from gateway.edge.http import Application, ASGIMessage, ClientLeftError, Receive, Scope, Send, send_json
 from gateway.edge.routes import NOWHERE, Route
 from gateway.errors.faults import refusal_of
 from gateway.errors.refusal import Refusal, internal_error
@@ -35,7 +35,7 @@ def guarded(application: Application) -> Application:
             return
         request_id = uuid7()
         exchange = _Exchange(scope, send, request_id)
-        with request_bound(request_id):
+        with request_bound(exchange.id_text):
             try:
                 await application({**scope, "request_id": request_id, "exchange": exchange}, receive, exchange.send)
             except ClientLeftError:
@@ -63,6 +63,7 @@ class _Exchange:
         self._scope = scope
         self._send = send
         self._id = request_id
+        self.id_text = str(request_id)
         self._started = time.monotonic()
         self.status = 0
         self.route: Route = NOWHERE
@@ -82,7 +83,7 @@ class _Exchange:
         kind = message["type"]
         if kind in {"http.response.start", "websocket.http.response.start", "websocket.accept"}:
             self.status = message.get("status", 101)
-            head = [*message.get("headers", ()), *raw_headers({"x-request-id": str(self._id)})]
+            head = [*message.get("headers", ()), (b"x-request-id", self.id_text.encode())]
             message = {**message, "headers": head}
         elif kind == "websocket.close" and not self.status:
             self.status = 403  # what uvicorn answers to a close before accept

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+from channels.routing import URLRouter
 from django import urls
 from django.urls import URLPattern
+from django.urls.resolvers import RoutePattern
 
 from gateway.edge.http import Application, Receive, Scope, Send
 from gateway.edge.wire.errors import ErrorBody, openai_error
@@ -47,6 +49,35 @@ def _on(route: Route, application: Application) -> Any:
         return application(scope, receive, send)
 
     return routed
+
+
+def routed_by_path(routes: list[URLPattern]) -> Application:
+    """Return the application that passes a connection on to the first of `routes` that matches its path.
+
+    Paths without variables are found in one lookup, and without a coroutine that every token of a stream would pass
+    through; the others are tried in order by Channels' router.
+    """
+    exact = {f"/{route.pattern}": route.callback for route in routes if _is_exact(route)}
+    router = cast("Application", URLRouter(routes))
+
+    def application_of_path(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        application: Application = exact.get(scope["path"], router)
+        return application(scope, receive, send)
+
+    return application_of_path
+
+
+def _is_exact(route: URLPattern) -> bool:
+    return isinstance(route.pattern, RoutePattern) and "<" not in str(route.pattern)
+
+
+def routed_by_type(applications: Mapping[str, Application]) -> Application:
+    """Return the application that passes a connection on by its type: ``http``, ``websocket`` or ``lifespan``."""
+
+    def application_of_type(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return applications[scope["type"]](scope, receive, send)
+
+    return application_of_type
 
 
 # Paths of clients whose base URL lacks /v1, has it twice, or is another server's. The management API has its own 404.

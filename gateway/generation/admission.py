@@ -34,8 +34,6 @@ from routing.errors import RoutingError
 from routing.routes import route as choose_route
 from routing.types import Route, RouteQuery
 
-PREPARE_SECONDS = 10.0
-RESERVE_SECONDS = 5.0
 SLOW_SECONDS = 0.25  # a reserve that took this long: extensions will, too
 
 log = structlog.get_logger(__name__)
@@ -155,10 +153,11 @@ def check_dimensions(engine: Engine, intent: Intent) -> None:
 
 async def prepare(engine: Engine, principal: Principal, intent: Intent, request_id: UUID) -> Prepared:
     """Return the request as the engine tokenised it, or raise the Refusal for why it can't."""
+    tenant = str(principal.tenant)
     request = GenerationRequest(
         id=request_id.hex,
-        tenant=str(principal.tenant),
-        domain=str(principal.tenant),
+        tenant=tenant,
+        domain=tenant,
         kind=intent.kind,
         weight=principal.weight,
         messages=intent.messages,
@@ -167,21 +166,17 @@ async def prepare(engine: Engine, principal: Principal, intent: Intent, request_
         sampling=intent.sampling,
     )
     try:
-        async with asyncio.timeout(PREPARE_SECONDS):
-            return await engine.prepare(request)
+        return await engine.prepare(request)
     except EngineError as error:
         raise refusal_of_engine(error) from error
-    except TimeoutError as error:
-        raise refusal_of_engine(EngineError("The engine didn't answer in time.")) from error
 
 
 async def _hold(ledger: Ledger, reserve: Reserve) -> Held:
     """Return the answer of a hold that was made, or raise a Refusal; the writer releases one that came too late."""
     try:
-        async with asyncio.timeout(RESERVE_SECONDS):
-            answer = await ledger.submit(reserve)
-    except (WriterError, TimeoutError) as error:
-        log.warning("reserve_failed", error=str(error) or type(error).__name__)
+        answer = await ledger.submit(reserve)
+    except WriterError as error:
+        log.warning("reserve_failed", error=str(error))
         raise ledger_unavailable() from error
     if isinstance(answer, Refused):
         raise refusal_of_hold(answer, reserve.least)

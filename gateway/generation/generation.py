@@ -191,7 +191,6 @@ class Generation:
     # -- the task -------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        structlog.contextvars.bind_contextvars(request_id=str(self.id))
         outcome = Outcome(FinishReason.ERROR, Usage(), None, error=faults.INTERNAL)
         charge = 0
         try:

@@ -67,7 +67,8 @@ class Meter:
     def allowance(self) -> int:
         """Output tokens permitted in all."""
         more = rating.output_tokens_for(self.held, self._paid(), self.card, self.multiplier_bp)
-        return min(self.max_output, self.usage.completion + more)
+        self._known_allowance = allowance = min(self.max_output, self.usage.completion + more)
+        return allowance
 
     @property
     def allowed(self) -> tuple[int, bool]:
@@ -93,10 +94,11 @@ class Meter:
 
     def used(self, usage: Usage) -> None:
         """Note the usage so far."""
-        before, self.usage = self.usage, usage
-        if usage.input != before.input or usage.cache_read != before.cache_read:
+        before, paid = self.usage, self._classes
+        self.usage, self._classes = usage, None
+        known = (before.input, before.cache_read) if paid is None else (paid.get("input", 0), paid.get("cache_read", 0))
+        if (usage.input, usage.cache_read) != known:
             self._known_allowance = None
-        self._classes = None
 
     def next_hold(self) -> HoldRequest | None:
         """Return the next hold to ask for, twice the slice, when less than half a slice is left; else None.
@@ -110,7 +112,7 @@ class Meter:
         reach = self._slice if self._is_early else self._slice // 2
         if self._known_allowance is not None and self._known_allowance - completion > reach:
             return None
-        self._known_allowance = allowance = self.allowance
+        allowance = self.allowance
         left = allowance - completion
         if self.is_exhausted or allowance >= self.max_output or left > reach:
             return None

@@ -124,17 +124,23 @@ def neutral_fields(kind: type[msgspec.Struct]) -> dict[str, Only | type[msgspec.
 
 
 @functools.cache
-def _values_of_neutral_fields(kind: type[msgspec.Struct]) -> Callable[[msgspec.Struct], tuple[Any, ...]]:
+def _reading_of(kind: type[msgspec.Struct]) -> tuple[Callable[[msgspec.Struct], tuple[Any, ...]], tuple[Any, ...]]:
+    """Return what reads the values of the neutral fields of `kind`, and their values where none is given."""
     names = list(neutral_fields(kind))
+    defaults = {field.name: field.default for field in msgspec.structs.fields(kind)}
+    left_out = tuple(defaults[name] for name in names)
     if len(names) > 1:
-        return operator.attrgetter(*names)  # one call for all: a request has dozens of these fields
-    return lambda request: tuple(getattr(request, name) for name in names)
+        return operator.attrgetter(*names), left_out  # one call for all: a request has dozens of these fields
+    return lambda request: tuple(getattr(request, name) for name in names), left_out
 
 
 def refuse_unless_neutral(request: msgspec.Struct, at: str = "") -> None:
     """Raise a 400 Refusal for a field of `request` (or below it) that isn't supported and has no neutral value."""
     kind = type(request)
-    values = _values_of_neutral_fields(kind)(request)
+    read, left_out = _reading_of(kind)
+    values = read(request)
+    if values == left_out:
+        return
     for given, (name, note) in zip(values, neutral_fields(kind).items(), strict=True):
         if given is UNSET or given is None:  # which mean the same
             continue
