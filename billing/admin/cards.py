@@ -12,9 +12,9 @@ from django.utils import timezone
 from unfold.admin import ModelAdmin
 from unfold.decorators import action, display
 
-from billing import selectors
 from billing.models import RateCard
 from billing.rating import CardPrices
+from billing.selectors.prices import prices_at
 from billing.unit import format_credits
 
 
@@ -28,7 +28,7 @@ class RateCardAdmin(ModelAdmin):
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         """Return the columns; those of prices share one query per request."""
-        return ["name", *_price_columns(selectors.prices_at(timezone.now()))]
+        return ["name", *_price_columns(prices_at(timezone.now()))]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return ["name"] if obj is not None else []

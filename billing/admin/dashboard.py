@@ -11,8 +11,8 @@ from uuid import UUID
 from django.db.models import Sum
 from django.utils import timezone
 
-from billing import selectors
 from billing.models import Hold, Wallet
+from billing.selectors.usage import usage_by_day
 from billing.unit import MICRO
 
 MOST_MODELS = 6
@@ -30,7 +30,7 @@ def usage_chart(days: int = 30, *, measure: str = "charge", tenant: UUID | None 
     today = timezone.now().date()
     labels = [today - timedelta(days=back) for back in range(days - 1, -1, -1)]
     cells: dict[str, Counter[date]] = {}
-    for row in selectors.usage_by_day(tenant, labels[0], today, by=["model"]):
+    for row in usage_by_day(tenant, labels[0], today, by=["model"]):
         cells.setdefault(row.model or "", Counter())[row.day] += getattr(row, measure)
     ranked = sorted(cells, key=lambda model: (-cells[model].total(), model))
     shown = {model: cells[model] for model in ranked[:MOST_MODELS]}
@@ -67,7 +67,7 @@ class Headline:
 def headline(days: int = 30) -> Headline:
     """Return the numbers above the chart."""
     today = timezone.now().date()
-    rows = selectors.usage_by_day(None, today - timedelta(days=days - 1), today)
+    rows = usage_by_day(None, today - timedelta(days=days - 1), today)
     standing = Wallet.objects.aggregate(posted=Sum("posted"), held=Sum("held"))
     return Headline(
         days=days,

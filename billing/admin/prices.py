@@ -19,10 +19,10 @@ from django.utils import timezone
 from unfold.admin import TabularInline
 from unfold.widgets import UnfoldAdminTextareaWidget
 
-from billing import selectors
 from billing.admin.base import CreditsField, ServiceAdmin, ServiceForm, credits_column, named_in, take_over
 from billing.models import Rate, RateCardVersion
 from billing.rating import CLASSES, CardPrices, own_rates
+from billing.selectors.prices import prices_at
 from billing.services import cards
 from billing.services.errors import CardError
 from billing.unit import format_credits, parse_credits
@@ -198,7 +198,7 @@ class RateCardVersionAdmin(ServiceAdmin):
             after = cards.resolved(form.rates(), given["request_fee"])
         except CardError as refused:
             return self.refused(request, refused)
-        before = selectors.prices_at(moment).get(given["card"].name)
+        before = prices_at(moment).get(given["card"].name)
         context = {
             **self.admin_site.each_context(request),
             "title": f"New prices of {given['card']}",

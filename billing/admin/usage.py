@@ -14,10 +14,10 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.decorators import display
 
-from billing import selectors
 from billing.admin.base import ReadOnlyAdmin, SearchById, credits_column, table, wallets_of_tenants_named
 from billing.ids import day_of
 from billing.models import UsageRecord, UsageRollup, Wallet
+from billing.selectors.prices import bill_of
 from billing.unit import format_credits
 
 
@@ -92,7 +92,7 @@ class UsageRecordAdmin(SearchById, ReadOnlyAdmin):
                 format_credits(line.rate, separator=","),
                 format_credits(line.amount, separator=","),
             )
-            for line in selectors.bill_of(record)
+            for line in bill_of(record)
         )
         return table(("Class", "Tokens", "Credits per million", "Credits"), rows, empty="Nothing was charged.")
 

@@ -14,7 +14,6 @@ from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminSelectWidget
 
-from billing import selectors
 from billing.admin.base import (
     CreditsField,
     ReadOnlyAdmin,
@@ -28,6 +27,7 @@ from billing.admin.base import (
 )
 from billing.admin.grants import mint_key
 from billing.models import Hold, LedgerAccount, LedgerTransfer, Wallet
+from billing.selectors.ledger import ledger_of
 from billing.services import credits
 from billing.unit import format_credits
 
@@ -55,7 +55,7 @@ class WalletAdmin(ReadOnlyAdmin):
 
     @display(description=f"Ledger, the newest {LEDGER_LINES} lines")
     def display_ledger(self, wallet: Wallet) -> SafeString:
-        lines = selectors.ledger_of(wallet.pk, limit=LEDGER_LINES).lines
+        lines = ledger_of(wallet.pk, limit=LEDGER_LINES).lines
         rows = (
             (
                 f"{line.transfer.booked_at:%Y-%m-%d %H:%M:%S} UTC",

@@ -10,7 +10,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from billing import selectors
+from billing.selectors.usage import usage_by_day
 from gateway.api.base import TenantView
 from gateway.api.wallet import AmountSerializer
 
@@ -77,7 +77,7 @@ class UsageView(TenantView):
         query = UsageQuerySerializer(data=request.query_params)
         query.is_valid(raise_exception=True)
         wanted = query.validated_data
-        rows = selectors.usage_by_day(
+        rows = usage_by_day(
             self.tenant.id,
             wanted["first"],
             wanted["last"],

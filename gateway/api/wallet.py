@@ -11,9 +11,9 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from billing import selectors
 from billing.models import LedgerTransfer
-from billing.selectors import LedgerCursor
+from billing.selectors.balances import balance_of
+from billing.selectors.ledger import LedgerCursor, LedgerLine, LedgerPage, ledger_of
 from billing.unit import format_credits
 from gateway.api.base import TenantView
 from gateway.errors.refusal import Refusal
@@ -56,7 +56,7 @@ class TransferSerializer(serializers.Serializer[Any]):
     grant = serializers.UUIDField(source="transfer.grant_id", allow_null=True)
     reason = serializers.CharField(source="transfer.reason")
 
-    def get_code(self, line: selectors.LedgerLine) -> str:
+    def get_code(self, line: LedgerLine) -> str:
         """Return why the credit moved."""
         return LedgerTransfer.Code(line.transfer.code).name.lower()
 
@@ -67,7 +67,7 @@ class TransferPageSerializer(serializers.Serializer[Any]):
     data = TransferSerializer(source="lines", many=True)  # type: ignore[assignment] # a field named like a property
     next = serializers.SerializerMethodField()
 
-    def get_next(self, page: selectors.LedgerPage) -> str | None:
+    def get_next(self, page: LedgerPage) -> str | None:
         """Return the cursor, signed since it carries the balance."""
         cursor = page.next
         if cursor is None:
@@ -99,7 +99,7 @@ class WalletView(TenantView):
     @extend_schema(operation_id="wallet_retrieve", summary="Show the wallet")
     def get(self, request: Request) -> Response:
         """Show the wallet."""
-        balance = selectors.balance(self.tenant.id)
+        balance = balance_of(self.tenant.id)
         if balance is None:
             raise Http404
         return Response(WalletSerializer(balance).data)
@@ -120,9 +120,9 @@ class TransfersView(TenantView):
         """List the transfers, newest first."""
         query = TransferQuerySerializer(data=request.query_params)
         query.is_valid(raise_exception=True)
-        balance = selectors.balance(self.tenant.id)
+        balance = balance_of(self.tenant.id)
         if balance is None:
             raise Refusal(404, "not_found", "This tenant has no wallet.")
         wanted = query.validated_data
-        page = selectors.ledger_of(balance.wallet, limit=wanted["limit"], before=wanted.get("cursor"))
+        page = ledger_of(balance.wallet, limit=wanted["limit"], before=wanted.get("cursor"))
         return Response(TransferPageSerializer(page).data)

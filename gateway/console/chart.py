@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from billing.selectors import UsageSum
+from billing.selectors.usage import UsageSum
 
 WIDTH = 900
 HEIGHT = 200

@@ -12,9 +12,9 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from billing import selectors
 from billing.models import Subscription
-from billing.selectors import Balance
+from billing.selectors.balances import Balance, balance_of
+from billing.selectors.prices import prices_at
 from billing.unit import format_credits
 from gateway.console.tenancy import Place, tenant_data, tenant_page
 from gateway.edge.wire.models import auto_card, model_card
@@ -57,7 +57,7 @@ def account(request: HttpRequest, place: Place) -> HttpResponse:
     """Answer what is left and whom to ask for more, as JSON."""
     owners = Membership.objects.of(place.tenant).filter(role=Membership.Role.OWNER, is_active=True)
     others = owners.filter(user__is_active=True).exclude(user=place.access.user).order_by("created_at", "id")
-    data = account_data(selectors.balance(place.tenant.id), active_subscription(place.tenant))
+    data = account_data(balance_of(place.tenant.id), active_subscription(place.tenant))
     return JsonResponse({**data, "owners": list(others.values_list("user__email", flat=True)[:3])})
 
 
@@ -92,7 +92,7 @@ def chat_models(live: Live, subscription: Subscription | None) -> list[dict[str,
         return []
     version = subscription.version
     catalogue = live.catalogue()
-    prices = live.runtime.snapshot.prices if live.runtime else selectors.prices_at(timezone.now())
+    prices = live.runtime.snapshot.prices if live.runtime else prices_at(timezone.now())
     found = []
     for name, entry in sorted(catalogue.models.items()):
         if CHAT not in entry.kinds or (version.allowed_models and name not in version.allowed_models):

@@ -10,8 +10,9 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
-from billing import selectors
 from billing.models import RateCardVersion, UsageRecord
+from billing.selectors.prices import bill_of
+from billing.selectors.usage import hold_of, record_of
 from gateway.console.tenancy import Place, tenant_page
 from gateway.models import APIKey, Project, User
 
@@ -42,8 +43,8 @@ def detail(request: HttpRequest, place: Place, request_id: UUID) -> HttpResponse
 
     The hold is looked at first: a request that is settled between the two queries is found settled.
     """
-    hold = selectors.hold_of(request_id, place.tenant.id)
-    record = selectors.record_of(request_id, place.tenant.id)
+    hold = hold_of(request_id, place.tenant.id)
+    record = record_of(request_id, place.tenant.id)
     if record is None:
         if hold is None:
             raise Http404
@@ -65,7 +66,7 @@ def detail(request: HttpRequest, place: Place, request_id: UUID) -> HttpResponse
 
 def lines_of(record: UsageRecord) -> list[ClassLine]:
     """Return the classes that have tokens, disjoint, in the order of a bill, and the fee; input and output always."""
-    bill = {line.usage_class: line for line in selectors.bill_of(record)}
+    bill = {line.usage_class: line for line in bill_of(record)}
     lines = []
     for name, text in _CLASSES.items():
         tokens, line = getattr(record, f"{name}_tokens"), bill.get(name)

@@ -16,7 +16,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django_scopes import scope
 
-from billing import selectors
+from billing.selectors.balances import balance_of
 from billing.unit import format_credits
 from gateway.console.amounts import show_credits
 from gateway.edge.access import note_caller
@@ -59,7 +59,7 @@ class Place:
 
     def context(self, **more: Any) -> dict[str, Any]:
         """Return what every page's template needs, and `more`. The balance takes two queries."""
-        balance = selectors.balance(self.tenant.id)
+        balance = balance_of(self.tenant.id)
         available = None if balance is None else balance.available
         return {
             "place": self,

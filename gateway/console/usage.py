@@ -11,9 +11,8 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from billing import selectors
 from billing.models import UsageRecord
-from billing.selectors import UsageSum
+from billing.selectors.usage import UsageSum, recent_usage, usage_by_day
 from billing.unit import format_credits
 from gateway.console import chart
 from gateway.console.chat import active_subscription, next_grant
@@ -145,15 +144,13 @@ _VALUES: dict[str, Callable[[UsageSum], int]] = {
 
 
 def _rows(asked: Asked, by: Sequence[str] = ("model",)) -> list[UsageSum]:
-    return selectors.usage_by_day(
-        asked.place.tenant.id, asked.first, asked.last, by=by, api_key=asked.api_key, model=asked.model
-    )
+    return usage_by_day(asked.place.tenant.id, asked.first, asked.last, by=by, api_key=asked.api_key, model=asked.model)
 
 
 def _recent(asked: Asked, lines: Sequence[KeyLine]) -> tuple[list[RequestLine], str]:
     """Return a page of the latest requests, and the query of the following page."""
     names = {line.key.id: line.key.name for line in lines}
-    found = selectors.recent_usage(
+    found = recent_usage(
         asked.place.tenant.id, limit=RECENT + 1, before=asked.before, api_key=asked.api_key, model=asked.model
     )
     page = [RequestLine(row, names.get(row.api_key, "") if row.api_key else "") for row in found[:RECENT]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from billing import selectors
 from billing.ids import request_id_in
 from billing.models import Hold, UsageRecord
+from billing.selectors.usage import hold_of, record_of
 from gateway.edge.access import principal_of
 from gateway.edge.http import Receive, Scope, Send, require_method, runtime_of, send_json
 from gateway.edge.wire.usage import credits_text
@@ -33,8 +33,8 @@ def usage_of_request(tenant: UUID, request: UUID) -> dict[str, Any] | None:
 
     The hold is read first, so that a request settled between the two queries is found settled.
     """
-    hold = selectors.hold_of(request, tenant)
-    record = selectors.record_of(request, tenant)
+    hold = hold_of(request, tenant)
+    record = record_of(request, tenant)
     if record is not None:
         return _settled(record)
     return None if hold is None else _pending(hold)

@@ -22,7 +22,7 @@ import structlog
 from billing import clock
 from billing.models import Rate, RateCardVersion
 from billing.rating import CardPrices
-from billing.selectors import Estimate, estimates_since
+from billing.selectors.usage import Estimate, estimates_since
 from billing.services.holds import OrphanedHold, take_expired
 from billing.writer.errors import WriterError
 from billing.writer.operations import Answer, Release, Settle, Settled, TrueUp

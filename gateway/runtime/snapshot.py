@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from billing import clock, selectors
+from billing import clock
 from billing.models import PlanVersion
 from billing.rating import CardPrices
+from billing.selectors.prices import prices_at, prices_change_at
 from routing import catalogue
 from routing.catalogue import Catalogue
 
@@ -48,9 +49,9 @@ def load_snapshot(epoch: int) -> Snapshot:
     return Snapshot(
         epoch=epoch,
         catalogue=catalogue.load(),
-        prices=selectors.prices_at(now),
+        prices=prices_at(now),
         plans=_plans(),
-        good_until=selectors.prices_change_at(now),
+        good_until=prices_change_at(now),
     )
 
 

@@ -15,7 +15,7 @@ from django.conf import settings
 
 from billing import clock
 from billing.rating import CardPrices
-from billing.selectors import prices_at
+from billing.selectors.prices import prices_at
 from gateway.home import runtime_directory, worker_endpoint
 from inference.config import EngineConfig, WorkerConfig
 from routing.models import Deployment

@@ -17,7 +17,7 @@ from django.utils import timezone  # noqa: E402
 
 from billing.models import Hold, LedgerTransfer, UsageRecord, Wallet  # noqa: E402
 from billing.rating import charge  # noqa: E402
-from billing.selectors import prices_at  # noqa: E402
+from billing.selectors.prices import prices_at  # noqa: E402
 from inference.worker.record import ends_in  # noqa: E402
 
 

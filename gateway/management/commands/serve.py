@@ -13,7 +13,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, connection
 
-from billing import clock, selectors
+from billing import clock
+from billing.selectors.prices import prices_change_at
 from gateway.home import runtime_directory
 from gateway.management.address import address_of
 from gateway.management.doctor import database_problem
@@ -127,7 +128,7 @@ class _Watch:
             epoch = CatalogueEpoch.objects.values_list("epoch", flat=True).first()
             if epoch == self._epoch and (self._prices_until is None or clock.now() < self._prices_until):
                 return
-            prices_until = selectors.prices_change_at(clock.now())  # first: one may come into force in between
+            prices_until = prices_change_at(clock.now())  # first: one may come into force in between
             spec = worker_spec(self._node)
             ids = [engine.deployment for engine in spec.engines]
             self._names = set(Deployment.objects.filter(id__in=ids).values_list("name", flat=True))

@@ -6,8 +6,8 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from billing import selectors
 from billing.models import CreditGrant, LedgerTransfer, Plan, PlanVersion, RateCard, RateCardVersion, Subscription
+from billing.selectors.prices import prices_at
 from billing.services import cards, plans
 from billing.unit import MICRO
 from routing.models import PublicModel
@@ -137,7 +137,7 @@ def test_publish_prices_starts_from_the_last_ones(admin_client, db):
     data |= {"output": "50", "tiers": "32000: input 20, output 80.5", "note": "n"}
     errors, messages = send(admin_client, start.url, {**data, "_publish": "1"})
     assert not errors, messages
-    prices = selectors.prices_at(timezone.now())["m"]
+    prices = prices_at(timezone.now())["m"]
     assert [tier.min_context for tier in prices.tiers] == [0, 32_000]
     assert prices.tiers[0].rates["cache_read"] == MICRO
     assert prices.tiers[0].rates["reasoning"] == 50 * MICRO
@@ -173,7 +173,7 @@ def test_prices_are_compared_before_they_are_published(admin_client, db):
     assert again.context["adminform"].form["note"].value() == "kept"
     assert RateCardVersion.objects.count() == 1
     admin_client.post(url, {**sent, "_publish": "1"})
-    assert selectors.prices_at(timezone.now())["m"].tiers[0].rates["reasoning"] == 50 * MICRO
+    assert prices_at(timezone.now())["m"].tiers[0].rates["reasoning"] == 50 * MICRO
 
 
 @pytest.mark.parametrize("pressed", [{}, {"_publish": "1"}])

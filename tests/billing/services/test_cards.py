@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from billing import selectors
 from billing.models import Rate, RateCardVersion
+from billing.selectors.prices import prices_at
 from billing.services import cards
 from billing.services.errors import CardError
 
@@ -31,10 +31,10 @@ def test_prices_at_is_the_last_version_that_is_effective():
     second = cards.publish("m", {0: {"input": 99, "output": 99}}, now + timedelta(days=1))
     other = cards.publish("n", SIMPLE)
     RateCardVersion.objects.create(card=first.card, effective_from=now - timedelta(days=9))  # a draft is no price
-    assert selectors.prices_at(now - timedelta(days=1)) == {}
-    today = selectors.prices_at(timezone.now())
+    assert prices_at(now - timedelta(days=1)) == {}
+    today = prices_at(timezone.now())
     assert {name: prices.id for name, prices in today.items()} == {"m": first.pk, "n": other.pk}
-    tomorrow = selectors.prices_at(now + timedelta(days=1))
+    tomorrow = prices_at(now + timedelta(days=1))
     assert (tomorrow["m"].id, tomorrow["m"].tiers[0].rates["input"]) == (second.pk, 99)
 
 
@@ -42,7 +42,7 @@ def test_prices_at_takes_a_fixed_number_of_queries(django_assert_num_queries):
     for name in "abc":
         cards.publish(name, SIMPLE)
     with django_assert_num_queries(2):
-        assert len(selectors.prices_at(timezone.now())) == 3
+        assert len(prices_at(timezone.now())) == 3
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_publish_never_changes_the_past():
 def test_default_cards_are_published_once():
     cards.ensure_default_cards()
     cards.ensure_default_cards()
-    prices = selectors.prices_at(timezone.now())
+    prices = prices_at(timezone.now())
     assert set(prices) == {"smollm2-135m-instruct", "all-minilm-l6-v2"}
     rates = prices["smollm2-135m-instruct"].tiers[0].rates
     assert rates["cache_read"] * 5 < rates["input"] < rates["output"]

@@ -21,8 +21,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from billing import reconcile, selectors
+from billing import reconcile
 from billing.models import CreditGrant, Hold, Plan, UsageRecord, Wallet
+from billing.selectors.balances import balance_of
 from billing.services import credits, plans, sweeps
 from billing.services.errors import InsufficientCreditError
 from billing.writer import open_writer
@@ -194,7 +195,7 @@ class Life(RuleBasedStateMachine):
 
     @property
     def balance(self):
-        return selectors.balance(self.tenant.pk)
+        return balance_of(self.tenant.pk)
 
     @invariant()
     def nothing_is_below_its_limit(self):

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from billing.ids import uuid7
 from billing.models import CreditGrant, Hold, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
-from billing.selectors import Estimate, estimates_since
+from billing.selectors.usage import Estimate, estimates_since
 from billing.services import credits
 from billing.writer import WriterError
 from billing.writer.errors import OutcomeUnknownError

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from billing.ids import uuid7
 from billing.models import Wallet
-from billing.selectors import UsageSum
+from billing.selectors.usage import UsageSum
 from billing.services import cards
 from billing.unit import MICRO
 from gateway.console import chart

@@ -13,9 +13,10 @@ from django.db import connection
 from django.db.models import F
 from django.utils import timezone
 
-from billing import reconcile, selectors
+from billing import reconcile
 from billing.ids import uuid7
 from billing.models import Hold, RateCardVersion, UsageRecord, UsageRollup, Wallet
+from billing.selectors.usage import recent_usage, record_of
 from billing.services import rollups
 from billing.writer.apply import apply_now
 from billing.writer.errors import WriterError
@@ -269,8 +270,8 @@ async def test_estimate_is_corrected_when_the_worker_comes_back(bench, checkpoin
         wallet = Wallet.objects.get(pk=world.wallet.pk)
         assert wallet.posted == world.wallet.posted + 10_000_000 - exact.charge
         assert reconcile.check(connection) == []
-        assert selectors.record_of(request, world.tenant.id) == exact
-        assert selectors.recent_usage(world.tenant.id) == [exact]
+        assert record_of(request, world.tenant.id) == exact
+        assert recent_usage(world.tenant.id) == [exact]
         while rollups.consume_usage():
             pass
         rollup = UsageRollup.objects.get(tenant=world.tenant.id)

@@ -1,0 +1,52 @@
+"""What a tenant has to spend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from billing import clock
+from billing.models import (
+    CreditGrant,
+    Wallet,
+)
+from billing.writer.expiry import kept_for_holds
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """A wallet's sums in µcr: a new request may hold `available`; `expiring` is what ends next, at `expires_at`."""
+
+    wallet: UUID
+    posted: int
+    held: int
+    overdraft_limit: int
+    available: int
+    expiring: int
+    expires_at: datetime | None
+
+
+def balance_of(tenant: UUID, *, name: str = "main") -> Balance | None:
+    """Return the tenant's balance now, less credit that has expired; None when there is no such wallet."""
+    wallet = Wallet.objects.filter(tenant_id=tenant, name=name).annotate(now=clock.now_in_query()).first()
+    if wallet is None:
+        return None
+    grants = CreditGrant.objects.filter(wallet=wallet, remaining__gt=0, expires_at__isnull=False).order_by("expires_at")
+    ends = list(grants.values_list("pk", "expires_at", "remaining"))
+    ended = [grant for grant in ends if grant[1] is not None and grant[1] <= wallet.now]
+    coming = ends[len(ended) :]
+    first = coming[0][1] if coming else None
+    expired = sum(rest for _, _, rest in ended)
+    if ended:  # what open holds may still need of it doesn't expire yet
+        expired -= sum(kept_for_holds(ended, wallet.holds.values_list("reserved_at", "amount")).values())
+    free = wallet.posted - wallet.held - expired
+    return Balance(
+        wallet=wallet.pk,
+        posted=wallet.posted,
+        held=wallet.held,
+        overdraft_limit=wallet.overdraft_limit,
+        available=free + wallet.overdraft_limit,
+        expiring=sum(rest for _, end, rest in coming if end == first),
+        expires_at=first,
+    )

@@ -1,0 +1,147 @@
+"""Requests that were counted: sums by day, records with their last revision, what is still held or estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from uuid import UUID
+
+from django.db.models import Sum
+from django.db.models.functions import TruncDate
+
+from billing.ids import day_of, first_at
+from billing.models import Hold, UsageRecord, UsageRollup
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSum:
+    """Usage of one UTC day, in tokens and µcr; model, api_key and project are None where sums aren't split by them."""
+
+    day: date
+    model: str | None
+    api_key: UUID | None
+    project: UUID | None
+    requests: int
+    input_tokens: int
+    cache_read_tokens: int
+    output_tokens: int
+    charge: int
+
+
+_GROUPS = ("model", "api_key", "project")
+_SUMS = ("requests", "input_tokens", "cache_read_tokens", "output_tokens", "charge")
+
+
+def usage_by_day(
+    tenant: UUID | None,
+    first: date,
+    last: date,
+    *,
+    by: Collection[str] = (),
+    project: UUID | None = None,
+    api_key: UUID | None = None,
+    model: str = "",
+) -> list[UsageSum]:
+    """Return sums per UTC day from `first` to `last`, both included, split by any of model, api_key and project.
+
+    Summed from the hourly rollups, which lag by seconds. Without `tenant`, of all tenants. ValueError for an unknown
+    `by`.
+    """
+    unknown = set(by) - set(_GROUPS)
+    if unknown:
+        raise ValueError(f"by: {min(unknown)!r} is none of {', '.join(_GROUPS)}")
+    rows = UsageRollup.objects.filter(hour__gte=_midnight(first), hour__lt=_midnight(last + timedelta(days=1)))
+    if tenant is not None:
+        rows = rows.filter(tenant=tenant)
+    if project is not None:
+        rows = rows.filter(project=project)
+    if api_key is not None:
+        rows = rows.filter(api_key=api_key)
+    if model:
+        rows = rows.filter(model=model)
+    groups = [name for name in _GROUPS if name in by]
+    summed = (
+        rows.annotate(day=TruncDate("hour", tzinfo=UTC))
+        .values("day", *groups)
+        .annotate(**{f"sum_{name}": Sum(name) for name in _SUMS})
+        .order_by("day", *groups)
+    )
+    return [
+        UsageSum(
+            day=row["day"],
+            model=row.get("model"),
+            api_key=row.get("api_key"),
+            project=row.get("project"),
+            **{name: int(row[f"sum_{name}"]) for name in _SUMS},
+        )
+        for row in summed
+    ]
+
+
+def _midnight(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+def recent_usage(
+    tenant: UUID,
+    *,
+    limit: int = 50,
+    before: UUID | None = None,
+    project: UUID | None = None,
+    api_key: UUID | None = None,
+    model: str = "",
+) -> Sequence[UsageRecord]:
+    """Return the tenant's latest requests, newest first, each with its last revision, at most `limit`, below request id
+    `before`.
+    """
+    rows = UsageRecord.objects.latest_revisions().filter(tenant=tenant)
+    if before is not None:
+        rows = rows.filter(
+            day__lte=day_of(before), request__lt=before
+        )  # `day` lets the index find the start of the page
+    if project is not None:
+        rows = rows.filter(project=project)
+    if api_key is not None:
+        rows = rows.filter(api_key=api_key)
+    if model:
+        rows = rows.filter(model=model)
+    return list(rows.order_by("-day", "-request")[:limit])
+
+
+def record_of(request_id: UUID, tenant: UUID) -> UsageRecord | None:
+    """Return the last revision of the tenant's usage record of one request; None while it runs, or if it isn't
+    theirs.
+    """
+    found = UsageRecord.objects.filter(day=day_of(request_id), request=request_id, tenant=tenant)
+    return found.order_by("-revision").first()
+
+
+def hold_of(request_id: UUID, tenant: UUID) -> Hold | None:
+    """Return the open hold of the tenant's request, None when there is none."""
+    return Hold.objects.filter(pk=request_id, tenant=tenant).first()
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The latest revision of a usage record that isn't exact: with what correcting it needs. `charge` is µcr."""
+
+    request: UUID
+    wallet: UUID
+    deployment: UUID
+    card_version: UUID
+    multiplier_bp: int
+    charge: int
+
+
+def estimates_since(moment: datetime, *, after: UUID | None = None, limit: int = 100) -> list[Estimate]:
+    """Return the estimates of requests made since `moment`, oldest first, at most `limit`; `after` pages by request.
+
+    Walks a partial index from `moment` on, so it costs no more as records pile up.
+    """
+    first = first_at(moment)
+    found = UsageRecord.objects.latest_revisions().filter(exact=False, day__gte=day_of(first), request__gte=first)
+    if after is not None:
+        found = found.filter(day__gte=day_of(after), request__gt=after)
+    columns = ("request", "wallet", "deployment", "card_version", "multiplier_bp", "charge")
+    return [Estimate(*row) for row in found.order_by("day", "request").values_list(*columns)[:limit]]
