@@ -17,6 +17,7 @@ from gateway.edge.wire.errors import openai_error
 from gateway.errors.refusal import Refusal
 from gateway.runtime.runtime import Runtime
 from gateway.server.bounds import Listener
+from gateway.server.transport import LingeringTransport
 from gateway.server.websocket import BoundedWebSocket
 
 MOST_PIPELINED = 8  # requests that wait for the answer to an earlier one on the same connection
@@ -56,7 +57,7 @@ class BoundedHTTP(HttpToolsProtocol):
     # -- the connection -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
-        super().connection_made(cast("asyncio.Transport", _Transport(transport, self)))
+        super().connection_made(cast("asyncio.Transport", LingeringTransport(transport, self)))
         address = self.client[0] if self.client else None
         try:
             self._place = self._listener.enter(address)
@@ -298,27 +299,6 @@ class BoundedHTTP(HttpToolsProtocol):
         runtime: Runtime | None = self.app_state.get("runtime")
         if runtime is not None:
             runtime.metrics.answered("connection", status)
-
-
-class _Transport:
-    """A connection's transport, whose `close` lets a client that still sends read its answer first."""
-
-    def __init__(self, transport: asyncio.Transport, protocol: BoundedHTTP) -> None:
-        self._transport = transport
-        self._protocol = protocol
-        self.write = transport.write  # as fast as without us
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def is_closing(self) -> bool:
-        return self._protocol.is_lingering or self._transport.is_closing()
-
-    def close(self) -> None:
-        if self._protocol.is_being_sent_to:
-            self._protocol.linger()
-        else:
-            self._transport.close()
 
 
 def _head_too_large(most: int) -> Refusal:
