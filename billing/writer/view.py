@@ -131,16 +131,13 @@ class View:
             self.open_holds[hold.wallet][hold.id] = self.holds.get(hold.id, hold)
 
     def open_hold(self, hold: HoldRow) -> None:
-        """Add a hold that later operations of the flush see."""
+        """Add a hold, made now, that later operations of the flush see; it keeps nothing of what has ended."""
         self.holds[hold.id] = hold
-        if hold.wallet in self.open_holds:
-            self.open_holds[hold.wallet][hold.id] = hold
 
     def close_hold(self, hold: HoldRow) -> None:
         """Remove a hold for later operations of the flush."""
         del self.holds[hold.id]
-        if hold.wallet in self.open_holds:
-            del self.open_holds[hold.wallet][hold.id]
+        self.open_holds.get(hold.wallet, {}).pop(hold.id, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,6 +193,20 @@ def test_void_leaves_what_open_holds_may_need(wallet, give, hold):
     assert_books_balance(wallet)
 
 
+def test_void_leaves_to_open_holds_what_ended_before_it_first(wallet, give, hold, clock):
+    """The hold is paid from what ended: of the voided grant nothing is kept for it as well."""
+    ending, made = give(50, expires_at=in_days(1)), give(100, kind=Kind.PAID)
+    hold(40)
+    clock.set(in_days(2))
+    assert credits.void(grant_id=made.pk, key="void:1", actor="ada", reason="r") == 100
+    wallet.refresh_from_db()
+    ending.refresh_from_db()
+    made.refresh_from_db()
+    assert (wallet.posted, wallet.held, ending.remaining, made.remaining) == (40, 40, 40, 0)
+    assert total(LedgerTransfer.objects.filter(credit__kind="breakage")) == 10
+    assert_books_balance(wallet)
+
+
 def test_void_with_a_key_of_something_else_is_refused(wallet, give):
     made = give(5, key="k")
     with pytest.raises(KeyReusedError):
@@ -270,3 +284,10 @@ def test_a_wallet_holds_no_more_than_its_sums_can_count(wallet, give):
     assert_books_balance(wallet)
     wallet.refresh_from_db()
     assert (wallet.posted, type(wallet.posted)) == (credits.MAX_POSTED, int)
+
+
+def test_what_has_ended_leaves_room_for_the_next_grant(wallet, give, clock):
+    give(credits.MAX_POSTED, expires_at=in_days(1))
+    clock.set(in_days(2))
+    assert give(credits.MAX_POSTED).remaining == credits.MAX_POSTED
+    assert_books_balance(wallet)

@@ -319,6 +319,21 @@ def test_a_clock_that_goes_back_takes_nothing_from_the_holds_made_before(clock, 
     runner.close()
 
 
+def test_no_service_takes_what_a_hold_of_a_clock_that_went_back_stands_on(clock):
+    """Such a hold can burn what has ended since only if the service lets it be of now, as the writer does."""
+    wallet = make_wallet()
+    grant(wallet, 100, priority=0)
+    made = reserve(wallet, 50)
+    clock.set(in_seconds(100))
+    assert apply_now([made]) == [Held(50, 50)]
+    clock.set(in_seconds(60))
+    grant(wallet, 50, expires_at=in_seconds(80))
+    credits.adjust(wallet_id=wallet.pk, amount=-100, key="a", actor="a", reason="r")
+    clock.set(in_seconds(81))
+    assert apply_now([settle(made, 50)]) == [Settled(50, 0, 0)]
+    assert reconcile.check(connection, recompute=False) == []
+
+
 def test_the_databases_clock_decides_whatever_the_machine_says(clock, monkeypatch):
     wallet = make_wallet(credit=10)
     grant(wallet, 70, expires_at=in_seconds(5))
