@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 MICRO = 1_000_000
 LARGEST = 2**63 - 1
@@ -10,6 +11,7 @@ LARGEST = 2**63 - 1
 _CREDITS = re.compile(r"(?P<sign>-?)(?P<whole>\d{1,13})(?:\.(?P<part>\d{1,6}))?", re.ASCII)
 
 
+@lru_cache(1024)  # an answer says its charge twice, and the same limits as the answer before
 def format_credits(micro: int, *, separator: str = "") -> str:
     """Return `micro` µcr as decimal credits, exactly: no exponent, no trailing zeros after the point.
 

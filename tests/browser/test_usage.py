@@ -129,3 +129,9 @@ def test_the_admins_pages_open_without_complaint(visit):
         assert response.status == 200, path
         expect(visitor.page.locator("#content, main").first).to_be_visible()
         assert visitor.complaints == [], path
+
+
+def test_the_code_for_an_authenticator_app_can_be_scanned_in_the_dark(visit):
+    page = visit("owner", "/accounts/2fa/totp/activate/", color_scheme="dark").page
+    code = page.get_by_role("img").and_(page.locator("[src^='data:image/svg']"))
+    assert code.evaluate("image => getComputedStyle(image).backgroundColor") == "rgb(255, 255, 255)"
