@@ -103,24 +103,75 @@ def make_principal(wallet=None, **terms):
     return Principal(**(defaults | terms))
 
 
-def make_catalogue(**options):
-    deployment = DeploymentEntry(uuid4(), "fake-1", "fake", "fake", "local", "", options)
-    model = ModelEntry("fake", frozenset({"chat", "embedding"}), 8192, "fake-card", "", 0)
-    return Catalogue({"fake": model}, {"fake": (deployment,)}, ())
+FAKE = ModelEntry("fake", frozenset({"chat", "embedding"}), 8192, "fake-card", "", 0)
+
+
+def make_catalogue(*models, rules=(), **options):
+    """A catalogue of `models` (one that is called "fake"), each with a fake engine of these `options`."""
+    models = models or (FAKE,)
+    deployments = {
+        model.name: (
+            DeploymentEntry(
+                uuid4(),
+                f"{model.name}-1",
+                model.name,
+                "fake",
+                "local",
+                "",
+                {"max_context": model.context_length} | options,
+            ),
+        )
+        for model in models
+    }
+    return Catalogue({model.name: model for model in models}, deployments, tuple(rules))
+
+
+class WatchedRuntime(Runtime):
+    """A runtime that remembers the generations and the work it was given."""
+
+    def __init__(self, *parts):
+        super().__init__(*parts)
+        self.generations = []
+        self.supervised = []
+        self.more_generations = asyncio.Event()
+
+    def entered(self, generation):
+        self.generations.append(generation)
+        self.more_generations.set()
+        super().entered(generation)
+
+    def supervise(self, work):
+        self.supervised.append(super().supervise(work))
+        return self.supervised[-1]
 
 
 class Stand:
-    """A runtime with one tenant and one fake engine, and what tests look at."""
+    """A runtime with one tenant and a fake engine for each model, and what tests look at."""
 
-    def __init__(self, runtime, writer, principal, engine):
+    def __init__(self, runtime, writer, principal):
         self.runtime = runtime
         self.writer = writer
         self.principal = principal
-        self.engine = engine
+
+    @property
+    def engine(self):
+        """The first model's engine."""
+        return self.engine_of(next(iter(self.runtime.snapshot.catalogue.models)))
+
+    def engine_of(self, model):
+        [deployment] = self.runtime.snapshot.catalogue.deployments[model]
+        return self.runtime.engines.get(deployment.id)
 
     @property
     def record(self):
         return self.engine.record
+
+    async def generation(self, number=0):
+        """Wait until so many have begun, and return the last of them."""
+        while len(self.runtime.generations) <= number:
+            self.runtime.more_generations.clear()
+            await self.runtime.more_generations.wait()
+        return self.runtime.generations[number]
 
     def places(self):
         """How many concurrency places are held."""
@@ -145,30 +196,31 @@ class StandingEpoch(Epoch):
         return True
 
 
-async def make_stand(*, credit=1_000_000, terms=None, card=CARD, clock=None, **options):
+async def make_stand(
+    *, credit=1_000_000, terms=None, card=CARD, clock=None, models=(), principals=None, threads=None, **options
+):
     principal = make_principal(**(terms or {}))
     writer = MemoryWriter(principal.wallet, credit)
     metrics = Metrics()
     engines = Engines(metrics)
-    catalogue = make_catalogue(**options)
+    catalogue = make_catalogue(*models, **options)
     engines.follow(catalogue.all_deployments())
     await engines.look()
-    snapshot = Snapshot(1, catalogue, {"fake-card": card}, {"Business": frozenset(), "Free": frozenset({"fake"})})
+    cards = {model.rate_card: card for model in catalogue.models.values()}
+    snapshot = Snapshot(1, catalogue, cards, {"Business": frozenset(), "Free": frozenset({"fake"})})
     rates = MemoryRateStore(clock) if clock else MemoryRateStore(lambda: 1_000_000)
     parts = Parts(
         writer=writer,
         rates=rates,
         engines=engines,
         epoch=StandingEpoch(),
-        principals=None,
-        threads=None,
+        principals=principals,
+        threads=threads,
         own_threads=None,
         metrics=metrics,
         refusals=Refusals(None, metrics),
     )
-    runtime = Runtime(parts, snapshot)
-    [deployment] = catalogue.all_deployments()
-    return Stand(runtime, writer, principal, engines.get(deployment.id))
+    return Stand(WatchedRuntime(parts, snapshot), writer, principal)
 
 
 def make_intent(max_tokens=None, prompt=PROMPT, **fields):

@@ -1,4 +1,4 @@
-"""Websockets over scripted generations."""
+"""Websockets over fake engines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["app", "socket", "unhurried", "world"]
 
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch):
-    """No pause between deltas, so that each script's delta is an event of its own."""
+    """No pause between deltas, so that each delta is an event of its own."""
     monkeypatch.setattr(responses, "PAUSE_SECONDS", 0)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from tests.gateway.edge.fakes import KEY
+from tests.gateway.edge.world import KEY
 
 
 class Socket:

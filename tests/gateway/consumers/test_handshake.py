@@ -14,9 +14,8 @@ from gateway.consumers import callers, responses
 from gateway.errors.refusal import Refusal
 from gateway.models import User
 from gateway.runtime.caps import Cap
-from inference.types import Started
+from inference.types import FinishReason
 from tests.gateway.consumers.socket import Socket
-from tests.gateway.edge.fakes import KEY, done, principal
 
 USER, PROJECT = UUID(int=70), UUID(int=71)
 OURS = {"origin": "http://127.0.0.1:8000", "cookie": f"{settings.SESSION_COOKIE_NAME}=good; theme=dark"}
@@ -28,7 +27,7 @@ def signed_in(monkeypatch, world):
     """The session `good` is USER's, who is a member in PROJECT."""
     sessions = {"good": USER}
     monkeypatch.setattr(callers, "_user_of", sessions.get)
-    world.runtime.principals.members[USER, PROJECT] = principal(user=USER, api_key=None, project=PROJECT)
+    world.runtime.principals.members[USER, PROJECT] = world.principal(user=USER, api_key=None, project=PROJECT)
     return sessions
 
 
@@ -43,7 +42,7 @@ async def test_websocket_with_a_bad_key_is_refused(app, world, code):
 
 
 async def test_key_may_not_lack_the_scope(app, world):
-    world.runtime.principals.keys[KEY] = principal(scopes=frozenset({"management"}))
+    world.set_principal(scopes=frozenset({"management"}))
     await Socket(app).refused(403, "missing_scope")
 
 
@@ -168,7 +167,7 @@ async def create(app, *, path="/v1/responses", **changes):
 async def test_picked_project_is_charged(app, world, signed_in):
     socket, events = await create(app, metadata={"sluice_project": str(PROJECT)})
     assert events[-1]["response"]["sluice"]["route"]["model"] == "small"
-    assert (world.principals[0].project, world.principals[0].user) == (PROJECT, USER)
+    assert (world.generations[0].principal.project, world.generations[0].principal.user) == (PROJECT, USER)
     assert any(event["type"] == "sluice.usage" for event in events)
     await socket.leave()
 
@@ -176,7 +175,7 @@ async def test_picked_project_is_charged(app, world, signed_in):
 async def test_project_may_stand_in_the_address(app, world, signed_in):
     socket, events = await create(app, path=f"/v1/responses?project={PROJECT}")
     assert events[-1]["type"] == "response.completed"
-    assert world.principals[0].project == PROJECT
+    assert world.generations[0].principal.project == PROJECT
     await socket.leave()
 
 
@@ -212,13 +211,14 @@ async def test_membership_and_session_are_checked_at_each_message(app, world, si
 
 async def test_client_that_leaves_while_its_right_is_checked_starts_nothing_that_stays(app, world, signed_in):
     world.starting = asyncio.Event()
-    world.script = [Started(0), asyncio.Event(), done()]
+    world.set_options(hang_at=1)
     socket = await Socket(app, key=None, headers=OURS).opened()
     socket.send({**CREATE, "metadata": {"sluice_project": str(PROJECT)}})
     await socket.leave()
     world.starting.set()
-    await world.runtime.settled()
-    assert all(generation.left.is_set() for generation in world.generations)
+    for generation in world.generations:
+        assert await world.reason_of(generation) is FinishReason.CANCELLED
+    await world.settled()
 
 
 def session_of(user):

@@ -7,14 +7,15 @@ import asyncio
 import pytest
 
 from billing.ids import uuid7
+from billing.limits.types import Bucket
 from gateway.consumers import responses
 from gateway.consumers.sender import EventSender
 from gateway.errors.refusal import Refusal
 from gateway.runtime.caps import Cap
-from inference.types import Delta, EngineFault, FinishReason, Message, Started, Usage
+from inference.types import FinishReason, Message, Running
 from tests.gateway.consumers.socket import Socket
-from tests.gateway.edge.fakes import KEY, USAGE, done, principal
 from tests.gateway.edge.test_responses import COUNTED, SEQUENCE
+from tests.gateway.edge.world import CREDIT, KEY, PROMPT_COST
 
 CREATE = {"type": "response.create", "model": "small", "input": "Hi"}
 ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
@@ -31,10 +32,10 @@ async def test_response_is_told_as_over_sse(socket, world):
     assert [event["sequence_number"] for event in events] == list(range(len(SEQUENCE)))
     response = events[-1]["response"]
     assert response["usage"] == COUNTED
-    assert response["output"][0]["content"][0]["text"] == "Hello"
+    assert response["output"][0]["content"][0]["text"] == "Hello there"
     assert "sluice" not in response
     assert not any("stream_id" in event for event in events)
-    assert not world.generations[0].left.is_set()
+    assert await world.reason_of(world.generations[0]) is FinishReason.STOP
 
 
 async def test_each_response_has_an_id_of_its_own(socket, world):
@@ -44,11 +45,11 @@ async def test_each_response_has_an_id_of_its_own(socket, world):
 
 
 async def test_an_answer_that_we_broke_says_that_it_is_waived(app, world):
-    fault = EngineFault("row_failed", "The row failed.")
-    broken = done(FinishReason.ERROR, error=fault, is_waived=True, charge=0, usage=Usage())
-    world.scripts = [[Started(0), broken], [Started(0), done()]]
     socket = await Socket(app, "/v1/responses?sluice=1").opened()
-    ends = [(await ask(socket))[-1]["response"] for _ in range(2)]
+    ends = []
+    for error_at in (1, 0):
+        world.set_options(error_at=error_at)
+        ends.append((await ask(socket))[-1]["response"])
     assert [(end["status"], end["sluice"]["waived"]) for end in ends] == [("failed", True), ("completed", False)]
     await socket.leave()
 
@@ -59,66 +60,52 @@ async def test_caller_that_asks_gets_counts_and_the_account(app, monkeypatch):
     events = await ask(socket)
     counts = [event for event in events if event["type"] == "sluice.usage"]
     assert [count["usage"]["output_tokens"] for count in counts] == [1, 2]
-    assert counts[-1]["usage"]["credits_micro"] == 2000
+    assert counts[-1]["usage"]["credits_micro"] == PROMPT_COST + 4
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     account = events[-1]["response"]["sluice"]
     assert account["route"]["reason"] == "You asked for small."
-    assert (account["ttft_ms"], account["prompt_tokens"]) == (12, 8)
-    assert (account["available"], account["available_micro"]) == ("98.5", 98_500_000)
+    assert account["prompt_tokens"] == 5
+    assert 0 <= account["ttft_ms"] < 60_000
+    assert (account["available"], account["available_micro"]) == ("0.999984", CREDIT - 16)
     await socket.leave()
 
 
 async def test_text_that_comes_quickly_travels_together(app, world, monkeypatch):
-    from gateway.generation.events import EventBuffer
+    monkeypatch.setattr(responses, "PAUSE_SECONDS", 0.025)
+    world.set_options(text="a b c d e f", hang_at=2)
+    sleep = asyncio.sleep
 
-    buffer = EventBuffer()
-    sent = asyncio.Event()
+    async def meanwhile(seconds):
+        if seconds != responses.PAUSE_SECONDS:
+            await sleep(seconds)
+            return
+        world.engine.release()
+        while world.runtime.live:
+            await sleep(0)
 
-    class Fast:
-        def __init__(self, *_):
-            self.events = self._events
-
-        async def _events(self):
-            while True:
-                event = await buffer.get()
-                yield event
-                if not isinstance(event, Delta | Started):
-                    return
-
-    async def during_the_pause(_seconds):
-        if not sent.is_set():
-            sent.set()
-            for letter in "bcdef":
-                buffer.put(Delta(letter, USAGE))
-            buffer.put(done())
-
-    world.script = []
     socket = await Socket(app).opened()
-    monkeypatch.setattr("tests.gateway.edge.fakes.FakeGeneration.events", lambda _: Fast().events())
-    monkeypatch.setattr(responses.asyncio, "sleep", during_the_pause)
-    buffer.put(Delta("a", USAGE))
+    monkeypatch.setattr(asyncio, "sleep", meanwhile)
     deltas = [event["delta"] for event in await ask(socket) if event["type"].endswith("text.delta")]
-    assert deltas == ["a", "bcdef"]
+    assert deltas == ["a", " b c d e f"]
     await socket.leave()
 
 
 async def test_cancel_stops_what_runs_and_says_so(socket, world):
-    world.script = [Started(0), Delta("Hi", USAGE), asyncio.Event(), done()]
+    world.set_options(hang_at=2)
     socket.send(CREATE)
     await socket.until("response.output_text.delta")
     socket.send({"type": "response.cancel"})
     last = (await socket.until(*ENDS))[-1]
     assert last["type"] == "response.incomplete"
     assert last["response"]["status"] == "cancelled"
-    assert last["response"]["usage"]["credits"] == "1.5"
-    assert world.generations[0].left.is_set()
-    world.script = None
+    assert last["response"]["usage"]["credits_micro"] == PROMPT_COST + 2
+    assert await world.reason_of(world.generations[0]) is FinishReason.CANCELLED
+    world.set_options(hang_at=0)
     assert (await ask(socket))[-1]["type"] == "response.completed"
 
 
 async def test_cancel_by_id_stops_only_that_response(socket, world):
-    gate = asyncio.Event()
-    world.script = [Started(0), Delta("Hi", USAGE), gate, done()]
+    world.set_options(hang_at=2)
     socket.send({**CREATE, "stream_id": "a"})
     first = (await socket.until("response.created"))[-1]["response"]["id"]
     socket.send({**CREATE, "stream_id": "b"})
@@ -126,14 +113,14 @@ async def test_cancel_by_id_stops_only_that_response(socket, world):
     socket.send({"type": "response.cancel", "response_id": first})
     ended = (await socket.until("response.incomplete"))[-1]
     assert (ended["stream_id"], ended["response"]["id"]) == ("a", first)
-    assert not second.left.is_set()
-    gate.set()
+    assert isinstance(await world.engine.usage_of(second.id.hex), Running)
+    world.engine.release()
     assert (await socket.until("response.completed"))[-1]["stream_id"] == "b"
 
 
 async def test_cancel_while_starting_stops_the_start(socket, world):
     world.starting = asyncio.Event()
-    world.script = [Started(0), asyncio.Event(), done()]
+    world.set_options(hang_at=1)
     socket.send(CREATE)
     socket.send({"type": "response.cancel"})
     socket.send({"type": "nothing"})
@@ -149,23 +136,22 @@ async def test_cancel_of_nothing_is_harmless(socket):
 
 
 async def test_streams_run_beside_each_other_and_a_stream_in_turn(socket, world):
-    gate = asyncio.Event()
-    world.scripts = [[Started(0), gate, done()]]
+    world.set_options(hang_at=1)
     socket.send({**CREATE, "stream_id": "slow", "input": "one"})
     await world.generation()
     socket.send({**CREATE, "stream_id": "slow", "input": "two"})
-    socket.send({**CREATE, "stream_id": "quick"})
+    socket.send({**CREATE, "stream_id": "quick", "model": "org/big"})
     quick = (await socket.until("response.completed"))[-1]
     assert quick["stream_id"] == "quick"
     assert len(world.generations) == 2
-    gate.set()
+    world.engine.release()
     ends = [(await socket.until("response.completed"))[-1] for _ in range(2)]
     assert [end["stream_id"] for end in ends] == ["slow", "slow"]
     assert world.intent.messages == (Message("user", "two"),)
 
 
 async def test_too_much_in_a_stream_is_refused(socket, world):
-    world.script = [Started(0), asyncio.Event(), done()]
+    world.set_options(hang_at=1)
     socket.send(CREATE)
     await socket.until("response.created")
     for _ in range(9):
@@ -176,8 +162,7 @@ async def test_too_much_in_a_stream_is_refused(socket, world):
 
 async def test_too_much_text_that_waits_is_refused(socket, world, monkeypatch):
     monkeypatch.setattr("gateway.consumers.streams.MOST_WAITING_BYTES", 2500)
-    gate = asyncio.Event()
-    world.script = [Started(0), gate, done()]
+    world.set_options(hang_at=1)
     big = {**CREATE, "input": "x" * 1000}
     for stream in "ab":
         socket.send({**CREATE, "stream_id": stream})
@@ -185,7 +170,7 @@ async def test_too_much_text_that_waits_is_refused(socket, world, monkeypatch):
     socket.send({**big, "stream_id": "a"})
     refused = (await socket.until("error"))[-1]
     assert (refused["stream_id"], refused["error"]["code"]) == ("a", "too_many_responses")
-    gate.set()
+    world.engine.release()
     for _ in range(4):
         await socket.until("response.completed")
     socket.send({**big, "stream_id": "a"})
@@ -208,7 +193,7 @@ async def test_client_that_is_gone_is_no_fault_of_ours():
 
 
 async def test_too_many_streams_are_refused(socket, world):
-    world.script = [Started(0), asyncio.Event(), done()]
+    world.set_options(hang_at=1)
     for number in range(17):
         socket.send({**CREATE, "stream_id": str(number)})
     refused = (await socket.until("error"))[-1]
@@ -219,10 +204,10 @@ async def test_previous_response_is_continued(socket, world):
     first = (await ask(socket, instructions="Be brief."))[-1]["response"]["id"]
     second = (await ask(socket, input="And?", previous_response_id=first))[-1]["response"]
     assert second["previous_response_id"] == first
-    said = (Message("user", "Hi"), Message("assistant", "Hello"), Message("user", "And?"))
+    said = (Message("user", "Hi"), Message("assistant", "Hello there"), Message("user", "And?"))
     assert world.intent.messages == said  # instructions count for one response
     await ask(socket, input="So?", previous_response_id=second["id"])
-    assert world.intent.messages == (*said, Message("assistant", "Hello"), Message("user", "So?"))
+    assert world.intent.messages == (*said, Message("assistant", "Hello there"), Message("user", "So?"))
 
 
 async def test_unknown_previous_response_is_named(socket, world):
@@ -235,14 +220,13 @@ async def test_unknown_previous_response_is_named(socket, world):
 
 async def test_previous_response_of_another_project_is_unknown(socket, world):
     first = (await ask(socket))[-1]["response"]["id"]
-    world.runtime.principals.keys[KEY] = principal(project=principal().tenant)
+    world.set_principal(project=uuid7())
     error = (await ask(socket, previous_response_id=first))[-1]
     assert error["error"]["code"] == "previous_response_not_found"
 
 
 async def test_failed_response_is_not_continued(socket, world):
-    lost = EngineFault("worker_lost", "Gone.", retryable=True)
-    world.scripts = [[Started(0), Delta("Hi", USAGE), done(FinishReason.ERROR, error=lost)]]
+    world.set_options(lose_at=2)
     failed = (await ask(socket))[-1]
     assert failed["type"] == "response.failed"
     assert failed["response"]["error"]["code"] == "worker_lost"
@@ -278,10 +262,11 @@ async def test_wrong_event_is_answered_and_the_socket_goes_on(socket, world, eve
 
 
 async def test_error_names_its_stream_and_carries_headers(socket, world):
-    world.refusal = Refusal(429, "rate_limit_exceeded", "Slow down.", headers={"retry-after": "7"})
+    world.set_principal(request_bucket=Bucket("requests", "requests", limit=1, period_us=7_000_000, burst=1))
+    await ask(socket)
     error = (await ask(socket, stream_id="a"))[-1]
     assert (error["status"], error["stream_id"]) == (429, "a")
-    assert error["error"]["headers"] == {"retry-after": "7"}
+    assert error["error"]["headers"]["retry-after"] == "7"
 
 
 @pytest.mark.parametrize(
@@ -318,7 +303,7 @@ async def test_oversized_message_closes_the_socket(socket, world, settings):
 
 
 async def test_client_that_leaves_stops_everything(socket, world):
-    world.script = [Started(0), Delta("Hi", USAGE), asyncio.Event(), done()]
+    world.set_options(hang_at=2)
     socket.send({**CREATE, "stream_id": "a"})
     socket.send({**CREATE, "stream_id": "a"})
     socket.send({**CREATE, "stream_id": "b"})
@@ -326,9 +311,9 @@ async def test_client_that_leaves_stops_everything(socket, world):
     await socket.until("response.output_text.delta")
     await socket.until("response.output_text.delta")
     await socket.leave()
-    await world.runtime.settled()
     assert len(world.generations) == 2
-    assert all(generation.left.is_set() for generation in world.generations)
+    for generation in world.generations:
+        assert await world.reason_of(generation) is FinishReason.CANCELLED
     assert socket.is_quiet
 
 
@@ -337,8 +322,8 @@ async def test_client_that_leaves_before_anything_runs_waits_no_longer(socket, w
     socket.send(CREATE)
     await world.begun.wait()
     await socket.leave()
-    async with asyncio.timeout(10):
-        await world.runtime.settled()
+    world.starting.set()
+    await world.settled()
     assert world.generations == []
 
 
@@ -351,13 +336,12 @@ async def test_key_is_asked_anew_for_each_response(socket, world):
 
 
 async def test_socket_that_the_server_cancels_stops_everything(socket, world):
-    world.script = [Started(0), asyncio.Event(), done()]
+    world.set_options(hang_at=1)
     socket.send(CREATE)
     generation = await world.generation()
     socket.task.cancel()
     await asyncio.gather(socket.task, return_exceptions=True)
-    assert generation.left.is_set()
-    await world.runtime.settled()
+    assert await world.reason_of(generation) is FinishReason.CANCELLED
 
 
 async def test_idle_socket_is_closed(app, monkeypatch):

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.gateway.edge.fakes import KEY
+from tests.gateway.edge.world import KEY
 
 Application = Any
 

@@ -1,24 +1,18 @@
-"""The endpoints over scripted generations."""
+"""The endpoints over fake engines."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.gateway.edge.fakes import World
-
-STARTERS = ("gateway.edge.chat", "gateway.edge.embeddings", "gateway.edge.responses", "gateway.consumers.responses")
+from tests.gateway.edge.world import make_world
 
 
 @pytest.fixture
-async def world(monkeypatch):
-    """A gateway without database and engine."""
-    import gateway.asgi  # noqa: F401 - the modules to patch
-
-    world = World()
-    for module in STARTERS:
-        monkeypatch.setattr(f"{module}.start_generation", world.start)
-    yield world
-    await world.runtime.settled()
+async def world():
+    """A gateway without database and worker."""
+    made = await make_world()
+    yield made
+    await made.settled()
 
 
 @pytest.fixture

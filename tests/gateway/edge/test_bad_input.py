@@ -13,7 +13,6 @@ from gateway.edge.wire import decode as decoding
 from gateway.edge.wire.limits import MAX_JSON_DEPTH
 from gateway.errors.refusal import Refusal
 from tests.gateway.edge.client import Exchange, ask, assert_error
-from tests.gateway.edge.fakes import KEY
 
 CHAT = "/v1/chat/completions"
 SAY = {"model": "small", "messages": [{"role": "user", "content": "Hi"}]}
@@ -272,9 +271,7 @@ async def test_bad_key_is_refused(app, world, code):
 
 
 async def test_key_without_the_scope_is_refused(app, world):
-    from tests.gateway.edge.fakes import principal
-
-    world.runtime.principals.keys[KEY] = principal(scopes=frozenset({"management"}))
+    world.set_principal(scopes=frozenset({"management"}))
     assert_error(await ask(app, CHAT, SAY), 403, "missing_scope")
 
 

@@ -6,32 +6,40 @@ import asyncio
 
 import pytest
 
+from billing.limits.types import Bucket
 from gateway.edge import sse
-from gateway.errors.refusal import Refusal
-from inference.types import Delta, EngineFault, FinishReason, Message, Started
+from gateway.generation import settlement
+from inference.types import EngineFault, Finished, FinishReason, Message, Usage
 from tests.gateway.edge.client import Exchange, ask, assert_error
-from tests.gateway.edge.fakes import USAGE, done
+from tests.gateway.edge.world import CREDIT, PROMPT_COST
 
 PATH = "/v1/chat/completions"
 SAY = {"model": "small", "messages": [{"role": "user", "content": "Hi"}]}
 STREAM = {**SAY, "stream": True}
 COUNTED = {
-    "prompt_tokens": 8,
+    "prompt_tokens": 5,
     "completion_tokens": 2,
-    "total_tokens": 10,
-    "prompt_tokens_details": {"cached_tokens": 3},
+    "total_tokens": 7,
+    "prompt_tokens_details": {"cached_tokens": 2},
     "completion_tokens_details": {"reasoning_tokens": 0},
-    "credits": "1.5",
-    "credits_micro": 1_500_000,
+    "credits": "0.000016",
+    "credits_micro": 16,
 }
 PENDING = {**COUNTED, "credits": None, "credits_micro": None, "settlement": "pending"}
+
+
+@pytest.fixture
+def without_ledger(world, monkeypatch):
+    """The database goes away between a hold and its settlement."""
+    monkeypatch.setattr(settlement, "SETTLE_SECONDS", 0.01)
+    world.is_ledger_away = True
 
 
 async def test_answer_has_text_usage_and_cost(app, world):
     answer = await ask(app, PATH, SAY)
     assert answer.status == 200
     body = answer.json()
-    assert body["choices"][0]["message"]["content"] == "Hello"
+    assert body["choices"][0]["message"]["content"] == "Hello there"
     assert body["choices"][0]["finish_reason"] == "stop"
     assert "sluice_reason" not in body["choices"][0]
     assert body["usage"] == COUNTED
@@ -39,18 +47,18 @@ async def test_answer_has_text_usage_and_cost(app, world):
     generation = world.generations[0]
     assert body["id"] == f"chatcmpl-{generation.id.hex}"
     assert answer.headers["x-request-id"] == str(generation.id)
-    assert answer.headers["x-sluice-credits"] == "1.5"
-    assert answer.headers["x-ratelimit-remaining-requests"] == "9"
-    assert not generation.left.is_set()
+    assert answer.headers["x-sluice-credits"] == "0.000016"
+    assert answer.headers["x-ratelimit-remaining-requests"] == "59"
+    assert await world.reason_of(generation) is FinishReason.STOP
+    assert world.stand.writer.wallet.posted == CREDIT - 16
 
 
 async def test_stream_ends_with_usage_after_the_settle(app, world):
-    gate = asyncio.Event()
-    world.script = [Started(0), Delta("Hello", USAGE), gate, done()]
+    world.settling = asyncio.Event()
     exchange = Exchange(app, "POST", PATH, body={**STREAM, "stream_options": {"include_usage": True}})
-    await exchange.body_has(b"Hello")
+    await exchange.body_has(b"there")
     assert b'finish_reason":"stop' not in exchange.answer.body
-    gate.set()
+    world.settling.set()
     answer = await exchange.finished()
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.headers["x-accel-buffering"] == "no"
@@ -58,12 +66,12 @@ async def test_stream_ends_with_usage_after_the_settle(app, world):
     chunks = [data for _, data in answer.events()]
     assert chunks.pop() == "[DONE]"
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert [chunk["choices"][0]["delta"].get("content") for chunk in chunks[1:-1]] == ["Hello", None]
+    assert [chunk["choices"][0]["delta"].get("content") for chunk in chunks[1:-1]] == ["Hello", " there", None]
     assert chunks[-2]["choices"][0]["finish_reason"] == "stop"
     assert all(chunk["usage"] is None for chunk in chunks[:-1])
     assert chunks[-1]["choices"] == []
     assert chunks[-1]["usage"] == COUNTED
-    assert not world.generations[0].left.is_set()
+    assert await world.reason_of(world.generations[0]) is FinishReason.STOP
 
 
 async def test_stream_without_include_usage_has_none(app, world):
@@ -74,17 +82,16 @@ async def test_stream_without_include_usage_has_none(app, world):
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_exhausted_credit_is_length_with_a_reason(app, world, stream):
-    world.script = [Started(0), Delta("Hi", USAGE), done(FinishReason.LENGTH, sluice_reason="credit_exhausted")]
+    world.set_credit(PROMPT_COST + 3)  # one token of output costs two
     answer = await ask(app, PATH, {**SAY, "stream": stream})
     choice = answer.events()[-2][1]["choices"][0] if stream else answer.json()["choices"][0]
     assert (choice["finish_reason"], choice["sluice_reason"]) == ("length", "credit_exhausted")
 
 
-async def test_complete_answer_whose_settlement_is_pending_is_delivered(app, world):
-    world.script = [Started(0), Delta("Hi", USAGE), done(charge=None)]
+async def test_complete_answer_whose_settlement_is_pending_is_delivered(app, without_ledger):
     answer = await ask(app, PATH, SAY)
     assert answer.status == 200
-    assert answer.json()["choices"][0]["message"]["content"] == "Hi"
+    assert answer.json()["choices"][0]["message"]["content"] == "Hello there"
     assert answer.json()["usage"] == PENDING
     assert "x-sluice-credits" not in answer.headers
     streamed = await ask(app, PATH, {**STREAM, "stream_options": {"include_usage": True}})
@@ -92,9 +99,8 @@ async def test_complete_answer_whose_settlement_is_pending_is_delivered(app, wor
     assert streamed.body.endswith(b"data: [DONE]\n\n")
 
 
-async def test_cut_stream_whose_settlement_is_pending_says_why_it_was_cut(app, world):
-    lost = EngineFault("worker_lost", "The worker went away.", retryable=True)
-    world.script = [Started(0), Delta("Hi", USAGE), done(FinishReason.ERROR, charge=None, error=lost)]
+async def test_cut_stream_whose_settlement_is_pending_says_why_it_was_cut(app, world, without_ledger):
+    world.set_options(text="Hello there Ada", lose_at=3)
     answer = await ask(app, PATH, STREAM)
     last = answer.events()[-1][1]
     assert last["error"]["code"] == "worker_lost"
@@ -104,22 +110,26 @@ async def test_cut_stream_whose_settlement_is_pending_says_why_it_was_cut(app, w
 
 
 async def test_lost_engine_ends_a_stream_with_its_charge(app, world):
-    lost = done(FinishReason.ERROR, error=EngineFault("worker_lost", "The worker went away.", retryable=True))
-    world.script = [Started(0), Delta("Hi", USAGE), lost]
+    world.set_options(lose_at=2)
     last = (await ask(app, PATH, STREAM)).events()[-1][1]
     assert last["error"]["code"] == "worker_lost"
-    assert last["usage"]["credits_micro"] == 1_500_000
+    assert last["usage"]["credits_micro"] == PROMPT_COST + 2
 
 
-async def test_stream_that_fails_before_its_start_has_the_status_of_its_failure(app, world):
-    world.script = [done(FinishReason.ERROR, error=EngineFault("engine_overloaded", "Full.", retryable=True))]
+async def test_stream_that_fails_before_its_start_has_the_status_of_its_failure(app, world, monkeypatch):
+    async def lost(*_):
+        fault = EngineFault("worker_lost", "The worker went away.", retryable=True)
+        yield Finished(FinishReason.ERROR, Usage(), fault, exact=False)
+
+    monkeypatch.setattr(world.engine, "generate", lost)
     answer = await ask(app, PATH, STREAM)
-    assert_error(answer, 503, "engine_overloaded")
+    assert_error(answer, 503, "worker_lost")
     assert answer.headers["x-should-retry"] == "true"
 
 
 async def test_refusal_keeps_its_status_and_headers(app, world):
-    world.refusal = Refusal(429, "rate_limit_exceeded", "Slow down.", headers={"retry-after": "7"})
+    world.set_principal(request_bucket=Bucket("requests", "requests", limit=1, period_us=7_000_000, burst=1))
+    await ask(app, PATH, SAY)
     answer = await ask(app, PATH, SAY)
     assert assert_error(answer, 429, "rate_limit_exceeded")["type"] == "rate_limit_error"
     assert answer.headers["retry-after"] == "7"
@@ -134,26 +144,25 @@ async def test_crash_is_the_apis_own_500(app, world):
 
 @pytest.mark.parametrize("body", [SAY, STREAM])
 async def test_client_that_leaves_stops_the_generation(app, world, body):
-    world.script = [Started(0), Delta("Hi", USAGE), asyncio.Event(), done()]
+    world.set_options(hang_at=2)
     exchange = Exchange(app, "POST", PATH, body=body)
-    generation = await world.generation()
+    await world.engine.hanging()
     exchange.leave()
-    await generation.left.wait()
     await exchange.finished()
-    await generation.closed.wait()
+    assert await world.reason_of(world.generations[0]) is FinishReason.CANCELLED
 
 
 @pytest.mark.parametrize("body", [SAY, STREAM])
-@pytest.mark.parametrize("script", [[], [Started(0), Delta("Hi", USAGE)]])
-async def test_client_that_leaves_is_not_counted_as_a_fault_of_ours(app, world, body, script):
-    world.script = [*script, asyncio.Event(), done()]
+@pytest.mark.parametrize("hang_at", [1, 2])
+async def test_client_that_leaves_is_not_counted_as_a_fault_of_ours(app, world, body, hang_at):
+    world.set_options(hang_at=hang_at)
     exchange = Exchange(app, "POST", PATH, body=body)
-    generation = await world.generation()
-    if script and body is STREAM:
-        await exchange.body_has(b"Hi")
+    await world.engine.hanging()
+    if hang_at == 2 and body is STREAM:
+        await exchange.body_has(b"Hello")
     exchange.leave()
     await exchange.finished()
-    assert generation.left.is_set()
+    assert await world.reason_of(world.generations[0]) is FinishReason.CANCELLED
     counted = world.runtime.metrics.render().decode()
     assert f'sluice_requests_total{{endpoint="{PATH}",status="499"}} 1.0' in counted
     assert 'status="503"' not in counted
@@ -167,6 +176,8 @@ async def test_client_that_leaves_before_anything_runs_waits_no_longer(app, worl
     exchange.leave()
     async with asyncio.timeout(10):
         assert (await exchange.finished()).status == 0
+    world.starting.set()
+    await world.settled()
     assert world.generations == []
     counted = world.runtime.metrics.render().decode()
     assert f'sluice_requests_total{{endpoint="{PATH}",status="499"}} 1.0' in counted
@@ -178,27 +189,27 @@ async def test_cancelled_request_that_waits_is_cancelled(app, world):
     await world.begun.wait()
     exchange.leave()
     exchange.task.cancel()
+    world.starting.set()
     with pytest.raises(asyncio.CancelledError):
         await exchange.task
 
 
 async def test_cancelled_request_stops_the_generation(app, world):
-    world.script = [Started(0), Delta("Hi", USAGE), asyncio.Event(), done()]
+    world.set_options(hang_at=2)
     exchange = Exchange(app, "POST", PATH, body=STREAM)
-    await exchange.body_has(b"Hi")
+    await exchange.body_has(b"Hello")
     exchange.task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await exchange.task
-    assert world.generations[0].left.is_set()
+    assert await world.reason_of(world.generations[0]) is FinishReason.CANCELLED
 
 
 async def test_silence_is_filled_with_comments(app, world, monkeypatch):
     monkeypatch.setattr(sse, "PING_SECONDS", 0.01)
-    gate = asyncio.Event()
-    world.script = [Started(0), gate, Delta("Hi", USAGE), done()]
+    world.set_options(hang_at=1)
     exchange = Exchange(app, "POST", PATH, body=STREAM)
     await exchange.body_has(b": ping\n\n: ping\n\n")
-    gate.set()
+    world.engine.release()
     assert (await exchange.finished()).body.endswith(b"[DONE]\n\n")
 
 

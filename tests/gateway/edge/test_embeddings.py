@@ -2,40 +2,55 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import struct
+from dataclasses import replace
 
 import pytest
 
-from inference.types import EngineFault, FinishReason, Kind, Started, Usage, Vector
+from inference.types import FinishReason, Kind, Vector
 from tests.gateway.edge.client import Exchange, ask, assert_error
-from tests.gateway.edge.fakes import done
 
 PATH = "/v1/embeddings"
-FIRST, SECOND = struct.pack("<2f", 1.0, -0.5), struct.pack("<2f", 0.25, 2.0)
 
 
-@pytest.fixture(autouse=True)
-def vectors(world):
-    world.script = [Started(0), Vector(1, SECOND), Vector(0, FIRST), done(usage=Usage(input=6))]
+@pytest.fixture
+def engine(world):
+    return world.stand.engine_of("embedder")
 
 
-async def test_vectors_come_in_the_order_of_the_inputs(app, world):
-    answer = await ask(app, PATH, {"model": "embedder", "input": ["a", "b"]})
+@pytest.fixture
+def vectors(engine, monkeypatch):
+    """The vectors that the engine made, the last one first: the order in which it yields them."""
+    made, generate = [], engine.generate
+
+    async def backwards(*arguments):
+        events = [event async for event in generate(*arguments)]
+        made.extend(event for event in reversed(events) if isinstance(event, Vector))
+        for event in (events[0], *made, events[-1]):
+            yield event
+
+    monkeypatch.setattr(engine, "generate", backwards)
+    return made
+
+
+async def test_vectors_come_in_the_order_of_the_inputs(app, world, vectors):
+    answer = await ask(app, PATH, {"model": "embedder", "input": ["a", "bcdefg"]})
     assert answer.status == 200
     body = answer.json()
-    assert [item["embedding"] for item in body["data"]] == [[1.0, -0.5], [0.25, 2.0]]
+    assert [vector.index for vector in vectors] == [1, 0]
+    expected = [list(struct.unpack("<2f", vector.data)) for vector in reversed(vectors)]
+    assert [item["embedding"] for item in body["data"]] == expected
     assert [item["index"] for item in body["data"]] == [0, 1]
-    assert body["usage"] == {"prompt_tokens": 6, "total_tokens": 6, "credits": "1.5", "credits_micro": 1_500_000}
-    assert answer.headers["x-sluice-credits"] == "1.5"
+    assert body["usage"] == {"prompt_tokens": 3, "total_tokens": 3, "credits": "0.00001", "credits_micro": 7 + 3}
+    assert answer.headers["x-sluice-credits"] == "0.00001"
     assert world.intent.kind is Kind.EMBEDDING
-    assert world.intent.inputs == ("a", "b")
+    assert world.intent.inputs == ("a", "bcdefg")
 
 
-async def test_base64_is_little_endian_float32(app):
+async def test_base64_is_little_endian_float32(app, vectors):
     body = (await ask(app, PATH, {"model": "embedder", "input": "a", "encoding_format": "base64"})).json()
-    assert base64.b64decode(body["data"][0]["embedding"]) == FIRST
+    assert base64.b64decode(body["data"][0]["embedding"]) == vectors[0].data
 
 
 @pytest.mark.parametrize(
@@ -73,15 +88,16 @@ async def test_dimensions_are_part_of_what_is_wanted(app, world):
     assert world.intent.dimensions == 2
 
 
-async def test_failure_is_an_error(app, world):
-    world.script = [Started(0), done(FinishReason.ERROR, error=EngineFault("worker_lost", "Gone.", retryable=True))]
+async def test_failure_is_an_error(app, engine):
+    engine.options = replace(engine.options, lose_at=1)
     assert_error(await ask(app, PATH, {"model": "embedder", "input": "a"}), 503, "worker_lost")
 
 
-async def test_client_that_leaves_stops_the_work(app, world):
-    world.script = [Started(0), asyncio.Event(), done()]
+async def test_client_that_leaves_stops_the_work(app, world, engine):
+    engine.options = replace(engine.options, hang_at=1)
     exchange = Exchange(app, "POST", PATH, body={"model": "embedder", "input": "a"})
     generation = await world.generation()
+    await engine.hanging()
     exchange.leave()
-    await generation.left.wait()
     await exchange.finished()
+    assert await world.reason_of(generation) is FinishReason.CANCELLED

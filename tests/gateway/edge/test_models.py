@@ -12,10 +12,10 @@ from gateway.edge.http import runtime_of
 from gateway.errors.refusal import Refusal
 from gateway.runtime.readiness import operator_token
 from gateway.server.server import gateway_server
-from routing.catalogue import Catalogue
+from tests.gateway.doubles import make_catalogue
 from tests.gateway.edge.client import ask, assert_error
-from tests.gateway.edge.fakes import KEY, principal
 from tests.gateway.edge.server import lifespan_with
+from tests.gateway.edge.world import MODELS
 from tests.services.postgres import free_port
 
 
@@ -32,7 +32,7 @@ async def test_list_has_auto_context_and_prices(app):
 
 
 async def test_list_shows_what_the_plan_allows_at_its_prices(app, world):
-    world.runtime.principals.keys[KEY] = principal(allowed_models=frozenset({"small"}), multiplier_bp=15_000)
+    world.set_principal(allowed_models=frozenset({"small"}), multiplier_bp=15_000)
     cards = (await ask(app, "/v1/models")).json()["data"]
     assert [card["id"] for card in cards] == ["auto", "small"]
     assert cards[1]["pricing"]["tiers"][0]["credits_per_million"]["input"] == "1.5"
@@ -40,7 +40,9 @@ async def test_list_shows_what_the_plan_allows_at_its_prices(app, world):
 
 
 async def test_the_context_is_the_one_that_is_served(app, world):
-    world.runtime.contexts.update({"small": 512, "org/big": 1_000_000})
+    for model, context in (("small", 512), ("org/big", 1_000_000)):
+        engine = world.stand.engine_of(model)
+        engine.options = replace(engine.options, max_context=context)
     cards = {card["id"]: card["context_length"] for card in (await ask(app, "/v1/models")).json()["data"]}
     assert cards["small"] == 512
     assert cards["auto"] == cards["org/big"] == 8192
@@ -52,9 +54,8 @@ async def test_model_is_found_by_a_name_with_a_slash(app):
 
 
 async def test_name_with_a_percent_sign_is_taken_as_it_is(app, world):
-    models = world.runtime.snapshot.catalogue.models
-    odd = replace(models["small"], name="50%25")
-    world.runtime.snapshot.catalogue = Catalogue({**models, odd.name: odd}, {}, ())
+    odd = replace(MODELS[0], name="50%25")
+    world.runtime.snapshot = replace(world.runtime.snapshot, catalogue=make_catalogue(*MODELS, odd))
     assert (await ask(app, "/v1/models/50%25")).json()["id"] == "50%25"  # the path is decoded already
 
 
@@ -66,22 +67,34 @@ async def test_models_need_a_key(app):
     assert_error(await ask(app, "/v1/models", key=None), 401, "missing_api_key")
 
 
-async def test_probes_need_no_key(app, world):
+@pytest.fixture
+def checks(world, monkeypatch):
+    """What the runtime says of itself."""
+    found = {"database": "", "deployments": ""}
+
+    async def readiness():
+        return found
+
+    monkeypatch.setattr(world.runtime, "readiness", readiness)
+    return found
+
+
+async def test_probes_need_no_key(app, checks):
     assert (await ask(app, "/healthz", key=None)).json() == {"status": "ok"}
     assert (await ask(app, "/readyz", key=None)).status == 200
     answer = await ask(app, "/health", key=None)
     assert (answer.status, answer.body) == (200, b"")
-    world.runtime.checks["deployments"] = "no deployment is ready"
+    checks["deployments"] = "no deployment is ready"
     answer = await ask(app, "/readyz", key=None)
     assert answer.status == 503
     assert answer.json()["checks"] == {"database": "ok", "deployments": "failing"}
-    assert answer.json()["deployments"] == {"small": "ready"}
+    assert answer.json()["deployments"] == {"small-1": "ready", "org/big-1": "ready", "embedder-1": "ready"}
     answer = await ask(app, "/health", key=None)
     assert (answer.status, answer.body) == (503, b"")
 
 
-async def test_reasons_are_told_to_operators_only(app, world, monkeypatch):
-    world.runtime.checks["triggers"] = "missing: billing_transfer_guard"
+async def test_reasons_are_told_to_operators_only(app, world, checks, monkeypatch):
+    checks["triggers"] = "missing: billing_transfer_guard"
     states = {"a": "model refused: /srv/models/secret has no weights", "b": "[Errno 2] /srv/other", "c": "loading"}
     monkeypatch.setattr(world.runtime, "deployments", lambda: states)
     told = (await ask(app, "/readyz", key=None)).json()
@@ -93,7 +106,7 @@ async def test_reasons_are_told_to_operators_only(app, world, monkeypatch):
     assert told["checks"]["triggers"] == "missing: billing_transfer_guard"
 
 
-async def test_probes_have_a_port_of_their_own_where_one_is_set(world, settings):
+async def test_probes_have_a_port_of_their_own_where_one_is_set(world, checks, settings):
     settings.SLUICE_METRICS_PORT = free_port()
     from gateway.asgi import application, probes
 

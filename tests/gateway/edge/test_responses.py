@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from inference.types import Delta, EngineFault, FinishReason, Message, Started
+from inference.types import FinishReason, Message
 from tests.gateway.edge.client import Exchange, ask, assert_error
-from tests.gateway.edge.fakes import USAGE, done
+from tests.gateway.edge.world import PROMPT_COST
 
 PATH = "/v1/responses"
 SAY = {"model": "small", "input": "Hi"}
 COUNTED = {
-    "input_tokens": 8,
-    "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 0},
+    "input_tokens": 5,
+    "input_tokens_details": {"cached_tokens": 2, "cache_write_tokens": 0},
     "output_tokens": 2,
     "output_tokens_details": {"reasoning_tokens": 0},
-    "total_tokens": 10,
-    "credits": "1.5",
-    "credits_micro": 1_500_000,
+    "total_tokens": 7,
+    "credits": "0.000016",
+    "credits_micro": 16,
 }
 SEQUENCE = [
     "response.created",
@@ -42,11 +40,12 @@ async def test_answer_is_a_completed_response(app, world):
     assert (body["status"], body["store"], body["error"]) == ("completed", False, None)
     message = body["output"][0]
     assert (message["type"], message["role"], message["status"]) == ("message", "assistant", "completed")
-    assert message["content"] == [{"type": "output_text", "text": "Hello", "annotations": [], "logprobs": []}]
-    assert body["usage"] == COUNTED
+    assert message["content"] == [{"type": "output_text", "text": "Hello there", "annotations": [], "logprobs": []}]
+    counted = {"input_tokens": 12, "total_tokens": 14, "credits": "0.000023", "credits_micro": 23}
+    assert body["usage"] == COUNTED | counted | {"input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0}}
     assert (body["metadata"], body["instructions"], body["max_output_tokens"]) == ({"a": "b"}, "Be brief.", 9)
     assert "sluice" not in body
-    assert answer.headers["x-sluice-credits"] == "1.5"
+    assert answer.headers["x-sluice-credits"] == "0.000023"
     assert world.intent.messages == (Message("system", "Be brief."), Message("user", "Hi"))
     assert (world.intent.endpoint, world.intent.sampling.max_tokens) == ("responses", 9)
 
@@ -60,15 +59,15 @@ async def test_stream_tells_every_event_in_order(app):
     datas = [data for _, data in events]
     assert datas[0]["response"]["status"] == "in_progress"
     assert datas[0]["response"]["output"] == []
-    assert [data["delta"] for data in datas[4:6]] == ["Hel", "lo"]
-    assert datas[6]["text"] == datas[7]["part"]["text"] == "Hello"
+    assert [data["delta"] for data in datas[4:6]] == ["Hello", " there"]
+    assert datas[6]["text"] == datas[7]["part"]["text"] == "Hello there"
     assert datas[8]["item"] == datas[9]["response"]["output"][0]
     assert {data["item_id"] for data in datas[3:8]} == {datas[2]["item"]["id"]}
     assert datas[9]["response"]["usage"] == COUNTED
 
 
 async def test_stream_of_exhausted_credit_is_incomplete(app, world):
-    world.script = [Started(0), Delta("Hi", USAGE), done(FinishReason.LENGTH, sluice_reason="credit_exhausted")]
+    world.set_credit(PROMPT_COST + 3)  # one token of output costs two
     name, data = (await ask(app, PATH, {**SAY, "stream": True})).events()[-1]
     assert name == "response.incomplete"
     assert data["response"]["status"] == "incomplete"
@@ -78,18 +77,16 @@ async def test_stream_of_exhausted_credit_is_incomplete(app, world):
 
 
 async def test_stream_of_a_lost_engine_fails_with_its_charge(app, world):
-    lost = EngineFault("worker_lost", "The worker went away.", retryable=True)
-    world.script = [Started(0), Delta("Hi", USAGE), done(FinishReason.ERROR, error=lost)]
+    world.set_options(lose_at=2)
     name, data = (await ask(app, PATH, {**SAY, "stream": True})).events()[-1]
     assert name == "response.failed"
-    assert data["response"]["error"] == {"code": "worker_lost", "message": "The worker went away."}
-    assert data["response"]["usage"]["credits"] == "1.5"
-    assert data["response"]["output"][0]["content"][0]["text"] == "Hi"
+    assert data["response"]["error"] == {"code": "worker_lost", "message": "the worker was lost"}
+    assert data["response"]["usage"]["credits_micro"] == PROMPT_COST + 2
+    assert data["response"]["output"][0]["content"][0]["text"] == "Hello"
 
 
 async def test_failure_without_streaming_is_an_error(app, world):
-    lost = EngineFault("worker_lost", "The worker went away.", retryable=True)
-    world.script = [Started(0), done(FinishReason.ERROR, error=lost)]
+    world.set_options(lose_at=1)
     assert_error(await ask(app, PATH, SAY), 503, "worker_lost")
 
 
@@ -180,9 +177,9 @@ async def test_only_our_own_name_in_the_metadata_is_the_task(app, world):
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_client_that_leaves_stops_the_generation(app, world, stream):
-    world.script = [Started(0), Delta("Hi", USAGE), asyncio.Event(), done()]
+    world.set_options(hang_at=2)
     exchange = Exchange(app, "POST", PATH, body={**SAY, "stream": stream})
-    generation = await world.generation()
+    await world.engine.hanging()
     exchange.leave()
-    await generation.left.wait()
     await exchange.finished()
+    assert await world.reason_of(world.generations[0]) is FinishReason.CANCELLED

@@ -6,6 +6,7 @@ import asyncio
 import json
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from websockets.asyncio.client import connect
@@ -17,7 +18,6 @@ from gateway.edge.http import send_json
 from gateway.runtime.metrics import Metrics
 from gateway.server import http, server
 from gateway.server.bounds import Bounds, Listener
-from tests.gateway.edge.fakes import FakeRuntime
 from tests.gateway.edge.server import serving
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -36,12 +36,11 @@ BOUNDS = Bounds(
 class Place:
     """A small application behind a listener, and what was counted."""
 
-    def __init__(self, address: str, listener: Listener, runtime: FakeRuntime) -> None:
+    def __init__(self, address: str, listener: Listener, metrics: Metrics) -> None:
         self.host, _, port = address.partition(":")
         self.port = int(port)
         self.listener = listener
-        self.runtime = runtime
-        self.metrics: Metrics = runtime.metrics
+        self.metrics = metrics
         self._wires: list[Wire] = []
 
     async def connected(self) -> Wire:
@@ -122,11 +121,11 @@ async def hello(scope, receive, send):
 
 @asynccontextmanager
 async def a_place(application=hello, options=None, **changes):
-    runtime = FakeRuntime()
+    runtime = SimpleNamespace(metrics=Metrics())
     listener = Listener(replace(BOUNDS, **changes))
 
     async with serving(guarded(bounded(application)), listener=listener, runtime=runtime, **(options or {})) as address:
-        place = Place(address, listener, runtime)
+        place = Place(address, listener, runtime.metrics)
         try:
             yield place
         finally:
