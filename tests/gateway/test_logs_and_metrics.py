@@ -103,7 +103,9 @@ async def test_generation_is_logged_without_prompt_and_answer(lines, monkeypatch
     monkeypatch.setattr(module, "log", structlog.get_logger("gateway.generation.generation"))
     stand = await make_stand(text="the secret answer")
     prompt = "the secret question"
-    generation = await start_generation(stand.runtime, stand.principal, make_intent(prompt=prompt), uuid7())
+    request_id = uuid7()
+    with request_bound(str(request_id)):  # as the edge does
+        generation = await start_generation(stand.runtime, stand.principal, make_intent(prompt=prompt), request_id)
     await collect(generation)
     await stand.settled()
     found = lines()
