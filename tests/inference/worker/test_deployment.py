@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from inference.architectures.fake import load_fake_model
 from inference.config import EngineConfig
 from inference.text.byte_tokenizer import ByteTokenizer
+from inference.types import Message
 from inference.worker.deployment import Deployment
 from tests.inference.engine_contract import chat
 
@@ -14,10 +17,15 @@ class Copied(ByteTokenizer):
 
     def __init__(self) -> None:
         self.copies = 0
+        self.encoded = 0
 
     def copy(self) -> ByteTokenizer:
         self.copies += 1
         return ByteTokenizer()
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        self.encoded += 1
+        return super().prompt(messages)
 
 
 def test_the_second_tokenizer_is_made_at_load() -> None:
@@ -25,5 +33,8 @@ def test_the_second_tokenizer_is_made_at_load() -> None:
     tokenizer = Copied()
     deployment = Deployment(spec, load_fake_model(spec), tokenizer, secret=b"s", pause_seconds=2.0, clock=lambda: 0.0)
     assert tokenizer.copies == 1
-    assert deployment.prepare(chat("hi"), second_tokenizer=True).ids == deployment.prepare(chat("hi")).ids
+    second = deployment.prepare(chat("hi"), second_tokenizer=True)
+    assert tokenizer.encoded == 0, "a tokenizer encodes for one thread only"
+    assert second.ids == deployment.prepare(chat("hi")).ids
+    assert tokenizer.encoded > 0
     assert tokenizer.copies == 1

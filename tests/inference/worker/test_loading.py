@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -14,7 +15,7 @@ from inference.config import EngineConfig, WorkerConfig
 from inference.types import LOADING, Health
 from inference.worker.loading import REFUSED, Loader
 from inference.worker.record import Record
-from inference.worker.requests import Command, Request, SubmitCommand
+from inference.worker.requests import Command, Request, StopCommand, SubmitCommand
 from inference.worker.serving import Serving
 from inference.worker.step_loop import StepLoop
 from tests.inference.engine_contract import chat
@@ -66,6 +67,12 @@ class Bench:
             self.loop._step(deployment.engine)
         self.loop._check_drains()
 
+    def turn(self) -> None:
+        """One turn of the loop's own `run`."""
+        self.inbox.put(StopCommand())
+        self.loop.run()
+        self.loop._stopped = False
+
     def submit(self, name: str, **sampling: Any) -> Request:
         deployment = self.serving.deployments[name]
         request = chat("hello", **sampling)
@@ -104,6 +111,7 @@ def test_what_is_withdrawn_takes_nothing_new_and_lets_what_runs_end(bench: Bench
     bench.settle()
     assert bench.serving.deployments.keys() == {"a"}
     assert request.id in bench.registry
+    bench.turn()
     for _ in range(10):
         bench.round()
     assert request.id not in bench.registry
@@ -122,10 +130,26 @@ def test_changed_settings_take_over_and_what_runs_ends_under_the_old_ones(bench:
     assert bench.serving.deployments["a"] is not earlier
     assert bench.serving.deployments["a"].info.revision == changed.revision
     assert request.id in bench.registry
+    assert bench.loop.health["a"].revision == changed.revision
+    bench.turn()
+    assert (bench.loop.health["a"].revision, bench.loop.health["a"].draining) == (changed.revision, False)
     for _ in range(10):
         bench.round()
     assert request.id not in bench.registry
     assert bench.loop._deployments == [bench.serving.deployments["a"]]
+
+
+def test_what_was_withdrawn_leaves_no_memory_in_use(bench: Bench) -> None:
+    bench.follow(A, B)
+    bench.settle()
+    withdrawn = bench.serving.deployments["b"]
+    withdrawn.circle = withdrawn  # type: ignore[attr-defined]  # as within a model
+    gone = weakref.ref(withdrawn)
+    del withdrawn
+    bench.follow(A)
+    bench.settle()
+    bench.settle()
+    assert gone() is None
 
 
 def test_a_refused_model_says_why_to_operators_alone_and_is_not_tried_again(bench: Bench) -> None:
@@ -142,6 +166,7 @@ def test_a_refused_model_says_why_to_operators_alone_and_is_not_tried_again(benc
     bench.settle()
     assert bench.serving.deployments.keys() == {"a"}
     assert bench.serving.unready["b"].reason == REFUSED
+    assert [each.id for each in bench.loop._deployments] == ["a"]
 
 
 def test_a_spec_that_cannot_be_read_changes_nothing(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from inference.errors import EngineError, OverloadedError
-from inference.protocol import Prepare, Renew
+from inference.protocol import Prepare, Renew, Submit
 from inference.text.prepare import Prompt
 from inference.types import GenerationRequest
 from inference.worker import prompts
@@ -79,11 +79,12 @@ class Served:
         self.prompts = PromptQueue(self.outbox.prepared)
         loop: Any = type("Loop", (), {"steps": 0, "health": {}, "busy_since": None})()
         self.serving = Serving(loop, step_seconds=30.0)
+        record: Any = type("Record", (), {"is_closed": lambda *_: False})()
         self.reader = Reader(
             router=self.router,
             wake=None,
             incarnation="i",
-            record=cast("Any", None),
+            record=record,
             registry={},
             inbox=SimpleQueue(),
             serving=self.serving,
@@ -97,9 +98,10 @@ class Served:
         self.session = Session(b"gateway", 0.0)
         self.reader._sessions[b"gateway"] = self.session
 
-    def ask(self, text: str, call: int = 1, tenant: str = "tenant", size: int = 0) -> None:
-        request = replace(chat(text), tenant=tenant)
+    def ask(self, text: str, call: int = 1, tenant: str = "tenant", size: int = 0, weight: int = 1) -> str:
+        request = replace(chat(text), tenant=tenant, weight=weight)
         self.reader._handle(self.session, Prepare(call, "d", request), size or len(text))
+        return request.id
 
     def prepared(self) -> None:
         """Hand one long request's end to the reader, as its run does."""
@@ -168,6 +170,34 @@ def test_tenants_with_long_queues_leave_bytes_for_the_next(served: Served, monke
         assert b"too many long prompts" in served.router.frames.pop()[-1]
     served.ask("stuck", tenant="newcomer", size=size)
     assert served.router.frames == []
+
+
+def test_what_was_prepared_leaves_its_bytes_to_the_next(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "MAX_QUEUED_BYTES", 2 * SHORT_BYTES)
+    for _ in range(3):
+        served.ask("whole", size=SHORT_BYTES + 1, tenant="one")
+        served.prepared()
+    assert len(served.session.prepared) == 3
+
+
+def test_a_tenant_of_more_weight_has_more_turns(served: Served) -> None:
+    served.ask("stuck", tenant="first", size=SHORT_BYTES + 1)
+    assert served.engine.began.wait(WAIT)
+    for number in range(4):
+        served.ask(f"light {number}", tenant="light", size=10 * SHORT_BYTES)
+        served.ask(f"heavy {number}", tenant="heavy", size=10 * SHORT_BYTES, weight=4)
+    served.engine.go.set()
+    for _ in range(9):
+        served.prepared()
+    assert served.engine.order.index("heavy 3") < served.engine.order.index("light 2")
+
+
+def test_a_prompt_of_a_deployment_that_was_loaded_anew_is_not_run(served: Served) -> None:
+    identifier = served.ask("short")
+    served.serving.deployments["d"] = cast("Deployment", Engine())
+    served.reader._handle(served.session, Submit(identifier, 10, True), 1)
+    assert b"loaded anew" in served.router.frames[-1][-1]
+    assert served.reader._registry == {}
 
 
 def test_tenants_take_turns(served: Served) -> None:

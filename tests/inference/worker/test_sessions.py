@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from queue import SimpleQueue
 from typing import Any, cast
 
+import pytest
 import zmq
 
 from inference.protocol import Extend, Renew, Stats, client_inbound, encode, numbered
@@ -60,3 +62,41 @@ def test_no_session_expires_while_its_frames_wait_to_be_read() -> None:
             prompts.close(10)
     finally:
         context.destroy(linger=0)
+
+
+def test_the_reader_is_busy_since_its_iteration_began_and_not_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the heartbeat judges a hung reader by."""
+    waits: list[float | None] = []
+    seconds = itertools.count()
+
+    class Poller:
+        def register(self, socket: object, events: int) -> None:
+            """Nothing ever comes."""
+
+        def poll(self, timeout: int) -> list[Any]:
+            waits.append(reader.busy_since)
+            reader._stopped = len(waits) == 3
+            return []
+
+    monkeypatch.setattr(zmq, "Poller", Poller)
+    loop: Any = type("Loop", (), {"steps": 0, "health": {}, "busy_since": None})()
+    reader = Reader(
+        router=None,
+        wake=None,
+        incarnation="i",
+        record=cast("Any", None),
+        registry={},
+        inbox=SimpleQueue(),
+        serving=Serving(loop, step_seconds=30.0),
+        enqueue=cast("Any", None),
+        prompts=cast("Any", None),
+        session_seconds=5.0,
+        session_bytes=1 << 20,
+        prepared_seconds=30.0,
+        clock=lambda: float(next(seconds)),
+    )
+    began: list[float | None] = []
+    monkeypatch.setattr(reader, "_expire", lambda: began.append(reader.busy_since))
+    reader.run(SimpleQueue())
+    assert waits == [None, None, None]
+    assert began == [0.0, 1.0, 2.0]

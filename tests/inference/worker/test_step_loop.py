@@ -26,6 +26,7 @@ from inference.worker.requests import (
     DrainCommand,
     ExtendCommand,
     Request,
+    StopCommand,
     SubmitCommand,
 )
 from inference.worker.step_loop import StepLoop
@@ -320,3 +321,31 @@ def test_embeddings_of_several_tenants_share_steps(bench: Bench) -> None:
     assert bench.end(first).usage == Usage(input=4)
     assert bench.end(second).usage == Usage(input=2)
     assert bench.loop.steps == 1
+
+
+def test_the_loop_is_busy_since_its_iteration_began_and_not_while_it_waits(bench: Bench) -> None:
+    """What the heartbeat and `Health` judge a hung step by."""
+    waits: list[float | None] = []
+    steps: list[float | None] = []
+
+    class Inbox(SimpleQueue[Command]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Command:
+            waits.append(bench.loop.busy_since)
+            if len(waits) > 1:
+                self.put(StopCommand())
+            return super().get(block, timeout)
+
+    deployment = bench.serve()
+    bench.inbox = bench.loop._inbox = Inbox()
+    step = deployment.engine.step
+
+    def watched(begin: Any) -> Any:
+        steps.append(bench.loop.busy_since)
+        bench.clock.now += 1
+        return step(begin)
+
+    deployment.engine.step = watched  # type: ignore[method-assign]
+    bench.submit(deployment, chat("hi"))
+    bench.loop.run()
+    assert waits == [None, None]
+    assert steps[:3] == [100.0, 101.0, 102.0]
