@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -133,18 +135,54 @@ class Stack:
                     self._ready.set()
 
 
+def url_of(database: str) -> str:
+    """The address of a `database` on the run's PostgreSQL server."""
+    return os.environ["DATABASE_URL"].rsplit("/", 1)[0] + f"/{database}"
+
+
+def migrate(home: Path, **database: str) -> None:
+    """Make the tables, by the command that an operator uses."""
+    environment = {**os.environ, "SLUICE_HOME": str(home), "SLUICE_ENV": "test", **database}
+    subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=environment, check=True)
+
+
+@functools.cache
+def migrated_home() -> tempfile.TemporaryDirectory[str]:
+    """A home whose SQLite database has its tables and nothing else; made once and kept as long as the process."""
+    folder = tempfile.TemporaryDirectory(prefix="sluice-migrated-")
+    migrate(Path(folder.name))
+    return folder
+
+
+@functools.cache
+def migrated_database() -> str:
+    """The same on the run's PostgreSQL server, which ends with the run."""
+    name = f"migrated_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"')
+    with tempfile.TemporaryDirectory(prefix="sluice-migrated-") as home:
+        migrate(Path(home), DATABASE_URL=url_of(name))
+    return name
+
+
 @contextmanager
 def database_of_this_run(home: Path) -> Iterator[dict[str, str]]:
-    """SQLite in `home`, or a fresh database on the run's PostgreSQL server."""
-    url = os.environ.get("DATABASE_URL", "")
-    if not url:
+    """A database with tables of its own: SQLite in `home`, or on the run's PostgreSQL server."""
+    if not os.environ.get("DATABASE_URL"):
+        source = f"file:{Path(migrated_home().name) / 'sluice.sqlite3'}?mode=ro"
+        with (
+            closing(sqlite3.connect(source, uri=True)) as migrated,
+            closing(sqlite3.connect(home / "sluice.sqlite3")) as own,
+        ):
+            migrated.backup(own)
         yield {}
         return
     name = f"stack_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
-    yield {"DATABASE_URL": url.rsplit("/", 1)[0] + f"/{name}"}
-    with psycopg.connect(url, autocommit=True) as connection:
+    template = migrated_database()
+    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+    yield {"DATABASE_URL": url_of(name)}
+    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as connection:
         connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
@@ -158,7 +196,6 @@ def running_stack(variables: dict[str, str] | None = None, **fake_options: Any) 
         port = free_port()
         environment["SLUICE_BASE_URL"] = f"http://127.0.0.1:{port}"
         stack = Stack(home, environment, port, {})
-        stack.manage("migrate", "-v0")
         stack.tenants = stack.script("seed", json.dumps(fake_options))
         stack.start()
         try:
@@ -169,9 +206,13 @@ def running_stack(variables: dict[str, str] | None = None, **fake_options: Any) 
                 stack.process.wait()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
-    with running_stack(chat={"step_seconds": 0.003}) as running:
+    """One stack for the tests that leave its processes alone. It answers at length; its books are looked at last."""
+    with running_stack({"SLUICE_HEAD_SECONDS": "2"}, chat={"step_seconds": 0.003, "text": "word " * 2000}) as running:
         yield running
-        code = running.stop()
-        assert code == 0, "".join(running.said[-40:])
+        found = running.audit()
+        assert found["usage_sum"] == found["ledger_sum"] == found["recomputed_sum"]
+        assert all(wallet["held"] == 0 <= wallet["posted"] for wallet in found["wallets"].values())
+        assert running.stop() == 0, "".join(running.said[-40:])
+        assert [line for line in running.said if "Traceback" in line] == []

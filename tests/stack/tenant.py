@@ -1,6 +1,6 @@
-"""Run in the stack's home: one more tenant with exactly the credit that is asked for. Prints one JSON object.
+"""Run in the stack's home: more tenants with exactly the credit that is asked for. Prints one JSON object by slug.
 
-Arguments: a slug, and the µcr of its only grant.
+Argument: a JSON object of slugs, each with the µcr of its only grant.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from datetime import timedelta
+from typing import Any
 
 import django
 
@@ -24,11 +25,14 @@ from gateway.services.keys import create_key  # noqa: E402
 
 
 def main() -> None:
-    slug, amount = sys.argv[1], int(sys.argv[2])
     plan, is_new = Plan.objects.get_or_create(slug="penniless", defaults={"name": "Penniless"})
     if is_new:
         terms = {name: getattr(plans.latest_version("free"), name) for name in plans.TERMS}
         plans.publish_version(plan, **{**terms, "monthly_credits": 0})
+    print(json.dumps({slug: make_tenant(slug, amount, plan) for slug, amount in json.loads(sys.argv[1]).items()}))
+
+
+def make_tenant(slug: str, amount: int, plan: Plan) -> dict[str, Any]:
     tenant = Tenant.objects.create(slug=slug, name=slug)
     project = Project(tenant=tenant, name="Default")
     project.save(force_insert=True)
@@ -38,17 +42,13 @@ def main() -> None:
         kind = CreditGrant.Kind.PROMOTIONAL
         credits.grant(wallet_id=wallet.id, amount=amount, kind=kind, key=f"test:{slug}", reason="test", actor="test")
     _, secret = create_key(tenant=tenant, project=project, name="stack", scopes=["inference", "management"])
-    expiry = timezone.now() + timedelta(seconds=3)
+    expiry = timezone.now() + timedelta(seconds=2)
     expiring, expiring_secret = create_key(tenant=tenant, project=project, name="expiring", expires_at=expiry)
-    print(
-        json.dumps(
-            {
-                "id": str(tenant.id),
-                "key": secret,
-                "expiring": {"id": str(expiring.id), "key": expiring_secret, "at": expiry.timestamp()},
-            }
-        )
-    )
+    return {
+        "id": str(tenant.id),
+        "key": secret,
+        "expiring": {"id": str(expiring.id), "key": expiring_secret, "at": expiry.timestamp()},
+    }
 
 
 main()

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import time
 from decimal import Decimal
 
 import openai
 import pytest
 
-from tests.stack.conftest import running_stack
 from tests.stack.web import ask
 
 pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
 
 PROMPT = [{"role": "user", "content": "go on"}]
-
-
-@pytest.fixture(scope="module")
-def stack():
-    with running_stack(chat={"step_seconds": 0.001, "text": "word " * 2000}) as running:
-        yield running
-        found = running.audit()
-        assert found["usage_sum"] == found["ledger_sum"] == found["recomputed_sum"]
-        assert all(wallet["held"] == 0 <= wallet["posted"] for wallet in found["wallets"].values())
-        assert running.stop() == 0, "".join(running.said[-40:])
 
 
 def client_of(stack, key):
@@ -58,15 +48,27 @@ def refused(call, **arguments):
     return caught.value
 
 
-@pytest.mark.parametrize("rest", [0, 10])
-def test_credit_for_100_tokens_buys_100_of_1000(stack, rest):
-    """`rest` µcr more buy no further token (one costs 11): they stay."""
+@pytest.fixture(scope="module")
+def hundred(stack):
+    """What the prompt and 100 tokens of an answer cost, in µcr."""
     probing = client_of(stack, stack.tenants["max"]["key"])
     prompt = probing.chat.completions.create(model="fake-chat", messages=PROMPT, max_tokens=1).usage.prompt_tokens
     price = rates(probing)
     assert price["output"] == 11
-    amount = int(prompt * price["input"] + 100 * price["output"]) + rest
-    tenant = stack.script("tenant", f"hundred-{rest}", str(amount))
+    return int(prompt * price["input"] + 100 * price["output"])
+
+
+@pytest.fixture(scope="module")
+def tenants(stack, hundred):
+    """Tenants by slug, each with credit for one test."""
+    credit = {"hundred-0": hundred, "hundred-10": hundred + 10, "responses": 1000, "crowd": 20_000, "gone": 100_000}
+    return stack.script("tenant", json.dumps(credit))
+
+
+@pytest.mark.parametrize("rest", [0, 10])
+def test_credit_for_100_tokens_buys_100_of_1000(stack, tenants, hundred, rest):
+    """`rest` µcr more buy no further token (one costs 11): they stay."""
+    tenant = tenants[f"hundred-{rest}"]
     client = client_of(stack, tenant["key"])
     stream = client.chat.completions.create(
         model="fake-chat", messages=PROMPT, max_tokens=1000, stream=True, stream_options={"include_usage": True}
@@ -78,7 +80,7 @@ def test_credit_for_100_tokens_buys_100_of_1000(stack, rest):
     assert (last.finish_reason, last.model_extra["sluice_reason"]) == ("length", "credit_exhausted")
     assert text == ("word " * 20)
     assert usage.completion_tokens == 100
-    assert usage.credits_micro == amount - rest
+    assert usage.credits_micro == hundred
     assert wallet_of(stack, tenant) == {"posted": rest, "held": 0}
     for more in ({}, {"stream": True}, {"max_tokens": 1}):
         error = refused(client.chat.completions.create, model="fake-chat", messages=PROMPT, **more)
@@ -87,8 +89,8 @@ def test_credit_for_100_tokens_buys_100_of_1000(stack, rest):
     assert wallet_of(stack, tenant) == {"posted": rest, "held": 0}
 
 
-def test_responses_say_the_same_of_credit_that_ran_out(stack):
-    tenant = stack.script("tenant", "responses", "1000")
+def test_responses_say_the_same_of_credit_that_ran_out(stack, tenants):
+    tenant = tenants["responses"]
     answer = client_of(stack, tenant["key"]).responses.create(model="fake-chat", input="go on", max_output_tokens=1000)
     assert answer.status == "incomplete"
     assert answer.incomplete_details.reason == "max_output_tokens"
@@ -98,9 +100,9 @@ def test_responses_say_the_same_of_credit_that_ran_out(stack):
     assert wallet_of(stack, tenant) == {"posted": left, "held": 0}
 
 
-def test_many_at_once_never_take_a_wallet_below_zero(stack):
+def test_many_at_once_never_take_a_wallet_below_zero(stack, tenants):
     """Sixteen streams share credit for some of them."""
-    tenant = stack.script("tenant", "crowd", "20000")
+    tenant = tenants["crowd"]
     client = client_of(stack, tenant["key"])
 
     def one(_):
@@ -147,7 +149,7 @@ def test_a_key_made_and_revoked_through_the_api_opens_and_shuts_at_once(stack):
 
 
 def test_an_expired_key_is_refused_by_itself(stack):
-    expiring = stack.script("tenant", "expiring", "100000")["expiring"]
+    expiring = stack.script("tenant", json.dumps({"expiring": 100_000}))["expiring"]["expiring"]
     client = client_of(stack, expiring["key"])
     while True:
         begun = time.time()
@@ -161,8 +163,8 @@ def test_an_expired_key_is_refused_by_itself(stack):
     assert time.time() >= expiring["at"]
 
 
-def test_keys_of_a_deactivated_tenant_are_refused(stack):
-    tenant = stack.script("tenant", "gone", "100000")
+def test_keys_of_a_deactivated_tenant_are_refused(stack, tenants):
+    tenant = tenants["gone"]
     client = client_of(stack, tenant["key"])
     client.chat.completions.create(model="fake-chat", messages=PROMPT, max_tokens=1)
     stack.manage(

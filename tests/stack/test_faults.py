@@ -111,4 +111,3 @@ def test_books_balance_after_a_drain(slow_stack):
     found = slow_stack.script("audit")
     assert found["holds"] == 0
     assert found["usage_sum"] == found["ledger_sum"]
-    slow_stack.start()

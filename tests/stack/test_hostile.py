@@ -10,7 +10,6 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.stack.conftest import running_stack
 from tests.stack.web import ask
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
@@ -19,13 +18,6 @@ HALF_OPEN = 200
 GIGABYTE = 1 << 30
 MOST_TAKEN = 32 << 20  # of a gigabyte, what sockets' buffers hold included
 ASKED = 50
-
-
-@pytest.fixture(scope="module")
-def stack():
-    with running_stack({"SLUICE_HEAD_SECONDS": "2"}) as running:
-        yield running
-        assert running.stop() == 0, "".join(running.said[-40:])
 
 
 def connected(stack):

@@ -7,8 +7,16 @@ import asyncio
 import pytest
 
 from tests.stack.clients import mixed_jobs, run_jobs
+from tests.stack.conftest import running_stack
 
 pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+
+
+@pytest.fixture(scope="module")
+def stack():
+    with running_stack(chat={"step_seconds": 0.001}) as running:
+        yield running
+        assert running.stop() == 0, "".join(running.said[-40:])
 
 
 def assert_books_balance(found):

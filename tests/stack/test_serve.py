@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stac
 
 @pytest.fixture(scope="module")
 def serving():
-    """A stack that tests may stop and start again: `start` is for whoever needs it running."""
+    """A stack that runs until one of these tests, in their order, ends it."""
     with running_stack(chat={"step_seconds": 0.02, "text": "word " * 2000}) as stack:
         yield stack
         stack.stop()
@@ -59,7 +59,7 @@ class Terminal:
     """`serve` in the foreground of a terminal of its own."""
 
     def __init__(self, stack, *options):
-        self.ready, self.welcomed = threading.Event(), threading.Event()
+        self.welcomed = threading.Event()
         self.said = ""
         self._main, terminal = pty.openpty()
         self.process = subprocess.Popen(
@@ -94,8 +94,6 @@ class Terminal:
                 self.said += os.read(self._main, 4096).decode()
             except OSError:  # the terminal's last process has gone
                 return
-            if "ready in" in self.said:
-                self.ready.set()
             if "capital of France" in self.said:
                 self.welcomed.set()
 
@@ -154,10 +152,18 @@ def assert_nothing_is_left(stack):
     assert found["usage_sum"] == found["ledger_sum"] == found["recomputed_sum"]
 
 
+def test_a_second_gateway_on_a_home_names_the_first(serving):
+    if "DATABASE_URL" in serving.environment:
+        pytest.skip("only an embedded home has the lock")
+    first = serving.pid_of("gateway")
+    for second in commands(serving, ["serve", "--port", "1"], ["gateway", "--port", "1"]):
+        assert second.returncode == 78
+        assert f"already served by process {first}" in second.stderr
+        assert "Traceback" not in second.stderr
+
+
 @pytest.mark.money
 def test_sigterm_in_mid_stream_leaves_no_process_socket_or_hold(serving):
-    if serving.process is None:
-        serving.start()
     assert socket_file(serving).is_socket()
     code, events = asyncio.run(ended_in_mid_stream(serving, lambda: serving.process.send_signal(signal.SIGTERM)))
     serving.process = None
@@ -166,50 +172,6 @@ def test_sigterm_in_mid_stream_leaves_no_process_socket_or_hold(serving):
     assert json.loads(events[-1])["error"]["code"] == "server_draining"
     assert [line for line in serving.said if "Traceback" in line] == []
     assert_nothing_is_left(serving)
-
-
-def test_ctrl_c_in_a_terminal_leaves_no_process_socket_or_hold(serving):
-    if serving.process is not None:
-        serving.stop()
-    with Terminal(serving) as terminal:
-        assert terminal.ready.wait(90), terminal.said
-        serving.process = terminal.process
-        code, _ = asyncio.run(ended_in_mid_stream(serving, terminal.press_ctrl_c))
-        serving.process = None
-        assert code == 0, terminal.said
-    assert [line for line in terminal.said.splitlines() if "Traceback" in line] == []
-    assert_nothing_is_left(serving)
-
-
-def test_on_a_terminal_a_start_speaks_to_people_and_says_how_to_begin_last(serving):
-    if serving.process is not None:
-        serving.stop()
-    with Terminal(serving, "--welcome") as terminal:
-        assert terminal.welcomed.wait(90), terminal.said
-        (found,) = commands(serving, ["doctor"], SLUICE_BASE_URL="http://127.0.0.1:1")
-        assert f"ok    gateway: {serving.base_url} is ready" in found.stdout, "the home knows the port"
-        terminal.press_ctrl_c()
-        assert terminal.process.wait(40) == 0, terminal.said
-    lines = [line.strip() for line in terminal.said.splitlines()]
-    assert [line for line in lines if line.startswith("{")] == [], "nothing is written for machines"
-    places = [
-        next(number for number, line in enumerate(lines) if line.startswith(beginning))
-        for beginning in ("fake-chat", "ready in", "API key", "sign in", "curl")
-    ]
-    assert places == sorted(places)
-    assert not (serving.home / "gateway.address").exists()
-
-
-def test_a_second_gateway_on_a_home_names_the_first(serving):
-    if "DATABASE_URL" in serving.environment:
-        pytest.skip("only an embedded home has the lock")
-    if serving.process is None:
-        serving.start()
-    first = serving.pid_of("gateway")
-    for second in commands(serving, ["serve", "--port", "1"], ["gateway", "--port", "1"]):
-        assert second.returncode == 78
-        assert f"already served by process {first}" in second.stderr
-        assert "Traceback" not in second.stderr
 
 
 def test_a_port_in_use_is_named(serving):
@@ -232,3 +194,36 @@ def test_serve_without_its_tables_says_what_to_run(serving, tmp_path):
     assert refused.returncode == 1
     assert "manage.py setup" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+@pytest.fixture(scope="module")
+def terminal(serving):
+    """`serve --welcome` on the stack's home, which nobody else serves then."""
+    if serving.process is not None:
+        serving.stop()
+    with Terminal(serving, "--welcome") as terminal:
+        assert terminal.welcomed.wait(90), terminal.said
+        yield terminal
+
+
+def test_on_a_terminal_a_start_speaks_to_people_and_says_how_to_begin_last(serving, terminal):
+    (found,) = commands(serving, ["doctor"], SLUICE_BASE_URL="http://127.0.0.1:1")
+    assert f"ok    gateway: {serving.base_url} is ready" in found.stdout, "the home knows the port"
+    lines = [line.strip() for line in terminal.said.splitlines()]
+    assert [line for line in lines if line.startswith("{")] == [], "nothing is written for machines"
+    places = [
+        next(number for number, line in enumerate(lines) if line.startswith(beginning))
+        for beginning in ("fake-chat", "ready in", "API key", "sign in", "curl")
+    ]
+    assert places == sorted(places)
+
+
+def test_ctrl_c_in_a_terminal_leaves_no_process_socket_or_hold(serving, terminal):
+    serving.process = terminal.process
+    code, _ = asyncio.run(ended_in_mid_stream(serving, terminal.press_ctrl_c))
+    serving.process = None
+    assert code == 0, terminal.said
+    lines = [line.strip() for line in terminal.said.splitlines()]
+    assert [line for line in lines if "Traceback" in line or line.startswith("{")] == []
+    assert not (serving.home / "gateway.address").exists()
+    assert_nothing_is_left(serving)

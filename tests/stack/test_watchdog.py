@@ -46,15 +46,16 @@ def until_answered(stack):
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("child", ["gateway", "worker", "jobs"])
-def test_a_stopped_process_is_replaced(stack, child):
+def test_stopped_processes_are_replaced(stack):
     assert answer(stack).status == 200
-    hung = stack.pid_of(child)
-    os.kill(hung, signal.SIGSTOP)
-    patience = SILENCE * (2 if child == "jobs" else 1)
-    stack.wait_until_said(lambda said: f"{child} gave no sign of life for {patience} s: killed\n" in said)
-    stack.wait_until_said(lambda said: any(line.startswith(f"{child} ended (signal SIGKILL)") for line in said))
-    assert another(stack, child, hung) != hung
+    hung = {child: stack.pid_of(child) for child in ("gateway", "worker", "jobs")}
+    for pid in hung.values():
+        os.kill(pid, signal.SIGSTOP)
+    for child, pid in hung.items():
+        patience = SILENCE * (2 if child == "jobs" else 1)
+        stack.wait_until_said(lambda said: f"{child} gave no sign of life for {patience} s: killed\n" in said)  # noqa: B023
+        stack.wait_until_said(lambda said: any(line.startswith(f"{child} ended (signal SIGKILL)") for line in said))  # noqa: B023
+        assert another(stack, child, pid) != pid
     until_answered(stack)
     found = stack.audit()
     assert found["usage_sum"] == found["ledger_sum"] == found["recomputed_sum"]
