@@ -69,6 +69,12 @@ def test_an_empty_value_is_none(read, kind):
     assert read(kind, "") == WRONG[kind][0]
 
 
+def test_a_secrets_file_that_cannot_be_read_is_refused_by_name(monkeypatch, tmp_path):
+    monkeypatch.setenv(f"{NAME}_FILE", str(tmp_path / "absent"))
+    with pytest.raises(ImproperlyConfigured, match=f"{NAME}_FILE can't be read: .*absent"):
+        Environment().str(NAME, default="")
+
+
 def test_settings_read_nothing_unchecked():
     """Numbers, switches and rates come through the checked readers alone."""
     assert not re.findall(r"env\.(?:int|float|bool|email_url)\(", (ROOT / "gateway/settings.py").read_text())

@@ -63,6 +63,7 @@ def test_a_right_production_passes(production):
         ("SLUICE_SIGNUP_PLAN", "nothing", "sluice.W005", "SLUICE_SIGNUP_PLAN"),
         ("SLUICE_ENV", "prod", "sluice.E001", "SLUICE_ENV"),
         ("SECRET_KEY", "short", "sluice.E005", "SLUICE_SECRET_KEY"),
+        ("SECRET_KEY", "x1y2z3w4v5u6t7s8r9q0", "sluice.E005", "SLUICE_SECRET_KEY"),
         ("SECRET_KEY", "a" * 60, "sluice.E005", "SLUICE_SECRET_KEY"),
         ("SECRET_KEY", "django-insecure-x1y2z3w4v5u6t7s8r9q0p1o2n3m4l5", "sluice.E005", "SLUICE_SECRET_KEY"),
         ("SLUICE_KEY_HASH_SECRET", "change-me-0123456789abcdefghijklmnopq", "sluice.E005", "SLUICE_KEY_HASH_SECRET"),
@@ -78,6 +79,12 @@ def test_production_refuses(production, name, value, identifier, hint):
     assert set(messages) == {identifier}
     assert hint in messages[identifier].hint
     assert messages[identifier].is_serious() == ("E" in identifier.partition(".")[2])
+
+
+def test_one_weak_secret_for_all_is_told_once(production):
+    production.SECRET_KEY = production.SLUICE_KEY_HASH_SECRET = production.SLUICE_CACHE_SECRET = "short"
+    [message] = checks.check_environment(None)
+    assert message.msg.startswith("SLUICE_SECRET_KEY ")
 
 
 def test_production_refuses_demo_credentials(production):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.management import leash
+
 pytestmark = pytest.mark.slow  # real processes, each a second or more
 
 SCRIPT = """
@@ -301,3 +303,24 @@ def test_the_process_beside_ends_with_the_supervisor(start):
     assert "a ended" in process.communicate()[0]
     assert process.returncode == 0
     assert not alive(beside)
+
+
+def test_the_process_beside_forgets_a_child_that_has_ended(start):
+    """Its process group's number may be another's by then."""
+    body = """
+    import gateway.management.supervisor
+    gateway.management.supervisor.HAS_DEATH_SIGNAL = False
+    Supervisor._tell_leash = lambda self, line: print("leash", line, flush=True)
+    sys.exit(Supervisor([child('a', "import os; print('a up', os.getpid(), flush=True)")]).run())
+    """
+    process = start(body, stderr=subprocess.PIPE)
+    pid = pid_of(read_until(process.stdout, "a up"), "a")
+    read_until(process.stdout, f"leash -{pid}")
+    bystander = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+    try:
+        said = f"+{bystander.pid}\n-{bystander.pid}\n"
+        subprocess.run([sys.executable, leash.__file__], input=said, text=True, check=True)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+    assert bystander.wait() == -signal.SIGKILL

@@ -72,3 +72,13 @@ def test_a_setting_that_cannot_be_is_said_by_its_name(settings, tmp_path, monkey
     settings.SLUICE_KV_SHARE = 0
     with pytest.raises(worker_specs.WorkerSpecError, match="kv_share"):
         worker_specs.worker_spec("local")
+
+
+@pytest.mark.django_db
+def test_prefixes_are_keyed_by_the_caches_own_secret(settings, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLUICE_RUNTIME_DIR", str(tmp_path))
+    before = worker_specs.worker_spec("local").secret
+    settings.SECRET_KEY = settings.SLUICE_KEY_HASH_SECRET = "another"
+    assert worker_specs.worker_spec("local").secret == before
+    settings.SLUICE_CACHE_SECRET = "another"
+    assert worker_specs.worker_spec("local").secret != before

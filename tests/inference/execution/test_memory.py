@@ -37,6 +37,7 @@ def test_a_cache_takes_its_share_of_what_is_free_and_the_next_of_what_is_left() 
 def test_no_more_than_can_be_used_and_what_the_operator_says() -> None:
     assert make_cache(SPEC, tokens=0, max_tokens=1000, block_size=16, share=0.5).blocks == 64
     assert make_cache(SPEC, tokens=160, max_tokens=1000, block_size=16, share=0.5).blocks == 11
+    assert make_cache(SPEC, tokens=0, max_tokens=100, block_size=16, share=0.01).blocks == 8, "few are all it can use"
 
 
 def test_a_model_without_room_is_refused() -> None:
@@ -56,7 +57,9 @@ def test_the_context_that_is_announced_is_the_one_that_fits(tmp_path: Path) -> N
     engine = LocalEngine(config, loaded)
     assert engine.info.max_context == min(512, (loaded.kv_blocks - 1) * 16)
     small = load_model(config, threads=1, kv_share=0.03)
-    assert LocalEngine(config, small).info.max_context == (small.kv_blocks - 1) * 16 < 512
+    info = LocalEngine(config, small).info
+    assert info.max_context == (small.kv_blocks - 1) * 16 < 512
+    assert info.max_input == info.max_context - 1
     assert "of the model's 512" in small.details["context"]
 
 
