@@ -71,7 +71,7 @@ async def answer(generation: Generation, told: Format, client: watching, send: S
     ):
         await body.write(told.opening())
         outcome = await relay(events, lambda delta: body.write(told.delta(delta.text)))
-        await client.stop()
+        client.stop()
         if client.left:
             raise ClientLeftError
         await body.finish(told.closing(outcome))
@@ -82,7 +82,7 @@ async def answer_whole(generation: Generation, told: WholeFormat, client: watchi
     client.stops(generation.client_left)
     async with aclosing(generation.events()) as events:
         output, outcome = await _collect(events)
-    await client.stop()
+    client.stop()
     _raise_failure(outcome, client)
     headers = {**dict(rate_headers(generation.rate_states)), **_credit_headers(outcome)}
     await send_json(send, 200, told.whole(output, outcome), headers)

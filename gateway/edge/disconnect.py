@@ -35,7 +35,7 @@ class watching:  # noqa: N801 - reads as a verb: `async with watching(receive) a
     ) -> None:
         if error is not None and self._work is not None:
             self._work()  # the client won't get the rest of the answer
-        await self.stop()
+        self.stop()
         if self._is_cancelled and self._block is not None and not self._block.uncancel():
             raise ClientLeftError from error
 
@@ -43,14 +43,12 @@ class watching:  # noqa: N801 - reads as a verb: `async with watching(receive) a
         """Have a disconnect call `work` from now on, instead of cancelling the block; may be called again."""
         self._work = work
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Stop watching: a later "disconnect" only means that the answer is complete."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            await asyncio.wait((task,))
-            if not task.cancelled():
-                task.exception()  # retrieved, so that asyncio doesn't log it: failing to watch must not fail the answer
+            task.cancel()  # it does nothing more, so nobody need wait for it
+            task.add_done_callback(_retrieve_error)
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -60,3 +58,9 @@ class watching:  # noqa: N801 - reads as a verb: `async with watching(receive) a
             self._work()
         elif self._block is not None:
             self._is_cancelled = self._block.cancel()
+
+
+def _retrieve_error(done: asyncio.Task[None]) -> None:
+    """Mark the error as retrieved, so that asyncio doesn't log it: failing to watch must not fail the answer."""
+    if not done.cancelled():
+        done.exception()
