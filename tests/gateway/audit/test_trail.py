@@ -205,6 +205,7 @@ def test_sign_ins_and_a_bounded_number_of_failures(acme, seen):
         guesser = Client(REMOTE_ADDR=f"192.0.2.{number}")
         guesser.post("/accounts/login/", {"login": acme.owner.email, "password": "my bank's password"})
         guesser.post("/accounts/login/", {"login": "my bank's password", "password": "x"})
+    Client().post("/accounts/login/", {"login": "nobody@x.example", "password": "x"})
     failures = [event for event in seen() if event.action == "sign_in.failed"]
     assert len(failures) == sign_ins.MOST_FAILURES
     assert {(event.actor, event.user, event.target) for event in failures} == {("anonymous", None, acme.owner.email)}

@@ -348,6 +348,32 @@ async def test_padding_around_a_body_is_bounded(padding):
         await wire.closed()
 
 
+async def test_chunks_that_are_mostly_padding_are_bounded(monkeypatch):
+    """Each has a byte of the body, so that the padding between two of them is short."""
+    monkeypatch.setattr(http, "WIRE_OVERHEAD", 20_000)
+    async with a_place(body_bytes=1000) as place:
+        wire = await place.connected()
+        await wire.send(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        for _ in range(600):  # more than is ever read together with the head
+            await wire.send(b"1;" + b"x" * 1000 + b"\r\nx\r\n")
+        await wire.send(b"0\r\n\r\n")
+        await wire.refused(413, "request_too_large")
+
+
+async def test_rest_of_a_body_that_was_answered_unread_is_taken_in_only_so_far(monkeypatch):
+    monkeypatch.setattr(http, "LINGER_SECONDS", 0.05)
+    async with a_place() as place:
+        wire = await place.connected()
+        await wire.send(b"POST /unread HTTP/1.1\r\ncontent-length: 1000000000\r\n\r\n")
+        assert (await wire.answer())[0] == 200
+        sent = 0
+        while sent < 100_000_000 and not wire.reader.at_eof():
+            await wire.send(b"x" * 1_000_000)
+            sent += 1_000_000
+        assert sent < 100_000_000
+        await wire.closed()
+
+
 async def test_slow_body_is_refused(settings):
     settings.SLUICE_BODY_SECONDS = 0.05
     async with a_place() as place:
@@ -400,8 +426,11 @@ async def watched(receive, gone):
     gone.set()
 
 
-@pytest.mark.parametrize("close", [[], [(b"connection", b"close")]])
-async def test_answer_that_nobody_reads_does_not_keep_its_connection(close):
+@pytest.mark.parametrize(
+    ("close", "bound"),
+    [([], "idle_seconds"), ([], "write_seconds"), ([(b"connection", b"close")], "write_seconds")],
+)
+async def test_answer_that_nobody_reads_does_not_keep_its_connection(close, bound):
     size = 16 * 1024 * 1024
 
     async def large(scope, receive, send):
@@ -409,7 +438,7 @@ async def test_answer_that_nobody_reads_does_not_keep_its_connection(close):
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"x" * size})
 
-    async with a_place(large, write_seconds=0.05, idle_seconds=0.05) as place:
+    async with a_place(large, **{bound: 0.05}) as place:
         wire = await place.connected()
         await wire.send(GET)
         async with asyncio.timeout(10):

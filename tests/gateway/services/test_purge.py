@@ -29,19 +29,21 @@ def rows(acme):
         links.mint_link(user=acme.owner)
         members.invite_member(tenant=acme.tenant, email=f"{number}@x.example")
     SignInLink.objects.update(expires_at=now - timedelta(seconds=1))
-    Invitation.objects.unscoped().filter(accepted_at=None).update(expires_at=now - KEPT - timedelta(seconds=1))
+    Invitation.objects.unscoped().update(expires_at=now - KEPT - timedelta(seconds=1))  # one was taken up
     Session.objects.create(session_key="new", expire_date=now + timedelta(days=1))
     links.mint_link(user=acme.owner)
     members.invite_member(tenant=acme.tenant, email="open@x.example")
+    late, _ = members.invite_member(tenant=acme.tenant, email="late@x.example")
+    Invitation.objects.unscoped().filter(pk=late.pk).update(expires_at=now - KEPT + timedelta(seconds=1))
     return now
 
 
 def test_it_goes_in_chunks_and_leaves_what_is_good(rows):
-    assert left() == (6, 6, 7)  # one invitation was taken up
+    assert left() == (6, 6, 8)
     assert purge(rows, limit=2) == 6
-    assert left() == (4, 4, 5)
+    assert left() == (4, 4, 6)
     assert [purge(rows, limit=2) for _ in range(3)] == [6, 3, 0]
-    assert left() == (1, 1, 2)
+    assert left() == (1, 1, 3)
 
 
 def test_refusals_go_after_their_days(acme, settings):
@@ -59,4 +61,4 @@ def test_refusals_go_after_their_days(acme, settings):
 
 def test_jobs_do_it(rows):
     call_command("jobs", "--once")
-    assert left() == (1, 1, 2)
+    assert left() == (1, 1, 3)
