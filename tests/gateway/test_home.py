@@ -72,6 +72,17 @@ def test_doctor_says_how_to_close_it(settings, tmp_path):
     assert all(one.is_fine for one in found("home"))
 
 
+def test_the_disk_of_the_ledger_counts_wherever_the_home_is(monkeypatch, settings, tmp_path):
+    settings.SLUICE_HOME = tmp_path
+    settings.SLUICE_EMBEDDED = True
+    monkeypatch.setitem(settings.DATABASES["default"], "NAME", "/ledger/db.sqlite3")
+    free = {tmp_path: 2**40, Path("/ledger"): 2**40}
+    monkeypatch.setattr(home.shutil, "disk_usage", lambda place: SimpleNamespace(free=free[place]))
+    assert not home.is_disk_full()
+    free[Path("/ledger")] = 0
+    assert home.is_disk_full()
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_full_disk_is_said(monkeypatch):
     assert [one.is_fine for one in found("disk")] == [True]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from asgiref.testing import ApplicationCommunicator
 from django.core.handlers.asgi import ASGIHandler
 
 from gateway.edge import guard
-from gateway.edge.access import note_caller
+from gateway.edge.access import note_caller, principal_of
 from gateway.edge.http import send_json
+from gateway.errors.refusal import Refusal
 from tests.gateway.conftest import make_party
 from tests.gateway.world import in_database
 
@@ -67,6 +70,20 @@ async def test_the_line_says_who_was_recognised(lines):
     assert (lines[0]["tenant"], lines[0]["key"], lines[0]["address"]) == ("t", "k", "192.0.2.7")
     assert "tenant" not in lines[1]
     assert lines[1]["address"] == "192.0.2.7"
+
+
+async def test_a_key_of_the_data_plane_is_recognised_before_its_scopes_are_judged():
+    class Principals:
+        async def by_key(self, key):
+            return SimpleNamespace(tenant="t", api_key="k", scopes=frozenset())
+
+    exchange = SimpleNamespace(caller={})
+    runtime = SimpleNamespace(principals=Principals())
+    headers = [(b"authorization", b"Bearer sk-sluice-x")]
+    with pytest.raises(Refusal) as refused:
+        await principal_of({"headers": headers, "state": {"runtime": runtime}, "exchange": exchange})
+    assert refused.value.code == "missing_scope"
+    assert exchange.caller == {"tenant": "t", "key": "k"}
 
 
 @pytest.mark.django_db(transaction=True)
