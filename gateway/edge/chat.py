@@ -46,7 +46,7 @@ async def chat_completions(scope: Scope, receive: Receive, send: Send) -> None:
     request = decode(ChatRequest, await read_body(scope, receive, principal.tenant))
     note_model(scope, request.model)
     intent = request.intent(header_of(scope, TASK_HEADER))
-    async with watching(receive) as client:
+    async with watching(scope, receive) as client:
         generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
         told = ChatFormat(generation, with_usage=request.wants_usage)
         await answer(generation, told, client, send, stream=intent.stream)

@@ -5,19 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
-from gateway.edge.http import ClientLeftError, Receive
+from gateway.edge.http import ClientLeftError, Receive, Scope
 
 
-class watching:  # noqa: N801 - reads as a verb: `async with watching(receive) as client`
+class Connection(Protocol):
+    """What our server says of a request's connection, as `scope["connection"]`; another server says nothing."""
+
+    is_lost: bool
+    on_lost: Callable[[], None] | None
+    """Called once when the connection ends."""
+
+
+class watching:  # noqa: N801 - reads as a verb: `async with watching(scope, receive) as client`
     """While open, notices that the client disconnects: the block is then cancelled and ends with ClientLeftError.
 
     After `stops(work)` a disconnect, or an error in the block, calls `work` instead, and the block goes on to its end.
     A server also says "disconnect" after a complete answer, so call `stop()` before sending the final body.
     """
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self._connection: Connection | None = scope.get("connection")
         self._receive = receive
         self._work: Callable[[], object] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -27,7 +36,12 @@ class watching:  # noqa: N801 - reads as a verb: `async with watching(receive) a
 
     async def __aenter__(self) -> Self:
         self._block = asyncio.current_task()
-        self._task = asyncio.create_task(self._watch())
+        if self._connection is None:
+            self._task = asyncio.create_task(self._watch())
+        elif self._connection.is_lost:
+            self._leave()
+        else:
+            self._connection.on_lost = self._leave
         return self
 
     async def __aexit__(
@@ -45,6 +59,8 @@ class watching:  # noqa: N801 - reads as a verb: `async with watching(receive) a
 
     def stop(self) -> None:
         """Stop watching: a later "disconnect" only means that the answer is complete."""
+        if self._connection is not None:
+            self._connection.on_lost = None
         task, self._task = self._task, None
         if task is not None:
             task.cancel()  # it does nothing more, so nobody need wait for it
@@ -53,6 +69,9 @@ class watching:  # noqa: N801 - reads as a verb: `async with watching(receive) a
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self._leave()
+
+    def _leave(self) -> None:
         self.left = True
         if self._work is not None:
             self._work()

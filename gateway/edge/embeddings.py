@@ -25,7 +25,7 @@ async def embeddings(scope: Scope, receive: Receive, send: Send) -> None:
     request = decode(EmbeddingRequest, await read_body(scope, receive, principal.tenant))
     note_model(scope, request.model)
     intent = request.intent(header_of(scope, TASK_HEADER))
-    async with watching(receive) as client:
+    async with watching(scope, receive) as client:
         generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
         told = EmbeddingFormat(generation, as_text=request.encoding_format == "base64")
         await answer_whole(generation, told, client, send)

@@ -39,7 +39,7 @@ async def responses(scope: Scope, receive: Receive, send: Send) -> None:
     if request.stream_options is not None and not request.stream:
         raise unsupported("stream_options", "it is only allowed when 'stream' is true")
     intent = request.intent(request.turns(), task_header=header_of(scope, TASK_HEADER))
-    async with watching(receive) as client:
+    async with watching(scope, receive) as client:
         generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
         told = ResponseFormat(ResponseEvents(request, generation))
         await answer(generation, told, client, send, stream=intent.stream)

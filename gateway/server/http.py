@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, cast
 
@@ -44,6 +45,8 @@ class BoundedHTTP(HttpToolsProtocol):
         self._place: ExitStack | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
+        self.is_lost = False
+        self.on_lost: Callable[[], None] | None = None
         self._is_in_head = False
         self._is_in_body = False
         self._is_deaf = False  # what comes in is dropped
@@ -70,6 +73,9 @@ class BoundedHTTP(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self.is_lost = True
+        if self.on_lost is not None:
+            self.on_lost()
         self._stop_deadline()
         self._writes_again()
         if self._place is not None:
@@ -169,6 +175,8 @@ class BoundedHTTP(HttpToolsProtocol):
         self._head_size = self._wire_size = self._idle_size = self._discarded = 0
         self._head_tail = b""
         if self.cycle is not before:
+            # A task that waits for the disconnect would cost each request more.
+            cast("dict[str, Any]", self.scope)["connection"] = self
             self._is_in_body = True
             self.headers = []  # trailers; nobody reads them
         elif any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers):

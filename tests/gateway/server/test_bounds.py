@@ -13,6 +13,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gateway.edge.bounds import bounded, client_network
+from gateway.edge.disconnect import watching
 from gateway.edge.guard import guarded
 from gateway.edge.http import send_json
 from gateway.runtime.metrics import Metrics
@@ -130,6 +131,49 @@ async def a_place(application=hello, options=None, **changes):
             yield place
         finally:
             await place.left()
+
+
+# -- clients that leave ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["watched", "before"])
+async def test_client_that_leaves_cancels_what_answers_it(when):
+    began, gone = asyncio.Event(), asyncio.Event()
+
+    async def endless(scope, receive, send):
+        began.set()
+        if when == "before":
+            await gone.wait()
+        async with watching(scope, receive):
+            await asyncio.Event().wait()
+
+    async with a_place(endless) as place:
+        wire = await place.connected()
+        await wire.send(GET)
+        await began.wait()
+        await place.left()
+        gone.set()
+        async with asyncio.timeout(10):
+            while not place.counted("unknown", 499):  # noqa: ASYNC110 - a count tells nobody
+                await asyncio.sleep(0.001)
+
+
+async def test_client_that_leaves_after_its_answer_stops_nothing():
+    works = []
+
+    async def answering(scope, receive, send):
+        async with watching(scope, receive) as client:
+            client.stops(lambda: works.append(scope["path"]))
+            client.stop()
+            await send_json(send, 200, {})
+
+    async with a_place(answering) as place:
+        wire = await place.connected()
+        for _ in range(2):
+            await wire.send(GET)
+            assert (await wire.answer())[0] == 200
+        await place.left()
+        assert (works, place.counted("unknown", 200)) == ([], 2)
 
 
 # -- heads ------------------------------------------------------------------------------------------------------------
