@@ -27,16 +27,21 @@ from inference.types import EngineInfo, Event, Evidence, GenerationRequest, Heal
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """How to reach one deployment's engine: `backend` is ``worker`` (ZeroMQ at `endpoint`) or ``fake`` (in process).
+    """How to reach one deployment's engine.
+
+    `backend` is ``worker`` (ZeroMQ at `endpoint`), ``openai`` (a foreign server at the address `endpoint`, with
+    `credential` as its API key), or ``fake`` (in process).
 
     Deployments served by one worker share its endpoint and one session. `options` are the backend's own
-    (`inference.clients.worker.open_worker_engine`, `inference.clients.fake_options.FakeOptions`).
+    (`inference.clients.worker.open_worker_engine`, `inference.clients.remote.options.RemoteOptions`,
+    `inference.clients.fake_options.FakeOptions`).
     """
 
     deployment: str
     backend: str
     endpoint: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    credential: str = field(default="", repr=False)
 
 
 class Engine(Protocol):

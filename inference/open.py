@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from inference.engine import Engine, EngineSpec
 
 
@@ -15,9 +18,28 @@ def open_engine(spec: EngineSpec) -> Engine:
             from inference.clients.worker import open_worker_engine
 
             return open_worker_engine(spec)
+        case "openai":
+            from inference.clients.remote.engine import RemoteEngine
+
+            return RemoteEngine(spec)
         case "fake":
             from inference.clients.fake import FakeEngine
 
             return FakeEngine(spec)
         case other:
-            raise ValueError(f"EngineSpec.backend: {other!r} is not one of 'worker', 'fake'")
+            raise ValueError(f"EngineSpec.backend: {other!r} is not one of 'worker', 'openai', 'fake'")
+
+
+def remote_dialects() -> tuple[str, ...]:
+    """Return the dialects that a remote engine (backend ``openai``) may have."""
+    from inference.clients.remote.dialects import DIALECTS
+
+    return tuple(DIALECTS)
+
+
+def check_remote(endpoint: str, options: Mapping[str, Any]) -> None:
+    """Raise ValueError, beginning with the name of what is wrong, for a remote engine that can't be opened."""
+    from inference.clients.remote.options import RemoteOptions, base_of
+
+    base_of(endpoint)
+    RemoteOptions.of(EngineSpec("", "openai", endpoint, options))

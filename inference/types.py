@@ -119,7 +119,8 @@ class GenerationRequest:
 class Prepared:
     """A request that the engine has tokenised: `prompt_tokens` of prompt (for embeddings: over all inputs).
 
-    `exact` is False where the count is an estimate. `max_output` is the most tokens that the request may generate: its
+    `exact` is False where the count is an estimate: credit is held for 5 % more, and no more than that is charged.
+    `max_output` is the most tokens that the request may generate: its
     max_tokens, or what the context leaves. The token ids stay in the worker, for 30 s.
     """
 
@@ -127,6 +128,11 @@ class Prepared:
     prompt_tokens: int
     max_output: int
     exact: bool = True
+
+    @property
+    def most_prompt(self) -> int:
+        """The most prompt tokens that may be charged for."""
+        return self.prompt_tokens if self.exact else -(-self.prompt_tokens * 21 // 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +175,8 @@ class Finished:
     """The one last event of a request, with its final usage.
 
     `stop` is the stop string or id that ended it. `exact` is False when the worker was lost and `usage` is only the
-    last one it reported. `queued_ms`, `prefill_ms` and `decode_ms` are the worker's own times.
+    last one it reported. With `is_estimate` that usage, too, is only counted from what arrived, since a foreign engine
+    hadn't said it. `queued_ms`, `prefill_ms` and `decode_ms` are the worker's own times.
     """
 
     reason: FinishReason
@@ -177,6 +184,7 @@ class Finished:
     error: EngineFault | None = None
     stop: str | int | None = None
     exact: bool = True
+    is_estimate: bool = False
     queued_ms: float = 0.0
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
@@ -212,6 +220,8 @@ class EngineInfo:
     `max_context` bounds prompt and output together, `max_input` one prompt or one embedding input, both in tokens.
     `revision` identifies the settings that it was loaded with. `details` are texts for operators (dtype, size of the
     K/V cache, how the model was proved) and may name paths.
+    An engine that can't extend (`can_extend`) generates at most the allowance that a request begins with. With
+    `shares_prefixes` requests of different domains share cached prefixes, as their operator has accepted.
     """
 
     deployment: str
@@ -224,6 +234,8 @@ class EngineInfo:
     vector_width: int = 0
     revision: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
+    can_extend: bool = True
+    shares_prefixes: bool = False
 
 
 LOADING = "loading"  # `Health.reason` while the model is being loaded

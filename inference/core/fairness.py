@@ -170,8 +170,8 @@ class WaitingQueue(Generic[T]):
     def __init__(self, most: int, most_per_tenant: int, prices: Prices) -> None:
         self.queue: FairQueue[T] = FairQueue(prices)
         self.draining = False
-        self._most = most
-        self._most_per_tenant = most_per_tenant
+        self.most = most
+        self.most_per_tenant = most_per_tenant
         self._present: Counter[str] = Counter()  # requests of each tenant that haven't ended
         self._prune_at = 64
 
@@ -179,9 +179,9 @@ class WaitingQueue(Generic[T]):
         """Queue a new request; raise `DrainingError` or `OverloadedError`."""
         if self.draining:
             raise DrainingError("the engine is about to stop")
-        if len(self.queue) >= self._most:
+        if len(self.queue) >= self.most:
             raise OverloadedError(f"{len(self.queue)} requests are waiting already")
-        if self.queue.waiting(item.tenant) >= self._most_per_tenant:
+        if self.queue.waiting(item.tenant) >= self.most_per_tenant:
             raise OverloadedError("too many requests of this tenant are waiting already", code="tenant_queue_full")
         self.queue.push(item)
         self._present[item.tenant] += 1

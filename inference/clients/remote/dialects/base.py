@@ -1,0 +1,179 @@
+"""What remote engines differ in: the fields that a server takes, what its usage says, how it counts and is probed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar
+
+from inference.clients.remote.tokens import Count, estimated, number
+from inference.clients.remote.usage import Report
+from inference.errors import InvalidRequestError
+from inference.types import GenerationRequest, SamplingParams
+
+Ask = Callable[..., Coroutine[Any, Any, Any]]
+"""`await ask(path)` gets JSON from the endpoint, `await ask(path, body)` posts it; both return the answer's JSON."""
+
+_OPEN = ("temperature", "top_p", "top_k", "min_p")  # what a server has defaults of its own for
+_MOST_COUNTED = 16  # inputs of one embedding request that are counted one by one
+
+
+class Dialect:
+    """A server that has OpenAI's endpoints and nothing else; the base of those that have more.
+
+    `isolates_prefixes` says that tenants don't share a prefix cache, `counts_always` that each event of a stream has
+    the usage so far, `tokenizes` how exactly a prompt can be counted before it runs (for operators).
+    """
+
+    name: ClassVar[str] = "generic"
+    probe: ClassVar[str] = "/v1/models"
+    extras: ClassVar[frozenset[str]] = frozenset()  # sampling fields beside OpenAI's own
+    isolates_prefixes: ClassVar[bool] = False
+    isolation: ClassVar[str] = "shared between tenants"
+    counts_always: ClassVar[bool] = False
+    tokenizes: ClassVar[str] = "estimated from its length"
+    lists_models: ClassVar[bool] = False  # a model that isn't at /v1/models isn't served
+
+    # -- what is sent -----------------------------------------------------------------------------------------------
+
+    def check(self, sampling: SamplingParams) -> None:
+        """Raise `InvalidRequestError` for a sampling field that this server doesn't know."""
+        wanted = {
+            "top_k": sampling.top_k > 0,
+            "min_p": sampling.min_p > 0,
+            "stop_token_ids": bool(sampling.stop_token_ids),
+            "ignore_eos": sampling.ignore_eos,
+        }
+        for name, is_wanted in wanted.items():
+            if is_wanted and name not in self.extras:
+                message = f"'{name}' is not supported by the engine of this model."
+                raise InvalidRequestError(message, code="unsupported_parameter", param=name)
+
+    def chat(self, request: GenerationRequest, model: str, max_tokens: int, salt: str) -> dict[str, Any]:
+        """Return the body of a streamed chat completion; `salt` keeps the tenant's prefixes apart, "" shares them."""
+        sampling = request.sampling
+        body: dict[str, Any] = {
+            "model": model,
+            "messages": self.messages(request),
+            "max_tokens": max_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        for name in ("temperature", "top_p", *sorted(self.extras & {"top_k", "min_p"})):
+            if name not in sampling.unset:
+                body[name] = getattr(sampling, name)
+        if sampling.seed is not None:
+            body["seed"] = self.seed(sampling.seed)
+        if sampling.stop:
+            body["stop"] = list(sampling.stop)
+        if sampling.stop_token_ids:
+            body["stop_token_ids"] = list(sampling.stop_token_ids)
+        if sampling.ignore_eos:
+            body["ignore_eos"] = True
+        return body
+
+    def embedding(self, request: GenerationRequest, model: str) -> dict[str, Any]:
+        """Return the body of an embedding request."""
+        inputs = [item if isinstance(item, str) else list(item) for item in request.inputs]
+        return {"model": model, "input": inputs, "encoding_format": "float"}
+
+    def messages(self, request: GenerationRequest) -> list[dict[str, str]]:
+        """Return the messages of a chat as the API has them."""
+        return [{"role": message.role, "content": message.content} for message in request.messages]
+
+    def seed(self, seed: int) -> int:
+        """Return 64 bits as the signed number that most servers take."""
+        return seed if seed < 1 << 63 else seed - (1 << 64)
+
+    # -- what is answered -------------------------------------------------------------------------------------------
+
+    def report(self, usage: Any, timings: Any) -> Report:
+        """Return what the usage of an answer says, None for what it doesn't."""
+        usage = usage if isinstance(usage, dict) else {}
+        prompt_details = usage.get("prompt_tokens_details")
+        details = usage.get("completion_tokens_details")
+        return Report(
+            prompt=number(usage.get("prompt_tokens")),
+            cached=number(prompt_details.get("cached_tokens")) if isinstance(prompt_details, dict) else None,
+            completion=number(usage.get("completion_tokens")),
+            reasoning=number(details.get("reasoning_tokens")) if isinstance(details, dict) else None,
+        )
+
+    # -- what is asked beside the requests --------------------------------------------------------------------------
+
+    async def count_chat(self, ask: Ask, request: GenerationRequest, model: str) -> Count:
+        """Return how many tokens the prompt of a chat has."""
+        return estimated((message.content for message in request.messages), template=True)
+
+    async def count_text(self, ask: Ask, text: str, model: str) -> int | None:
+        """Return how many tokens `text` has as an input of its own, None where the server can't say."""
+        return None
+
+    async def count_inputs(self, ask: Ask, request: GenerationRequest, model: str) -> Count:
+        """Return how many tokens the inputs of an embedding request have together."""
+        texts = [item for item in request.inputs if isinstance(item, str)]
+        known = sum(len(item) for item in request.inputs if not isinstance(item, str))
+        if len(texts) <= _MOST_COUNTED:
+            counts = await asyncio.gather(*(self.count_text(ask, text, model) for text in texts))
+            if None not in counts:
+                total = known + sum(filter(None, counts))
+                return Count(total, total)
+        return estimated(texts, template=False).plus(known)
+
+    async def context(self, ask: Ask, model: str) -> int | None:
+        """Return the context that the server serves `model` with, None where it doesn't say.
+
+        Raise `ModelMissingError` when the server lists its models and this one is missing.
+        """
+        listed = await ask("/v1/models")
+        entries = listed.get("data") if isinstance(listed, dict) else None
+        for entry in entries if isinstance(entries, list) else []:
+            if isinstance(entry, dict) and entry.get("id") == model:
+                return number(entry.get("max_model_len"))
+        if not self.lists_models:
+            return None
+        raise ModelMissingError(f"the server doesn't list the model {model!r} at /v1/models")
+
+    async def too_old(self, ask: Ask) -> str:
+        """Return why this version of the server can't keep tenants' prefixes apart, or nothing."""
+        return ""
+
+
+class ModelMissingError(Exception):
+    """The server doesn't serve the deployment's model."""
+
+
+class SaltingDialect(Dialect):
+    """A server that roots its prefix cache in the request's ``cache_salt``, from version `salted_since` on."""
+
+    extras = frozenset({"top_k", "min_p", "stop_token_ids", "ignore_eos"})
+    isolates_prefixes = True
+    isolation = "each tenant's own (cache_salt)"
+    counts_always = True
+    lists_models = True
+    salted_since: ClassVar[tuple[int, ...]] = ()
+    version_path: ClassVar[str] = "/version"
+
+    def chat(self, request: GenerationRequest, model: str, max_tokens: int, salt: str) -> dict[str, Any]:
+        """Return the body with usage in every event, and the salt."""
+        body = super().chat(request, model, max_tokens, salt)
+        body["stream_options"]["continuous_usage_stats"] = True
+        if salt:
+            body["cache_salt"] = salt
+        return body
+
+    async def too_old(self, ask: Ask) -> str:
+        """Compare the server's version with `salted_since`; one that can't be read counts as new."""
+        answer = await ask(self.version_path)
+        version = str(answer.get("version", "")) if isinstance(answer, dict) else ""
+        numbers = [part for part in version.split("+")[0].split(".")[:3] if part.isdecimal()]
+        if len(numbers) < 3 or "dev" in version or tuple(map(int, numbers)) >= self.salted_since:
+            return ""
+        since = ".".join(map(str, self.salted_since))
+        return f"cache_salt is unknown to version {version} (since {since}): upgrade it, or set shared_prefixes"
+
+
+def salt_of(domain: str, key: str) -> str:
+    """Return the salt of a cache domain, which nobody can guess who doesn't know `key`."""
+    return hashlib.blake2b(domain.encode(), key=bytes.fromhex(key)[:64], digest_size=16).hexdigest()

@@ -1,0 +1,64 @@
+"""llama.cpp (``llama-server``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inference.clients.remote.dialects.base import Ask, Dialect
+from inference.clients.remote.tokens import Count, number
+from inference.clients.remote.usage import Report
+from inference.types import GenerationRequest
+
+
+class LlamaCpp(Dialect):
+    """Has no salt: unless prefixes are shared, each request computes its whole prompt. Counts exactly all along."""
+
+    name = "llamacpp"
+    probe = "/health"
+    extras = frozenset({"top_k", "min_p", "ignore_eos"})
+    isolates_prefixes = True
+    isolation = "not used (cache_prompt is off)"
+    counts_always = True
+    tokenizes = "exact (/apply-template, /tokenize)"
+
+    def chat(self, request: GenerationRequest, model: str, max_tokens: int, salt: str) -> dict[str, Any]:
+        """Return the body with timings, which count, in every event; prefixes are reused only where they are shared."""
+        body = super().chat(request, model, max_tokens, salt)
+        return body | {"timings_per_token": True, "cache_prompt": not salt}
+
+    def seed(self, seed: int) -> int:
+        """llama.cpp has 32 bits."""
+        return seed & 0xFFFFFFFF
+
+    def report(self, usage: Any, timings: Any) -> Report:
+        """Take the timings where an event has no usage yet."""
+        report = super().report(usage, timings)
+        if report.completion is not None or not isinstance(timings, dict):
+            return report
+        computed, cached = number(timings.get("prompt_n")), number(timings.get("cache_n"))
+        return Report(
+            prompt=None if computed is None or cached is None else computed + cached,
+            cached=cached,
+            completion=number(timings.get("predicted_n")),
+        )
+
+    async def count_chat(self, ask: Ask, request: GenerationRequest, model: str) -> Count:
+        """Have the template applied, then count its text."""
+        answer = await ask("/apply-template", {"messages": self.messages(request)})
+        prompt = answer.get("prompt") if isinstance(answer, dict) else None
+        count = await self.count_text(ask, prompt, model) if isinstance(prompt, str) else None
+        if count is None:
+            return await super().count_chat(ask, request, model)
+        return Count(count, count)
+
+    async def count_text(self, ask: Ask, text: str, model: str) -> int | None:
+        """Ask ``/tokenize`` for the text with the token that begins it."""
+        answer = await ask("/tokenize", {"content": text, "add_special": True, "parse_special": True})
+        tokens = answer.get("tokens") if isinstance(answer, dict) else None
+        return len(tokens) if isinstance(tokens, list) else None
+
+    async def context(self, ask: Ask, model: str) -> int | None:
+        """llama.cpp serves one model whatever a request calls it, and says its context at ``/props``."""
+        answer = await ask("/props")
+        settings = answer.get("default_generation_settings") if isinstance(answer, dict) else None
+        return number(settings.get("n_ctx")) if isinstance(settings, dict) else None

@@ -1,0 +1,41 @@
+"""SGLang (``sglang.launch_server``)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from inference.clients.remote.dialects.base import Ask, SaltingDialect
+from inference.clients.remote.tokens import PER_MESSAGE, Count, counted, number
+from inference.clients.remote.usage import Report
+from inference.types import GenerationRequest
+
+
+class SGLang(SaltingDialect):
+    """Counts the texts of a prompt, but not what its chat template adds: that is estimated."""
+
+    name = "sglang"
+    probe = "/health"
+    salted_since = (0, 5, 3)
+    version_path = "/get_server_info"
+    tokenizes = "counted (/tokenize), the chat template estimated"
+
+    def report(self, usage: Any, timings: Any) -> Report:
+        """SGLang has its reasoning tokens beside the others, not in details."""
+        report = super().report(usage, timings)
+        if report.reasoning is None and isinstance(usage, dict):
+            report = replace(report, reasoning=number(usage.get("reasoning_tokens")))
+        return report
+
+    async def count_chat(self, ask: Ask, request: GenerationRequest, model: str) -> Count:
+        """Ask ``/tokenize`` for the texts and add what a chat template may."""
+        texts = "\n".join(message.content for message in request.messages)
+        count = await self.count_text(ask, texts, model)
+        if count is None:
+            return await super().count_chat(ask, request, model)
+        return Count(count + PER_MESSAGE * (len(request.messages) + 1), count)
+
+    async def count_text(self, ask: Ask, text: str, model: str) -> int | None:
+        """Ask ``/tokenize`` for the text."""
+        count = counted(await ask("/tokenize", {"model": model, "prompt": text}))
+        return None if count is None else count.tokens

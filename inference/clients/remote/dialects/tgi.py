@@ -1,0 +1,41 @@
+"""Text Generation Inference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inference.clients.remote.dialects.base import Ask, Dialect
+from inference.clients.remote.tokens import Count, number
+from inference.types import GenerationRequest
+
+
+class TGI(Dialect):
+    """Counts a chat exactly, says its usage at the end only, and has one prefix cache for all."""
+
+    name = "tgi"
+    probe = "/health"
+    tokenizes = "exact (/chat_tokenize)"
+
+    def chat(self, request: GenerationRequest, model: str, max_tokens: int, salt: str) -> dict[str, Any]:
+        """Return the body without a `top_p` of 1, which TGI refuses."""
+        body = super().chat(request, model, max_tokens, salt)
+        if body.get("top_p", 0) >= 1:
+            del body["top_p"]
+        return body
+
+    def seed(self, seed: int) -> int:
+        """TGI takes all 64 bits as they are."""
+        return seed
+
+    async def count_chat(self, ask: Ask, request: GenerationRequest, model: str) -> Count:
+        """Ask ``/chat_tokenize``, which applies the chat template."""
+        answer = await ask("/chat_tokenize", {"model": model, "messages": self.messages(request)})
+        tokens = answer.get("tokenize_response") if isinstance(answer, dict) else None
+        if not isinstance(tokens, list):
+            return await super().count_chat(ask, request, model)
+        return Count(len(tokens), len(tokens))
+
+    async def context(self, ask: Ask, model: str) -> int | None:
+        """TGI serves one model whatever a request calls it, and says its context at ``/info``."""
+        answer = await ask("/info")
+        return number(answer.get("max_total_tokens")) if isinstance(answer, dict) else None

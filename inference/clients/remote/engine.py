@@ -1,0 +1,229 @@
+"""A deployment that a foreign server runs, as an engine.
+
+It keeps the contract of `inference.engine` but for what a foreign server can't:
+
+- A running request can't be extended (`EngineInfo.can_extend` is False): the allowance that it begins with is all that
+  it gets. At its end it ends with ``allowance``, or with ``length`` where that was all that was asked for.
+- Nobody keeps a record of requests but this process. `usage_of` an id that it doesn't know is `Lost`, since another
+  process may have run it: what its hold's gateway noted last is then charged, as an estimate.
+- How much of the prompt was cached may be known only at the end, so `Started` may say less.
+- `Finished.is_estimate` where the server hadn't counted all that arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, suppress
+from typing import Any
+
+from inference.clients.remote.dialects import DIALECTS
+from inference.clients.remote.dialects.base import salt_of
+from inference.clients.remote.options import RemoteOptions, base_of
+from inference.clients.remote.pool import AskError, pool_of
+from inference.clients.remote.probe import Probe
+from inference.clients.remote.run import CancelledRunError, RemoteRun
+from inference.clients.remote.tokens import Count, estimated
+from inference.engine import EngineSpec
+from inference.errors import (
+    DrainingError,
+    EngineError,
+    InvalidRequestError,
+    UnpreparedError,
+    UnreachableError,
+)
+from inference.types import (
+    EngineInfo,
+    Event,
+    Evidence,
+    Finished,
+    FinishReason,
+    GenerationRequest,
+    Health,
+    Kind,
+    Lost,
+    NothingRan,
+    Prepared,
+    Running,
+    Vector,
+)
+
+PREPARED_SECONDS = 30.0
+MOST_ENDED = 1 << 16  # requests that are remembered after their end
+_REQUESTS_FAULT = frozenset({400, 413, 422})
+
+
+class RemoteEngine:
+    """One deployment at an endpoint; see the module for what differs from other engines."""
+
+    def __init__(self, spec: EngineSpec) -> None:
+        self.deployment = spec.deployment
+        self._options = RemoteOptions.of(spec)
+        self._dialect = DIALECTS[self._options.dialect]
+        self._pool = pool_of(base_of(spec.endpoint), self._options.networks)
+        self._pool.join(self, self._options)
+        self._headers = {"authorization": f"Bearer {spec.credential}"} if spec.credential else {}
+        self._probe = Probe(spec.deployment, self._dialect, self._options, self._ask)
+        self._prepared: OrderedDict[str, float] = OrderedDict()  # when, by request
+        self._runs: dict[str, RemoteRun] = {}
+        self._ended: OrderedDict[str, Evidence] = OrderedDict()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._is_draining = False
+
+    @property
+    def info(self) -> EngineInfo | None:
+        return self._probe.info
+
+    async def prepare(self, request: GenerationRequest) -> Prepared:
+        info = self.info
+        if info is None:
+            raise UnreachableError("The engine hasn't been reached yet.")
+        if self._is_draining:
+            raise DrainingError("The engine is about to be closed.")
+        if request.kind not in info.kinds:
+            raise InvalidRequestError(f"This model doesn't take {request.kind} requests.")
+        self._dialect.check(request.sampling)
+        count = await self._count(request)
+        prepared = Prepared(request, count.tokens, self._most_output(request, count, info), exact=count.is_exact)
+        now = time.monotonic()
+        while self._prepared and next(iter(self._prepared.values())) < now - PREPARED_SECONDS:
+            self._prepared.popitem(last=False)
+        self._prepared[request.id] = now
+        self._prepared.move_to_end(request.id)
+        return prepared
+
+    async def generate(self, prepared: Prepared, allowance: int, is_final: bool) -> AsyncIterator[Event]:
+        request = prepared.request
+        self._admit(request.id)
+        is_shared = self._options.shared_prefixes or not self._options.salt_key
+        run = RemoteRun(
+            prepared,
+            allowance,
+            pool=self._pool,
+            dialect=self._dialect,
+            options=self._options,
+            headers=self._headers,
+            salt="" if is_shared else salt_of(request.domain, self._options.salt_key),
+        )
+        self._runs[request.id] = run
+        self._idle.clear()
+        end: Finished | None = None
+        has_run = True
+        try:
+            events: AsyncGenerator[Event, None] = run.embed() if request.kind is Kind.EMBEDDING else run.chat()
+            async with aclosing(events):
+                async for event in events:
+                    if isinstance(event, Finished):
+                        end = event
+                        break
+                    if isinstance(event, Vector):
+                        self._probe.learn_width(len(event.data) // 4)
+                    yield event
+        except CancelledRunError:
+            end = run.end(FinishReason.CANCELLED)
+        except EngineError as error:
+            has_run = isinstance(error, UnreachableError)
+            if not isinstance(error, InvalidRequestError):
+                self._probe.look_soon()
+            raise
+        finally:
+            # Without an end the iterator was closed, its task cancelled, or the server took nothing.
+            evidence: Evidence = (end or run.end(FinishReason.CANCELLED)) if has_run else NothingRan()
+            self._note(request.id, Lost() if isinstance(evidence, Finished) and not evidence.exact else evidence)
+            del self._runs[request.id]
+            if not self._runs:
+                self._idle.set()
+        if end is not None:
+            yield end
+
+    async def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
+        """Do nothing: what a foreign server generates was settled when the request was sent."""
+
+    async def cancel(self, request_id: str) -> None:
+        if (run := self._runs.get(request_id)) is not None:
+            run.cancel()
+
+    async def usage_of(self, request_id: str) -> Evidence:
+        run = self._runs.get(request_id)
+        if run is not None:
+            return Running(run.usage)
+        if request_id in self._ended:
+            return self._ended[request_id]
+        if self._prepared.pop(request_id, None) is None:
+            return Lost()
+        self._note(request_id, NothingRan())
+        return NothingRan()
+
+    async def health(self) -> Health:
+        reason = "draining" if self._is_draining else self._probe.reason
+        return Health(
+            not reason,
+            reason,
+            running=len(self._runs),
+            waiting=self._pool.places.waiting,
+            draining=self._is_draining,
+            detail=self._probe.detail,
+        )
+
+    async def drain(self, seconds: float) -> None:
+        self._is_draining = True
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), seconds)
+        await self.close()
+
+    async def close(self) -> None:
+        self._is_draining = True
+        for run in list(self._runs.values()):
+            run.cancel()
+        await self._probe.close()
+        await self._pool.leave(self)
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _admit(self, request_id: str) -> None:
+        """Raise what a worker refuses a Submit with."""
+        at = self._prepared.pop(request_id, float("-inf"))
+        if request_id in self._runs:
+            raise InvalidRequestError("The request is running already.")
+        if request_id in self._ended:
+            raise UnpreparedError("The request has ended, or was declared as never run.", code="request_closed")
+        if time.monotonic() - at > PREPARED_SECONDS:
+            raise UnpreparedError("The request is not prepared here.")
+        if self._is_draining:
+            raise DrainingError("The engine is about to be closed.")
+
+    def _note(self, request_id: str, evidence: Evidence) -> None:
+        self._ended[request_id] = evidence
+        if len(self._ended) > MOST_ENDED:
+            self._ended.popitem(last=False)
+
+    async def _count(self, request: GenerationRequest) -> Count:
+        """Return the prompt's tokens: as the server counts them, or an estimate where it can't just now."""
+        is_chat = request.kind is Kind.CHAT
+        count = self._dialect.count_chat if is_chat else self._dialect.count_inputs
+        try:
+            return await count(self._ask, request, self._options.model)
+        except AskError as error:
+            if error.status in _REQUESTS_FAULT:
+                raise error.refusal from error
+            self._probe.note_uncounted(str(error))
+        if is_chat:
+            return estimated((message.content for message in request.messages), template=True)
+        texts = [item for item in request.inputs if isinstance(item, str)]
+        return estimated(texts, template=False).plus(sum(len(i) for i in request.inputs if not isinstance(i, str)))
+
+    def _most_output(self, request: GenerationRequest, count: Count, info: EngineInfo) -> int:
+        if request.kind is Kind.EMBEDDING:
+            return 0
+        room = info.max_context - count.least
+        if room < 1:
+            message = f"The prompt has {count.least} tokens, the context of the model {info.max_context}."
+            raise InvalidRequestError(message, code="context_length_exceeded", param="messages")
+        wanted = request.sampling.max_tokens
+        return min(self._options.max_output if wanted is None else wanted, self._options.max_output, room)
+
+    async def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        return await self._pool.ask(self._headers, path, body)

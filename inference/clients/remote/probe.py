@@ -1,0 +1,145 @@
+"""Whether a remote engine can take work, asked of the server now and then by its dialect's own probe."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from inference.clients.remote.dialects.base import Ask, Dialect, ModelMissingError
+from inference.clients.remote.options import RemoteOptions
+from inference.clients.remote.pool import AskError
+from inference.types import EngineInfo, Kind
+
+READY_SECONDS = 5.0  # between two looks at a server that is ready
+UNREADY_SECONDS = 1.0
+MOST_FAILED = 2  # looks in a row that fail before a ready server counts as gone
+
+log = logging.getLogger(__name__)
+
+
+class Probe:
+    """Looks at one deployment's server until it is closed.
+
+    `info` is what it is served with, None before the first success; `reason` is why it takes no work now, "" when it
+    does, and `detail` adds for operators what clients are not told.
+    """
+
+    def __init__(self, deployment: str, dialect: Dialect, options: RemoteOptions, ask: Ask) -> None:
+        self.info: EngineInfo | None = None
+        self.reason = "not reached yet"
+        self.detail = ""
+        self._deployment = deployment
+        self._dialect = dialect
+        self._options = options
+        self._ask = ask
+        self._width = options.vector_width
+        self._uncounted = ""
+        self._failed = 0
+        self._soon = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    def look_soon(self) -> None:
+        """Look again at once: a request has failed."""
+        self._soon.set()
+
+    def learn_width(self, width: int) -> None:
+        """Note the width of the model's vectors."""
+        if width != self._width and self.info is not None:
+            self._width = width
+            self.info = self._info(self.info.max_context)
+
+    def note_uncounted(self, reason: str) -> None:
+        """Note why a prompt had to be estimated."""
+        if not self._uncounted:
+            log.warning("deployment %s: prompts are estimated: %s", self._deployment, reason)
+        self._uncounted = reason
+        if self.info is not None:
+            self.info = self._info(self.info.max_context)
+
+    async def close(self) -> None:
+        """Look no more."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        while True:
+            self._soon.clear()
+            try:
+                await self._look()
+            except Exception:  # whatever it is, the next look may succeed
+                log.exception("deployment %s: the probe failed", self._deployment)
+                self._note_failed("the probe failed", "")
+            try:
+                async with asyncio.timeout(UNREADY_SECONDS if self.reason or self._failed else READY_SECONDS):
+                    await self._soon.wait()
+                await asyncio.sleep(UNREADY_SECONDS / 10)  # many requests fail at once
+            except TimeoutError:
+                pass
+
+    async def _look(self) -> None:
+        try:
+            if self.info is None:
+                await self._meet()
+            else:
+                await self._ask(self._dialect.probe)
+        except AskError as error:
+            if self.info is not None and error.status in {404, 405, 501}:  # it is there, whatever it says of the path
+                self._note_ready()
+            else:
+                self._note_failed("does not answer" if not error.status else "is not well", str(error))
+        except _UnfitError as error:
+            self._note_failed("is not set up rightly", str(error), at_once=True)
+        else:
+            self._note_ready()
+
+    async def _meet(self) -> None:
+        """Look at the server for the first time: does it have the model, with which context, and keep tenants apart?"""
+        options = self._options
+        try:
+            context = await self._dialect.context(self._ask, options.model)
+            old = "" if options.shared_prefixes else await self._dialect.too_old(self._ask)
+        except ModelMissingError as error:
+            raise _UnfitError(str(error)) from error
+        if old:
+            raise _UnfitError(old)
+        served = min(filter(None, (context, options.max_context)), default=0)
+        if not served:
+            raise _UnfitError("the server doesn't say the model's context: set max_context")
+        self.info = self._info(served)
+
+    def _info(self, context: int) -> EngineInfo:
+        dialect, options = self._dialect, self._options
+        tokenizes = f"estimated: {self._uncounted}" if self._uncounted else dialect.tokenizes
+        counts = "by the server in every event" if dialect.counts_always else "by the server at the end"
+        is_shared = options.shared_prefixes or not dialect.isolates_prefixes
+        return EngineInfo(
+            deployment=self._deployment,
+            model=options.model,
+            kinds=frozenset(Kind(kind) for kind in options.kinds),
+            max_context=context,
+            max_input=context,
+            vector_width=self._width,
+            can_extend=False,
+            shares_prefixes=is_shared,
+            details={
+                "dialect": dialect.name,
+                "prompts": tokenizes,
+                "usage": counts,
+                "prefix caches": "shared between tenants" if is_shared else dialect.isolation,
+                "most output": str(options.max_output),
+            },
+        )
+
+    def _note_ready(self) -> None:
+        self._failed = 0
+        self.reason = self.detail = ""
+
+    def _note_failed(self, reason: str, detail: str, *, at_once: bool = False) -> None:
+        self._failed += 1
+        self.detail = detail
+        if at_once or self._failed >= MOST_FAILED or self.reason:
+            self.reason = reason
+
+
+class _UnfitError(Exception):
+    """The server is there, but can't serve this deployment; the message says why, for operators."""

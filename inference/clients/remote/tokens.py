@@ -1,0 +1,52 @@
+"""How many tokens a prompt has, as the server's tokenizer says, or as its length makes likely."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+PER_MESSAGE = 8  # tokens that a chat template adds to each message, and once more for the answer's head
+_BYTES = 3  # at least so many to a token in nearly all text: more tokens than that are unlikely
+_MOST_BYTES = 6  # and fewer than that, too
+_MOST = 1 << 31  # more tokens than anything has
+
+
+def number(value: Any) -> int | None:
+    """Return a count that a server sent, None for anything that can't be one."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST else None
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """`tokens` to hold credit for; the prompt has at least `least`, which is the same where the count is exact."""
+
+    tokens: int
+    least: int
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the server counted it as it will run it."""
+        return self.tokens == self.least
+
+    def plus(self, known: int) -> Count:
+        """Return this and `known` tokens more."""
+        return Count(self.tokens + known, self.least + known)
+
+
+def estimated(texts: Iterable[str], *, template: bool) -> Count:
+    """Return an estimate from the texts' lengths; with `template` they are messages of a chat."""
+    sizes = [len(text.encode()) for text in texts]
+    extra = PER_MESSAGE * (len(sizes) + 1) if template else 2 * len(sizes)
+    return Count(-(-sum(sizes) // _BYTES) + extra, max(1, sum(sizes) // _MOST_BYTES))
+
+
+def counted(answer: Any) -> Count | None:
+    """Return the exact `count` of a tokenizer's answer, None where it has none."""
+    count = number(answer.get("count")) if isinstance(answer, dict) else None
+    return None if count is None else Count(count, count)
+
+
+def least_of(size: int) -> int:
+    """Return how many tokens an output of `size` bytes has at least, nearly always."""
+    return -(-size // _MOST_BYTES)

@@ -1,0 +1,96 @@
+"""The usage of one request, from what the server says and, where it doesn't, from what arrived."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inference.clients.remote import tokens
+from inference.types import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one event says of the usage so far; None is what it doesn't say, 0 is none.
+
+    `cached` is a part of `prompt`, `reasoning` one of `completion`.
+    """
+
+    prompt: int | None = None
+    cached: int | None = None
+    completion: int | None = None
+    reasoning: int | None = None
+
+
+class Counter:
+    """Counts one request: `prompt` tokens are expected, at most `most_prompt` and `most_output` are paid for.
+
+    A later report never lowers an earlier one, and what one doesn't say leaves what another said. What a server says
+    against reason is not believed: more output than was asked for, no output where there was text, a part larger than
+    the whole.
+    """
+
+    def __init__(self, prompt: int, most_prompt: int, most_output: int) -> None:
+        self._prompt: int | None = None
+        self._cached: int | None = None
+        self._completion: int | None = None
+        self._reasoning: int | None = None
+        self._expected = prompt
+        self._most_prompt = most_prompt
+        self._most_output = most_output
+        self._events = 0  # those with output, of at least one token each
+        self._size = 0  # bytes of output
+        self._unreported = 0  # events with output since the last report of a completion
+
+    def output(self, text: str) -> None:
+        """Count an event with output."""
+        self._events += 1
+        self._unreported += 1
+        self._size += len(text.encode())
+
+    def report(self, report: Report) -> None:
+        """Take in what an event says."""
+        if report.prompt:  # no prompt has no tokens
+            self._prompt = report.prompt
+        if report.cached is not None:
+            self._cached = report.cached
+        if report.completion is not None and (report.completion or not self._events):
+            self._completion = max(report.completion, self._completion or 0)
+            self._unreported = 0
+        if report.reasoning is not None:
+            self._reasoning = max(report.reasoning, self._reasoning or 0)
+
+    def nothing_generated(self) -> None:
+        """Note that the request generates no output, an embedding."""
+        self._completion = 0
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the server itself has counted all that arrived, believably."""
+        return self._prompt is not None and self._completion is not None and not self._unreported and self._is_sound
+
+    @property
+    def _is_sound(self) -> bool:
+        prompt, completion = self._prompt or 0, self._completion or 0
+        return (
+            prompt <= self._most_prompt
+            and completion <= self._most_output
+            and (self._cached or 0) <= prompt
+            and (self._reasoning or 0) <= completion
+        )
+
+    @property
+    def completion(self) -> int:
+        """Output tokens so far, those beyond what was asked for included."""
+        counted = max(self._events, tokens.least_of(self._size))
+        if self._completion is None:
+            return counted
+        return max(self._completion, counted) if self._unreported else self._completion
+
+    @property
+    def usage(self) -> Usage:
+        """The usage so far, within what is paid for."""
+        prompt = min(self._expected if self._prompt is None else self._prompt, self._most_prompt)
+        cached = self._cached if self._cached is not None and self._cached <= prompt else 0
+        completion = min(self.completion, self._most_output)
+        reasoning = self._reasoning if self._reasoning is not None and self._reasoning <= completion else 0
+        return Usage(input=prompt - cached, cache_read=cached, output=completion - reasoning, reasoning=reasoning)
