@@ -1,0 +1,40 @@
+"""A scripted server and engines at it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack
+
+import pytest
+
+from inference.engine import EngineSpec
+from inference.open import open_engine
+from tests.upstream import Upstream, serving
+
+
+@pytest.fixture
+async def remote():
+    """Makes an engine at a new server: `engine, upstream = await remote("vllm", stall_at=3)`; both are closed."""
+    async with AsyncExitStack() as stack:
+
+        async def make(dialect="vllm", *, options=None, credential="", at=None, ready=True, **plan):
+            upstream = at or await stack.enter_async_context(serving(Upstream(dialect, **plan)))
+            spec = EngineSpec("d", "openai", upstream.address, upstream.options(**(options or {})), credential)
+            engine = open_engine(spec)
+            stack.push_async_callback(engine.close)
+            if ready:
+                async with asyncio.timeout(5):
+                    while not (await engine.health()).ready:  # noqa: ASYNC110 - nobody tells
+                        await asyncio.sleep(0.002)
+            return engine, upstream
+
+        yield make
+
+
+@pytest.fixture
+def unused_port():
+    """A port of this machine at which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,309 @@
+"""Servers that stall, die, forget, lie, refuse, babble and trickle."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+
+import pytest
+
+from inference.errors import EngineError, InvalidRequestError, OverloadedError, UnreachableError
+from inference.types import Delta, FinishReason, Lost, NothingRan, Started, Usage
+from tests.inference.engine_contract import chat, embedding, end_of, run, text_of
+
+COUNTING = ["vllm", "sglang", "trtllm", "llamacpp"]
+
+
+async def fails(engine, request, error):
+    with pytest.raises(error) as caught:
+        await run(engine, request)
+    return caught.value
+
+
+@pytest.mark.parametrize("dialect", COUNTING)
+async def test_a_stream_that_dies_is_charged_exactly_where_the_server_counts_all_along(remote, dialect):
+    engine, upstream = await remote(dialect, die_at=4)
+    request = chat("a b c d e f")
+    events = await run(engine, request)
+    finished = end_of(events)
+    assert (finished.reason, finished.error.code, finished.error.retryable) == ("error", "engine_stopped", True)
+    assert finished.usage.completion == upstream.served[request.id]["completion"] == 3
+    assert finished.usage.prompt == upstream.served[request.id]["prompt"]
+    assert (finished.exact, finished.is_estimate) == (True, False)
+    assert text_of(events) == "a b c"
+
+
+@pytest.mark.parametrize("dialect", ["tgi", "generic"])
+async def test_it_is_counted_and_marked_an_estimate_where_the_server_counts_at_the_end(remote, dialect):
+    engine, _ = await remote(dialect, die_at=4)
+    request = chat("a b c d e f")
+    finished = end_of(await run(engine, request))
+    assert (finished.reason, finished.exact, finished.is_estimate) == ("error", False, True)
+    assert finished.usage.completion == 3
+    assert await engine.usage_of(request.id) == Lost()
+
+
+async def test_a_proper_end_of_the_stream_within_the_answer_is_a_cut_all_the_same(remote):
+    engine, _ = await remote(end_at=3)
+    finished = end_of(await run(engine, chat("a b c d")))
+    assert (finished.reason, finished.error.code, finished.usage.completion) == ("error", "engine_stopped", 2)
+
+
+async def test_a_server_that_counts_is_believed_after_a_cancel(remote):
+    engine, _ = await remote("generic", stall_at=3)
+    request = chat("a b c d")
+    events = []
+    async for event in engine.generate(await engine.prepare(request), 100, True):
+        events.append(event)
+        if isinstance(event, Delta) and event.usage.completion == 2:
+            await engine.cancel(request.id)
+    finished = end_of(events)
+    assert (finished.reason, finished.is_estimate, finished.usage.completion) == ("cancelled", True, 2)
+
+
+async def test_a_cancel_closes_the_connection_within_a_token(remote):
+    engine, upstream = await remote(stall_at=4)
+    request = chat("a b c d e")
+    task = asyncio.create_task(run(engine, request))
+    await upstream.until(lambda: upstream.served.get(request.id, {}).get("completion") == 3)
+    await engine.cancel(request.id)
+    finished = end_of(await task)
+    assert finished.reason is FinishReason.CANCELLED
+    await upstream.until(lambda: request.id in upstream.aborted)
+    assert not upstream.running
+
+
+async def test_closing_the_iterator_closes_the_connection(remote):
+    engine, upstream = await remote(stall_at=3)
+    request = chat("a b c d")
+    async with aclosing(engine.generate(await engine.prepare(request), 100, True)) as events:
+        async for event in events:
+            if isinstance(event, Delta) and event.usage.completion == 2:
+                break
+    await upstream.until(lambda: request.id in upstream.aborted)
+
+
+async def test_a_cancel_ends_a_request_whose_head_never_comes(remote):
+    engine, upstream = await remote(hang_before=True)
+    request = chat("a")
+    task = asyncio.create_task(run(engine, request))
+    await upstream.until(lambda: request.id in upstream.running)
+    await engine.cancel(request.id)
+    finished = end_of(await task)
+    assert (finished.reason, finished.usage, finished.exact) == (FinishReason.CANCELLED, Usage(), True)
+    await upstream.until(lambda: request.id in upstream.aborted)
+
+
+async def test_a_stall_ends_in_a_time_out_and_closes_the_connection(remote):
+    engine, upstream = await remote(options={"idle_seconds": 0.05}, stall_at=3)
+    request = chat("a b c d")
+    finished = end_of(await run(engine, request))
+    assert (finished.error.code, finished.usage.completion, finished.exact) == ("engine_unreachable", 2, True)
+    await upstream.until(lambda: request.id in upstream.aborted)
+
+
+async def test_comments_for_ever_are_no_sign_of_an_answer(remote):
+    engine, upstream = await remote(options={"first_seconds": 0.1}, pings_for_ever=True)
+    request = chat("a")
+    await fails(engine, request, UnreachableError)
+    await upstream.until(lambda: request.id in upstream.aborted)
+
+
+async def test_a_head_that_never_comes_is_the_endpoints_fault(remote):
+    engine, _ = await remote(options={"first_seconds": 0.05}, hang_before=True)
+    await fails(engine, chat("a"), UnreachableError)
+
+
+async def test_a_trickle_is_read_whole(remote):
+    engine, _ = await remote(in_bytes=1, pings=3)
+    events = await run(engine, chat("ä bc €"))
+    assert text_of(events) == "ä bc €"
+    assert end_of(events).usage.completion == 3
+
+
+async def test_several_tokens_in_an_event_are_counted_by_the_server(remote):
+    engine, _ = await remote(at_once=3)
+    events = await run(engine, chat("a b c d e f g"))
+    assert [event.usage.completion for event in events if isinstance(event, Delta)] == [3, 6, 7]
+    assert end_of(events).exact
+
+
+async def test_a_server_that_forgets_its_usage_is_counted(remote):
+    engine, _ = await remote("generic", says_usage=False)
+    finished = end_of(await run(engine, chat("a b c")))
+    assert (finished.reason, finished.is_estimate, finished.usage.completion) == (FinishReason.STOP, True, 3)
+
+
+async def test_long_events_count_for_more_than_one_token(remote):
+    engine, _ = await remote("generic", says_usage=False, at_once=50)
+    finished = end_of(await run(engine, chat(" ".join(["words"] * 50))))
+    assert finished.usage.completion == 50  # 299 bytes
+
+
+async def test_a_server_that_forgets_to_end_is_not_waited_for(remote, monkeypatch):
+    monkeypatch.setattr("inference.clients.remote.run.USAGE_SECONDS", 0.05)
+    engine, upstream = await remote("generic", lingers=True)
+    request = chat("a b c")
+    finished = end_of(await run(engine, request))
+    assert (finished.reason, finished.exact) == (FinishReason.STOP, True)
+    await upstream.until(lambda: request.id in upstream.aborted)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"prompt_tokens": 7, "completion_tokens": 10**6},  # more than was asked for
+        {"prompt_tokens": 10**6, "completion_tokens": 3},  # more than the prompt can have
+        {"prompt_tokens": 7, "completion_tokens": -3},
+        {"prompt_tokens": 7, "completion_tokens": "3"},
+        {"prompt_tokens": 7, "completion_tokens": True},
+        {"prompt_tokens": 7, "completion_tokens": 0},  # although there was text
+        {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 8}},
+        {"prompt_tokens": 7, "completion_tokens": 3, "completion_tokens_details": {"reasoning_tokens": 4}},
+        {"prompt_tokens": 0, "completion_tokens": 3},
+    ],
+)
+async def test_wrong_usage_is_not_believed_and_never_charged_beyond_what_is_held(remote, told):
+    engine, _ = await remote("generic", usage=told)
+    request = chat("a b c", max_tokens=5)
+    prepared = await engine.prepare(request)
+    finished = end_of(await run(engine, request))
+    assert finished.is_estimate
+    assert finished.usage.prompt <= prepared.most_prompt
+    assert 3 <= finished.usage.completion <= 5
+
+
+async def test_a_server_that_goes_on_beyond_max_tokens_is_cut_off(remote):
+    engine, upstream = await remote(obeys=False)
+    request = chat("a b c", ignore_eos=True)
+    events = await run(engine, request, allowance=4)
+    finished = end_of(events)
+    assert (finished.reason, finished.usage.completion) == (FinishReason.ALLOWANCE, 4)
+    await upstream.until(lambda: request.id in upstream.aborted)
+
+
+async def test_null_is_not_zero(remote):
+    """What a later event doesn't say leaves what an earlier one said; a zero is said."""
+    engine, _ = await remote("sglang", cached=3, usage={"prompt_tokens": 5, "completion_tokens": 1})
+    events = await run(engine, chat("a"))
+    assert events[0] == Started(3)
+    assert end_of(events).usage == Usage(input=2, cache_read=3, output=1)
+    engine, _ = await remote(
+        "sglang",
+        cached=3,
+        usage={"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}},
+    )
+    assert end_of(await run(engine, chat("a"))).usage == Usage(input=5, output=1)
+    engine, _ = await remote("vllm", cached=None)
+    finished = end_of(await run(engine, chat("a")))
+    assert (finished.usage, finished.exact) == (Usage(input=5, output=1), True)
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "sglang", "generic"])
+async def test_thought_is_a_class_of_its_own_and_no_text(remote, dialect):
+    engine, _ = await remote(dialect, reasoning=2)
+    events = await run(engine, chat("a b c"))
+    assert text_of(events) == "a b c"
+    assert end_of(events).usage == Usage(input=end_of(events).usage.input, output=3, reasoning=2)
+
+
+async def test_garbage_in_mid_stream_ends_it(remote):
+    engine, _ = await remote(garbage_at=3)
+    finished = end_of(await run(engine, chat("a b c")))
+    assert (finished.error.code, finished.usage.completion) == ("engine_error", 2)
+
+
+@pytest.mark.parametrize("body", [b"<html>hello</html>", b"data: 17\n\n", b'data: {"choices": 3}\n\n', b"x" * (2 << 20)])
+async def test_an_answer_that_is_no_stream_is_the_endpoints_fault(remote, body):
+    engine, _ = await remote(body=body)
+    await fails(engine, chat("a"), UnreachableError)
+
+
+async def test_an_error_event_before_the_first_token_refuses_the_request(remote):
+    engine, _ = await remote(error_at=1)
+    events = await run(engine, chat("a"))
+    assert end_of(events).error.code == "row_failed"
+    engine, _ = await remote(body=b'data: {"error": {"message": "no"}}\n\n')
+    assert (await fails(engine, chat("a"), EngineError)).code == "row_failed"
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+async def test_4xx_is_the_requests_fault_and_says_why(remote, status):
+    engine, _ = await remote(status=status, body=json.dumps({"error": {"message": "bad stop"}}).encode())
+    request = chat("a")
+    error = await fails(engine, request, InvalidRequestError)
+    assert (error.message, error.code) == ("bad stop", "invalid_request")
+    assert await engine.usage_of(request.id) == NothingRan()
+
+
+async def test_a_prompt_that_the_server_finds_too_long_is_told_as_such(remote):
+    said = {"object": "error", "message": "This model's maximum context length is 8 tokens."}
+    engine, _ = await remote(status=400, body=json.dumps(said).encode())
+    assert (await fails(engine, chat("a"), InvalidRequestError)).code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(("status", "code"), [(429, "engine_overloaded"), (503, "engine_overloaded")])
+async def test_429_and_503_mean_busy(remote, status, code):
+    engine, upstream = await remote(status=status)
+    assert (await fails(engine, chat("a"), OverloadedError)).code == code
+    assert len(upstream.bodies("/v1/chat/completions")) == 1  # nothing is sent a second time
+
+
+@pytest.mark.parametrize("status", [500, 502, 504])
+async def test_5xx_leaves_open_what_ran(remote, status):
+    engine, upstream = await remote(status=status, body=b"/srv/secret/path")
+    request = chat("a")
+    error = await fails(engine, request, UnreachableError)
+    assert "secret" not in error.message
+    assert await engine.usage_of(request.id) != NothingRan()
+    assert len(upstream.bodies("/v1/chat/completions")) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405])
+async def test_a_deployment_that_is_set_up_wrongly_is_not_the_clients_fault(remote, status):
+    engine, _ = await remote(status=status, body=b'{"error": {"message": "wrong key sk-123"}}')
+    error = await fails(engine, chat("a"), OverloadedError)
+    assert error.code == "engine_unavailable"
+    assert "sk-123" not in error.message
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_redirects_are_not_followed(remote, status):
+    _, elsewhere = await remote()
+    engine, _ = await remote(status=status, headers={"location": f"{elsewhere.address}/v1/chat/completions"})
+    await fails(engine, chat("a"), OverloadedError)
+    assert not elsewhere.bodies("/v1/chat/completions")
+
+
+async def test_a_server_that_is_gone_takes_nothing(remote, unused_port):
+    engine, upstream = await remote()
+    request = chat("a")
+    prepared = await engine.prepare(request)
+    engine._pool.base = f"http://127.0.0.1:{unused_port}"
+    with pytest.raises(OverloadedError) as caught:
+        async for _ in engine.generate(prepared, 10, True):
+            pass
+    assert caught.value.code == "engine_unreachable"
+    assert await engine.usage_of(request.id) == NothingRan()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"no json",
+        b'{"data": []}',
+        b'{"data": [{"index": 0, "embedding": []}]}',
+        b'{"data": [{"index": 0, "embedding": [1]}, {"index": 1, "embedding": [1]}]}',
+    ],
+)
+async def test_vectors_that_make_no_sense_are_refused(remote, body):
+    engine, _ = await remote(options={"kinds": ["embedding"]}, body=body)
+    await fails(engine, embedding("one"), EngineError)
+
+
+async def test_embeddings_without_usage_are_an_estimate(remote):
+    engine, _ = await remote(options={"kinds": ["embedding"]}, says_usage=False)
+    request = embedding("one two", (1, 2, 3))
+    finished = end_of(await run(engine, request))
+    assert (finished.is_estimate, finished.usage) == (True, Usage(input=5))
