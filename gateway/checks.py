@@ -26,7 +26,7 @@ def check_environment(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
 
 _LEAST_SECRET = 32
 _GUESSABLE = re.compile(r"insecure|change.?me|example|secret.?key|password|development|sluice", re.IGNORECASE)
-_SECRETS = ("SECRET_KEY", "SLUICE_KEY_HASH_SECRET", "SLUICE_CACHE_SECRET")
+_SECRETS = ("SECRET_KEY", "SLUICE_KEY_HASH_SECRET", "SLUICE_CACHE_SECRET", "SLUICE_CREDENTIAL_SECRET")
 
 
 def _weak_secrets() -> list[CheckMessage]:

@@ -61,6 +61,16 @@ SECRET_KEY_FALLBACKS = _all(env.list("SLUICE_SECRET_KEY_FALLBACKS", default=[]))
 SLUICE_KEY_HASH_SECRET = env.str("SLUICE_KEY_HASH_SECRET", default="").strip() or SECRET_KEY
 SLUICE_KEY_HASH_FALLBACKS = _all(env.list("SLUICE_KEY_HASH_FALLBACKS", default=[]))
 SLUICE_CACHE_SECRET = env.str("SLUICE_CACHE_SECRET", default="").strip() or SECRET_KEY
+SLUICE_CREDENTIAL_SECRET = env.str("SLUICE_CREDENTIAL_SECRET", default="").strip() or SECRET_KEY
+SLUICE_CREDENTIAL_FALLBACKS = [
+    *_all(env.list("SLUICE_CREDENTIAL_FALLBACKS", default=[])),
+    SECRET_KEY,
+    *SECRET_KEY_FALLBACKS,
+]
+# Where a remote engine may stand, beside public addresses (inference/clients/remote/addresses.py).
+SLUICE_REMOTE_NETWORKS = env.networks(
+    "SLUICE_REMOTE_NETWORKS", ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
+)
 SLUICE_BASE_URL = env.address("SLUICE_BASE_URL", "http://127.0.0.1:8000")
 _base = urlsplit(SLUICE_BASE_URL)
 _is_secure = _base.scheme == "https"

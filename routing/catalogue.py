@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -33,6 +33,7 @@ class DeploymentEntry:
     node: str
     source: str
     options: Mapping[str, Any]
+    credential: str = field(default="", repr=False)  # sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ def load() -> Catalogue:
                 node=row.node,
                 source=row.source,
                 options=row.options,
+                credential=row.credential,
             )
         )
     targets: dict[UUID, list[tuple[str, int]]] = {}

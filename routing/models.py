@@ -31,11 +31,13 @@ class PublicModel(models.Model):
 class Deployment(models.Model):
     """One place at which a public model is served, by the engine `backend` with that backend's own `options`.
 
-    For ``worker``: `source` is the hub id, folder or GGUF file of the weights, `node` the worker that loads them.
+    For ``worker``: `source` is the hub id, folder or GGUF file of the weights, `node` the worker that loads them. For
+    ``openai``: `source` is the address of a foreign server, `credential` its API key, sealed by the gateway.
     """
 
     class Backend(models.TextChoices):
         WORKER = "worker"
+        OPENAI = "openai", "remote, with OpenAI's API"
         FAKE = "fake"
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -45,6 +47,7 @@ class Deployment(models.Model):
     node = models.CharField(max_length=80, default="local")
     source = models.CharField(max_length=500, blank=True)
     options = models.JSONField(default=dict, blank=True)
+    credential = models.TextField(blank=True, editable=False)
     is_active = models.BooleanField(default=True)
     created_at = models.DateTimeField(db_default=Now())
 

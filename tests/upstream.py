@@ -96,7 +96,7 @@ class Upstream:
         app.router.add_route("*", "/{path:.*}", self._handle)
         return app
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
+    async def _handle(self, request: web.Request) -> web.StreamResponse:  # noqa: PLR0911 - one for each path
         body = await request.json() if request.can_read_body else {}
         self.seen.append((request.path, body))
         self.heads.append(dict(request.headers))
@@ -299,7 +299,9 @@ class _Answer:
         pending += stops.finish()
         if pending:
             await self.event({"content": pending})
-        is_over = self.made >= most and not (self.made == len(answer) + plan.reasoning and "ignore_eos" not in self.body)
+        is_over = self.made >= most and not (
+            self.made == len(answer) + plan.reasoning and "ignore_eos" not in self.body
+        )
         return "length" if is_over else "stop", None
 
 

@@ -72,7 +72,7 @@ TRACKED = (
     Tracked(PlanVersion, "plan_version", _all_but(PlanVersion)),
     Tracked(RateCard, "rate_card", _all_but(RateCard)),
     Tracked(PublicModel, "model", _all_but(PublicModel)),
-    Tracked(Deployment, "deployment", _all_but(Deployment)),
+    Tracked(Deployment, "deployment", _all_but(Deployment), hidden=("credential",)),
     Tracked(RouteRule, "route_rule", _all_but(RouteRule)),
     Tracked(RouteTarget, "route_target", _all_but(RouteTarget)),
 )

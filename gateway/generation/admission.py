@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 import structlog
@@ -72,12 +72,13 @@ async def admit(runtime: Runtime, principal: Principal, intent: Intent, request_
     meter = Meter(
         card,
         principal.multiplier_bp,
-        prompt_tokens=prepared.prompt_tokens,
-        exact=prepared.exact,
+        prompt_tokens=prepared.most_prompt,
         max_output=prepared.max_output,
         slice_tokens=principal.slice_tokens,
+        can_extend=engine.info is None or engine.info.can_extend,
     )
     first = meter.first_hold(principal.credit_bucket.burst)
+    prepared = replace(prepared, max_output=meter.max_output)
     reserve = Reserve(
         request=request_id,
         wallet=principal.wallet,

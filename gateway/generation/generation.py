@@ -343,11 +343,13 @@ class Generation:
             finished, self._fault, is_cancelled=self._is_cancelled, is_exhausted=self._meter.is_exhausted
         )
         is_ours = error is not None and error is not faults.READER_TOO_SLOW
+        is_delivered = not is_ours or bool(self._delivered.completion)
         operation = closing(
             self.id,
             self.principal.wallet,
             finished,
             delivered=self._delivered if is_ours else None,
+            is_estimate=finished.is_estimate and is_delivered,
             card=self._meter.card,
             multiplier_bp=self._meter.multiplier_bp,
             facts=self._facts(error.code if error else sluice_reason or reason.value),

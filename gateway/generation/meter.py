@@ -9,7 +9,6 @@ from billing.rating import CardPrices
 from inference.types import Usage
 
 LARGEST_SLICE = 4096
-ESTIMATE_MARGIN = (21, 20)  # an estimated prompt is held for with 5 % more
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +28,9 @@ class Meter:
 
     `allowance` is the output that the hold pays for after the prompt: at the most expensive classes until `started`
     says what the prompt really is, at the actual classes from then on. No token beyond it may be generated.
+
+    Where the engine can't extend a running request, the first hold is the only one: for all of `max_output`, or what
+    the credit allows.
     """
 
     def __init__(
@@ -37,9 +39,9 @@ class Meter:
         multiplier_bp: int,
         *,
         prompt_tokens: int,
-        exact: bool,
         max_output: int,
         slice_tokens: int,
+        can_extend: bool = True,
     ) -> None:
         self.card = card
         self.multiplier_bp = multiplier_bp
@@ -49,18 +51,23 @@ class Meter:
         self.usage = Usage()
         self._known_allowance: int | None = None  # true until `held` or the prompt's classes change
         self._refused_at: int | None = None  # the allowance beyond which no credit could be held when last asked
-        if not exact:
-            prompt_tokens = -(-prompt_tokens * ESTIMATE_MARGIN[0] // ESTIMATE_MARGIN[1])
         self._prompt_tokens = prompt_tokens
         self._classes: dict[str, int] | None = rating.dearest_input(prompt_tokens, card)  # None: those of `usage`
         self._output_class = rating.dearest_output_class(prompt_tokens, card)
-        self._slice = min(slice_tokens, max_output)
+        self._slice = min(slice_tokens, max_output) if can_extend else max_output
         self._largest_slice = max(slice_tokens, LARGEST_SLICE)
+        self._can_extend = can_extend
         self._is_early = False
 
     def first_hold(self, most: int) -> HoldRequest:
-        """Return the first hold: the prompt and a slice of output, but at most `most` µcr if one token fits in that."""
+        """Return the first hold: the prompt and a slice of output, but at most `most` µcr if one token fits in that.
+
+        Where nothing can be held later, what `most` doesn't pay for is taken off `max_output`.
+        """
         least = self._cost(min(1, self.max_output))
+        if not self._can_extend and self.max_output:
+            affordable = rating.output_tokens_for(most, self._paid(), self.card, self.multiplier_bp)
+            self.max_output = self._slice = min(self.max_output, max(affordable, 1))
         return HoldRequest(amount=max(least, min(self._cost(self._slice), most)), least=least)
 
     @property
@@ -74,12 +81,14 @@ class Meter:
     def allowed(self) -> tuple[int, bool]:
         """The allowance and whether it is final, as the engine takes them."""
         allowance = self.allowance
-        return allowance, self.is_exhausted or allowance >= self.max_output
+        return allowance, self.is_exhausted or allowance >= self.max_output or not self._can_extend
 
     def granted(self, total: int) -> None:
         """Note that `total` µcr are held."""
         self.held = max(self.held, total)
         self._known_allowance = None
+        if not self._can_extend:
+            self.is_exhausted = self.allowance < self.max_output
 
     def ask_early(self) -> None:
         """Ask for more when less than a whole slice is left, not half: answers take long."""
@@ -108,6 +117,8 @@ class Meter:
         the allowance out only when the last one known isn't enough: output that costs at most the dearest rate never
         makes it smaller.
         """
+        if not self._can_extend:
+            return None
         completion = self.usage.completion
         reach = self._slice if self._is_early else self._slice // 2
         if self._known_allowance is not None and self._known_allowance - completion > reach:

@@ -11,8 +11,8 @@ import structlog
 
 from gateway.home import worker_endpoint
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.remote import REMOTE, open_deployment
 from inference.engine import Engine, EngineSpec
-from inference.open import open_engine
 from inference.types import Health
 from routing.catalogue import DeploymentEntry
 
@@ -27,6 +27,8 @@ def spec_of(entry: DeploymentEntry) -> EngineSpec:
     """Return how to reach `entry`'s engine."""
     if entry.backend == "worker":
         return EngineSpec(deployment=str(entry.id), backend="worker", endpoint=worker_endpoint(entry.node))
+    if entry.backend == REMOTE:
+        return EngineSpec(str(entry.id), REMOTE, entry.source, entry.options, entry.credential)
     return EngineSpec(deployment=str(entry.id), backend=entry.backend, options=entry.options)
 
 
@@ -56,7 +58,7 @@ class Engines:
     An engine whose deployment left the catalogue takes nothing new and is closed when nothing runs on it any more.
     """
 
-    def __init__(self, metrics: Metrics, opener: Callable[[EngineSpec], Engine] = open_engine) -> None:
+    def __init__(self, metrics: Metrics, opener: Callable[[EngineSpec], Engine] = open_deployment) -> None:
         self._metrics = metrics
         self._open = opener
         self._entries: dict[UUID, EngineEntry] = {}
@@ -134,7 +136,8 @@ class Engines:
                     engine = self._open(spec)
                 except Exception as error:
                     log.exception("deployment_not_opened", deployment=deployment.name)
-                    self._unopened[identifier] = f"can't be opened: {type(error).__name__}"
+                    why = error if isinstance(error, ValueError) else type(error).__name__
+                    self._unopened[identifier] = f"can't be opened: {why}"
                 else:
                     self._entries[identifier] = EngineEntry(deployment, spec, engine)
         for identifier, entry in self._entries.items():

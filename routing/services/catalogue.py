@@ -24,10 +24,11 @@ def add_model(
     options: Mapping[str, Any] | None = None,
     deployment: str = "",
     node: str = "local",
+    credential: str = "",
 ) -> Deployment:
     """Make `name` an active public model with a deployment that serves `source`, or update both; return the deployment.
 
-    Without `deployment` the deployment's name is made from the model's.
+    `credential` is sealed already. Without `deployment` the deployment's name is made from the model's.
     """
     model, _ = PublicModel.objects.update_or_create(
         name=name,
@@ -47,6 +48,7 @@ def add_model(
             "node": node,
             "source": source,
             "options": dict(options or {}),
+            "credential": credential,
             "is_active": True,
         },
     )

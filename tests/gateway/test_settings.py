@@ -39,7 +39,8 @@ def production(db, settings, tmp_path):
     settings.SLUICE_BASE_URL = "https://sluice.example.com"
     settings.SLUICE_EMBEDDED = False
     settings.SLUICE_METRICS_PORT = 9100
-    settings.SECRET_KEY = settings.SLUICE_KEY_HASH_SECRET = settings.SLUICE_CACHE_SECRET = token_urlsafe(48)
+    settings.SECRET_KEY = settings.SLUICE_KEY_HASH_SECRET = token_urlsafe(48)
+    settings.SLUICE_CACHE_SECRET = settings.SLUICE_CREDENTIAL_SECRET = settings.SECRET_KEY
     settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
     return settings
 

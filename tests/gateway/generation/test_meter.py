@@ -12,8 +12,15 @@ from inference.types import Usage
 from tests.gateway.doubles import CARD
 
 
-def make_meter(prompt=100, max_output=1000, slice_tokens=16, *, exact=True, card=CARD):
-    return Meter(card, 10_000, prompt_tokens=prompt, exact=exact, max_output=max_output, slice_tokens=slice_tokens)
+def make_meter(prompt=100, max_output=1000, slice_tokens=16, *, card=CARD, can_extend=True):
+    return Meter(
+        card,
+        10_000,
+        prompt_tokens=prompt,
+        max_output=max_output,
+        slice_tokens=slice_tokens,
+        can_extend=can_extend,
+    )
 
 
 def test_first_hold_is_cut_to_what_may_be_taken_at_once_but_buys_one_token():
@@ -22,8 +29,29 @@ def test_first_hold_is_cut_to_what_may_be_taken_at_once_but_buys_one_token():
     assert make_meter().first_hold(10) == HoldRequest(1040, 1040)
 
 
-def test_first_hold_of_an_estimated_prompt_has_a_margin():
-    assert make_meter(exact=False).first_hold(10**9).least == 105 * 10 + 40
+def test_what_cannot_be_extended_is_held_for_whole_and_its_allowance_is_final():
+    meter = make_meter(can_extend=False)
+    first = meter.first_hold(10**9)
+    assert first == HoldRequest(1000 + 1000 * 40, 1040)
+    meter.granted(first.amount)
+    assert (meter.allowed, meter.is_exhausted, meter.next_hold()) == ((1000, True), False, None)
+    meter.used(Usage(input=100, output=999))
+    assert meter.next_hold() is None
+
+
+def test_what_cannot_be_extended_gets_what_the_credit_allows():
+    meter = make_meter(can_extend=False)
+    meter.first_hold(10**9)
+    meter.granted(1000 + 7 * 40 + 39)
+    assert (meter.allowed, meter.is_exhausted, meter.next_hold()) == ((7, True), True, None)
+
+
+def test_what_cannot_be_extended_is_no_longer_than_may_be_taken_at_once():
+    meter = make_meter(can_extend=False)
+    assert meter.first_hold(1000 + 50 * 40 + 1) == HoldRequest(1000 + 50 * 40, 1040)
+    meter.granted(1000 + 50 * 40)
+    assert (meter.max_output, meter.allowed, meter.is_exhausted) == (50, (50, True), False)
+    assert make_meter(can_extend=False).first_hold(10) == HoldRequest(1040, 1040)
 
 
 def test_allowance_never_exceeds_max_output():

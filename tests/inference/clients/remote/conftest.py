@@ -15,7 +15,7 @@ from tests.upstream import Upstream, serving
 
 @pytest.fixture
 async def remote():
-    """Makes an engine at a new server: `engine, upstream = await remote("vllm", stall_at=3)`; both are closed."""
+    """How to make an engine at a new server, as in `engine, upstream = await remote("vllm", stall_at=3)`."""
     async with AsyncExitStack() as stack:
 
         async def make(dialect="vllm", *, options=None, credential="", at=None, ready=True, **plan):

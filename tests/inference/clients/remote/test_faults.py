@@ -214,7 +214,9 @@ async def test_garbage_in_mid_stream_ends_it(remote):
     assert (finished.error.code, finished.usage.completion) == ("engine_error", 2)
 
 
-@pytest.mark.parametrize("body", [b"<html>hello</html>", b"data: 17\n\n", b'data: {"choices": 3}\n\n', b"x" * (2 << 20)])
+@pytest.mark.parametrize(
+    "body", [b"<html>hello</html>", b"data: 17\n\n", b'data: {"choices": 3}\n\n', b"x" * (2 << 20)]
+)
 async def test_an_answer_that_is_no_stream_is_the_endpoints_fault(remote, body):
     engine, _ = await remote(body=body)
     await fails(engine, chat("a"), UnreachableError)
@@ -277,7 +279,7 @@ async def test_redirects_are_not_followed(remote, status):
 
 
 async def test_a_server_that_is_gone_takes_nothing(remote, unused_port):
-    engine, upstream = await remote()
+    engine, _ = await remote()
     request = chat("a")
     prepared = await engine.prepare(request)
     engine._pool.base = f"http://127.0.0.1:{unused_port}"

@@ -1,0 +1,50 @@
+"""Sealing what must be stored and read again: API keys of remote engines, encrypted under a secret of the settings.
+
+A new secret seals at once; what an earlier one sealed can be read for as long as that is a fallback.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+from django.conf import settings
+from django.views.decorators.debug import sensitive_variables
+
+
+class SealError(ValueError):
+    """What was sealed can't be read with any secret that is configured."""
+
+
+@sensitive_variables("text")
+def seal(text: str) -> str:
+    """Return `text` encrypted, "" for ""."""
+    return _keys().encrypt(text.encode()).decode() if text else ""
+
+
+def unseal(sealed: str) -> str:
+    """Return what was sealed; raise `SealError`."""
+    try:
+        return _keys().decrypt(sealed).decode() if sealed else ""
+    except InvalidToken as error:
+        raise SealError("the API key was stored under another secret: enter it again") from error
+
+
+def resealed(sealed: str) -> str:
+    """Return what was sealed, sealed with the secret of today; raise `SealError`."""
+    try:
+        return _keys().rotate(sealed).decode() if sealed else ""
+    except InvalidToken as error:
+        raise SealError("the API key was stored under another secret: enter it again") from error
+
+
+def _keys() -> MultiFernet:
+    secrets = dict.fromkeys((settings.SLUICE_CREDENTIAL_SECRET, *settings.SLUICE_CREDENTIAL_FALLBACKS))
+    return MultiFernet([Fernet(_key(secret)) for secret in secrets])
+
+
+@sensitive_variables("secret")
+def _key(secret: str) -> bytes:
+    digest = hashlib.blake2b(b"credential", key=hashlib.sha512(secret.encode()).digest(), digest_size=32).digest()
+    return base64.urlsafe_b64encode(digest)
