@@ -32,11 +32,12 @@ def unseal(sealed: str) -> str:
 
 
 def resealed(sealed: str) -> str:
-    """Return what was sealed, sealed with the secret of today; raise `SealError`."""
+    """Return what was sealed, sealed with the secret of today, the same text if it is already; raise `SealError`."""
     try:
-        return _keys().rotate(sealed).decode() if sealed else ""
-    except InvalidToken as error:
-        raise SealError("the API key was stored under another secret: enter it again") from error
+        Fernet(_key(settings.SLUICE_CREDENTIAL_SECRET)).decrypt(sealed)
+    except InvalidToken:
+        return seal(unseal(sealed))
+    return sealed
 
 
 def _keys() -> MultiFernet:

@@ -37,9 +37,12 @@ def remote_dialects() -> tuple[str, ...]:
     return tuple(DIALECTS)
 
 
-def check_remote(endpoint: str, options: Mapping[str, Any]) -> None:
-    """Raise ValueError, beginning with the name of what is wrong, for a remote engine that can't be opened."""
+def check_remote(endpoint: str, options: Mapping[str, Any]) -> str:
+    """Return a remote engine's address without what is superfluous.
+
+    Raise ValueError, beginning with the name of what is wrong, for one that can't be opened.
+    """
     from inference.clients.remote.options import RemoteOptions, base_of
 
-    base_of(endpoint)
     RemoteOptions.of(EngineSpec("", "openai", endpoint, options))
+    return base_of(endpoint)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import threading
 from collections.abc import Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from itertools import cycle, islice
 from typing import Any
 
@@ -329,5 +330,21 @@ async def serving(upstream: Upstream):
         await runner.cleanup()
 
 
-def plan_of(base: Plan, **changes: Any) -> Plan:
-    return replace(base, **changes)
+@contextmanager
+def serving_in_thread(upstream: Upstream):
+    """Run `upstream` on a loop of its own, for tests without one."""
+    ready, done = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with serving(upstream):
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert ready.wait(10)
+    try:
+        yield upstream
+    finally:
+        done.set()
+        thread.join()

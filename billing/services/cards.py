@@ -82,6 +82,13 @@ def publish(
 
 
 @transaction.atomic
+def ensure_card(name: str, kind: str) -> None:
+    """Publish a card at the default rates for a kind of model, unless it has prices."""
+    if not RateCardVersion.objects.filter(card__name=name, published_at__isnull=False).exists():
+        publish(name, {0: DEFAULT_RATES[kind]}, note="default rates")
+
+
+@transaction.atomic
 def ensure_default_cards() -> None:
     """Publish the cards of the first models that have no version yet; never changes one that has."""
     for name, kind in DEFAULT_CARDS.items():

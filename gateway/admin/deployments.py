@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from django.contrib import admin
-from django.http import HttpRequest
+from django.contrib import admin, messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.template.response import TemplateResponse
 from unfold.admin import ModelAdmin
-from unfold.decorators import display
+from unfold.decorators import action, display
 
+from gateway.admin.remote import DeploymentForm, NewRemoteForm
+from gateway.errors.service import ServiceError
 from gateway.runtime.live import DeploymentState, live_of
+from gateway.services.remote_models import Added, add_remote_model, try_again
 from routing.models import Deployment
 
 
@@ -22,13 +27,62 @@ class DeploymentAdmin(ModelAdmin):
     list_select_related = ["model"]
     search_fields = ["name", "model__name"]
     autocomplete_fields = ["model"]
-    fields = ["name", "model", "backend", "node", "source", "options", "is_active"]
+    form = DeploymentForm
+    fields = ["name", "model", "backend", "node", "source", "options", "api_key", "forget_api_key", "is_active"]
     show_full_result_count = False
+    actions_list = ["add_remote"]
+    actions_detail = ["test_prompt"]
+
+    @action(description="Add remote engine", url_path="add-remote", permissions=["add"])
+    def add_remote(self, request: HttpRequest) -> HttpResponse:
+        """Ask for a foreign server's address, send it a test prompt, and add its model when that was answered."""
+        form = NewRemoteForm(request.POST or None)
+        if form.is_valid():
+            try:
+                added = add_remote_model(**form.asked())
+            except ServiceError as error:
+                form.refuse(error)
+            else:
+                self.log_addition(request, added.deployment, "Added after a test prompt.")
+                _tell(request, added)
+                return redirect("admin:routing_deployment_change", added.deployment.pk)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": "Add remote engine",
+            "opts": self.opts,
+            "form": form,
+        }
+        template = "admin/gateway/deployment/add_remote.html"
+        return TemplateResponse(request, template, context, status=400 if form.errors else 200)
+
+    @action(description="Test prompt", url_path="test-prompt", permissions=["change"])
+    def test_prompt(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Send a remote engine a test prompt; nobody is charged."""
+        deployment = get_object_or_404(Deployment.objects.select_related("model"), pk=object_id)
+        if deployment.backend != Deployment.Backend.OPENAI:
+            messages.info(request, "Models of our own workers are tried as they are loaded, and in the chat.")
+        else:
+            try:
+                _tell(request, try_again(deployment))
+            except ServiceError as error:
+                messages.error(request, ": ".join(filter(None, (error.field, error.message))))
+        return redirect("admin:routing_deployment_change", object_id)
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         """Return the columns; those of live state read one snapshot, taken for this request."""
         states = live_of(request).deployment_states()
         return ["name", "model", "backend", "node", *_live_columns(states), "is_active"]
+
+
+def _tell(request: HttpRequest, added: Added) -> None:
+    """Show what a remote engine announced, and its test prompts with their cost."""
+    info = added.tried.info
+    if info.shares_prefixes:
+        messages.warning(request, "Tenants share this server's prefix cache, as was accepted.")
+    details = "; ".join(f"{name}: {value}" for name, value in info.details.items())
+    messages.info(request, f"{added.deployment.name} answers: context {info.max_context:,} tokens; {details}.")
+    for line in added.lines:
+        messages.success(request, line)
 
 
 def _live_columns(states: Any) -> list[Callable[[Deployment], Any]]:
@@ -62,4 +116,9 @@ def _live_columns(states: Any) -> list[Callable[[Deployment], Any]]:
         known = state_of(deployment)
         return "–" if known is None else f"{known.kv_used:.0%}"
 
-    return [state, reason, load, kv_used]
+    @display(description="Prefix caches", label={"shared between tenants": "warning"})
+    def prefixes(deployment: Deployment) -> str:
+        known = state_of(deployment)
+        return "shared between tenants" if known is not None and known.shares_prefixes else "–"
+
+    return [state, reason, load, kv_used, prefixes]

@@ -27,6 +27,7 @@ class DeploymentState:
     running: int
     waiting: int
     kv_used: float  # share of KV blocks in use
+    shares_prefixes: bool  # between tenants
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Live:
                 running=entry.health.running,
                 waiting=entry.health.waiting,
                 kv_used=entry.health.kv_used,
+                shares_prefixes=entry.engine.info is not None and entry.engine.info.shares_prefixes,
             )
             for entry in self.runtime.engines.entries()
         }

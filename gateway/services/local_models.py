@@ -15,7 +15,6 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
-from billing.models import RateCard
 from billing.services import cards
 from gateway.errors.service import ServiceError
 from gateway.services.worker_environment import fetch_environment
@@ -84,8 +83,7 @@ def _publish(
     longest = options.get("max_context") or found["context_length"]
     if not isinstance(longest, int) or longest < 1:
         raise ServiceError("options", f"max_context is a number of tokens, not {longest!r}")
-    if not RateCard.objects.filter(name=card, versions__published_at__isnull=False).exists():
-        cards.publish(card, {0: cards.DEFAULT_RATES[found["kinds"][0]]}, note="default rates")
+    cards.ensure_card(card, found["kinds"][0])
     row = add_model(
         name=name,
         kinds=found["kinds"],

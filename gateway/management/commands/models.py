@@ -1,9 +1,11 @@
-"""``manage.py models add|list|remove``: what this node serves."""
+"""``manage.py models add|add-remote|list|remove``: what is served."""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -11,16 +13,22 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from gateway.errors.service import ServiceError
 from gateway.services.engine_states import EngineState, wait_until_loaded
 from gateway.services.local_models import add_local_model
+from gateway.services.remote_models import add_remote_model
 from gateway.services.worker_specs import WorkerSpecError, engine_config, is_worker_running, save_spec, worker_spec
+from inference.open import remote_dialects
 from routing.models import Deployment
 from routing.services.catalogue import remove_model
 from routing.services.defaults import ensure_default_routes
 
+REMOTE_OPTIONS = ("max_context", "max_output", "concurrency", "shared_prefixes")
 START_SECONDS = 10.0  # `serve` starts a worker for the first model of its node
 
 
 class Command(BaseCommand):
-    """Add a model by hub id, folder or GGUF file, list them, or withdraw one; a running worker follows at once."""
+    """Add a model (by hub id, folder or GGUF file; or at a foreign server), list them, or withdraw one.
+
+    A running worker or gateway follows at once.
+    """
 
     help = "Add, list and remove models."
 
@@ -31,6 +39,7 @@ class Command(BaseCommand):
         add.add_argument("--name", default="", help="public name; that of the folder, file or hub id if not given")
         add.add_argument("--rate-card", default="", help="price list; one of the model's name if not given")
         add.add_argument("--options", default="{}", help='engine options as JSON, e.g. {"dtype": "float32"}')
+        _add_remote_arguments(verbs.add_parser("add-remote", help="serve a model that runs at a foreign server"))
         verbs.add_parser("list", help="what is served")
         remove = verbs.add_parser("remove", help="withdraw a model")
         remove.add_argument("name")
@@ -39,18 +48,15 @@ class Command(BaseCommand):
         match options["verb"]:
             case "add":
                 self._add(options)
+            case "add-remote":
+                self._add_remote(options)
             case "list":
                 self._list()
             case "remove":
                 self._remove(options["name"])
 
     def _add(self, options: dict[str, Any]) -> None:
-        try:
-            engine_options = json.loads(options["options"])
-        except json.JSONDecodeError as error:
-            raise CommandError(f"--options is not JSON: {error}") from error
-        if not isinstance(engine_options, dict):
-            raise CommandError('--options takes one JSON object, such as {"dtype": "float32"}')
+        engine_options = _options_of(options["options"])
         self._tell(f"looking for {options['source']}")
         served_before = set(_active().values_list("name", flat=True))
         try:
@@ -76,6 +82,29 @@ class Command(BaseCommand):
         else:
             context = f", context {state.info.max_context} tokens" if state.info else ""
             self._tell(f"served: {row.model.name}{context}")
+
+    def _add_remote(self, options: dict[str, Any]) -> None:
+        chosen = {name: options[name] for name in REMOTE_OPTIONS if options[name] is not None}
+        self._tell(f"sending a test prompt to {options['address']}")
+        try:
+            added = add_remote_model(
+                address=options["address"],
+                dialect=options["dialect"],
+                model=options["model"],
+                name=options["name"],
+                kinds=[kind.strip() for kind in options["kinds"].split(",")],
+                api_key=_secret_in(options["api_key_file"]),
+                rate_card=options["rate_card"],
+                options=_options_of(options["options"]) | chosen,
+            )
+        except ServiceError as error:
+            raise CommandError(": ".join(filter(None, (error.field, error.message)))) from error
+        for name, value in added.tried.info.details.items():
+            self._tell(f"{name}: {value}")
+        for line in added.lines:
+            self._tell(line)
+        row, context = added.deployment, added.tried.info.max_context
+        self._tell(f"served: {row.model.name} by {row.name}, priced by {row.model.rate_card}, context {context} tokens")
 
     def _loaded(self, row: Deployment) -> EngineState | None:
         """Wait until the node's worker has loaded or refused the deployment; None when no worker runs."""
@@ -116,6 +145,43 @@ class Command(BaseCommand):
     def _tell(self, line: str) -> None:
         self.stdout.write(line)
         self.stdout.flush()
+
+
+def _add_remote_arguments(add: CommandParser) -> None:
+    add.add_argument("address", help="such as http://10.0.0.5:8000")
+    add.add_argument("--dialect", choices=remote_dialects(), default="generic", help="what kind of server it is")
+    add.add_argument("--model", required=True, help="what the server calls the model")
+    add.add_argument("--name", default="", help="public name; the server's if not given")
+    add.add_argument("--kinds", default="chat", help="chat, embedding, or both with a comma")
+    add.add_argument("--api-key-file", help="file with the server's API key; - reads standard input")
+    add.add_argument("--rate-card", default="", help="price list; one of the model's name if not given")
+    add.add_argument("--max-context", type=int, help="tokens, where the server doesn't say")
+    add.add_argument("--max-output", type=int, help="most output tokens of one request (4096)")
+    add.add_argument("--concurrency", type=int, help="most requests that a gateway has there at once (64)")
+    add.add_argument(
+        "--shared-prefixes", action="store_true", default=None, help="accept that tenants share its prefix cache"
+    )
+    add.add_argument("--options", default="{}", help='more options as JSON, e.g. {"idle_seconds": 120}')
+
+
+def _options_of(text: str) -> dict[str, Any]:
+    try:
+        options = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise CommandError(f"--options is not JSON: {error}") from error
+    if not isinstance(options, dict):
+        raise CommandError('--options takes one JSON object, such as {"dtype": "float32"}')
+    return options
+
+
+def _secret_in(path: str | None) -> str:
+    """Return what the file holds: on the command line everybody on the machine could read it."""
+    if path is None:
+        return ""
+    try:
+        return (sys.stdin.read() if path == "-" else Path(path).read_text()).strip()
+    except OSError as error:
+        raise CommandError(f"--api-key-file: {error}") from error
 
 
 def _active() -> Any:

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from billing.services import cards, plans
 from gateway.home import close_to_others
 from gateway.management.steps import Steps
-from gateway.services import roles
+from gateway.services import remote_models, roles
 
 
 class Command(BaseCommand):
@@ -36,5 +36,7 @@ class Command(BaseCommand):
             cards.ensure_default_cards()
         with show.step("roles of operators"):
             roles.ensure_roles()
+        for name in remote_models.reseal_credentials():
+            self.stderr.write(f"the API key of deployment {name} was stored under another secret: enter it again")
         if options["verbosity"]:
             self.stdout.write("database, plans, price lists and static files are up to date")

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 def runtime_of(**healths):
     """As much of a runtime as pages look at."""
     entries = [
-        EngineEntry(SimpleNamespace(id=identifier), spec=None, engine=None, health=health)
+        EngineEntry(SimpleNamespace(id=identifier), spec=None, engine=SimpleNamespace(info=None), health=health)
         for identifier, health in healths.values()
     ]
     return SimpleNamespace(engines=SimpleNamespace(entries=lambda: tuple(entries)))

@@ -15,7 +15,7 @@ from tests.upstream import Upstream, serving
 
 @pytest.fixture
 async def remote():
-    """How to make an engine at a new server, as in `engine, upstream = await remote("vllm", stall_at=3)`."""
+    """A function that makes an engine at a new server and returns both; its keywords are those of the server's plan."""
     async with AsyncExitStack() as stack:
 
         async def make(dialect="vllm", *, options=None, credential="", at=None, ready=True, **plan):

@@ -1,0 +1,126 @@
+"""A test prompt at a remote engine, outside of the gateway: nobody is charged, and what it would cost is known."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from uuid import uuid4
+
+from billing import rating
+from billing.rating import CardPrices
+from billing.unit import format_credits
+from gateway.errors.service import ServiceError
+from gateway.runtime.remote import open_deployment
+from inference.engine import Engine, EngineSpec
+from inference.errors import EngineError
+from inference.types import (
+    Delta,
+    EngineInfo,
+    Finished,
+    GenerationRequest,
+    Kind,
+    Message,
+    SamplingParams,
+    Usage,
+    Vector,
+)
+
+READY_SECONDS = 15.0
+TRIAL_SECONDS = 120.0
+PROMPT = "Say hello in one short sentence."
+MOST_OUTPUT = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How the test of one kind went: what was answered, what it used, and how long it took."""
+
+    kind: Kind
+    text: str
+    usage: Usage
+    is_estimate: bool
+    milliseconds: int
+    vector_width: int = 0
+
+    def told(self, card: CardPrices) -> str:
+        """Return it as one line with its cost under `card`, at a plan's multiplier of 1."""
+        cost = format_credits(rating.charge(self.usage.classes(), card, 10_000))
+        counted = " (counted here: the server didn't say)" if self.is_estimate else ""
+        tokens = f"{self.usage.prompt} tokens in, {self.usage.completion} out{counted}"
+        answer = f"{self.vector_width} dimensions" if self.kind is Kind.EMBEDDING else f"“{self.text.strip()}”"
+        return f"test prompt ({self.kind}): {answer}; {tokens}, {self.milliseconds} ms, {cost} credits"
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What a remote engine announced, and how its test prompts went."""
+
+    info: EngineInfo
+    trials: tuple[Trial, ...]
+
+
+def try_remote(spec: EngineSpec) -> Tried:
+    """Wait for the engine of `spec` (its credential sealed) and run one test prompt of each of its kinds.
+
+    Raise ServiceError with the reason, for operators. Not for a thread that runs an event loop.
+    """
+    return asyncio.run(_try(spec))
+
+
+async def _try(spec: EngineSpec) -> Tried:
+    try:
+        engine = open_deployment(spec)
+    except ValueError as error:
+        field_name, _, message = str(error).partition(": ")
+        raise ServiceError(field_name if message else "", message or str(error)) from error
+    try:
+        info = await _announced(engine)
+        async with asyncio.timeout(TRIAL_SECONDS):
+            trials = tuple([await _trial(engine, kind) for kind in sorted(info.kinds)])
+    except EngineError as error:
+        raise ServiceError("address", f"the test prompt failed: {error.message} ({error.code})") from error
+    except TimeoutError as error:
+        raise ServiceError("address", f"no answer to the test prompt within {TRIAL_SECONDS:.0f} s") from error
+    finally:
+        await engine.close()
+    return Tried(info, trials)
+
+
+async def _announced(engine: Engine) -> EngineInfo:
+    until = time.monotonic() + READY_SECONDS
+    while True:
+        health = await engine.health()
+        if health.ready and engine.info is not None:
+            return engine.info
+        if health.detail or time.monotonic() >= until:
+            raise ServiceError("address", ": ".join(filter(None, (f"the engine {health.reason}", health.detail))))
+        await asyncio.sleep(0.02)
+
+
+async def _trial(engine: Engine, kind: Kind) -> Trial:
+    chat = kind is Kind.CHAT
+    request = GenerationRequest(
+        id=uuid4().hex,
+        tenant="trial",
+        domain=uuid4().hex,
+        kind=kind,
+        messages=(Message("user", PROMPT),) if chat else (),
+        inputs=() if chat else (PROMPT,),
+        sampling=SamplingParams(max_tokens=MOST_OUTPUT, temperature=0.0, unset=("top_p", "top_k", "min_p")),
+    )
+    began = time.monotonic()
+    prepared = await engine.prepare(request)
+    text, width = "", 0
+    async for event in engine.generate(prepared, prepared.max_output, True):
+        match event:
+            case Delta():
+                text += event.text
+            case Vector():
+                width = len(event.data) // 4
+            case Finished():
+                if event.error is not None:
+                    raise EngineError(event.error.message, code=event.error.code)
+                took = round((time.monotonic() - began) * 1000)
+                return Trial(kind, text, event.usage, event.is_estimate, took, width)
+    raise EngineError("The engine's stream ended without its end.")

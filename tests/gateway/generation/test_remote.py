@@ -1,0 +1,292 @@
+"""Remote engines through the whole gateway: what a foreign server ran is what the books say, whatever it does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from django.db.models import F
+
+from billing.ids import uuid7
+from billing.models import Hold, RateCardVersion, UsageRecord, Wallet
+from billing.rating import charge
+from billing.writer.apply import apply_now
+from billing.writer.operations import Renew, Reserve
+from gateway.generation.sweep import Sweep
+from gateway.runtime.threads import DatabaseThreads
+from routing.services.catalogue import add_model
+from tests.gateway.doubles import CARD
+from tests.gateway.edge.client import Exchange, ask, assert_error
+from tests.gateway.edge.server import with_runtime
+from tests.gateway.world import assert_books, in_database, make_world, opened, settled
+from tests.upstream import Plan, Upstream, serving
+
+pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture(autouse=True)
+def _loopback(settings):
+    settings.SLUICE_REMOTE_NETWORKS = ["127.0.0.0/8"]
+
+
+class Stand:
+    """A gateway with one remote engine, and the server behind it."""
+
+    def __init__(self, upstream, world, runtime) -> None:
+        self.upstream = upstream
+        self.world = world
+        self.runtime = runtime
+        self.application = with_runtime(runtime)
+
+    def chat(self, text="a b c d e f", **fields):
+        body = {"model": "remote", "messages": [{"role": "user", "content": text}]} | fields
+        return Exchange(self.application, "POST", "/v1/chat/completions", body=body, key=self.world.secret)
+
+    async def books(self, records):
+        await settled(self.runtime)
+        charged, rows = await in_database(assert_books, self.world, records=records)
+        for row in rows:
+            classes = {"input": row.input_tokens, "cache_read": row.cache_read_tokens, "output": row.output_tokens}
+            assert row.charge == charge({name: n for name, n in classes.items() if n}, CARD, 10_000)
+        return charged, rows
+
+
+@pytest.fixture
+def stand(tmp_path):
+    @asynccontextmanager
+    async def make(dialect="vllm", *, options=None, credit=10_000_000, terms=None, **plan):
+        async with serving(Upstream(dialect, **plan)) as upstream:
+
+            def prepare():
+                world = make_world(credit=credit, terms=terms)
+                given = upstream.options(kinds=["chat", "embedding"], **(options or {}))
+                del given["networks"], given["salt_key"]
+                row = add_model(
+                    name="remote", kinds=["chat", "embedding"], context_length=8192, rate_card="fake-card",
+                    source=upstream.address, backend="openai", options=given,
+                )  # fmt: skip
+                return replace(world, deployment=row.id)
+
+            world = await in_database(prepare)
+            async with opened(tmp_path) as runtime:
+                assert await runtime.engines.connected(5)
+                yield Stand(upstream, world, runtime)
+
+    return make
+
+
+async def test_an_answer_is_charged_as_the_server_counted_it(stand):
+    async with stand(cached=3) as at:
+        answer = await at.chat(stream=True, stream_options={"include_usage": True}).finished()
+        *_, (_, usage), (_, done) = answer.events()
+        assert done == "[DONE]"
+        assert usage["usage"]["prompt_tokens"] == 10
+        assert usage["usage"]["prompt_tokens_details"]["cached_tokens"] == 3
+        charged, [row] = await at.books(1)
+        assert (row.input_tokens, row.cache_read_tokens, row.output_tokens, row.exact) == (7, 3, 6, True)
+        assert charged == 7 * 10 + 3 * 1 + 6 * 40
+        [body] = at.upstream.bodies("/v1/chat/completions")
+        assert body["max_tokens"] == 4096
+        whole = await at.chat().finished()
+        assert whole.json()["choices"][0]["message"]["content"] == "a b c d e f"
+
+
+async def test_all_that_may_be_used_is_held_at_once(stand):
+    async with stand(stall_at=3) as at:
+        exchange = at.chat(max_tokens=50, stream=True)
+        await exchange.body_has(b" b")
+        [hold] = await in_database(lambda: list(Hold.objects.all()))
+        assert hold.amount == 10 * 10 + 50 * 40
+        at.upstream.released.set()
+        await exchange.finished()
+        await at.books(1)
+
+
+async def test_credit_for_seven_tokens_buys_seven(stand):
+    async with stand(credit=10 * 10 + 7 * 40 + 39) as at:
+        answer = await at.chat(" ".join(["w"] * 6), ignore_eos=True).finished()
+        choice = answer.json()["choices"][0]
+        assert (choice["finish_reason"], answer.json()["usage"]["completion_tokens"]) == ("length", 7)
+        assert choice["sluice_reason"] == "credit_exhausted"
+        assert at.upstream.bodies("/v1/chat/completions")[0]["max_tokens"] == 7
+        await at.books(1)
+
+
+async def test_the_operators_limit_bounds_an_answer(stand):
+    async with stand(options={"max_output": 5}) as at:
+        answer = await at.chat(ignore_eos=True, max_tokens=900).finished()
+        [choice] = answer.json()["choices"]
+        assert (choice["finish_reason"], choice.get("sluice_reason")) == ("length", None)
+        assert answer.json()["usage"]["completion_tokens"] == 5
+
+
+async def test_a_client_that_leaves_stops_the_server_and_pays_for_what_it_got(stand):
+    async with stand(stall_at=4) as at:
+        exchange = at.chat(stream=True)
+        await exchange.body_has(b" c")
+        exchange.leave()
+        await exchange.finished()
+        await at.upstream.until(lambda: at.upstream.aborted)
+        _, [row] = await at.books(1)
+        assert (row.output_tokens, row.finish, row.exact) == (3, "cancelled", True)
+
+
+async def test_a_client_that_leaves_before_the_first_token_stops_the_server_and_pays_nothing(stand):
+    async with stand(hang_before=True) as at:
+        exchange = at.chat()
+        await at.upstream.until(lambda: at.upstream.running)
+        exchange.leave()
+        await exchange.finished()
+        await at.upstream.until(lambda: at.upstream.aborted)
+        assert (await at.books(1))[0] == 0
+
+
+@pytest.mark.parametrize(("dialect", "is_exact"), [("vllm", True), ("llamacpp", True), ("generic", False)])
+async def test_a_stream_that_dies_is_charged_for_what_arrived(stand, dialect, is_exact):
+    async with stand(dialect, die_at=4) as at:
+        answer = await at.chat(stream=True).finished()
+        assert answer.events()[-1][1]["error"]["code"] == "engine_stopped"
+        _, [row] = await at.books(1)
+        assert (row.output_tokens, row.exact) == (3, is_exact)
+
+
+async def test_an_answer_in_one_piece_that_dies_costs_nothing(stand):
+    async with stand("generic", die_at=4) as at:
+        assert_error(await at.chat().finished(), 503, "engine_stopped")
+        charged, [row] = await at.books(1)
+        assert (charged, row.finish) == (0, "engine_stopped")
+
+
+async def test_what_was_only_counted_is_marked_as_an_estimate(stand):
+    async with stand("generic", says_usage=False) as at:
+        answer = await at.chat().finished()
+        assert answer.json()["usage"]["completion_tokens"] == 6
+        _, [row] = await at.books(1)
+        assert (row.output_tokens, row.exact, row.finish) == (6, False, "stop")
+
+
+@pytest.mark.parametrize("told", [{"prompt_tokens": 10**6, "completion_tokens": 10**6}, {"completion_tokens": None}])
+async def test_wrong_usage_takes_no_more_than_was_held(stand, told):
+    async with stand("generic", credit=60 * 10 + 40 * 40, usage=told) as at:
+        assert (await at.chat(max_tokens=10).finished()).status == 200
+        charged, [row] = await at.books(1)
+        assert charged > 0
+        assert not row.exact
+
+
+@pytest.mark.parametrize(
+    ("status", "answered", "code"),
+    [
+        (400, 400, "invalid_request"),
+        (422, 400, "invalid_request"),
+        (401, 503, "engine_unavailable"),
+        (429, 503, "engine_overloaded"),
+        (503, 503, "engine_overloaded"),
+        (500, 503, "engine_unavailable"),
+        (302, 503, "engine_unavailable"),
+    ],
+)
+async def test_refusals_of_the_server_leave_nothing_held(stand, status, answered, code):
+    async with stand(status=status, body=b'{"error": {"message": "because"}}') as at:
+        answer = await at.chat(stream=True).finished()
+        assert_error(answer, answered, code)
+        charged, [row] = await at.books(1)
+        assert (charged, row.waived) == (0, status == 500)  # after a 500 something may have run
+        assert len(at.upstream.bodies("/v1/chat/completions")) == 1
+
+
+async def test_fields_that_the_server_does_not_know_are_named(stand):
+    async with stand("tgi") as at:
+        answer = await at.chat(top_k=5).finished()
+        assert_error(answer, 400, "unsupported_parameter", param="top_k")
+        assert not at.upstream.bodies("/v1/chat/completions")
+
+
+async def test_embeddings(stand):
+    async with stand() as at:
+        body = {"model": "remote", "input": ["one two", "three"]}
+        answer = await ask(at.application, "/v1/embeddings", body, key=at.world.secret)
+        assert [len(item["embedding"]) for item in answer.json()["data"]] == [8, 8]
+        charged, [row] = await at.books(1)
+        assert (row.input_tokens, charged) == (3, 30)
+
+
+async def test_mixed_load_with_clients_that_leave_adds_up(stand):
+    async with stand(options={"concurrency": 3}, terms={"concurrency": 16}) as at:
+        plans = [Plan(), Plan(die_at=3), Plan(at_once=2), Plan(status=429), Plan(in_bytes=7), Plan(cached=2)]
+        at.upstream.plans = [plans[number % len(plans)] for number in range(30)]
+
+        async def one(number):
+            exchange = at.chat(f"{number} b c d e f g h", stream=True)
+            if number % 4 == 0:
+                for _ in range(number):
+                    await asyncio.sleep(0)
+                exchange.leave()
+            return await exchange.finished()
+
+        await asyncio.gather(*(one(number) for number in range(30)))
+        await settled(at.runtime)
+        assert at.upstream.most_running <= 3
+        rows = await in_database(lambda: list(UsageRecord.objects.all()))
+        charged, _ = await at.books(len(rows))
+        for row in rows:
+            if row.charge:
+                ran = at.upstream.served[row.request.hex]
+                assert row.output_tokens <= ran["completion"]
+                if row.finish in {"stop", "length"}:
+                    assert row.output_tokens == ran["completion"]
+        assert charged > 0
+        assert not at.upstream.running
+
+
+async def test_after_a_gateways_death_its_checkpoint_is_charged_as_an_estimate(stand):
+    async with stand() as at:
+
+        def orphan():
+            request, owner = uuid7(), uuid7()
+            reserve = Reserve(
+                request=request, wallet=at.world.wallet.id, amount=3000, least=1, owner=owner,
+                deployment=at.world.deployment, card_version=RateCardVersion.objects.get().id,
+                tenant=at.world.tenant.id, project=at.world.project.id, api_key=at.world.key_id, model="remote",
+                facts={"endpoint": "responses", "task": "chat", "route": {}, "end_user": "", "streamed": True},
+            )  # fmt: skip
+            apply_now([reserve, Renew(owner, {request: {"input": 10, "output": 4}})])
+            Hold.objects.update(lease_until=F("reserved_at"))
+            return request
+
+        request = await in_database(orphan)
+        threads = DatabaseThreads(1)
+        sweep = Sweep(engine_of=at.runtime.engines.find, submit=at.runtime.writer.submit, threads=threads)
+        assert await sweep.turn() == {"estimated": 1}
+        threads.close()
+        charged, [row] = await at.books(1)
+        assert (row.request, row.exact, row.finish) == (request, False, "lost")
+        assert charged == 10 * 10 + 4 * 40
+
+
+async def test_two_tenants_share_no_prefix(stand):
+    """The same prompt again is cached for the tenant that sent it, and for nobody else."""
+    async with stand(cached=-1) as at:
+        other = await in_database(make_world)
+
+        async def cached(key):
+            body = {"model": "remote", "messages": [{"role": "user", "content": "secret plan"}]}
+            answer = await ask(at.application, "/v1/chat/completions", body, key=key)
+            return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        assert [await cached(at.world.secret), await cached(at.world.secret)] == [0, 5]
+        assert await cached(other.secret) == 0
+        salts = {body["cache_salt"] for body in at.upstream.bodies("/v1/chat/completions")}
+        assert len(salts) == 2
+        assert str(at.world.tenant.id) not in json.dumps(at.upstream.seen)
+
+
+async def test_the_deployment_says_that_prefixes_are_shared(stand):
+    async with stand("tgi") as at:
+        info = at.runtime.engines.get(at.world.deployment).info
+        assert info.shares_prefixes
+        assert info.details["prefix caches"] == "shared between tenants"
+    assert await in_database(lambda: Wallet.objects.filter(held__gt=0).count()) == 0
