@@ -1,0 +1,101 @@
+"""Where a remote engine may be: decided of the very address that is connected to."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+import pytest
+
+from inference.clients.remote.addresses import ForbiddenAddressError, open_socket, refusal_of
+from inference.engine import EngineSpec
+from inference.open import open_engine
+from tests.inference.engine_contract import until
+
+PRIVATE = [ipaddress.ip_network(network) for network in ("10.0.0.0/8", "192.168.0.0/16", "fc00::/7")]
+ANYWHERE = [ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0")]
+
+
+@pytest.mark.parametrize(
+    "address", ["10.1.2.3", "192.168.7.7", "fd12::1", "8.8.8.8", "2001:4860::8", "::ffff:10.0.0.9"]
+)
+def test_private_and_public_addresses_are_allowed(address):
+    assert refusal_of(ipaddress.ip_address(address), PRIVATE) == ""
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "169.254.169.254", "fe80::1", "0.0.0.0", "::", "224.0.0.1", "ff02::1", "240.0.0.1", "255.255.255.255",
+        "fd00:ec2::254", "100.100.100.200", "168.63.129.16", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe",
+        "2002:a9fe:a9fe::1",
+    ],
+)  # fmt: skip
+def test_some_addresses_are_never_allowed(address):
+    assert "can't be" in refusal_of(ipaddress.ip_address(address), ANYWHERE)
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "::1", "172.16.0.1", "100.64.0.1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::"]
+)
+def test_other_networks_only_where_they_are_named(address):
+    assert "SLUICE_REMOTE_NETWORKS" in refusal_of(ipaddress.ip_address(address), PRIVATE)
+    assert refusal_of(ipaddress.ip_address(address), ANYWHERE) == ""
+
+
+def test_no_socket_is_made_for_a_forbidden_address():
+    info = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fe80::1%eth0", 80, 0, 2))
+    with pytest.raises(ForbiddenAddressError):
+        open_socket(ANYWHERE, info)
+
+
+async def reason_of(address, networks):
+    engine = open_engine(EngineSpec("d", "openai", address, {"model": "m", "dialect": "vllm", "networks": networks}))
+    try:
+
+        async def is_known():
+            return bool((await engine.health()).detail)
+
+        await until(is_known)
+        return (await engine.health()).detail
+    finally:
+        await engine.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "2130706433", "0x7f.1", "localhost", "[::1]", "[::ffff:127.0.0.1]"])
+async def test_this_machine_is_not_reached_under_any_of_its_names(host, remote):
+    _, upstream = await remote()
+    before = len(upstream.seen)
+    assert await reason_of(f"http://{host}:{upstream.address.rpartition(':')[2]}", ["10.0.0.0/8"])
+    assert len(upstream.seen) == before
+
+
+async def test_a_name_that_resolves_elsewhere_the_next_time_gains_nothing(remote, monkeypatch):
+    """What the name meant when the form was filled in doesn't count."""
+    answers = ["127.0.0.1", "169.254.169.254"]
+
+    async def resolve(self, host, port=0, family=socket.AF_INET):
+        where = answers.pop(0) if len(answers) > 1 else answers[0]
+        return [{"hostname": host, "host": where, "port": port, "family": socket.AF_INET, "proto": 6, "flags": 0}]
+
+    monkeypatch.setattr("aiohttp.resolver.ThreadedResolver.resolve", resolve)
+    monkeypatch.setattr("inference.clients.remote.pool.KEEP_SECONDS", 0.0)  # each look connects anew
+    monkeypatch.setattr("inference.clients.remote.probe.READY_SECONDS", 0.01)
+    monkeypatch.setattr("inference.clients.remote.probe.UNREADY_SECONDS", 0.01)
+    _, upstream = await remote()
+    port = upstream.address.rpartition(":")[2]
+    engine = open_engine(EngineSpec("d", "openai", f"http://model.example:{port}", upstream.options()))
+    try:
+
+        async def is_ready():
+            return (await engine.health()).ready
+
+        await until(is_ready)
+
+        async def is_forbidden():
+            engine._pool._session.connector.clear_dns_cache()
+            return "169.254.169.254 can't be" in (await engine.health()).detail
+
+        await until(is_forbidden)
+    finally:
+        await engine.close()

@@ -1,0 +1,231 @@
+"""What each dialect sends, believes, counts and asks."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from inference.clients.remote.dialects import DIALECTS
+from inference.engine import EngineSpec
+from inference.errors import InvalidRequestError
+from inference.open import check_remote, open_engine
+from inference.types import Kind, Message, SamplingParams
+from tests.inference.engine_contract import chat, embedding, end_of, run, until
+from tests.upstream import MODEL
+
+ALL = ["vllm", "sglang", "tgi", "trtllm", "llamacpp", "generic"]
+CHAT = "/v1/chat/completions"
+
+
+async def body_of(remote, dialect, request, **options):
+    engine, upstream = await remote(dialect, options=options)
+    await run(engine, request)
+    [body] = upstream.bodies(CHAT)
+    return body
+
+
+@pytest.mark.parametrize("dialect", ALL)
+async def test_every_dialect_answers_and_counts(remote, dialect):
+    engine, upstream = await remote(dialect, cached=2)
+    request = chat("a b c d")
+    prepared = await engine.prepare(request)
+    events = await run(engine, request)
+    finished = end_of(events)
+    ran = upstream.served[request.id]
+    assert (finished.usage.prompt, finished.usage.completion) == (ran["prompt"], ran["completion"]) == (8, 4)
+    assert finished.usage.cache_read == 2
+    assert finished.exact
+    assert prepared.exact is (dialect in {"vllm", "tgi", "llamacpp"})
+    assert prepared.prompt_tokens >= 8
+    if prepared.exact:
+        assert prepared.prompt_tokens == 8
+    assert engine.info.max_context == 8192
+
+
+@pytest.mark.parametrize("dialect", ALL)
+async def test_what_the_client_left_open_is_left_to_the_server(remote, dialect):
+    request = chat("a", unset=("temperature", "top_p", "top_k", "min_p"))
+    body = await body_of(remote, dialect, request)
+    assert not {"temperature", "top_p", "top_k", "min_p", "seed", "stop"} & body.keys()
+    assert (body["model"], body["stream"], body["max_tokens"]) == (MODEL, True, 4096)
+    assert body["stream_options"]["include_usage"] is True
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "sglang", "trtllm"])
+async def test_salting_dialects_ask_for_continuous_usage_and_salt(remote, dialect):
+    request = chat("a", top_k=3, min_p=0.1, stop_token_ids=(7,), seed=2**64 - 1)
+    body = await body_of(remote, dialect, request)
+    assert body["stream_options"]["continuous_usage_stats"] is True
+    assert len(body["cache_salt"]) == 32
+    assert request.domain not in body["cache_salt"]
+    assert (body["top_k"], body["min_p"], body["stop_token_ids"], body["seed"]) == (3, 0.1, [7], -1)
+    same = await body_of(remote, dialect, replace(chat("b"), domain=request.domain))
+    other = await body_of(remote, dialect, chat("a"))
+    assert same["cache_salt"] == body["cache_salt"] != other["cache_salt"]
+    assert "cache_salt" not in await body_of(remote, dialect, chat("a"), shared_prefixes=True)
+
+
+async def test_llamacpp_reuses_no_prefix_unless_they_are_shared(remote):
+    body = await body_of(remote, "llamacpp", chat("a", seed=2**40 + 5))
+    assert (body["cache_prompt"], body["timings_per_token"], body["seed"]) == (False, True, 5)
+    assert (await body_of(remote, "llamacpp", chat("a"), shared_prefixes=True))["cache_prompt"] is True
+
+
+async def test_tgi_gets_no_top_p_of_one(remote):
+    assert "top_p" not in await body_of(remote, "tgi", chat("a"))
+    assert (await body_of(remote, "tgi", chat("a", top_p=0.5)))["top_p"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("dialect", "unknown"), [("tgi", "top_k"), ("generic", "min_p"), ("llamacpp", "stop_token_ids")]
+)
+async def test_a_field_that_the_server_does_not_know_is_refused_by_name(remote, dialect, unknown):
+    engine, _ = await remote(dialect)
+    sampling = {"top_k": 3, "min_p": 0.5, "stop_token_ids": (1,)}
+    with pytest.raises(InvalidRequestError) as caught:
+        await engine.prepare(chat("a", **{unknown: sampling[unknown]}))
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", unknown)
+
+
+@pytest.mark.parametrize("dialect", ["tgi", "generic"])
+def test_a_shared_prefix_cache_is_the_operators_explicit_choice(dialect):
+    options = {"model": "m", "dialect": dialect}
+    with pytest.raises(ValueError, match="shared_prefixes"):
+        check_remote("http://10.0.0.1", options)
+    check_remote("http://10.0.0.1", options | {"shared_prefixes": True})
+    check_remote("http://10.0.0.1", options | {"kinds": ["embedding"]})  # keeps no prefixes
+
+
+@pytest.mark.parametrize("dialect", ALL)
+async def test_info_says_what_differs(remote, dialect):
+    engine, _ = await remote(dialect)
+    info = engine.info
+    assert info.shares_prefixes is (dialect in {"tgi", "generic"})
+    assert info.can_extend is False
+    assert info.details["dialect"] == dialect
+    assert "shared" in info.details["prefix caches"] or not info.shares_prefixes
+
+
+@pytest.mark.parametrize(("dialect", "old"), [("vllm", "0.8.5"), ("sglang", "0.4.9")])
+async def test_a_server_too_old_for_salts_takes_no_work(remote, dialect, old):
+    _, upstream = await remote(dialect)
+    upstream.version = old
+    second, _ = await remote(dialect, at=upstream, ready=False)
+
+    async def is_known():
+        return bool((await second.health()).detail)
+
+    await until(is_known)
+    health = await second.health()
+    assert not health.ready
+    assert old in health.detail
+    await remote(dialect, at=upstream, options={"shared_prefixes": True})
+    upstream.version = "0.1.dev7+gabc"
+    await remote(dialect, at=upstream)
+
+
+async def test_a_tokenizer_that_fails_costs_exactness_only(remote):
+    engine, upstream = await remote()
+    upstream.tokenizes = False
+    prepared = await engine.prepare(chat("hello " * 50))
+    assert not prepared.exact
+    assert prepared.prompt_tokens >= 50
+    assert prepared.most_prompt > prepared.prompt_tokens
+    assert "estimated" in engine.info.details["prompts"]
+
+
+async def test_an_estimate_never_refuses_what_may_fit(remote):
+    engine, _ = await remote("generic")
+    text = "internationalisation " * 1100  # 23 kB: some 2,300 tokens, by the cautious estimate 7,700
+    prepared = await engine.prepare(chat(text))
+    assert prepared.max_output == 4096
+    with pytest.raises(InvalidRequestError):
+        await engine.prepare(chat("x" * 100_000))
+
+
+async def test_inputs_of_embeddings_are_counted_one_by_one_or_estimated(remote):
+    engine, _ = await remote(options={"kinds": ["embedding"]})
+    few = await engine.prepare(embedding("one two", "three", (1, 2, 3)))
+    assert (few.prompt_tokens, few.exact, few.max_output) == (6, True, 0)
+    many = await engine.prepare(embedding(*["some words"] * 40))
+    assert not many.exact
+    with pytest.raises(InvalidRequestError, match="chat"):
+        await engine.prepare(chat("a"))
+
+
+async def test_truncation_is_asked_for_where_the_server_can(remote):
+    engine, upstream = await remote(options={"kinds": ["embedding"]})
+    await run(engine, embedding("one", truncate=True))
+    assert upstream.bodies("/v1/embeddings")[0]["truncate_prompt_tokens"] == -1
+
+
+async def test_the_key_travels_with_every_question(remote):
+    engine, upstream = await remote(ready=False)
+    upstream.key = "sk-upstream"
+    second, _ = await remote(at=upstream, credential="sk-upstream")
+    await run(second, chat("a"))
+    assert not (await engine.health()).ready
+
+
+async def test_health_follows_the_server(remote, monkeypatch):
+    monkeypatch.setattr("inference.clients.remote.probe.READY_SECONDS", 0.01)
+    monkeypatch.setattr("inference.clients.remote.probe.UNREADY_SECONDS", 0.01)
+    engine, upstream = await remote()
+
+    async def is_ready(wanted=True):
+        return (await engine.health()).ready is wanted
+
+    upstream.is_well = False
+    await until(lambda: is_ready(False))
+    assert (await engine.health()).reason == "is not well"
+    assert "/" not in (await engine.health()).reason  # fit for clients
+    upstream.is_well = True
+    await until(is_ready)
+
+
+async def test_a_failed_request_makes_the_engine_look_at_once(remote, monkeypatch):
+    monkeypatch.setattr("inference.clients.remote.probe.UNREADY_SECONDS", 0.01)
+    engine, upstream = await remote(status=503)
+    upstream.is_well = False
+    for _ in range(2):
+        with pytest.raises(Exception, match="takes no more"):
+            await run(engine, chat("a"))
+
+    async def is_unready():
+        return not (await engine.health()).ready
+
+    await until(is_unready)
+
+
+@pytest.mark.parametrize("dialect", ALL)
+async def test_the_system_message_is_sent_as_it_is(remote, dialect):
+    messages = (Message("system", "be brief"), Message("user", "a"))
+    body = await body_of(remote, dialect, replace(chat(""), messages=messages, sampling=SamplingParams()))
+    assert body["messages"] == [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a"}]
+
+
+def test_names_are_unique():
+    assert list(DIALECTS) == ALL
+    assert {kind.value for kind in Kind} == {"chat", "embedding"}
+
+
+async def test_a_drain_lets_requests_end_and_takes_no_new_ones(remote):
+    engine, upstream = await remote(stall_at=2)
+    task = asyncio.create_task(run(engine, chat("a b")))
+    await upstream.until(lambda: upstream.running)
+    draining = asyncio.create_task(engine.drain(5))
+    await asyncio.sleep(0)
+    with pytest.raises(Exception, match="about to be closed"):
+        await engine.prepare(chat("late"))
+    upstream.released.set()
+    assert end_of(await task).reason == "stop"
+    await draining
+
+
+async def test_options_are_checked_when_it_is_opened():
+    with pytest.raises(ValueError, match="model"):
+        open_engine(EngineSpec("d", "openai", "http://10.0.0.1", {}))
+    with pytest.raises(ValueError, match="address"):
+        open_engine(EngineSpec("d", "openai", "10.0.0.1:8000", {"model": "m", "dialect": "vllm"}))
