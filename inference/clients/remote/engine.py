@@ -21,8 +21,9 @@ from typing import Any
 
 from inference.clients.remote.dialects import DIALECTS
 from inference.clients.remote.dialects.base import salt_of
+from inference.clients.remote.faults import AskError
 from inference.clients.remote.options import RemoteOptions, base_of
-from inference.clients.remote.pool import AskError, pool_of
+from inference.clients.remote.pool import pool_of
 from inference.clients.remote.probe import Probe
 from inference.clients.remote.run import CancelledRunError, RemoteRun
 from inference.clients.remote.tokens import Count, estimated

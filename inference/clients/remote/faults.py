@@ -19,6 +19,15 @@ UNREADABLE = EngineFault("engine_error", "The engine sent what can't be read.", 
 FAILED = EngineFault("row_failed", "The engine failed on this request.")
 
 
+class AskError(Exception):
+    """The endpoint didn't answer a question: `status` is what it said instead, 0 for nothing at all."""
+
+    def __init__(self, status: int, path: str, body: bytes = b"", reason: str = "") -> None:
+        super().__init__(reason or f"{path} answers with status {status}")
+        self.status = status
+        self.refusal: EngineError = refusal_of(status, body) if status else not_connected()
+
+
 class SetUpError(OverloadedError):
     """The server refuses the deployment as it is set up. Nothing ran, and trying again doesn't help."""
 

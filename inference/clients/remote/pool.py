@@ -13,6 +13,7 @@ import msgspec
 
 from inference.clients.remote import faults
 from inference.clients.remote.addresses import ForbiddenAddressError, Network, open_socket
+from inference.clients.remote.faults import AskError
 from inference.clients.remote.options import RemoteOptions
 from inference.clients.remote.queue import Places
 from inference.errors import EngineError, UnreachableError
@@ -113,15 +114,6 @@ class Pool:
             raise AskError(0, path, reason=f"no answer within {ASK_SECONDS:.0f} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise AskError(0, path, reason=_cause_of(error)) from error
-
-
-class AskError(Exception):
-    """The endpoint didn't answer a question: `status` is what it said instead, 0 for nothing at all."""
-
-    def __init__(self, status: int, path: str, body: bytes = b"", reason: str = "") -> None:
-        super().__init__(reason or f"{path} answers with status {status}")
-        self.status = status
-        self.refusal: EngineError = faults.refusal_of(status, body) if status else faults.not_connected()
 
 
 async def whole(response: aiohttp.ClientResponse) -> bytes:

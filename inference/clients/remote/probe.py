@@ -6,8 +6,8 @@ import asyncio
 import logging
 
 from inference.clients.remote.dialects.base import Ask, Dialect, ModelMissingError
+from inference.clients.remote.faults import AskError
 from inference.clients.remote.options import RemoteOptions
-from inference.clients.remote.pool import AskError
 from inference.types import EngineInfo, Kind
 
 READY_SECONDS = 5.0  # between two looks at a server that is ready

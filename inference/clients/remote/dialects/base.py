@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 
+from inference.clients.remote.faults import AskError
 from inference.clients.remote.tokens import Count, estimated, number
 from inference.clients.remote.usage import Report
 from inference.errors import InvalidRequestError
@@ -29,6 +30,7 @@ class Dialect:
     name: ClassVar[str] = "generic"
     probe: ClassVar[str] = "/v1/models"
     extras: ClassVar[frozenset[str]] = frozenset()  # sampling fields beside OpenAI's own
+    no_top_k: ClassVar[int] = 0  # the `top_k` that is none
     isolates_prefixes: ClassVar[bool] = False
     isolation: ClassVar[str] = "shared between tenants"
     counts_always: ClassVar[bool] = False
@@ -63,6 +65,8 @@ class Dialect:
         for name in ("temperature", "top_p", *sorted(self.extras & {"top_k", "min_p"})):
             if name not in sampling.unset:
                 body[name] = getattr(sampling, name)
+        if body.get("top_k") == 0:
+            body["top_k"] = self.no_top_k
         if sampling.seed is not None:
             body["seed"] = self.seed(sampling.seed)
         if sampling.stop:
@@ -165,7 +169,10 @@ class SaltingDialect(Dialect):
 
     async def too_old(self, ask: Ask) -> str:
         """Compare the server's version with `salted_since`; one that can't be read counts as new."""
-        answer = await ask(self.version_path)
+        try:
+            answer = await ask(self.version_path)
+        except AskError:
+            return ""
         version = str(answer.get("version", "")) if isinstance(answer, dict) else ""
         numbers = [part for part in version.split("+")[0].split(".")[:3] if part.isdecimal()]
         if len(numbers) < 3 or "dev" in version or tuple(map(int, numbers)) >= self.salted_since:

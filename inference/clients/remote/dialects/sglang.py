@@ -16,6 +16,7 @@ class SGLang(SaltingDialect):
 
     name = "sglang"
     probe = "/health"
+    no_top_k = -1
     salted_since = (0, 5, 3)
     version_path = "/get_server_info"
     tokenizes = "counted (/tokenize), the chat template estimated"

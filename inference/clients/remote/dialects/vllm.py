@@ -14,6 +14,7 @@ class VLLM(SaltingDialect):
 
     name = "vllm"
     probe = "/health"
+    no_top_k = -1
     salted_since = (0, 9, 0)
     tokenizes = "exact (/tokenize)"
 

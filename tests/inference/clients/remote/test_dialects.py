@@ -73,6 +73,11 @@ async def test_llamacpp_reuses_no_prefix_unless_they_are_shared(remote):
     assert (await body_of(remote, "llamacpp", chat("a"), shared_prefixes=True))["cache_prompt"] is True
 
 
+@pytest.mark.parametrize(("dialect", "none"), [("vllm", -1), ("sglang", -1), ("trtllm", 0), ("llamacpp", 0)])
+async def test_no_top_k_is_told_in_each_servers_own_way(remote, dialect, none):
+    assert (await body_of(remote, dialect, chat("a")))["top_k"] == none
+
+
 async def test_tgi_gets_no_top_p_of_one(remote):
     assert "top_p" not in await body_of(remote, "tgi", chat("a"))
     assert (await body_of(remote, "tgi", chat("a", top_p=0.5)))["top_p"] == 0.5
