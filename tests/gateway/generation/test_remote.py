@@ -115,6 +115,16 @@ async def test_credit_for_seven_tokens_buys_seven(stand):
         await at.books(1)
 
 
+async def test_an_answer_is_no_longer_than_the_plan_may_take_at_once(stand):
+    """Nothing can be held later, so what the burst doesn't pay for is never asked for; the credit isn't exhausted."""
+    async with stand(terms={"credit_burst": 10 * 10 + 8 * 40}) as at:
+        answer = await at.chat(ignore_eos=True, max_tokens=50).finished()
+        [choice] = answer.json()["choices"]
+        assert (choice["finish_reason"], choice.get("sluice_reason")) == ("length", None)
+        assert answer.json()["usage"]["completion_tokens"] == 8
+        await at.books(1)
+
+
 async def test_the_operators_limit_bounds_an_answer(stand):
     async with stand(options={"max_output": 5}) as at:
         answer = await at.chat(ignore_eos=True, max_tokens=900).finished()
