@@ -12,7 +12,7 @@ from django.views.decorators.debug import sensitive_variables
 
 from billing import clock
 from billing.rating import CardPrices
-from billing.selectors import prices_at
+from billing.selectors.prices import prices_at
 from billing.services import cards
 from gateway.errors.service import ServiceError
 from gateway.runtime.remote import REMOTE
