@@ -56,11 +56,14 @@ def _given_back(amount: int, record: RecordRow, wallet: WalletRow, view: View) -
     """Yield the parts of a refund: to where the charge was taken from, last taken first, so the overdraft before
     grants.
 
-    An overdraft that was repaid meanwhile goes to the grants that came after the hold, since one of them paid it.
+    An overdraft that was repaid meanwhile goes to the grants that came after the hold, since one of them paid it:
+    first to those that haven't ended, so that the refund can be spent.
     """
     grants = {grant.id: grant for grant in view.grants.get(wallet.id, [])}
     sources = {taking.grant for taking in record.burns}
-    later = [g for g in grants.values() if g.id not in sources and g.effective_at > record.reserved_at]
+    ended = {grant.id for grant in grants.values() if grant.is_voided or grant.has_ended_by(view.now)}
+    later = [g for g in grants.values() if g.id not in sources and g.effective_at > record.reserved_at][::-1]
+    later.sort(key=lambda grant: grant.id in ended)
     for taking in reversed(_last(amount, record.burns)):
         left = taking.amount
         if taking.grant is None:
@@ -69,11 +72,10 @@ def _given_back(amount: int, record: RecordRow, wallet: WalletRow, view: View) -
             if overdrawn:
                 yield Direction.CREDIT, overdrawn, None
             left -= overdrawn
-        for grant in reversed(later) if taking.grant is None else [grants[taking.grant]]:
+        for grant in later if taking.grant is None else [grants[taking.grant]]:
             part = min(left, grant.used)
             if part:
-                has_ended = grant.is_voided or grant.has_ended_by(view.now)
-                yield Direction.EXPIRED if has_ended else Direction.CREDIT, part, grant
+                yield Direction.EXPIRED if grant.id in ended else Direction.CREDIT, part, grant
                 left -= part
         if left:  # no grant can take it: it stays in the wallet without one, and reduces its next overdraft
             yield Direction.CREDIT, left, None

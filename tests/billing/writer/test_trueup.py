@@ -127,6 +127,18 @@ def test_an_overdraft_that_was_repaid_goes_back_to_the_grant_that_paid_it(desk):
     assert_books_balance(wallet)
 
 
+def test_an_overdraft_that_was_repaid_goes_back_to_a_grant_that_still_has_credit(desk):
+    wallet = make_wallet()
+    made = estimated(desk, wallet, 30, amount=0)
+    tomorrow = timezone.now() + timedelta(days=1)
+    paid, gone = grant(wallet, 50, priority=1), grant(wallet, 40, priority=2, expires_at=tomorrow)
+    end(gone)
+    assert desk.ask_one(true_up(made, 10)).posted == 40
+    assert left(paid, gone) == [40, 0]
+    assert moves(made) == [("usage", "wallet", 20, paid.pk)]
+    assert_books_balance(wallet)
+
+
 def test_a_grant_that_has_credit_again_expires_in_time(desk, clock):
     wallet = make_wallet()
     over = timezone.now() + timedelta(days=1)
