@@ -1,4 +1,7 @@
-"""Run in the gateway's home: `seed` makes tenants and fake deployments, `audit` says what the books hold. JSON out."""
+"""Run in the gateway's home: `seed` makes tenants and deployments, `audit` says what the books hold. JSON out.
+
+The deployments are fake engines, or with an address in SLUICE_BENCH_UPSTREAM the models of the server there.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +41,13 @@ def seed() -> list[str]:
     room = {"request_limit": 10**9, "request_burst": 10**9, "credit_limit": 10**15, "credit_burst": 10**15}
     plans.publish_version(Plan.objects.get(slug="max"), **room, concurrency=256, allowed_models=[])
     cards.publish("bench", {0: RATES})
+    upstream = os.environ.get("SLUICE_BENCH_UPSTREAM")
     for name, options in MODELS.items():
-        fake = {"source": "", "backend": "fake", "options": options}
-        add_model(name=name, kinds=["chat"], context_length=8192, rate_card="bench", **fake)
+        engine = {"source": "", "backend": "fake", "options": options}
+        if upstream:
+            remote = {"model": name, "max_output": TOKENS, "concurrency": 1024, "shared_prefixes": True}
+            engine = {"source": upstream, "backend": "openai", "options": remote}
+        add_model(name=name, kinds=["chat"], context_length=8192, rate_card="bench", **engine)
     keys = []
     promotion = {"amount": 10**15, "kind": CreditGrant.Kind.PROMOTIONAL}
     for name in (f"bench-{number}" for number in range(TENANTS)):
