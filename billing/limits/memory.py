@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from billing.limits import gcra
-from billing.limits.types import Bucket, Decision, Impossible, Lease, Limited, Take, Taken
+from billing.limits.types import Bucket, Decision, Lease, Take, Taken, Waiting
 
 _EXAMINED_PER_CALL = 4  # a call adds at most two buckets and one lease, so expired ones can't pile up
 
@@ -33,31 +33,30 @@ class MemoryRateStore:
         """Return how many buckets and lease keys are kept."""
         return len(self._tats) + len(self._leases)
 
-    async def take(self, takes: Sequence[Take], lease: Lease | None = None) -> Decision:
-        """Take everything or nothing; of several reasons to refuse, the one that takes longest to pass is named."""
+    async def take(self, takes: Sequence[Take], lease: Lease | None = None, waiting: Waiting | None = None) -> Decision:
+        """Take everything or nothing; of several reasons to refuse, the one that takes longest to pass is named.
+
+        `waiting` changes nothing: there is no other gateway.
+        """
         now = self._clock()
         self._drop_expired(now)
-        for take in takes:
-            if gcra.cost_us(take.bucket, take.cost) > gcra.burst_us(take.bucket):
-                return Impossible(name=take.bucket.name, burst=take.bucket.burst, cost=take.cost)
-        after: dict[str, int] = {}
-        waits: list[tuple[int, str]] = []
-        for take in takes:
-            tat = after.get(take.bucket.key, self._tats.get(take.bucket.key, now))
-            after[take.bucket.key] = tat = gcra.taken_at(tat, now, gcra.cost_us(take.bucket, take.cost))
-            waits.append((gcra.wait_us(take.bucket, tat, now), take.bucket.name))
-        if lease is not None:
-            waits.append((self._lease_wait(lease, now), "concurrency"))
-        retry_us, name = max(waits, default=(0, ""))
-        if retry_us > 0:
-            after = {take.bucket.key: self._tats.get(take.bucket.key, now) for take in takes}
-        states = tuple(gcra.state_of(take.bucket, after[take.bucket.key], now) for take in takes)
-        if retry_us > 0:
-            return Limited(name=name, retry_us=retry_us, states=states)
-        self._tats.update(after)
-        if lease is not None:
-            self._lease_until(lease, now + lease.ttl_us)
-        return Taken(states=states)
+        if (never := gcra.impossible(takes)) is not None:
+            return never
+        lease_wait = 0 if lease is None else self._lease_wait(lease, now)
+        decision, after = gcra.decide(takes, self._tats, lease_wait, now)
+        if isinstance(decision, Taken):
+            self._tats.update(after)
+            if lease is not None:
+                self._lease_until(lease, now + lease.ttl_us)
+        return decision
+
+    def hold(self, lease: Lease) -> None:
+        """Have the lease held from now on, whatever its limit: another store has given it."""
+        self._lease_until(lease, self._clock() + lease.ttl_us)
+
+    def holds(self, lease: Lease) -> bool:
+        """True while the lease is held."""
+        return self._leases.get(lease.key, {}).get(lease.holder, 0) > self._clock()
 
     async def adjust(self, bucket: Bucket, delta: int) -> None:
         """Take `delta` more units, into debt if need be; give back when negative, never beyond full."""
@@ -67,10 +66,8 @@ class MemoryRateStore:
 
     async def renew(self, lease: Lease) -> None:
         """Let the lease end `ttl_us` from now, if it is still held."""
-        now = self._clock()
-        holders = self._leases.get(lease.key, {})
-        if holders.get(lease.holder, 0) > now:
-            self._lease_until(lease, now + lease.ttl_us)
+        if self.holds(lease):
+            self.hold(lease)
 
     async def give_back(self, lease: Lease) -> None:
         """End the lease; does nothing when it isn't held."""

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+WAITING_US = 1_000_000  # a request that waits and has not asked again for so long is taken to be gone
+
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
@@ -40,6 +42,17 @@ class Lease:
     limit: int
     holder: str
     ttl_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a request that waits for a lease says of itself: for how long, and how many wait in its gateway's queue.
+
+    `count` includes the request: a gateway speaks for its whole queue by the one that has waited longest.
+    """
+
+    since_us: int  # ago
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +98,12 @@ class RateStore(Protocol):
     is.
     """
 
-    async def take(self, takes: Sequence[Take], lease: Lease | None = None) -> Decision:
-        """Take everything (each bucket's cost and the lease) or nothing, in one atomic step."""
+    async def take(self, takes: Sequence[Take], lease: Lease | None = None, waiting: Waiting | None = None) -> Decision:
+        """Take everything (each bucket's cost and the lease) or nothing, in one atomic step.
+
+        With `waiting`, a request that gets no lease keeps its place before those that came later through other
+        gateways; it has to ask again within `WAITING_US`, or `give_back` its lease.
+        """
         ...
 
     async def adjust(self, bucket: Bucket, delta: int) -> None:
@@ -98,7 +115,7 @@ class RateStore(Protocol):
         ...
 
     async def give_back(self, lease: Lease) -> None:
-        """End the lease; does nothing when it isn't held."""
+        """End the lease, or the waiting for it; does nothing when it is neither held nor waited for."""
         ...
 
     async def close(self) -> None:

@@ -94,7 +94,7 @@ def catalogue_unavailable() -> Refusal:
     return Refusal(503, "catalogue_unavailable", "The catalogue can't be read right now.", headers=_SOON)
 
 
-def not_alone() -> Refusal:
+def lock_lost() -> Refusal:
     """Return the 503 for when this gateway may have lost its lock to another one on its database."""
     return Refusal(503, "gateway_lock_lost", "This gateway has lost its claim on the database.", headers=_SOON)
 

@@ -14,7 +14,7 @@ from billing.writer.operations import LEASE_SECONDS, Held, Refused, Reserve
 from gateway.errors.faults import (
     draining,
     ledger_unavailable,
-    not_alone,
+    lock_lost,
     refusal_of_engine,
     refusal_of_hold,
     refusal_of_route,
@@ -54,12 +54,17 @@ class Admitted:
     lease_until: float  # on the loop's clock; the database's lease ends later
 
 
-async def admit(runtime: Runtime, principal: Principal, intent: Intent, request_id: UUID) -> Admitted:
-    """Return the request ready to run, or raise a Refusal with everything given back."""
+async def admit(
+    runtime: Runtime, principal: Principal, intent: Intent, request_id: UUID, arrived_at: float
+) -> Admitted:
+    """Return the request, which came at `arrived_at` (the loop's clock), ready to run.
+
+    Raise a Refusal, with everything given back, when it may not or can't.
+    """
     if runtime.is_draining:
         raise draining()
-    if not runtime.is_alone:
-        raise not_alone()
+    if not runtime.has_lock:
+        raise lock_lost()
     snapshot = await runtime.current_snapshot()
     route = find_route(runtime.engines, snapshot, principal, intent)
     engine = runtime.engines.get(route.deployment)
@@ -101,8 +106,8 @@ async def admit(runtime: Runtime, principal: Principal, intent: Intent, request_
             "end_user": end_user_digest(principal.tenant, intent.end_user),
         },
     )
-    limits = Limits(runtime.rates, principal, request_id)
-    await limits.take(first.amount)
+    limits = Limits(runtime.rates, runtime.turns, principal, request_id)
+    await limits.take(first.amount, since=arrived_at, until=runtime.gate.waits_until(arrived_at))
     try:
         lease_from = asyncio.get_running_loop().time()
         held = await _hold(runtime.writer, reserve)

@@ -50,7 +50,7 @@ async def start_generation(runtime: Runtime, principal: Principal, intent: Inten
     await runtime.gate.enter(principal, intent.characters)
     try:
         generation = Generation(
-            await admit(runtime, principal, intent, request_id),
+            await admit(runtime, principal, intent, request_id, arrived_at),
             arrived_at,
             gate=runtime.gate,
             ledger=runtime.writer,

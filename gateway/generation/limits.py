@@ -7,6 +7,7 @@ from uuid import UUID
 from billing.limits.types import BucketState, Lease, RateStore, Take, Taken
 from gateway.errors.faults import refusal_of_limit
 from gateway.runtime.principal import Principal
+from gateway.runtime.turns import Turns
 
 LEASE_US = 30_000_000
 
@@ -14,8 +15,9 @@ LEASE_US = 30_000_000
 class Limits:
     """The rate buckets and the concurrency lease of one request."""
 
-    def __init__(self, store: RateStore, principal: Principal, request_id: UUID) -> None:
+    def __init__(self, store: RateStore, turns: Turns, principal: Principal, request_id: UUID) -> None:
         self._store = store
+        self._turns = turns
         self._principal = principal
         self._taken = 0
         self._lease = Lease(
@@ -26,10 +28,13 @@ class Limits:
         )
         self.states: tuple[BucketState, ...] = ()
 
-    async def take(self, amount: int) -> None:
-        """Take one request, `amount` µcr and a concurrency lease, or raise a 429 or 400 Refusal and take nothing."""
+    async def take(self, amount: int, *, since: float, until: float) -> None:
+        """Take one request, `amount` µcr and a concurrency lease, or raise a 429 or 400 Refusal and take nothing.
+
+        A request that came at `since` waits for its turn to have a lease, at most until `until` (the loop's clock).
+        """
         takes = [Take(self._principal.request_bucket, 1), Take(self._principal.credit_bucket, amount)]
-        decision = await self._store.take(takes, self._lease)
+        decision = await self._turns.take(takes, self._lease, since=since, until=until)
         if not isinstance(decision, Taken):
             raise refusal_of_limit(decision)
         self._taken = amount
@@ -49,3 +54,4 @@ class Limits:
         if charge != self._taken:
             await self._store.adjust(self._principal.credit_bucket, charge - self._taken)
         await self._store.give_back(self._lease)
+        self._turns.wake(self._lease.key)

@@ -1,4 +1,7 @@
-"""Limits how many requests of a tenant run in this process at once, with a bounded queue for each tenant."""
+"""Limits how many requests of a tenant run in this process at once, with a bounded queue for each tenant.
+
+How many run in all gateways together is a matter of leases, for which `turns` lets them wait.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +65,10 @@ class ConcurrencyLimiter:
     def waiting(self) -> int:
         """How many requests wait."""
         return sum(len(tenant.waiting) for tenant in self._tenants.values())
+
+    def waits_until(self, arrived_at: float) -> float:
+        """Return until when a request that came at `arrived_at` may wait, here and elsewhere (the loop's clock)."""
+        return arrived_at + self._seconds if self._length else arrived_at
 
     async def enter(self, principal: Principal, size: int = 0) -> None:
         """Count one more request of the principal's tenant, waiting for a place; `size` is what it has in memory.

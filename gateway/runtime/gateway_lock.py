@@ -1,8 +1,9 @@
-"""Lets exactly one gateway work on a database: rate limits, concurrency and sockets are counted in its memory.
+"""Lets one gateway work on a database, or several that count rate limits together in Redis; never both kinds.
 
-The lock is the database's, whatever home a gateway has: on SQLite a lock on a file beside the database's own, on
-PostgreSQL an advisory lock of a session of its own. When that session is lost the lock may be lost too: the gateway
-then refuses new requests until it has the lock again.
+The lock is the database's, whatever home a gateway has: on SQLite a lock on a file beside the database's own, so that
+there it is always one; on PostgreSQL an advisory lock of a session of its own, shared between gateways with Redis and
+exclusive without. When that session is lost the lock may be lost too: the gateway then refuses new requests until it
+has the lock again.
 """
 
 from __future__ import annotations
@@ -39,13 +40,18 @@ log = structlog.get_logger(__name__)
 
 
 class GatewayRunningError(RuntimeError):
-    """Another gateway works on this database; the message says which."""
+    """Another gateway works on this database and can't be joined; the message says which, and what to do."""
 
 
 class GatewayLock(Protocol):
-    """The lock of the database's one gateway; `is_held` is False while another gateway may have it."""
+    """A gateway's claim on its database.
+
+    `is_held` is False while another gateway may have taken it; `gateways` is how many shared it when that was last
+    looked up, this one included.
+    """
 
     is_held: bool
+    gateways: int
 
     async def keep(self) -> None:
         """Check the lock, and take it again when it was lost, until cancelled."""
@@ -56,11 +62,14 @@ class GatewayLock(Protocol):
         ...
 
 
-async def take_lock(settings: Mapping[str, Any], incarnation: UUID) -> GatewayLock:
-    """Return the lock of the database that `settings` (Django's) name, or raise `GatewayRunningError`."""
+async def take_lock(settings: Mapping[str, Any], incarnation: UUID, *, is_shared: bool = False) -> GatewayLock:
+    """Return the lock of the database that `settings` (Django's) name, or raise `GatewayRunningError`.
+
+    With `is_shared`, which SQLite never grants, other gateways may have it too, if they share it as well.
+    """
     if "sqlite" in settings["ENGINE"]:
         return FileLock.take(Path(settings["NAME"]))
-    lock = SessionLock(settings, incarnation)
+    lock = SessionLock(settings, incarnation, is_shared=is_shared)
     await lock.take()
     return lock
 
@@ -69,6 +78,7 @@ class FileLock:
     """A lock on a file beside SQLite's, held until `close` or the process's end."""
 
     is_held = True
+    gateways = 1
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -105,7 +115,8 @@ class FileLock:
 class SessionLock:
     """An advisory lock of PostgreSQL, in a session that does nothing else."""
 
-    def __init__(self, settings: Mapping[str, Any], incarnation: UUID) -> None:
+    def __init__(self, settings: Mapping[str, Any], incarnation: UUID, *, is_shared: bool = False) -> None:
+        self._is_shared = is_shared
         fields = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
         given: dict[str, Any] = {name: settings.get(key) or None for name, key in fields.items()}
         extra = settings.get("OPTIONS", {})
@@ -116,6 +127,7 @@ class SessionLock:
         self._address = make_conninfo("", **given)
         self._session: psycopg.AsyncConnection[tuple[Any, ...]] | None = None
         self.is_held = False
+        self.gateways = 1
 
     async def take(self) -> None:
         """Take the lock; raise `GatewayRunningError` when another gateway keeps it for longer than a restart takes."""
@@ -125,16 +137,19 @@ class SessionLock:
                 return
             await asyncio.sleep(TRY_SECONDS)
         await self.close()
-        raise GatewayRunningError(
-            f"This database is already served by {holder}. A database takes one gateway: stop that one first."
+        way_out = (
+            "That one has no REDIS_URL: stop it, or start it again with this one's"
+            if self._is_shared
+            else "Without REDIS_URL a database takes one gateway: stop that one first, or give both the same Redis"
         )
+        raise GatewayRunningError(f"This database is already served by {holder}. {way_out}.")
 
     async def keep(self) -> None:
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             try:
                 if self.is_held and self._session is not None:
-                    await asyncio.wait_for(self._session.execute("SELECT 1"), ANSWER_SECONDS)
+                    await asyncio.wait_for(self._count(self._session), ANSWER_SECONDS)
                 elif (holder := await self._attempt()) is not None:
                     log.error("gateway_lock_taken_by_another", holder=holder)
             except (psycopg.Error, OSError, TimeoutError) as error:
@@ -150,6 +165,12 @@ class SessionLock:
             with suppress(psycopg.Error, OSError):
                 await session.close()
 
+    async def _count(self, session: psycopg.AsyncConnection[tuple[Any, ...]]) -> None:
+        """Look up how many gateways there are, which also proves that the session lives."""
+        counted = await (await session.execute("SELECT count(*) " + _HOLDERS, KEY)).fetchone()
+        assert counted is not None, "a count is always one row"
+        self.gateways = counted[0] + 1
+
     async def _attempt(self) -> str | None:
         """Return None once the lock is ours, else who has it. A session of ours that is lost is ended by the server."""
         if self._session is None:
@@ -158,10 +179,12 @@ class SessionLock:
         async with asyncio.timeout(ANSWER_SECONDS):
             own = "SELECT pg_terminate_backend(l.pid) " + _HOLDERS + "AND a.application_name = %s"
             await self._session.execute(own, (*KEY, self._name))
-            taken = await (await self._session.execute("SELECT pg_try_advisory_lock(%s, %s)", KEY)).fetchone()
+            lock = "pg_try_advisory_lock_shared" if self._is_shared else "pg_try_advisory_lock"
+            taken = await (await self._session.execute(f"SELECT {lock}(%s, %s)", KEY)).fetchone()
             if taken == (True,):
+                await self._count(self._session)
                 self.is_held = True
-                log.info("gateway_lock_taken")
+                log.info("gateway_lock_taken", is_shared=self._is_shared, gateways=self.gateways)
                 return None
             who = "SELECT a.application_name || ' at ' || coalesce(host(a.client_addr), 'this machine') " + _HOLDERS
             found = await (await self._session.execute(who, KEY)).fetchone()

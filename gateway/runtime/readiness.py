@@ -59,11 +59,11 @@ def _look() -> dict[str, str]:
 
 
 async def readiness(
-    *, writer_age: float, epoch: Epoch, engines: Engines, look: Look, is_draining: bool, is_alone: bool
+    *, writer_age: float, epoch: Epoch, engines: Engines, look: Look, is_draining: bool, has_lock: bool
 ) -> dict[str, str]:
     """Return each check with what is wrong, "" where nothing is."""
     return {
-        "server": "draining" if is_draining else "" if is_alone else "another gateway may serve this database",
+        "server": "draining" if is_draining else "" if has_lock else "the lock of the database is lost",
         "database": "the ledger writer is behind" if writer_age > WRITER_BEHIND_SECONDS else "",
         **await look.problems(),
         "epoch": "" if epoch.is_fresh else "the catalogue epoch can't be read",

@@ -25,6 +25,7 @@ from gateway.runtime.principals import Principals
 from gateway.runtime.refusals import Refusals
 from gateway.runtime.snapshot import Snapshot, load_snapshot
 from gateway.runtime.threads import DatabaseThreads
+from gateway.runtime.turns import Turns
 from inference.engine import Engine
 from inference.types import EngineFault
 
@@ -100,13 +101,14 @@ class Runtime:
         self.snapshot = snapshot
         self.incarnation = incarnation or uuid7()
         self.gate = parts.gate
+        self.turns = Turns(parts.rates)
         self.lock = lock
         self.is_draining = False
         self.live: dict[UUID, Running] = {}
         self.metrics.follow(
             holds=lambda: len(self.live),
             writer_age=lambda: self.writer.oldest_age,
-            waiting=lambda: self.gate.waiting,
+            waiting=lambda: self.gate.waiting + self.turns.waiting,
         )
         self.closings: dict[UUID, Settle | Release] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -115,7 +117,7 @@ class Runtime:
         self._closers: list[Callable[[], Awaitable[Any]]] = [self._look.close]
 
     @property
-    def is_alone(self) -> bool:
+    def has_lock(self) -> bool:
         """True while no other gateway can be working on the database."""
         return self.lock is None or self.lock.is_held
 
@@ -209,7 +211,7 @@ class Runtime:
             engines=self.engines,
             look=self._look,
             is_draining=self.is_draining,
-            is_alone=self.is_alone,
+            has_lock=self.has_lock,
         )
 
     def deployments(self) -> dict[str, str]:
@@ -225,6 +227,7 @@ class Runtime:
         """
         self.is_draining = True
         self.gate.close()
+        self.turns.close()
         if not await self._idle(patience):
             for generation in list(self.live.values()):
                 generation.cancel(faults.DRAINING)

@@ -17,6 +17,7 @@ from gateway.generation import admission, settlement
 from gateway.generation import generation as generation_module
 from gateway.generation.generation import start_generation
 from gateway.runtime.concurrency import ConcurrencyLimiter
+from gateway.runtime.turns import Turns
 from inference.types import Delta, Finished, FinishReason, Kind, Started, Usage, Vector
 from tests.gateway.doubles import CARD, collect, make_intent, make_stand
 
@@ -593,6 +594,7 @@ async def test_parallel_requests_wait_for_their_tenants_places_and_are_all_answe
     rate = Bucket("many", "requests", 600, 60_000_000, 1_200)
     stand = await make_stand(terms={"concurrency": 64, "request_bucket": rate}, tokens=5)
     stand.runtime.rates = CountingRates(stand.runtime.rates)
+    stand.runtime.turns = Turns(stand.runtime.rates)
 
     async def one():
         _, outcome, _ = await collect(await start(stand))
@@ -614,8 +616,8 @@ class CountingRates:
     def __getattr__(self, name):
         return getattr(self._store, name)
 
-    async def take(self, takes, lease):
-        decision = await self._store.take(takes, lease)
+    async def take(self, takes, lease, waiting=None):
+        decision = await self._store.take(takes, lease, waiting)
         assert isinstance(decision, Taken), "a place of the queue comes with its lease"
         self.most = max(self.most, sum(len(holders) for holders in self._store._leases.values()))
         return decision

@@ -1,0 +1,137 @@
+"""The rate store of one of several gateways: Redis while it answers, this gateway's share of each limit while not.
+
+What a tenant can get beyond its plan when Redis goes away and comes back is bounded: docs/scaling.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from billing.limits import gcra
+from billing.limits.memory import MemoryRateStore, monotonic_us
+from billing.limits.redis.connection import RedisConnection, StoreLostError
+from billing.limits.redis.store import RedisRateStore
+from billing.limits.types import Bucket, Decision, Lease, Take, Taken, Waiting
+
+
+class SharedRateStore:
+    """A `RateStore` that always answers.
+
+    `gateways` returns how many gateways share the limits: while Redis is lost each one grants that part of a limit, at
+    least 1. Leases are kept in both places, so that a running request counts in either: when Redis is back it is told
+    of those that run, and of those that ended meanwhile.
+    """
+
+    def __init__(
+        self,
+        connection: RedisConnection,
+        gateways: Callable[[], int],
+        *,
+        clock: Callable[[], int] = monotonic_us,
+        shared_clock: Callable[[], int] | None = None,
+    ) -> None:
+        """`clock` is this process's, `shared_clock` replaces that of Redis; both in microseconds."""
+        self._connection = connection
+        self._shared = RedisRateStore(connection, shared_clock)
+        self._local = MemoryRateStore(clock)
+        self._gateways = gateways
+        self._clock = clock
+        self._running: dict[tuple[str, str], Lease] = {}
+        self._ended: dict[tuple[str, str], tuple[Lease, int]] = {}  # unknown to Redis, and when it forgets by itself
+        connection.on_change = self._changed
+
+    @property
+    def is_shared(self) -> bool:
+        """True while limits are counted for all gateways together, False while each counts its share."""
+        return self._connection.is_up
+
+    @property
+    def losses(self) -> int:
+        """How often Redis was lost."""
+        return self._connection.losses
+
+    async def take(self, takes: Sequence[Take], lease: Lease | None = None, waiting: Waiting | None = None) -> Decision:
+        """Take everything or nothing, from Redis or from this gateway's share."""
+        if self._connection.is_up:
+            try:
+                decision = await self._shared.take(takes, lease, waiting)
+            except StoreLostError:
+                if lease is not None:
+                    self._note_ended(lease)  # it may have been given
+            else:
+                if isinstance(decision, Taken) and lease is not None:
+                    self._local.hold(lease)
+                    self._running[lease.key, lease.holder] = lease
+                return decision
+        return await self._take_share(takes, lease)
+
+    async def adjust(self, bucket: Bucket, delta: int) -> None:
+        """Take or give back `delta` units where buckets are counted now."""
+        try:
+            await self._shared.adjust(bucket, delta)
+        except StoreLostError:
+            await self._local.adjust(self._share_of(bucket), delta)
+
+    async def renew(self, lease: Lease) -> None:
+        """Let the lease end `ttl_us` from now, if it is still held; Redis learns of it where it has forgotten."""
+        if self._local.holds(lease):
+            self._local.hold(lease)
+            if self._connection.is_up:
+                self._shared.tell_held(lease)
+
+    async def give_back(self, lease: Lease) -> None:
+        """End the lease, or the waiting for it."""
+        await self._local.give_back(lease)
+        self._running.pop((lease.key, lease.holder), None)
+        try:
+            asked = self._shared.tell_end(lease)
+        except StoreLostError:
+            self._note_ended(lease)
+        else:
+            asked.add_done_callback(lambda done: self._note_ended(lease) if done.exception() else None)
+
+    async def close(self) -> None:
+        """Send what is on its way, and close the connection."""
+        await self._shared.close()
+        await self._local.close()
+
+    async def _take_share(self, takes: Sequence[Take], lease: Lease | None) -> Decision:
+        if (never := gcra.impossible(takes)) is not None:
+            return never
+        shares = [Take(self._share_of(take.bucket), take.cost) for take in takes]
+        # A request that the plan allows and that is larger than the share: a full share is taken, the rest is a debt.
+        fitting = [Take(take.bucket, min(take.cost, take.bucket.burst)) for take in shares]
+        most = None if lease is None else replace(lease, limit=self._part(lease.limit))
+        decision = await self._local.take(fitting, most)
+        if isinstance(decision, Taken):
+            for share, taken in zip(shares, fitting, strict=True):
+                if share.cost > taken.cost:
+                    await self._local.adjust(share.bucket, share.cost - taken.cost)
+            if lease is not None:
+                self._running[lease.key, lease.holder] = lease
+                self._ended.pop((lease.key, lease.holder), None)
+        return decision
+
+    def _share_of(self, bucket: Bucket) -> Bucket:
+        return replace(bucket, limit=self._part(bucket.limit), burst=self._part(bucket.burst))
+
+    def _part(self, limit: int) -> int:
+        return max(limit // max(self._gateways(), 1), 1)
+
+    def _note_ended(self, lease: Lease) -> None:
+        now = self._clock()
+        while self._ended and next(iter(self._ended.values()))[1] <= now:
+            del self._ended[next(iter(self._ended))]
+        self._ended[lease.key, lease.holder] = (lease, now + lease.ttl_us)
+
+    def _changed(self, is_up: bool) -> None:
+        """Tell Redis, before anything else is asked of it, which leases run and which have ended."""
+        if not is_up:
+            return
+        ended, self._ended = self._ended, {}
+        for lease, _ in ended.values():
+            self._shared.tell_end(lease)
+        for lease in self._running.values():
+            if self._local.holds(lease):
+                self._shared.tell_held(lease)
