@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.conf import settings
+from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate, pre_migrate
 
 from billing import triggers
@@ -24,6 +26,10 @@ class GatewayConfig(AppConfig):
         pre_migrate.connect(lift_limits, sender=self, dispatch_uid="gateway.lift_limits")
         post_migrate.connect(restore_limits, sender=self, dispatch_uid="gateway.restore_limits")
         post_migrate.connect(epoch_triggers.install_after_migrate, sender=self, dispatch_uid="gateway.epoch_triggers")
+        if settings.REDIS_URL:
+            from gateway.runtime.hints import hint_after_writes
+
+            connection_created.connect(hint_after_writes, dispatch_uid="gateway.hints")
         triggers.guard(triggers.TriggerSpec("gateway.AuditEvent", "the audit trail is append-only"))
         tracked.connect()
         sign_ins.connect()

@@ -13,6 +13,7 @@ from django.db import connection
 
 from billing.ids import uuid7
 from billing.limits.memory import MemoryRateStore
+from billing.limits.types import RateStore
 from billing.services.holds import end_leases_of_earlier_owners
 from billing.writer import open_writer
 from gateway.generation.leases import Leases
@@ -20,7 +21,7 @@ from gateway.generation.sweep import SWEEP_INTERVAL, Sweep
 from gateway.runtime.concurrency import ConcurrencyLimiter
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch, EpochPoller
-from gateway.runtime.gateway_lock import take_lock
+from gateway.runtime.gateway_lock import GatewayLock, take_lock
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principals import Principals
 from gateway.runtime.refusals import Refusals
@@ -37,12 +38,12 @@ log = structlog.get_logger(__name__)
 async def open_runtime() -> Runtime:
     """Return a runtime with its loops running; whatever had been opened is closed again when a part fails.
 
-    The database's lock is taken first (GatewayRunningError when another gateway has it). On SQLite, where it proves
-    that the earlier owners are gone, their holds are given to the sweep at once.
+    The database's lock is taken first (GatewayRunningError when another gateway has it and doesn't share it). On
+    SQLite, where it proves that the earlier owners are gone, their holds are given to the sweep at once.
     """
     async with AsyncExitStack() as stack:
         incarnation = uuid7()
-        lock = await take_lock(connection.settings_dict, incarnation)
+        lock = await take_lock(connection.settings_dict, incarnation, is_shared=bool(settings.REDIS_URL))
         stack.push_async_callback(lock.close)
         threads = DatabaseThreads()
         stack.callback(threads.close)
@@ -63,9 +64,11 @@ async def open_runtime() -> Runtime:
         await engines.look()
         writer = open_writer(connection.settings_dict)
         stack.push_async_callback(writer.close)
+        rates = await _open_rates(lock, metrics)
+        stack.push_async_callback(rates.close)
         parts = Parts(
             writer=writer,
-            rates=MemoryRateStore(),
+            rates=rates,
             engines=engines,
             epoch=epoch,
             principals=Principals(epoch, threads),
@@ -97,11 +100,46 @@ async def open_runtime() -> Runtime:
             lambda: _each(SWEEP_INTERVAL, swept, "sweep"),
             lambda: _each(LAST_USED_INTERVAL, runtime.principals.write_last_used, "last_used"),
             lambda: _each(REFUSALS_INTERVAL, runtime.refusals.write, "refusals"),
+            *_hints(poller, runtime),
         ):
             stack.push_async_callback(_cancelled, asyncio.create_task(_logged(loop)))
         runtime.on_close(stack.pop_all().aclose)
     log.info("gateway_open", incarnation=str(incarnation), deployments=len(engines.entries()))
     return runtime
+
+
+async def _open_rates(lock: GatewayLock, metrics: Metrics) -> RateStore:
+    """Return the rate store of the settings: in Redis, or in memory where there is none."""
+    metrics.gateways.set_function(lambda: lock.gateways)
+    if not settings.REDIS_URL:
+        return MemoryRateStore()
+
+    # Who has no Redis needs not wait for its library.
+    from billing.limits.redis.connection import RedisConnection
+    from billing.limits.redis.store import SCRIPTS
+    from billing.limits.shared import SharedRateStore
+
+    def changed(is_shared: bool) -> None:
+        metrics.limits_shared.set(is_shared)
+        if is_shared:
+            log.info("limits_shared")
+        else:
+            metrics.redis_losses.inc()
+            log.error("limits_in_shares", gateways=lock.gateways, mend="Redis doesn't answer: see `manage.py doctor`")
+
+    redis = RedisConnection(settings.REDIS_URL, SCRIPTS, settings.SLUICE_REDIS_SECONDS)
+    rates = SharedRateStore(redis, lambda: lock.gateways, on_change=changed)
+    await redis.open()
+    return rates
+
+
+def _hints(poller: EpochPoller, runtime: Runtime) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    """Return the loop that listens for hints, where there is a Redis that passes them on."""
+    if not settings.REDIS_URL:
+        return []
+    from gateway.runtime.hints import Hints
+
+    return [Hints(settings.REDIS_URL, look=poller.look, wake=runtime.turns.wake).listen]
 
 
 async def _each(seconds: float, work: Callable[[], Awaitable[object]], name: str) -> None:

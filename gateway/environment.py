@@ -54,6 +54,11 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc] # environ has no 
         meaning = "an address such as https://sluice.example.com"
         return self._read(name, default, lambda text: text.rstrip("/"), _is_address, meaning)
 
+    def redis(self, name: str) -> str:
+        """Return the address of a Redis, empty where none is given."""
+        meaning = "an address such as redis://:password@host:6379/0, rediss://… or unix:///path"
+        return self._read(name, "", str, _is_redis, meaning)
+
     def networks(self, name: str, default: list[str]) -> list[str]:
         """Return IP addresses and networks."""
 
@@ -101,6 +106,12 @@ def _parts(text: str) -> list[str]:
 def _is_address(text: str) -> bool:
     parts = urlsplit(text)
     return parts.scheme in {"http", "https"} and bool(parts.hostname) and not (parts.query or parts.fragment)
+
+
+def _is_redis(text: str) -> bool:
+    from redis.connection import parse_url  # who has no Redis needs not wait for its library
+
+    return parse_url(text) is not None  # type: ignore[no-untyped-call] # or ValueError
 
 
 def _is_origin(text: str) -> bool:

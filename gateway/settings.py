@@ -162,6 +162,11 @@ _database["TEST"] = {"NAME": str(SLUICE_HOME / "test.sqlite3")} if "sqlite" in _
 DATABASES = {"default": _database}
 SLUICE_EMBEDDED = "sqlite" in _database["ENGINE"]
 
+# Several gateways count limits together in Redis; without it there is one gateway, which counts in its memory.
+REDIS_URL = env.redis("REDIS_URL")
+# How long a request waits for Redis, before its limits are taken from its gateway's share of them.
+SLUICE_REDIS_SECONDS = env.number("SLUICE_REDIS_SECONDS", 0.05, most=5.0)
+
 # What jobs say; the gateway configures its own logs as it starts.
 LOGGING = {
     "version": 1,
@@ -200,7 +205,14 @@ CACHES = {
         "OPTIONS": {"MAX_ENTRIES": 100_000},
     }
 }
-CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {"hosts": [REDIS_URL], "prefix": "sluice"},
+    }
+    if REDIS_URL
+    else {"BACKEND": "channels.layers.InMemoryChannelLayer"}
+}
 
 # Browsers
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _is_secure

@@ -23,6 +23,8 @@ class MemoryRateStore:
     Full buckets and ended leases are dropped while it is used: an absent bucket is a full one.
     """
 
+    trouble = ""
+
     def __init__(self, clock: Callable[[], int] = monotonic_us) -> None:
         """`clock` returns microseconds and never goes back."""
         self._clock = clock

@@ -28,14 +28,19 @@ class SharedRateStore:
         connection: RedisConnection,
         gateways: Callable[[], int],
         *,
+        on_change: Callable[[bool], object] = lambda _: None,
         clock: Callable[[], int] = monotonic_us,
         shared_clock: Callable[[], int] | None = None,
     ) -> None:
-        """`clock` is this process's, `shared_clock` replaces that of Redis; both in microseconds."""
+        """`on_change` is called with `is_shared` whenever that changed.
+
+        `clock` is this process's, `shared_clock` replaces that of Redis; both in microseconds.
+        """
         self._connection = connection
         self._shared = RedisRateStore(connection, shared_clock)
         self._local = MemoryRateStore(clock)
         self._gateways = gateways
+        self._on_change = on_change
         self._clock = clock
         self._running: dict[tuple[str, str], Lease] = {}
         self._ended: dict[tuple[str, str], tuple[Lease, int]] = {}  # unknown to Redis, and when it forgets by itself
@@ -47,9 +52,9 @@ class SharedRateStore:
         return self._connection.is_up
 
     @property
-    def losses(self) -> int:
-        """How often Redis was lost."""
-        return self._connection.losses
+    def trouble(self) -> str:
+        """Why limits are not quite what the plans say just now, or an empty string."""
+        return "" if self.is_shared else "Redis does not answer: each gateway grants its share of the limits"
 
     async def take(self, takes: Sequence[Take], lease: Lease | None = None, waiting: Waiting | None = None) -> Decision:
         """Take everything or nothing, from Redis or from this gateway's share."""
@@ -127,6 +132,7 @@ class SharedRateStore:
 
     def _changed(self, is_up: bool) -> None:
         """Tell Redis, before anything else is asked of it, which leases run and which have ended."""
+        self._on_change(is_up)
         if not is_up:
             return
         ended, self._ended = self._ended, {}

@@ -98,6 +98,11 @@ class RateStore(Protocol):
     is.
     """
 
+    @property
+    def trouble(self) -> str:
+        """Why limits are not quite what the plans say just now, or an empty string."""
+        ...
+
     async def take(self, takes: Sequence[Take], lease: Lease | None = None, waiting: Waiting | None = None) -> Decision:
         """Take everything (each bucket's cost and the lease) or nothing, in one atomic step.
 

@@ -22,6 +22,8 @@ async def liveness(scope: Scope, receive: Receive, send: Send) -> None:
 async def readiness(scope: Scope, receive: Receive, send: Send) -> None:
     """``/readyz``: 200 when this gateway can work, else 503; which checks fail, and the state of each deployment.
 
+    `notes` tell of what works worse than it should and keeps nobody from being served.
+
     Details (names, paths, messages) only with the operator's token.
     """
     require_method(scope, "GET", "HEAD")
@@ -33,7 +35,12 @@ async def readiness(scope: Scope, receive: Receive, send: Send) -> None:
     if not constant_time_compare(bearer_of(scope) or "", operator_token()):
         checked = {name: "failing" if problem else "ok" for name, problem in checks.items()}
         states = {name: _coarse(state) for name, state in states.items()}
-    body = {"status": "ready" if is_ready else "not ready", "checks": checked, "deployments": states}
+    body = {
+        "status": "ready" if is_ready else "not ready",
+        "checks": checked,
+        "deployments": states,
+        "notes": runtime.notes(),
+    }
     await send_json(send, 200 if is_ready else 503, body)
 
 

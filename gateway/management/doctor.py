@@ -51,6 +51,7 @@ def examine(base_url: str) -> Iterator[Symptom]:
     for symptom in _database():
         grounded = grounded and symptom.is_fine
         yield symptom
+    yield from _redis()
     if grounded:
         yield from _catalogue()
     yield from _engine()
@@ -97,6 +98,25 @@ def _grounds() -> Symptom:
     if unapplied:
         return Symptom("database", f"{name}: {len(unapplied)} migrations not applied", "run `manage.py setup`")
     return Symptom("database", f"{name}: migrated")
+
+
+def _redis() -> Iterator[Symptom]:
+    if not settings.REDIS_URL:
+        return
+    from redis import Redis
+    from redis.exceptions import RedisError
+
+    try:
+        with Redis.from_url(settings.REDIS_URL, socket_timeout=ANSWER_SECONDS, socket_connect_timeout=2.0) as client:
+            client.ping()
+            facts = client.info()
+    except (RedisError, OSError) as error:
+        mend = "start it, or correct REDIS_URL; until then each gateway grants its share of the limits"
+        yield Symptom("redis", " ".join(str(error).split()), mend)
+        return
+    policy = facts.get("maxmemory_policy", "noeviction")
+    mend = "" if policy == "noeviction" else "set maxmemory-policy to noeviction: what it evicts is a limit forgotten"
+    yield Symptom("redis", f"{facts.get('redis_version')} answers, {policy}", mend)
 
 
 def _parameters() -> dict[str, Any]:

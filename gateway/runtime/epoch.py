@@ -27,6 +27,7 @@ from gateway.bounded_connection import answered_within
 INTERVAL = 0.5
 STALE_AFTER = 1.0
 SILENT_AFTER = 3.0
+TOGETHER = 0.01  # hints within it are answered by one reading
 _NEVER = 2**62  # a sequence number that nothing comes after
 
 _CHANGES = """
@@ -162,6 +163,7 @@ class EpochPoller:
         self._read = read
         self._interval = interval
         self._stop = threading.Event()  # of the thread that reads now
+        self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._heard_at = float("-inf")
 
@@ -183,9 +185,14 @@ class EpochPoller:
                 log.error("epoch_reading_hangs", seconds=SILENT_AFTER)
                 self._begin(None)
 
+    def look(self) -> None:
+        """Read at once instead of at the end of the interval: something may have changed. Many hints are one."""
+        self._wake.set()
+
     async def close(self) -> None:
         """Stop reading and close the connection; a reading that hangs is not waited for."""
         self._stop.set()
+        self._wake.set()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, SILENT_AFTER)
 
@@ -210,7 +217,9 @@ class EpochPoller:
                     _on_loop(loop, self._failed, stop, first, error)
                 else:
                     _on_loop(loop, self._succeeded, stop, first, reading, read_at)
-                stop.wait(self._interval)
+                if self._wake.wait(self._interval):
+                    stop.wait(TOGETHER)
+                    self._wake.clear()  # before the reading: what is hinted at from now on gets another
         finally:
             connection.close()
 

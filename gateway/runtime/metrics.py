@@ -52,6 +52,14 @@ class Metrics:
             "sluice_settlements_pending", "Settlements left to the sweeper.", registry=self.registry
         )
         self.swept = Counter("sluice_swept_holds", "Holds closed by the sweep.", ["how"], registry=self.registry)
+        self.limits_shared = Gauge(
+            "sluice_limits_shared",
+            "1 while limits are exact for all gateways together, 0 while Redis is lost and each counts its share.",
+            registry=self.registry,
+        )
+        self.redis_losses = Counter("sluice_redis_losses", "How often Redis was lost.", registry=self.registry)
+        self.gateways = Gauge("sluice_gateways", "Gateways that share this database.", registry=self.registry)
+        self.limits_shared.set(1)
         self.writer_age = Gauge(
             "sluice_writer_oldest_seconds", "Age of the oldest unanswered ledger operation.", registry=self.registry
         )

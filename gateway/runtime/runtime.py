@@ -214,6 +214,10 @@ class Runtime:
             has_lock=self.has_lock,
         )
 
+    def notes(self) -> dict[str, str]:
+        """Return what is worth knowing of a gateway that can work all the same."""
+        return {"limits": self.rates.trouble} if self.rates.trouble else {}
+
     def deployments(self) -> dict[str, str]:
         """Return each deployment's state by name: "ready", or why it isn't."""
         return {entry.deployment.name: entry.obstacle or "ready" for entry in self.engines.entries()}

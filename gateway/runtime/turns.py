@@ -7,7 +7,7 @@ from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from billing.limits.types import Decision, Lease, Limited, RateStore, Take, Waiting
+from billing.limits.types import Decision, Lease, Limited, RateStore, Take, Taken, Waiting
 from gateway.errors.faults import draining
 
 POLL_SECONDS = 0.25  # a hint makes it faster; a lease that nobody gave back ends without one
@@ -51,16 +51,17 @@ class Turns:
         waiter = _Waiter(since)
         queue = self._queues.setdefault(lease.key, [])
         insort(queue, waiter)
-        decision = None
+        has_it = False
         try:
             decision = await self._take_in_turn(takes, lease, waiter, queue, until)
+            has_it = isinstance(decision, Taken)
         finally:
             queue.remove(waiter)
             if queue:
                 queue[0].woken.set()
             else:
                 del self._queues[lease.key]
-            if decision is None or isinstance(decision, Limited):
+            if not has_it:
                 await self._store.give_back(lease)  # the place in the order of all gateways
         return decision
 

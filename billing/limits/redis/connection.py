@@ -83,6 +83,7 @@ class RedisConnection:
             await self._connect()
         except (RedisError, OSError, TimeoutError) as error:
             log.warning("redis_unreachable", error=_text(error))
+            self.on_change(False)
         self._task = asyncio.get_running_loop().create_task(self._work())
 
     def call(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> asyncio.Future[Any]:
@@ -138,7 +139,7 @@ class RedisConnection:
 
     async def _lose(self, error: Exception) -> None:
         self.losses += 1
-        log.error("redis_lost", error=_text(error))
+        log.warning("redis_lost", error=_text(error))
         await self._give_up()
         late, self._queue = self._queue, []
         self._fail(late)

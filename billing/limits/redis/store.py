@@ -32,6 +32,8 @@ class RedisRateStore:
     carried out before whatever this process asks later.
     """
 
+    trouble = ""
+
     def __init__(self, connection: RedisConnection, clock: Callable[[], int] | None = None) -> None:
         """`connection` is open and knows `SCRIPTS`; `clock` replaces Redis' own, in microseconds."""
         self._connection = connection

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 from django.conf import settings
@@ -73,6 +74,65 @@ async def test_gateway_whose_lock_another_one_has_takes_no_requests_until_it_is_
         await other.close()
         await until(lambda: runtime.has_lock)
         await collect(await start_generation(runtime, principal, make_intent(), uuid7()))
+
+
+@pytest.fixture
+def sharing():
+    """A way to take the lock as a gateway with Redis does; what it took is released."""
+    if settings.SLUICE_EMBEDDED:
+        pytest.skip("SQLite has one gateway")
+
+    @asynccontextmanager
+    async def take(*, is_shared=True):
+        lock = await gateway_lock.take_lock(connection.settings_dict, uuid7(), is_shared=is_shared)
+        try:
+            yield lock
+        finally:
+            await lock.close()
+
+    return take
+
+
+async def test_gateways_with_redis_share_the_lock_and_know_how_many_they_are(sharing):
+    async with sharing() as first:
+        assert first.gateways == 1
+        async with sharing() as second:
+            assert second.gateways == 2
+            keeping = asyncio.create_task(first.keep())
+            await until(lambda: first.gateways == 2)
+        await until(lambda: first.gateways == 1)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+
+async def test_gateway_without_redis_is_refused_beside_one_with_it_and_the_other_way_round(sharing):
+    async with sharing():
+        with pytest.raises(GatewayRunningError, match="Without REDIS_URL a database takes one gateway"):
+            async with sharing(is_shared=False):
+                pass
+    async with sharing(is_shared=False):
+        with pytest.raises(GatewayRunningError, match="That one has no REDIS_URL"):
+            async with sharing():
+                pass
+
+
+async def test_shared_lock_that_was_lost_is_taken_again(sharing):
+    async with sharing() as lock, sharing() as other:
+        keeping = asyncio.create_task(lock.keep())
+        lock._session.pgconn.finish()
+        await until(lambda: not lock.is_held)
+        await until(lambda: lock.is_held and lock.gateways == 2)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        assert other.is_held
+
+
+def test_sqlite_has_one_gateway_with_redis_too(tmp_path):
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "a.sqlite3")}
+    first = asyncio.run(gateway_lock.take_lock(database, uuid7(), is_shared=True))
+    with pytest.raises(GatewayRunningError):
+        asyncio.run(gateway_lock.take_lock(database, uuid7(), is_shared=True))
+    asyncio.run(first.close())
 
 
 def end_session_of(incarnation):
