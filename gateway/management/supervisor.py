@@ -3,25 +3,27 @@
 Each child leads a process session of its own, so that a terminal's Ctrl-C reaches only the supervisor, and gets
 SIGTERM when the supervisor dies: from the kernel on Linux, elsewhere from a small process beside it (`leash`).
 Everything happens on the main thread: the kernel's parent-death signal follows the thread that spawned. A child that
-has a `silence` and touches its heartbeat no more is killed and started again.
+has a `silence` and touches its heartbeat no more is killed and started again. SIGHUP replaces children one by one, each
+by a successor that serves before it ends.
 """
 
 from __future__ import annotations
 
-import ctypes
+import errno
 import os
 import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Self
 
-from gateway.management import leash
-from gateway.management.watchdog import VARIABLE, Watchdog
+from gateway.management import leash, processes
+from gateway.management.processes import ChildSpec, Process, spawn
 
 FATAL = 78  # EX_CONFIG: a child that exits so can't be helped by another start
 FIRST_DELAY = 0.5
@@ -29,37 +31,27 @@ LONGEST_DELAY = 30.0
 ECHO = 1.0
 STEADY = 30.0  # a child that ran this long is forgiven its earlier failures
 PATIENCE = 30.0  # for a child that is to end, or to start anew, while the others go on
-_PR_SET_PDEATHSIG = 1
-HAS_DEATH_SIGNAL = sys.platform == "linux"
+START_SECONDS = 120.0  # for a successor to show life
 _WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
 
-@dataclass(frozen=True, slots=True)
-class ChildSpec:
-    """A process to keep running: its command, and how long it may take to end after SIGTERM.
-
-    With a `silence` it is replaced when it hasn't touched its `heartbeat` file for so many seconds.
-    """
-
-    name: str
-    command: Sequence[str]
-    deadline: float
-    silence: float = 0.0
-    heartbeat: Path | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Child:
+    """What is kept running by one name: a process, sometimes its successor beside it, or the one that it replaced."""
+
     spec: ChildSpec
-    watchdog: Watchdog | None
-    process: subprocess.Popen[bytes] | None = None
-    started_at: float = 0.0
+    process: Process | None = None
+    successor: Process | None = None
+    leaving: Process | None = None
     failures: int = 0
     start_at: float = 0.0
     wanted: bool = True
     restarting: bool = False
-    kill_at: float | None = None
+
+    @property
+    def processes(self) -> list[Process]:
+        """All of its processes that run."""
+        return [one for one in (self.process, self.successor, self.leaving) if one is not None]
 
 
 class _Signals:
@@ -88,9 +80,10 @@ class _Signals:
 
 
 class Supervisor:
-    """Keeps children running until SIGINT, SIGTERM or SIGHUP, then ends them in the order in which they were given.
+    """Keeps children running until SIGINT or SIGTERM, then ends them in the order in which they were given.
 
     `tick` is called about every quarter of a second while all runs; `say` gets one line for each thing worth telling.
+    SIGHUP calls `hangup`; without one, or when it tells that our terminal has gone, it ends everything too.
     """
 
     def __init__(
@@ -99,13 +92,16 @@ class Supervisor:
         *,
         tick: Callable[[Supervisor], None] = lambda _: None,
         say: Callable[[str], None] | None = None,
+        hangup: Callable[[Supervisor], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._children = {spec.name: _Child(spec, _watchdog(spec)) for spec in specs}
+        self._children = {spec.name: _Child(spec) for spec in specs}
         self._tick = tick
         self._say = say or _to_stderr
+        self._hangup = hangup
         self._clock = clock
         self._leash: subprocess.Popen[bytes] | None = None
+        self._rolling: deque[_Child] = deque()
 
     def run(self) -> int:
         """Run until told to stop; return 0, or a child's FATAL after everything was stopped."""
@@ -116,6 +112,11 @@ class Supervisor:
         """Whether the child is meant to run."""
         return self._children[name].wanted
 
+    def has_shown_life(self, name: str) -> bool:
+        """Whether the child runs, and has touched its heartbeat if it has one."""
+        process = self._children[name].process
+        return process is not None and process.has_shown_life
+
     def enable(self, name: str) -> None:
         """Start the child at the next turn, if it isn't running."""
         self._children[name].wanted = True
@@ -124,7 +125,7 @@ class Supervisor:
         """Don't start the child (any more); a running one is asked to end."""
         child = self._children[name]
         child.wanted = False
-        self._ask_to_end(child)
+        self._ask_to_end(child.process)
 
     def restart(self, name: str) -> None:
         """Ask the child to end (it drains), and start it again once it has."""
@@ -132,29 +133,40 @@ class Supervisor:
         child.wanted = True
         if child.process is not None:
             child.restarting = True
-            self._ask_to_end(child)
+            self._ask_to_end(child.process)
 
-    def _ask_to_end(self, child: _Child) -> None:
-        """Send SIGTERM, once: a second one would cut a drain short."""
-        if child.process is not None and child.kill_at is None:
-            child.kill_at = self._clock() + child.spec.deadline + PATIENCE
-            child.process.terminate()
+    def roll(self, names: Sequence[str]) -> None:
+        """Replace these children one after the other: each ends once its successor has shown life.
+
+        If a successor doesn't come up, everything stays as it is.
+        """
+        for name in names:
+            if (child := self._children[name]) not in self._rolling:
+                self._rolling.append(child)
+
+    def _ask_to_end(self, process: Process | None) -> None:
+        if process is not None:
+            process.ask_to_end(self._clock(), process.spec.deadline + PATIENCE)
 
     def _run(self) -> int:
         code = 0
-        if not HAS_DEATH_SIGNAL:
+        if not processes.HAS_DEATH_SIGNAL:
             command = [sys.executable, leash.__file__]
             self._leash = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603 - ours
             self._say("this system tells no process of its parent's death: a process beside this one does")
         try:
             while True:
                 self._start_due()
-                if self._signals.wait(0.25) - {signal.SIGCHLD}:
+                signals = self._signals.wait(0.25) - {signal.SIGCHLD}
+                if signals == {signal.SIGHUP} and self._hangup is not None and not _terminal_is_gone():
+                    self._hangup(self)
+                elif signals:
                     return code
                 self._replace_silent()
                 code = self._reap()
                 if code:
                     return code
+                self._roll_on()
                 self._tick(self)
         finally:
             self._stop()
@@ -163,49 +175,87 @@ class Supervisor:
         now = self._clock()
         for child in self._children.values():
             if child.wanted and child.process is None and child.start_at <= now:
-                if child.watchdog is not None:
-                    child.watchdog.restart(now)
-                child.process = _spawn(child.spec)
-                child.started_at = now
-                self._tell_leash(f"+{child.process.pid}")
+                child.process = self._start(child)
+
+    def _start(self, child: _Child) -> Process:
+        process = spawn(child.spec, self._clock(), beside=child.process or child.leaving)
+        self._tell_leash(f"+{process.popen.pid}")
+        return process
 
     def _tell_leash(self, line: str) -> None:
         if self._leash is not None and self._leash.stdin is not None:
             self._leash.stdin.write(f"{line}\n".encode())
             self._leash.stdin.flush()
 
+    def _running(self) -> Iterator[Process]:
+        for child in self._children.values():
+            yield from child.processes
+
     def _replace_silent(self) -> None:
         """Kill each child that gives no sign of life any more; what is stopped or stuck obeys nothing milder."""
-        for child in self._children.values():
-            if child.process is None or child.watchdog is None or child.kill_at is not None:
-                continue
-            if child.watchdog.is_silent(self._clock()) and child.process.poll() is None:
-                self._say(f"{child.spec.name} gave no sign of life for {child.spec.silence:g} s: killed")
-                _kill_session(child.process)
+        for process in self._running():
+            if process.is_silent(self._clock()) and not process.has_ended:
+                self._say(f"{process.spec.name} gave no sign of life for {process.spec.silence:g} s: killed")
+                process.kill()
 
     def _reap(self) -> int:
         """Schedule the next start of each child that ended; return FATAL when one can't be helped."""
+        now = self._clock()
+        for process in self._running():
+            if process.kill_at is not None and now > process.kill_at and not process.has_ended:
+                self._say(f"{process.spec.name} did not end within {process.patience:g} s: killed")
+                process.kill()
+                process.popen.wait()
         for child in self._children.values():
-            if child.process is not None and child.kill_at is not None and self._clock() > child.kill_at:
-                self._say(f"{child.spec.name} did not end within {child.spec.deadline + PATIENCE:g} s: killed")
-                _kill_session(child.process)
-                child.process.wait()
-            if child.process is None or child.process.poll() is None:
+            if child.leaving is not None and child.leaving.has_ended:
+                self._forget(child.leaving)
+                child.leaving = None
+            if child.process is None or not child.process.has_ended:
                 continue
-            code, ran = child.process.returncode, self._clock() - child.started_at
-            self._tell_leash(f"-{child.process.pid}")
-            _kill_session(child.process)
-            child.process = child.kill_at = None
+            code, ran = child.process.popen.returncode, now - child.process.started_at
+            self._forget(child.process)
+            child.process = None
             if code == FATAL:
                 return FATAL
             if child.restarting or not child.wanted:
-                child.restarting, child.failures, child.start_at = False, 0, self._clock()
+                child.restarting, child.failures, child.start_at = False, 0, now
                 continue
             child.failures = 1 if ran > STEADY else child.failures + 1
             delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** (child.failures - 1))
-            child.start_at = self._clock() + delay
+            child.start_at = now + delay
             self._say(f"{child.spec.name} ended ({_reason(code)}) after {ran:.1f} s; starting again in {delay:g} s")
         return 0
+
+    def _forget(self, process: Process) -> None:
+        self._tell_leash(f"-{process.popen.pid}")
+        process.forget()
+
+    def _roll_on(self) -> None:
+        """Take the next step of a rolling restart, if one is under way."""
+        if not self._rolling:
+            return
+        child, now = self._rolling[0], self._clock()
+        if child.leaving is not None:
+            return  # one at a time: two processes of one name are as many as there is room for
+        if child.successor is None:
+            if child.process is None or not child.wanted:
+                self._rolling.popleft()  # whatever starts next is new anyway
+            else:
+                child.successor = self._start(child)
+            return
+        if child.successor.has_ended or now - child.successor.started_at > START_SECONDS:
+            self._say(f"{child.spec.name} could not be replaced: its successor did not come up; all stays as it is")
+            self._forget(child.successor)
+            child.successor = None
+            self._rolling.clear()
+        elif child.successor.has_shown_life:
+            child.process, child.successor, child.leaving = child.successor, None, child.process
+            child.failures = 0
+            self._rolling.popleft()
+            if child.leaving is not None:
+                patience = child.spec.farewell + child.spec.deadline + PATIENCE
+                child.leaving.ask_to_end(now, patience, signal.SIGHUP)
+                self._say(f"{child.spec.name} is replaced")
 
     def _stop(self) -> None:
         """End the children one after the other: SIGTERM, and SIGKILL after the deadline or a second signal.
@@ -214,57 +264,34 @@ class Supervisor:
         leader, which passes the signal on.
         """
         began, hurried = self._clock(), False
-        for child in self._children.values():
-            process = child.process
-            if process is None:
-                continue
-            self._ask_to_end(child)
-            until = self._clock() + child.spec.deadline
-            while process.poll() is None and self._clock() < until and not hurried:
+        for _, group in groupby(self._children.values(), lambda child: child.spec.group or child.spec.name):
+            running = [process for child in group for process in child.processes]
+            for process in running:
+                self._ask_to_end(process)
+            until = self._clock() + max((process.spec.deadline for process in running), default=0.0)
+            while not all(one.has_ended for one in running) and self._clock() < until and not hurried:
                 signals = self._signals.wait(min(0.25, max(0.0, until - self._clock()))) - {signal.SIGCHLD}
                 hurried = bool(signals) and self._clock() - began > ECHO
-            if process.poll() is None:
-                self._say(f"{child.spec.name} did not end within {child.spec.deadline:g} s: killed")
-            _kill_session(process)
-            process.wait()
-            child.process = None
-            if child.watchdog is not None:
-                child.watchdog.file.unlink(missing_ok=True)
+            for process in running:
+                if not process.has_ended:
+                    self._say(f"{process.spec.name} did not end within {process.spec.deadline:g} s: killed")
+                process.forget()
+        for child in self._children.values():
+            child.process = child.successor = child.leaving = None
         if self._leash is not None:
             self._leash.kill()
             self._leash.communicate()
 
 
-def _watchdog(spec: ChildSpec) -> Watchdog | None:
-    return Watchdog(spec.heartbeat, spec.silence) if spec.silence and spec.heartbeat is not None else None
-
-
-def _spawn(spec: ChildSpec) -> subprocess.Popen[bytes]:
-    supervisor = os.getpid()
-    heartbeat = {VARIABLE: str(spec.heartbeat)} if spec.heartbeat is not None else {}
-    prctl = ctypes.CDLL(None).prctl if HAS_DEATH_SIGNAL else None
-
-    def prepare() -> None:
-        if prctl is not None:
-            prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() != supervisor:  # it died before the signal was set
-                os._exit(1)
-
-    return subprocess.Popen(  # noqa: S603 - our own commands
-        list(spec.command),
-        env={**os.environ, **spec.environment, **heartbeat},
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        preexec_fn=prepare,  # noqa: PLW1509 - one thread spawns, before any other exists
-    )
-
-
-def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill the child and what it left in its process group."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return  # all of it has ended
+def _terminal_is_gone() -> bool:
+    """True when SIGHUP came because the terminal that we began on was closed."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.tcgetpgrp(descriptor)
+        except OSError as error:
+            if error.errno == errno.EIO:
+                return True
+    return False
 
 
 def _to_stderr(line: str) -> None:

@@ -67,6 +67,9 @@ class Opened:
             raise self.fault
         return self
 
+    def notes(self):
+        return {}
+
     async def close(self):
         self.closed = True
 

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.slow  # real processes, each a second or more
 
 SCRIPT = """
 import sys
-from gateway.management.supervisor import ChildSpec, Supervisor
+from gateway.management.processes import ChildSpec
+from gateway.management.supervisor import Supervisor
 
 def child(name, code, deadline=5):
     return ChildSpec(name, [sys.executable, "-c", code], deadline)
@@ -277,8 +278,8 @@ def test_a_stopped_child_is_replaced_and_said(start, tmp_path):
 
 def test_where_the_kernel_tells_nobody_a_process_beside_ends_the_children(start):
     body = f"""
-    import gateway.management.supervisor
-    gateway.management.supervisor.HAS_DEATH_SIGNAL = False
+    import gateway.management.processes
+    gateway.management.processes.HAS_DEATH_SIGNAL = False
     sys.exit(Supervisor([child('a', {polite("a")})]).run())
     """
     process = start(body, stderr=subprocess.PIPE)
@@ -292,8 +293,8 @@ def test_where_the_kernel_tells_nobody_a_process_beside_ends_the_children(start)
 
 def test_the_process_beside_ends_with_the_supervisor(start):
     body = f"""
-    import gateway.management.supervisor
-    gateway.management.supervisor.HAS_DEATH_SIGNAL = False
+    import gateway.management.processes
+    gateway.management.processes.HAS_DEATH_SIGNAL = False
     supervisor = Supervisor([child('a', {polite("a")})], tick=lambda s: print("leash up", s._leash.pid, flush=True))
     sys.exit(supervisor.run())
     """
@@ -308,8 +309,8 @@ def test_the_process_beside_ends_with_the_supervisor(start):
 def test_the_process_beside_forgets_a_child_that_has_ended(start):
     """Its process group's number may be another's by then."""
     body = """
-    import gateway.management.supervisor
-    gateway.management.supervisor.HAS_DEATH_SIGNAL = False
+    import gateway.management.processes
+    gateway.management.processes.HAS_DEATH_SIGNAL = False
     Supervisor._tell_leash = lambda self, line: print("leash", line, flush=True)
     sys.exit(Supervisor([child('a', "import os; print('a up', os.getpid(), flush=True)")]).run())
     """
@@ -324,3 +325,54 @@ def test_the_process_beside_forgets_a_child_that_has_ended(start):
     finally:
         bystander.kill()
     assert bystander.wait() == -signal.SIGKILL
+
+
+def replaceable(tmp_path, life=""):
+    """A child that says how it is asked to end, and shows life unless `life` is another statement."""
+    code = textwrap.dedent(
+        f"""
+        import os, pathlib, signal, sys
+        def told(number, _):
+            os.write(1, b'a %d told %d' % (os.getpid(), number) + bytes([10])); sys.exit(0)
+        signal.signal(signal.SIGTERM, told)
+        signal.signal(signal.SIGHUP, told)
+        os.write(1, b'a up %d' % os.getpid() + bytes([10]))
+        beat = lambda: pathlib.Path(os.environ['SLUICE_HEARTBEAT']).touch()
+        {life or "beat()"}
+        while True: signal.pause()
+        """
+    )
+    spec = f"ChildSpec('a', [sys.executable, '-c', {code!r}], 5, 0, Path('{tmp_path}/a'), farewell=5.0)"
+    return f"from pathlib import Path; sys.exit(Supervisor([{spec}], hangup=lambda s: s.roll(['a'])).run())"
+
+
+def test_hangup_replaces_a_child_whose_successor_shows_life_before_it_is_told(start, tmp_path):
+    process = start(replaceable(tmp_path), stderr=subprocess.PIPE)
+    old = pid_of(read_until(process.stdout, "a up"), "a")
+    while not (tmp_path / "a").exists():
+        time.sleep(0.01)
+    for _ in range(2):  # the second time its heartbeat is the other file
+        process.send_signal(signal.SIGHUP)
+        new = pid_of(read_until(process.stdout, "a up"), "a")
+        assert read_until(process.stdout, "told")[-1] == f"a {old} told {int(signal.SIGHUP)}"
+        assert alive(new)
+        assert gone(old)
+        old = new
+    process.terminate()
+    assert process.wait() == 0
+    assert gone(old)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_successor_that_does_not_come_up_changes_nothing(start, tmp_path):
+    once = "beat() if not list(pathlib.Path(os.environ['SLUICE_HEARTBEAT']).parent.iterdir()) else sys.exit(1)"
+    process = start(replaceable(tmp_path, once), stderr=subprocess.PIPE)
+    first = pid_of(read_until(process.stdout, "a up"), "a")
+    while not (tmp_path / "a").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGHUP)
+    read_until(process.stdout, "a up")
+    read_until(process.stderr, "all stays as it is")
+    assert alive(first)
+    process.terminate()
+    assert process.wait() == 0
