@@ -24,7 +24,7 @@ from gateway.edge.http import Receive, Scope, Send, runtime_of
 from gateway.edge.response_events import Event, ResponseEvents
 from gateway.edge.wire.decode import decode, unsupported
 from gateway.edge.wire.responses import ClientEvent, ResponseCancel, ResponseCreate
-from gateway.errors.faults import refusal_of
+from gateway.errors.faults import draining, refusal_of
 from gateway.errors.refusal import Refusal, internal_error
 from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation, start_generation
@@ -40,6 +40,7 @@ USAGE_SECONDS = 0.2  # between two usage events
 MOST_SOCKETS = 256  # of one tenant or user in this process: idle ones cost memory too
 
 GOING_AWAY = 1001
+SERVICE_RESTART = 1012  # come again: another gateway serves, or this one soon
 TOO_BIG = 1009
 
 NO_EVENT = ClientEvent("")
@@ -82,6 +83,10 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         await self.send({"type": "websocket.accept"})
         self._clock = asyncio.create_task(self._watch_clock())
         self._ending.callback(self._clock.cancel)
+        self._runtime.on_leave.add(self._leave)
+        self._ending.callback(self._runtime.on_leave.discard, self._leave)
+        if self._runtime.is_leaving:
+            self._leave()
 
     async def websocket_receive(self, message: dict[str, Any]) -> None:
         """Take one client event; one that is wrong is answered with an error event."""
@@ -105,6 +110,8 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
     def _take(self, event: ClientEvent, frame: bytes) -> None:
         match event.type:
             case "response.create":
+                if self._runtime.is_leaving:
+                    raise draining()
                 self._streams.create(decode(ResponseCreate, frame), len(frame))
             case "response.cancel":
                 cancel = decode(ResponseCancel, frame)
@@ -177,7 +184,17 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         for event in events:
             await self._sender.send(event, stream_id)
 
-    # -- the end of an idle or old socket -----------------------------------------------------------------------------
+    # -- the end of an idle or old socket, and of the gateway ---------------------------------------------------------
+
+    def _leave(self) -> None:
+        """Take no more responses, and tell the client to connect again once those that run have ended."""
+        leaving = asyncio.create_task(self._say_goodbye())
+        self._ending.callback(leaving.cancel)
+
+    async def _say_goodbye(self) -> None:
+        await self._streams.idle()
+        await self._refuse(draining())
+        await self._sender.close(SERVICE_RESTART)
 
     async def _watch_clock(self) -> None:
         """Close the socket once it has been silent or open for too long, but never in the middle of a response."""

@@ -10,6 +10,8 @@ from django.conf import settings
 
 from gateway.runtime.readiness import operator_token
 
+BACKLOG = 2048
+
 
 def port_problem(host: str, port: int) -> str:
     """Return why nothing can listen at `host` and `port` now, or an empty string."""
@@ -22,6 +24,29 @@ def port_problem(host: str, port: int) -> str:
         reason = error.strerror or str(error)
         return f"nothing can listen at {host}, port {port} ({reason}): choose another port (`make run PORT=…`)"
     return ""
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Return sockets that listen at all addresses of `host`; OSError when one can't.
+
+    They are for child processes to accept on: what connects while none of them runs waits for the next.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    listening: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            one = socket.socket(family, kind, protocol)
+            listening.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.bind(address)
+            one.listen(BACKLOG)
+    except OSError:
+        for one in listening:
+            one.close()
+        raise
+    return listening
 
 
 def readiness_request(base_url: str) -> Request:

@@ -104,6 +104,8 @@ class Runtime:
         self.turns = Turns(parts.rates)
         self.lock = lock
         self.is_draining = False
+        self.is_leaving = False
+        self.on_leave: set[Callable[[], object]] = set()  # called once, when this gateway is about to stop
         self.live: dict[UUID, Running] = {}
         self.metrics.follow(
             holds=lambda: len(self.live),
@@ -146,6 +148,13 @@ class Runtime:
     def unsettled(self, operation: Settle | Release) -> None:
         """Keep what closes a hold and was not answered in time: the sweep asks for it again, the lease is kept."""
         self.closings[operation.request] = operation
+
+    def leave(self) -> None:
+        """Tell those who hold connections open that this gateway is about to stop; what runs goes on."""
+        if not self.is_leaving:
+            self.is_leaving = True
+            for told in list(self.on_leave):
+                told()
 
     def supervise(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run `work` to its end whatever becomes of its caller, and log what it raises."""

@@ -94,6 +94,11 @@ class BoundedHTTP(HttpToolsProtocol):
             websocket = cast("BoundedWebSocket", self.transport.get_protocol())
             websocket.place, self._place = self._place, None
 
+    def answer_last(self) -> None:
+        """Close the connection after the answer at hand, or the next: others take what comes later."""
+        if self._is_running:
+            self.cycle.keep_alive = False
+
     # -- what comes in ------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:

@@ -20,6 +20,8 @@ from gateway.server.bounds import Addresses, Bounds, Listener
 from gateway.server.http import BoundedHTTP
 from gateway.server.websocket import BoundedWebSocket
 
+IDLE_SECONDS = 1.0  # a gateway that is replaced closes idle connections then: a request may be on its way
+LOOK_SECONDS = 0.05
 PATIENCE = 4.5  # the server cuts connections off after 6 s, and the supervisor waits for ten in all
 OWN_FILES = 512  # descriptors kept for the database, engines, logs
 
@@ -48,12 +50,30 @@ def configuration(application: Application, listener: Listener, **options: Any) 
 
 class Server(uvicorn.Server):
     """Ends running requests with an error of the API before uvicorn would cut them off; may serve probes on another
-    port.
+    port, or on the listening socket `probes_on`.
+
+    One that is told to leave takes no more connections, while others accept them on the same sockets, lets what runs
+    end for `leave_seconds` and then ends itself.
     """
 
-    def __init__(self, config: uvicorn.Config, probes: uvicorn.Config | None = None) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        probes: uvicorn.Config | None = None,
+        *,
+        probes_on: socket.socket | None = None,
+        leave_seconds: float = 30.0,
+    ) -> None:
         super().__init__(config)
         self._probes = probes
+        self._probes_on = probes_on
+        self._leave_seconds = leave_seconds
+        self._is_to_leave = False
+        self._leaving: asyncio.Task[None] | None = None
+
+    def leave(self) -> None:
+        """Have the server leave: from a signal's handler."""
+        self._is_to_leave = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the runtime and listen."""
@@ -68,11 +88,42 @@ class Server(uvicorn.Server):
                 app_state=self.lifespan.state,
             )
             loop = asyncio.get_running_loop()
-            self.servers.append(await loop.create_server(protocol, host=probes.host, port=probes.port))
+            if self._probes_on is not None:
+                self.servers.append(await loop.create_server(protocol, sock=self._probes_on))
+            else:
+                self.servers.append(await loop.create_server(protocol, host=probes.host, port=probes.port))
+
+    async def on_tick(self, counter: int) -> bool:
+        """Begin to leave, once told."""
+        if self._is_to_leave and self._leaving is None:
+            self._leaving = asyncio.create_task(self._leave())
+        return await super().on_tick(counter)
+
+    async def _leave(self) -> None:
+        """Take no more connections, answer on those that there are as their last, and end once all are closed."""
+        log.info("gateway_leaves", connections=len(self.server_state.connections))
+        for server in self.servers:
+            server.close()
+        self.config.encoded_headers.append((b"connection", b"close"))
+        self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
+        runtime: Runtime | None = self.lifespan.state.get("runtime")
+        if runtime is not None:
+            runtime.leave()
+        loop = asyncio.get_running_loop()
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, BoundedHTTP):
+                connection.answer_last()
+                loop.call_later(IDLE_SECONDS, connection.shutdown)
+        until = loop.time() + self._leave_seconds
+        while self.server_state.connections and loop.time() < until:  # noqa: ASYNC110 - once in a process' life, and nobody tells
+            await asyncio.sleep(LOOK_SECONDS)
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let requests end for `PATIENCE` seconds; end the others with an error that says why, settled."""
         runtime: Runtime | None = self.lifespan.state.get("runtime")
+        if runtime is not None:
+            runtime.leave()
         draining = asyncio.create_task(runtime.drain(PATIENCE)) if runtime is not None else None
         await super().shutdown(sockets)
         if draining is not None:
@@ -87,10 +138,12 @@ def gateway_server(
     port: int,
     *,
     beat: Callable[[], Awaitable[None]] | None = None,
+    probes_on: socket.socket | None = None,
 ) -> Server:
     """Return the server of one gateway process, with its bounds and descriptors as the settings want them.
 
-    `probes` answers on the port of SLUICE_METRICS_PORT, whose connections count apart; `beat` is awaited each second.
+    `probes` answers on the port of SLUICE_METRICS_PORT, or on the listening socket `probes_on`; its connections count
+    apart. `beat` is awaited each second.
     """
     bounds = Bounds.of_settings()
     raise_file_limit(bounds.connections + OWN_FILES)
@@ -105,10 +158,12 @@ def gateway_server(
         callback_notify=beat,
         timeout_notify=1,
     )
+    leave_seconds = settings.SLUICE_DRAIN_SECONDS
     if not settings.SLUICE_METRICS_PORT:
-        return Server(config)
+        return Server(config, leave_seconds=leave_seconds)
     own = Listener(bounds, trusted_proxies())
-    return Server(config, configuration(probes, own, host=host, port=settings.SLUICE_METRICS_PORT, ws="none"))
+    of_probes = configuration(probes, own, host=host, port=settings.SLUICE_METRICS_PORT, ws="none")
+    return Server(config, of_probes, probes_on=probes_on, leave_seconds=leave_seconds)
 
 
 def trusted_proxies() -> Addresses:

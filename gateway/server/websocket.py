@@ -41,6 +41,11 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         if not self.read_paused:
             self.transport.resume_reading()
 
+    def shutdown(self) -> None:
+        """Let the application say goodbye: it was told that the server ends, and closes the socket with a reason."""
+        if not self.handshake_complete:
+            super().shutdown()
+
     def keepalive_timeout(self) -> None:
         """End a connection that answers no ping at once: it reads nothing more either."""
         super().keepalive_timeout()

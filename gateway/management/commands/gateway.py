@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")
         parser.add_argument("--port", type=int, default=8000)
+        fd = "a listening socket that was opened before, instead of --host and --port; may be given several times"
+        parser.add_argument("--fd", type=int, action="append", default=[], help=fd)
+        parser.add_argument("--metrics-fd", type=int, help="the same for the port of SLUICE_METRICS_PORT")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if settings.SLUICE_EMBEDDED:
@@ -40,7 +44,11 @@ class Command(BaseCommand):
                 sys.exit(FATAL)
         if problem := database_problem():
             raise CommandError(problem)
-        for port in (options["port"], settings.SLUICE_METRICS_PORT):
+        listening = [socket.socket(fileno=descriptor) for descriptor in options["fd"]]
+        probes_on = None if options["metrics_fd"] is None else socket.socket(fileno=options["metrics_fd"])
+        own = [] if listening else [options["port"]]
+        own += [] if probes_on else [settings.SLUICE_METRICS_PORT]
+        for port in own:
             if port and (problem := port_problem(options["host"], port)):
                 self.stderr.write(problem)
                 sys.exit(FATAL)
@@ -53,12 +61,14 @@ class Command(BaseCommand):
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
-        server = gateway_server(application, probes, options["host"], options["port"], beat=_beat)
+        server = gateway_server(application, probes, options["host"], options["port"], beat=_beat, probes_on=probes_on)
         address = address_of(options["host"], options["port"])
+        signal.signal(signal.SIGHUP, lambda *_: server.leave())
         # The server ends in order, then takes the signal again: SIGTERM too must not end us before the address is gone.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        with announced(address), contextlib.suppress(KeyboardInterrupt):
-            server.run()
+        whose = contextlib.nullcontext() if listening else announced(address)  # who opened the sockets tells where
+        with whose, contextlib.suppress(KeyboardInterrupt):
+            server.run(sockets=listening or None)
         if not server.started:
             sys.exit(1)
 

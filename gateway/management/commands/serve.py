@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from django.db import DatabaseError, connection
 from billing import clock
 from billing.selectors.prices import prices_change_at
 from gateway.home import runtime_directory
-from gateway.management.address import address_of
+from gateway.management.address import address_of, announced
 from gateway.management.doctor import database_problem
-from gateway.management.ports import port_problem
+from gateway.management.gateways import Gateways, gateways_problem
+from gateway.management.processes import ChildSpec
 from gateway.management.starting import Starting
-from gateway.management.supervisor import FATAL, ChildSpec, Supervisor
+from gateway.management.supervisor import FATAL, Supervisor
 from gateway.management.welcome import told, welcome
 from gateway.models import CatalogueEpoch
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
@@ -38,6 +39,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")
         parser.add_argument("--port", type=int, default=8000)
+        parser.add_argument("--gateways", type=int, default=1, help="processes on the port (PostgreSQL and Redis)")
         parser.add_argument("--node", default="local")
         parser.add_argument("--welcome", action="store_true", help="say how to begin, once ready")
 
@@ -48,11 +50,11 @@ class Command(BaseCommand):
             except GatewayRunningError as error:
                 self.stderr.write(str(error))
                 sys.exit(FATAL)
-        host, port, node = options["host"], str(options["port"]), options["node"]
-        if problem := database_problem() or port_problem(host, options["port"]):
+        host, port, node, count = options["host"], options["port"], options["node"], options["gateways"]
+        if problem := database_problem() or gateways_problem(host, port, count):
             raise CommandError(problem)
         python, silence = [sys.executable, MANAGE], settings.SLUICE_WATCHDOG_SECONDS
-        base_url = address_of(host, options["port"])
+        base_url = address_of(host, port)
         is_terminal = sys.stdout.isatty()
         starting = Starting(base_url, self._tell, is_detailed=is_terminal)
 
@@ -65,21 +67,25 @@ class Command(BaseCommand):
                 finally:
                     connection.close()
 
-        watch = _Watch(node, self._tell, starting, begun)
+        gateways = Gateways(host, port, count)
+        watch = _Watch(node, self._tell, starting, begun, gateways.names)
         supervisor = Supervisor(
             [
-                _child("gateway", [*python, "gateway", "--host", host, "--port", port], 10, silence),
+                *gateways.specs(python, silence),
                 _child("jobs", [*python, "jobs"], 5, 2 * silence),  # one chunk may wait 20 s for SQLite's only lock
                 _child("worker", [*python, "worker", "--node", node], 5, silence),
             ],
             tick=watch.tick,
             say=self.stderr.write,
+            hangup=gateways.replace,
         )
         if not watch.has_engines:
             supervisor.disable("worker")
         try:
-            code = supervisor.run()
+            with announced(base_url):
+                code = supervisor.run()
         finally:
+            gateways.close()
             clear_socket(node)
         sys.exit(code)
 
@@ -97,11 +103,19 @@ class _Watch:
     and the node's list of models.
     """
 
-    def __init__(self, node: str, tell: Callable[[str], None], starting: Starting, begun: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        node: str,
+        tell: Callable[[str], None],
+        starting: Starting,
+        begun: Callable[[], None],
+        gateways: Sequence[str] = (),
+    ) -> None:
         self._node = node
         self._tell = tell
         self._starting = starting
         self._begun = begun
+        self._gateways = gateways
         self._told = False
         self._next_look = 0.0
         self._epoch = -1
@@ -114,7 +128,8 @@ class _Watch:
 
     def tick(self, supervisor: Supervisor) -> None:
         """Called about four times a second."""
-        if not self._told:
+        # Until they serve, whoever connects waits in the socket's queue.
+        if not self._told and all(map(supervisor.has_shown_life, self._gateways)):
             self._told = self._starting.is_over(self._names)
             if self._told:
                 self._begun()
