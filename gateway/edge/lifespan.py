@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import structlog
 
 from gateway.bootstrap import open_runtime
 from gateway.edge.http import Receive, Scope, Send
+from gateway.management.watchdog import REPLACES
 from gateway.runtime.runtime import Runtime
+
+CONNECT_SECONDS = 10.0
 
 log = structlog.get_logger(__name__)
 
@@ -19,6 +24,8 @@ async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
         if message["type"] == "lifespan.startup":
             try:
                 runtime = await open_runtime()
+                if os.environ.get(REPLACES):  # nobody waits for us: the one that we replace serves meanwhile
+                    await runtime.engines.connected(CONNECT_SECONDS)
             except Exception as error:
                 log.exception("start_failed")
                 await send({"type": "lifespan.startup.failed", "message": str(error) or type(error).__name__})

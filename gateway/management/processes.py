@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway.management.watchdog import VARIABLE, Watchdog
+from gateway.management.watchdog import REPLACES, VARIABLE, Watchdog
 
 _PR_SET_PDEATHSIG = 1
 HAS_DEATH_SIGNAL = sys.platform == "linux"
@@ -96,12 +96,14 @@ def spawn(spec: ChildSpec, now: float, *, beside: Process | None = None) -> Proc
     watchdog = Watchdog(heartbeat, spec.silence) if spec.silence and heartbeat is not None else None
     if watchdog is not None:
         watchdog.restart(now)
-    return Process(spec, _popen(spec, heartbeat), heartbeat, watchdog, now)
-
-
-def _popen(spec: ChildSpec, heartbeat: Path | None) -> subprocess.Popen[bytes]:
-    supervisor = os.getpid()
     told = {VARIABLE: str(heartbeat)} if heartbeat is not None else {}
+    if beside is not None:
+        told[REPLACES] = "1"
+    return Process(spec, _popen(spec, told), heartbeat, watchdog, now)
+
+
+def _popen(spec: ChildSpec, told: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    supervisor = os.getpid()
     prctl = ctypes.CDLL(None).prctl if HAS_DEATH_SIGNAL else None
 
     def prepare() -> None:

@@ -36,6 +36,7 @@ class Stack:
     tenants: dict[str, dict[str, str]]
     process: subprocess.Popen[str] | None = None
     said: list[str] = field(default_factory=list)
+    options: tuple[str, ...] = ()
     _ready: threading.Event = field(default_factory=threading.Event)
     _heard: threading.Condition = field(default_factory=threading.Condition)
 
@@ -47,7 +48,7 @@ class Stack:
         """Start `serve` and wait until it says ready."""
         self._ready.clear()
         self.process = subprocess.Popen(
-            [sys.executable, "manage.py", "serve", "--port", str(self.port)],
+            [sys.executable, "manage.py", "serve", "--port", str(self.port), *self.options],
             cwd=ROOT,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -70,7 +71,14 @@ class Stack:
 
     def pid_of(self, child: str) -> int:
         """Return the process id of ``gateway``, ``worker`` or ``jobs``."""
+        if pids := self.pids_of(child):
+            return pids[0]
+        raise LookupError(f"no {child} runs")
+
+    def pids_of(self, child: str) -> list[int]:
+        """Return the process ids of all children of that kind."""
         assert self.process is not None
+        found = []
         needle = {"gateway": "manage.py gateway", "jobs": "manage.py jobs", "worker": "inference.worker"}[child]
         for status in Path("/proc").glob("[0-9]*/stat"):
             try:
@@ -79,8 +87,8 @@ class Stack:
             except (FileNotFoundError, ProcessLookupError):
                 continue
             if parent == self.process.pid and needle in command:
-                return int(status.parent.name)
-        raise LookupError(f"no {child} below {self.process.pid}")
+                found.append(int(status.parent.name))
+        return sorted(found)
 
     def kill(self, child: str) -> int:
         pid = self.pid_of(child)
@@ -187,15 +195,19 @@ def database_of_this_run(home: Path) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def running_stack(variables: dict[str, str] | None = None, **fake_options: Any) -> Iterator[Stack]:
-    """Seed a home and serve it, with more environment `variables`; whatever happens, nothing of it is left."""
+def running_stack(
+    variables: dict[str, str] | None = None, options: tuple[str, ...] = (), **fake_options: Any
+) -> Iterator[Stack]:
+    """Seed a home and serve it, with more environment `variables` and `options` of the command; whatever happens,
+    nothing of it is left.
+    """
     with tempfile.TemporaryDirectory(prefix="sluice-stack-") as folder, database_of_this_run(Path(folder)) as database:
         home = Path(folder)
         environment = {**os.environ, "SLUICE_HOME": str(home), "SLUICE_ENV": "test", **database, **(variables or {})}
         environment.pop("DJANGO_SETTINGS_MODULE", None)
         port = free_port()
         environment["SLUICE_BASE_URL"] = f"http://127.0.0.1:{port}"
-        stack = Stack(home, environment, port, {})
+        stack = Stack(home, environment, port, {}, options=options)
         stack.tenants = stack.script("seed", json.dumps(fake_options))
         stack.start()
         try:

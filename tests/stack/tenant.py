@@ -1,6 +1,6 @@
 """Run in the stack's home: more tenants with exactly the credit that is asked for. Prints one JSON object by slug.
 
-Argument: a JSON object of slugs, each with the µcr of its only grant.
+Arguments: a JSON object of slugs, each with the µcr of its only grant; for a plan of their own, one with its terms.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from gateway.services.keys import create_key  # noqa: E402
 
 
 def main() -> None:
-    plan, is_new = Plan.objects.get_or_create(slug="penniless", defaults={"name": "Penniless"})
+    amounts: dict[str, int] = json.loads(sys.argv[1])
+    more: dict[str, Any] = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
+    slug = "-".join(["penniless", *(amounts if more else ())])
+    plan, is_new = Plan.objects.get_or_create(slug=slug, defaults={"name": slug})
     if is_new:
         terms = {name: getattr(plans.latest_version("free"), name) for name in plans.TERMS}
-        plans.publish_version(plan, **{**terms, "monthly_credits": 0})
-    print(json.dumps({slug: make_tenant(slug, amount, plan) for slug, amount in json.loads(sys.argv[1]).items()}))
+        plans.publish_version(plan, **{**terms, "monthly_credits": 0, **more})
+    print(json.dumps({slug: make_tenant(slug, amount, plan) for slug, amount in amounts.items()}))
 
 
 def make_tenant(slug: str, amount: int, plan: Plan) -> dict[str, Any]:

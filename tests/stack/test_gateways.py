@@ -1,0 +1,274 @@
+"""PostgreSQL, Redis and two gateways on one port: limits as with one, and restarts that nobody notices."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from itertools import chain
+
+import aiohttp
+import pytest
+
+from tests.services.postgres import free_port
+from tests.services.redis import RedisServer
+from tests.stack.conftest import ROOT, running_stack
+from tests.stack.web import ask
+
+pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+
+WORDS = 2000
+
+
+@pytest.fixture(scope="module")
+def redis_server():
+    server = RedisServer.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def metrics_port():
+    while True:
+        port = free_port()
+        if port < 65_000:
+            return port
+
+
+@pytest.fixture(scope="module")
+def two(redis_server, metrics_port):
+    if not os.environ.get("DATABASE_URL"):
+        pytest.skip("several gateways need PostgreSQL")
+    variables = {
+        "REDIS_URL": redis_server.url,
+        "SLUICE_REDIS_SECONDS": "2",  # a busy machine is no dead Redis
+        "SLUICE_METRICS_PORT": str(metrics_port),
+        "SLUICE_DRAIN_SECONDS": "2",
+        "SLUICE_QUEUE_SECONDS": "60",
+    }
+    options = {"step_seconds": 0.005, "text": "word " * WORDS}
+    with running_stack(variables, ("--gateways", "2"), chat=options) as stack:
+        yield stack
+        found = stack.audit()
+        assert found["usage_sum"] == found["ledger_sum"] == found["recomputed_sum"]
+        assert all(wallet["held"] == 0 <= wallet["posted"] for wallet in found["wallets"].values())
+        assert stack.stop() == 0, "".join(stack.said[-40:])
+
+
+def tenant(stack, slug, **terms):
+    room = {"request_limit": 10**6, "request_burst": 10**6, "credit_limit": 10**12, "credit_burst": 10**12}
+    own = json.dumps({**room, "concurrency": 64, "allowed_models": [], **terms})
+    return stack.script("tenant", json.dumps({slug: 10**9}), own)[slug]["key"]
+
+
+def call(key, **more):
+    body = {"model": "fake-chat", "messages": [{"role": "user", "content": "go on"}], "max_tokens": 4, **more}
+    return {"json": body, "headers": {"Authorization": f"Bearer {key}"}}
+
+
+def session_of(stack, *, keeps=False):
+    connector = aiohttp.TCPConnector(limit=0, force_close=not keeps)
+    return aiohttp.ClientSession(stack.base_url, connector=connector, timeout=aiohttp.ClientTimeout(total=120))
+
+
+def metric(port, name):
+    text = ask(f"http://127.0.0.1:{port}/metrics").text
+    return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name))
+
+
+def counted(metrics_port, name):
+    return [metric(metrics_port + index, name) for index in range(2)]
+
+
+def test_burst_is_exactly_what_the_plan_says_and_both_gateways_work(two, metrics_port):
+    key = tenant(two, "bursting", request_limit=12, request_burst=12, request_period_s=36_000)
+
+    async def burst():
+        async with session_of(two) as session:
+
+            async def one():
+                async with session.post("/v1/chat/completions", **call(key)) as answer:
+                    return answer.status, (await answer.json()).get("error", {}).get("code")
+
+            return await asyncio.gather(*(one() for _ in range(60)))
+
+    answers = asyncio.run(burst())
+    assert answers.count((200, None)) == 12
+    assert answers.count((429, "rate_limit_exceeded")) == 48
+    assert all(count > 0 for count in counted(metrics_port, 'sluice_requests_total{endpoint="/v1/chat/completions"'))
+    assert counted(metrics_port, "sluice_gateways") == [2, 2]
+
+
+def has_token(line):
+    return b'"content":' in line and b'"finish_reason":null' in line
+
+
+def most_at_once(spans):
+    events = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
+    running = most = 0
+    for _, change in events:
+        running += change
+        most = max(most, running)
+    return most
+
+
+def test_concurrency_is_exactly_what_the_plan_says_and_all_get_their_turn(two):
+    key = tenant(two, "crowded", concurrency=3)
+
+    async def crowd():
+        loop = asyncio.get_running_loop()
+        async with session_of(two) as session:
+
+            async def one():
+                """Return from when to when tokens came: within the time for which the request has its place."""
+                async with session.post("/v1/chat/completions", **call(key, max_tokens=40, stream=True)) as answer:
+                    assert answer.status == 200, await answer.text()
+                    moments = [loop.time() async for line in answer.content if has_token(line)]
+                return moments[0], moments[-1]
+
+            return await asyncio.gather(*(one() for _ in range(20)))
+
+    assert most_at_once(asyncio.run(crowd())) <= 3
+
+
+def test_rolling_restart_fails_no_request(two):
+    key, before = two.tenants["max"]["key"], set(two.pids_of("gateway"))
+    assert len(before) == 2
+    said = len(two.said)
+
+    async def client(session, over):
+        seen = []
+        while not over.is_set():
+            async with session.post("/v1/chat/completions", **call(key)) as answer:
+                text = await answer.text()
+                seen.append(answer.status if answer.status == 200 else text)
+        return seen
+
+    async def roll():
+        over = asyncio.Event()
+        async with session_of(two) as fresh, session_of(two, keeps=True) as kept:
+            clients = [asyncio.create_task(client(session, over)) for session in [fresh, kept] * 6]
+            two.process.send_signal(signal.SIGHUP)
+            async with asyncio.timeout(100):
+                while before & set(two.pids_of("gateway")):
+                    await asyncio.sleep(0.1)
+                    assert not any(one.done() for one in clients), [one for one in clients if one.done()]
+            over.set()
+            return list(chain(*await asyncio.gather(*clients)))
+
+    statuses = asyncio.run(roll())
+    assert set(statuses) == {200}
+    assert len(statuses) > 50
+    assert len(set(two.pids_of("gateway")) - before) == 2
+    assert sum("is replaced" in line for line in two.said[said:]) == 2
+
+
+def test_stream_and_websocket_of_a_gateway_that_leaves_are_told_to_come_again(two):
+    key = two.tenants["max"]["key"]
+    before = set(two.pids_of("gateway"))
+
+    async def streaming(session, began):
+        events = []
+        async with session.post("/v1/chat/completions", **call(key, max_tokens=WORDS, stream=True)) as answer:
+            async for line in answer.content:
+                if line.startswith(b"data: "):
+                    events.append(line[6:].decode().strip())
+                if len(events) == 3:
+                    began.set()
+        return events
+
+    async def resting(session):
+        async with session.ws_connect("/v1/responses", headers={"Authorization": f"Bearer {key}"}) as socket:
+            events = [json.loads(message.data) async for message in socket]
+            return events, socket.close_code
+
+    async def leave():
+        began = asyncio.Event()
+        async with session_of(two) as session:
+            stream = asyncio.create_task(streaming(session, began))
+            socket = asyncio.create_task(resting(session))
+            await began.wait()
+            two.process.send_signal(signal.SIGHUP)
+            return await asyncio.gather(stream, socket)
+
+    events, (said, code) = asyncio.run(leave())
+    assert json.loads(events[-1])["error"]["code"] == "server_draining"
+    assert code == 1012
+    assert said[-1]["type"] == "error"
+    assert said[-1]["error"]["code"] == "server_draining"
+    asyncio.run(replaced(two, before))
+
+
+async def replaced(stack, before):
+    await until(lambda: not before & set(pids := stack.pids_of("gateway")) and len(pids) == 2)
+
+
+async def until(is_so):
+    async with asyncio.timeout(100):
+        while not is_so():  # noqa: ASYNC110 - other processes are what is waited for
+            await asyncio.sleep(0.05)
+
+
+def test_requests_go_on_without_redis_and_with_it_again(two, redis_server, metrics_port):
+    key = two.tenants["business"]["key"]
+    redis_server.kill()
+    for _ in range(20):
+        assert ask(f"{two.base_url}/v1/chat/completions", call(key)["json"], key=key).status == 200
+    asyncio.run(until(lambda: counted(metrics_port, "sluice_limits_shared") == [0, 0]))
+    ready = ask(f"http://127.0.0.1:{metrics_port}/readyz")
+    assert (ready.status, "limits" in ready.json["notes"]) == (200, True)
+    redis_server.start_again()
+    asyncio.run(until(lambda: counted(metrics_port, "sluice_limits_shared") == [1, 1]))
+
+
+def test_gateway_killed_in_mid_stream_leaves_nothing_held(two):
+    key = two.tenants["free"]["key"]
+
+    async def streams():
+        async with session_of(two) as session:
+            began = asyncio.Event()
+
+            async def one():
+                events = 0
+                try:
+                    async with session.post(
+                        "/v1/chat/completions", **call(key, max_tokens=WORDS, stream=True)
+                    ) as answer:
+                        async for line in answer.content:
+                            events += line.startswith(b"data: ")
+                            if events > 3:
+                                began.set()
+                except aiohttp.ClientError:
+                    return "cut"
+                return "whole"
+
+            reading = [asyncio.create_task(one()) for _ in range(8)]
+            await began.wait()
+            two.kill("gateway")
+            return await asyncio.gather(*reading)
+
+    ends = asyncio.run(streams())
+    assert set(ends) <= {"cut", "whole"}
+    found = two.audit()
+    assert found["holds"] == 0
+    assert found["usage_sum"] == found["ledger_sum"] == found["recomputed_sum"]
+    asyncio.run(until(lambda: len(two.pids_of("gateway")) == 2))
+
+
+def test_a_gateway_without_redis_is_refused_beside_them(two):
+    environment = {name: value for name, value in two.environment.items() if name != "REDIS_URL"}
+    environment["SLUICE_METRICS_PORT"] = "0"
+    done = subprocess.run(
+        [sys.executable, "manage.py", "gateway", "--port", str(free_port())],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode != 0
+    assert "Without REDIS_URL a database takes one gateway" in done.stdout + done.stderr
