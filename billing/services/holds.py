@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db import transaction
 from django.db.models import Q
-from django.db.models.functions import Least
+from django.db.models.functions import Greatest, Least
 
 from billing import clock
 from billing.models import Hold, Wallet
@@ -74,6 +74,15 @@ def end_leases_of_earlier_owners(current_owner: UUID) -> int:
     now = clock.now()
     others = Hold.objects.filter(state=Hold.State.HELD, lease_until__gt=now).exclude(owner=current_owner)
     return others.update(lease_until=Least("reserved_at", now))  # a clock that went back left holds of the future
+
+
+def end_restored_leases() -> int:
+    """Let every open hold's lease end now, as if its gateway had just been lost, and return how many there are.
+
+    Only for a database that was just restored: however old it is, sweeps then look for evidence as long as ever.
+    """
+    now = clock.now()
+    return Hold.objects.update(state=Hold.State.HELD, orphaned_at=None, lease_until=Greatest("reserved_at", now))
 
 
 def _orphan(wallet: UUID, identifiers: list[UUID]) -> None:

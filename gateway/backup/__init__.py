@@ -1,0 +1,1 @@
+"""Backups of a whole installation: database, secrets and the workers' records in one archive."""

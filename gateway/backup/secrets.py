@@ -1,0 +1,55 @@
+"""The secrets of an installation: what a backup keeps of them, and what a restored home still has to be told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from django.conf import settings
+
+# Variable → the setting that holds its value, its default filled in.
+EFFECTIVE = {
+    "SLUICE_SECRET_KEY": "SECRET_KEY",
+    "SLUICE_KEY_HASH_SECRET": "SLUICE_KEY_HASH_SECRET",
+    "SLUICE_CACHE_SECRET": "SLUICE_CACHE_SECRET",
+}
+FALLBACKS = {
+    "SLUICE_SECRET_KEY_FALLBACKS": "SECRET_KEY_FALLBACKS",
+    "SLUICE_KEY_HASH_FALLBACKS": "SLUICE_KEY_HASH_FALLBACKS",
+}
+RESTORED = "restored-secrets"
+
+
+def in_use() -> dict[str, str]:
+    """Return the value of each secret's variable, as the environment would give it."""
+    values = {variable: str(getattr(settings, name)) for variable, name in EFFECTIVE.items()}
+    lists = {variable: ",".join(getattr(settings, name)) for variable, name in FALLBACKS.items()}
+    return {**values, **{variable: value for variable, value in lists.items() if value}}
+
+
+def take_over(kept: Mapping[str, str], home: Path) -> dict[str, Path]:
+    """Give a home the secrets of a backup.
+
+    A generated secret is replaced by the backup's. What the environment decides otherwise stays to be done by the
+    operator: such values are written to files (mode 0600) below the home, which are returned by variable.
+    """
+    now = in_use()
+    if settings.SLUICE_SECRET_IS_GENERATED:
+        former = now["SLUICE_SECRET_KEY"]
+        now = {variable: kept["SLUICE_SECRET_KEY"] if value == former else value for variable, value in now.items()}
+        _write(home / "secret.key", kept["SLUICE_SECRET_KEY"])
+    differing = {variable: value for variable, value in kept.items() if now.get(variable) != value}
+    folder = home / RESTORED
+    files = {variable: folder / variable for variable in differing}
+    for variable, path in files.items():
+        folder.mkdir(mode=0o700, exist_ok=True)
+        _write(path, differing[variable])
+    return files
+
+
+def _write(path: Path, value: str) -> None:
+    draft = path.with_name(f".{path.name}.draft")
+    draft.unlink(missing_ok=True)
+    draft.touch(mode=0o600)
+    draft.write_text(value)
+    draft.rename(path)

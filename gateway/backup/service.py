@@ -1,0 +1,150 @@
+"""Making a backup while everything runs, and restoring one into a home where nothing does."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connection, connections
+from django.db.migrations.loader import MigrationLoader
+
+from billing.services.holds import end_restored_leases
+from gateway.backup import archive, home, postgresql, secrets, sqlite
+from gateway.backup.archive import BackupError, Manifest
+from gateway.services.worker_specs import is_worker_running
+
+SECRETS = "secrets.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore did and left to do.
+
+    `former` is the SQLite file that was replaced, `kept` are records that stayed as they were, `unset` the files whose
+    values the environment has to give, by variable, and `open_holds` how many requests ran when the backup was made.
+    """
+
+    manifest: Manifest
+    former: Path | None
+    kept: list[str]
+    unset: dict[str, Path]
+    open_holds: int
+
+
+def back_up(target: Path) -> tuple[Path, Manifest]:
+    """Write a backup to `target`, or to a new file in it if it is a folder, and return its path and manifest."""
+    now = datetime.now(UTC)
+    if target.is_dir():
+        target /= f"sluice-{now:%Y%m%dT%H%M%SZ}.tar.gz"
+    if target.exists():
+        raise BackupError(f"{target} exists already: choose another name, or give a folder")
+    if not target.parent.is_dir():
+        raise BackupError(f"{target.parent} is no folder")
+    with tempfile.TemporaryDirectory(prefix=".sluice-backup-", dir=target.parent) as name:
+        folder = Path(name)
+        # First the database, then the records: of a hold that is open there, its worker's record knows the end.
+        files = {_member(): folder / _member()}
+        _dump(folder / _member())
+        files[SECRETS] = folder / SECRETS
+        files[SECRETS].write_bytes(msgspec.json.encode(secrets.in_use()))
+        files |= {f"home/{each}": path for each, path in home.copied(settings.SLUICE_HOME, folder).items()}
+        manifest = Manifest(
+            format=archive.FORMAT,
+            sluice=_version(),
+            made_at=now.isoformat(timespec="seconds"),
+            database=connection.vendor,
+            migrations=_applied(),
+            members={each: archive.described(path) for each, path in files.items()},
+        )
+        archive.write(target, manifest, files)
+    return target, manifest
+
+
+def restore(source: Path, *, replace: bool) -> Restored:
+    """Restore a backup and bring its tables up to date; raise BackupError, nothing changed, if that can't be done.
+
+    With `replace` the database may hold something, which is lost (PostgreSQL) or moved aside (SQLite).
+    """
+    place = settings.SLUICE_HOME
+    with tempfile.TemporaryDirectory(prefix=".sluice-restore-", dir=place) as folder:
+        manifest, files = archive.read(source, Path(folder))
+        _refuse_foreign(manifest)
+        if not replace and _has_tables():
+            raise BackupError("the database isn't empty: --replace puts the backup in its place")
+        if is_worker_running("local"):
+            raise BackupError("a worker runs on this home: stop it first")
+        kept_secrets = msgspec.json.decode(files[SECRETS].read_bytes(), type=dict[str, str])
+        of_home = {name.removeprefix("home/"): path for name, path in files.items() if name.startswith("home/")}
+        home.check_names(of_home)
+        former = _restore(files[_member()])
+        kept = home.put_back(of_home, place)
+        unset = secrets.take_over(kept_secrets, place)
+    call_command("migrate", verbosity=0, interactive=False)
+    return Restored(manifest, former, kept, unset, end_restored_leases())
+
+
+def _refuse_foreign(manifest: Manifest) -> None:
+    if manifest.database != connection.vendor:
+        raise BackupError(f"the backup is of {manifest.database}, and DATABASE_URL names {connection.vendor}")
+    known = MigrationLoader(None).disk_migrations
+    for app, names in manifest.migrations.items():
+        for name in names:
+            if (app, name) not in known and app in {"billing", "gateway", "routing"}:
+                raise BackupError(
+                    f"the backup was made by Sluice {manifest.sluice}, which is newer than this one: "
+                    f"migration {app}.{name} isn't known here"
+                )
+
+
+def _member() -> str:
+    return postgresql.MEMBER if connection.vendor == "postgresql" else sqlite.MEMBER
+
+
+def _dump(path: Path) -> None:
+    if connection.vendor == "postgresql":
+        postgresql.dump(_parameters(), path)
+    else:
+        sqlite.dump(_file(), path)
+
+
+def _has_tables() -> bool:
+    return postgresql.has_tables(_parameters()) if connection.vendor == "postgresql" else sqlite.has_tables(_file())
+
+
+def _restore(path: Path) -> Path | None:
+    connections.close_all()
+    if connection.vendor == "postgresql":
+        connection.close_pool()  # type: ignore[attr-defined] # PostgreSQL's wrapper has it
+        postgresql.restore(path, _parameters())
+        return None
+    return sqlite.restore(path, _file())
+
+
+def _parameters() -> dict[str, Any]:
+    return connection.get_connection_params()
+
+
+def _file() -> Path:
+    return Path(str(connection.settings_dict["NAME"]))
+
+
+def _applied() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for app, name in sorted(MigrationLoader(connection).applied_migrations):
+        found[app].append(name)
+    return dict(found)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("sluice")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

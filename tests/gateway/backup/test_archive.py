@@ -1,0 +1,155 @@
+"""An archive is written whole or not at all, and read only if nothing in it is damaged, missing or uninvited."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+
+import msgspec
+import pytest
+
+from gateway.backup import archive, home, postgresql, sqlite
+from gateway.backup.archive import BackupError, Manifest, Member
+
+
+def manifest_of(files, **changed):
+    facts = {
+        "format": archive.FORMAT,
+        "sluice": "1.0",
+        "made_at": "2026-01-01T00:00:00+00:00",
+        "database": "sqlite",
+        "migrations": {},
+        "members": {name: archive.described(path) for name, path in files.items()},
+    }
+    return Manifest(**{**facts, **changed})
+
+
+@pytest.fixture
+def files(tmp_path):
+    path = tmp_path / "content"
+    path.write_bytes(b"rows" * 1000)
+    return {"home/gateway.key": path}
+
+
+def unpack(source, tmp_path):
+    folder = tmp_path / "unpacked"
+    folder.mkdir()
+    return archive.read(source, folder)
+
+
+def tampered(source, target, change):
+    """Copy an archive, with `change` applied to each member: its name and content, or None to leave it out."""
+    with tarfile.open(source) as before, tarfile.open(target, "w:gz") as after:
+        for entry in before:
+            changed = change(entry.name, before.extractfile(entry).read())
+            if changed is not None:
+                copy = tarfile.TarInfo(changed[0])
+                copy.size = len(changed[1])
+                after.addfile(copy, io.BytesIO(changed[1]))
+
+
+def test_what_was_written_is_read(tmp_path, files):
+    target = tmp_path / "backup.tar.gz"
+    archive.write(target, manifest_of(files), files)
+    assert target.stat().st_mode & 0o777 == 0o600
+    manifest, found = unpack(target, tmp_path)
+    assert manifest == manifest_of(files)
+    assert found["home/gateway.key"].read_bytes() == b"rows" * 1000
+
+
+def test_no_backup_takes_the_place_of_another(tmp_path, files):
+    target = tmp_path / "backup.tar.gz"
+    target.write_text("yesterday's")
+    with pytest.raises(BackupError, match="exists already"):
+        archive.write(target, manifest_of(files), files)
+    assert target.read_text() == "yesterday's"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["backup.tar.gz", "content"]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda name, content: (name, content[:-1] + b"!" if name != "manifest.json" else content), "is damaged"),
+        (lambda name, content: (name, content) if name == "manifest.json" else None, "lacks home/gateway.key"),
+        (lambda name, content: (name if name == "manifest.json" else "../../etc/cron.d/own", content), "doesn't name"),
+        (lambda name, content: ("other", content), "no backup of Sluice"),
+        (lambda name, content: (name, b"{}" if name == "manifest.json" else content), "can't be read"),
+        (lambda name, content: (name, content.replace(b'"format":1', b'"format":9')), "reads format 1"),
+    ],
+)
+def test_a_changed_archive_is_refused(tmp_path, files, change, why):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    archive.write(whole, manifest_of(files), files)
+    tampered(whole, broken, change)
+    with pytest.raises(BackupError, match=why):
+        unpack(broken, tmp_path)
+
+
+@pytest.mark.parametrize("keep", [0, 10, 200])
+def test_a_cut_archive_is_refused(tmp_path, files, keep):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    archive.write(whole, manifest_of(files), files)
+    cut.write_bytes(whole.read_bytes()[:keep])
+    with pytest.raises(BackupError):
+        unpack(cut, tmp_path)
+
+
+def test_only_files_of_a_home_are_put_into_one():
+    home.check_names(["gateway.key", "node-gpu.1.key", "worker-local.record", "worker-gpu-1.record.12"])
+    for name in ("../secret.key", "settings.py", "worker-local.record.lock", "worker-/../x.record", "secret.key"):
+        with pytest.raises(BackupError, match="belongs into no home"):
+            home.check_names([name])
+
+
+def test_a_record_is_copied_again_when_it_was_rotated_meanwhile(tmp_path, monkeypatch):
+    place, folder = tmp_path / "home", tmp_path / "copies"
+    place.mkdir()
+    folder.mkdir()
+    record = place / "worker-local.record"
+    record.write_text("first hour")
+    copy = home.shutil.copyfile
+
+    def copy_late(source, target):
+        if not (place / "worker-local.record.1").exists():
+            record.rename(place / "worker-local.record.1")
+            record.write_text("second hour")
+        return copy(source, target)
+
+    monkeypatch.setattr(home.shutil, "copyfile", copy_late)
+    copies = home.copied(place, folder)
+    found = {name: path.read_text() for name, path in copies.items()}
+    assert found == {"worker-local.record": "second hour", "worker-local.record.1": "first hour"}
+
+
+def test_a_password_is_in_no_argument():
+    address = postgresql._address(
+        {"host": "db", "dbname": "books", "password": "hush", "options": "-c x=1", "pool": {}}
+    )
+    assert "hush" not in address
+    assert "host=db" in address
+    assert "x=1" not in address
+
+
+def test_a_database_in_use_is_not_replaced(tmp_path):
+    database, dumped = tmp_path / "books.sqlite3", tmp_path / "dump"
+    with sqlite.closing(sqlite.sqlite3.connect(database)) as user:
+        user.execute("PRAGMA journal_mode=WAL")
+        user.execute("CREATE TABLE rows (id)")
+        sqlite.dump(database, dumped)
+        with pytest.raises(BackupError, match="in use"):
+            sqlite.restore(dumped, database)
+        user.execute("INSERT INTO rows VALUES (1)")
+        user.commit()
+    former = sqlite.restore(dumped, database)
+    with (
+        sqlite.closing(sqlite.sqlite3.connect(former)) as kept,
+        sqlite.closing(sqlite.sqlite3.connect(database)) as now,
+    ):
+        assert kept.execute("SELECT count(*) FROM rows").fetchone() == (1,)
+        assert now.execute("SELECT count(*) FROM rows").fetchone() == (0,)
+
+
+def test_a_manifest_says_what_is_needed_to_read_it():
+    manifest = manifest_of({})
+    assert msgspec.json.decode(msgspec.json.encode(manifest), type=Manifest) == manifest
+    assert Member(1, "a") != Member(2, "a")

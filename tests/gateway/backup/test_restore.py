@@ -1,0 +1,77 @@
+"""What a restore refuses before anything is changed, and what it does with the secrets of a backup."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gateway.backup import archive, secrets, service
+from gateway.backup.archive import BackupError, Manifest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def manifest_of(**changed):
+    facts = {
+        "format": archive.FORMAT,
+        "sluice": "9.0",
+        "made_at": "2026-01-01T00:00:00+00:00",
+        "database": service.connection.vendor,
+        "migrations": {"billing": ["0001_initial"], "of_another_app": ["0001_removed_since"]},
+        "members": {},
+    }
+    return Manifest(**{**facts, **changed})
+
+
+def test_a_backup_of_this_version_is_taken(db):
+    service._refuse_foreign(manifest_of())
+
+
+def test_a_backup_of_a_newer_version_or_another_database_is_refused(db):
+    with pytest.raises(BackupError, match=r"Sluice 9\.0, which is newer.*billing\.9999_unheard_of"):
+        service._refuse_foreign(manifest_of(migrations={"billing": ["9999_unheard_of"]}))
+    with pytest.raises(BackupError, match="is of oracle"):
+        service._refuse_foreign(manifest_of(database="oracle"))
+
+
+@pytest.fixture
+def generated(settings, tmp_path):
+    """A new home, whose own secret was just made."""
+    settings.SLUICE_SECRET_IS_GENERATED = True
+    settings.SECRET_KEY = settings.SLUICE_KEY_HASH_SECRET = settings.SLUICE_CACHE_SECRET = "new"
+    settings.SECRET_KEY_FALLBACKS = settings.SLUICE_KEY_HASH_FALLBACKS = []
+    return settings
+
+
+def kept(**values):
+    return {**dict.fromkeys(secrets.EFFECTIVE, "old"), **values}
+
+
+def test_a_generated_secret_is_replaced_and_nothing_is_left_to_do(generated, tmp_path):
+    assert secrets.take_over(kept(), tmp_path) == {}
+    assert (tmp_path / "secret.key").read_text() == "old"
+    assert (tmp_path / "secret.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_secrets_that_the_environment_decides_are_left_to_the_operator(generated, tmp_path):
+    left = secrets.take_over(kept(SLUICE_KEY_HASH_SECRET="of keys", SLUICE_KEY_HASH_FALLBACKS="a,b"), tmp_path)
+    assert {name: path.read_text() for name, path in left.items()} == {
+        "SLUICE_KEY_HASH_SECRET": "of keys",
+        "SLUICE_KEY_HASH_FALLBACKS": "a,b",
+    }
+    assert {path.stat().st_mode & 0o777 for path in left.values()} == {0o600}
+    generated.SLUICE_SECRET_IS_GENERATED = False
+    assert set(secrets.take_over(kept(), tmp_path)) == set(secrets.EFFECTIVE)
+    generated.SECRET_KEY = generated.SLUICE_KEY_HASH_SECRET = generated.SLUICE_CACHE_SECRET = "old"
+    assert secrets.take_over(kept(), tmp_path) == {}
+
+
+def test_a_backup_keeps_every_secret_that_is_documented(settings):
+    documented = (ROOT / "docs/settings.md").read_text()
+    names = set(re.findall(r"^\| `(SLUICE_\w+(?:_SECRET|_KEY|_FALLBACKS))` \|", documented, re.MULTILINE))
+    files = {"SLUICE_GATEWAY_KEY"}  # where it is not set, a file of the home, which is kept too
+    assert names - files <= set(secrets.EFFECTIVE) | set(secrets.FALLBACKS)
+    settings.SLUICE_KEY_HASH_FALLBACKS = ["one", "two"]
+    assert secrets.in_use()["SLUICE_KEY_HASH_FALLBACKS"] == "one,two"

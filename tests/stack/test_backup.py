@@ -1,0 +1,132 @@
+"""The drill: a backup while requests run, everything destroyed, restored, reconciled, and served again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from tests.stack.conftest import ROOT, running_stack
+from tests.stack.web import ask
+
+pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+
+
+def request_of(stack, tenant, **more):
+    return {"model": "fake-chat", "messages": [{"role": "user", "content": f"of {tenant}"}], **more}
+
+
+class Load:
+    """Clients of all tenants, one request after the other, until told to stop; the first of each is a long stream."""
+
+    def __init__(self, stack):
+        self._stack = stack
+        self._stop = threading.Event()
+        self._streaming = threading.Barrier(len(stack.tenants) + 1)
+
+    def __enter__(self):
+        self._pool = ThreadPoolExecutor()
+        self._clients = [self._pool.submit(self._ask, tenant) for tenant in self._stack.tenants]
+        self._clients += [self._pool.submit(self._stream, tenant) for tenant in self._stack.tenants]
+        self._streaming.wait()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self.statuses = {status for client in self._clients for status in client.result()}
+        self._pool.shutdown()
+
+    def _ask(self, tenant):
+        statuses = []
+        while not self._stop.is_set():
+            body = request_of(self._stack, tenant, max_tokens=3)
+            url = f"{self._stack.base_url}/v1/chat/completions"
+            statuses.append(ask(url, body, key=self._stack.tenants[tenant]["key"]).status)
+        return statuses
+
+    def _stream(self, tenant):
+        """Read a stream's first tokens, then its rest once the backup is made."""
+        body = json.dumps(request_of(self._stack, tenant, stream=True, max_tokens=2000)).encode()
+        headers = {"authorization": f"Bearer {self._stack.tenants[tenant]['key']}", "content-type": "application/json"}
+        request = urllib.request.Request(f"{self._stack.base_url}/v1/chat/completions", body, headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            for _ in range(5):
+                answer.readline()
+            self._streaming.wait()
+            self._stop.wait()
+        return [answer.status]
+
+
+def command(stack, *arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "manage.py", *arguments],
+        cwd=ROOT,
+        env={**stack.environment, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def destroy(stack):
+    """Lose the home and the database."""
+    shutil.rmtree(stack.home)
+    stack.home.mkdir()
+    if url := stack.environment.get("DATABASE_URL"):
+        name = url.rpartition("/")[2]
+        with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as connection:
+            connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+            connection.execute(f'CREATE DATABASE "{name}"')
+
+
+def test_a_backup_made_under_load_brings_everything_back(tmp_path):
+    with running_stack(chat={"step_seconds": 0.005, "text": "word " * 3000}) as stack:
+        with Load(stack) as load:
+            done = command(stack, "backup", str(tmp_path))
+            assert done.returncode == 0, done.stderr
+        assert load.statuses == {200}
+        [archive] = tmp_path.iterdir()
+        assert archive.stat().st_mode & 0o777 == 0o600
+        assert str(archive) in done.stdout
+
+        running = command(stack, "restore", str(archive), "--replace")
+        assert running.returncode == 1, running.stdout
+        assert "stop" in running.stderr
+        stack.stop()
+        at_the_end = stack.audit()
+        full = command(stack, "restore", str(archive))
+        assert full.returncode == 1
+        assert "--replace" in full.stderr
+
+        destroy(stack)
+        restored = command(stack, "restore", str(archive))
+        assert restored.returncode == 0, restored.stdout + restored.stderr
+        assert "requests ran at that time" in restored.stdout
+        assert restored.stdout.splitlines()[-1] == "the books are right"
+        assert "TO DO" not in restored.stdout
+
+        stack.start()
+        key = stack.tenants["max"]["key"]
+        answer = ask(f"{stack.base_url}/v1/chat/completions", request_of(stack, "max", max_tokens=3), key=key)
+        assert answer.status == 200, answer.text
+        found = stack.audit()  # once the sweep has closed what ran when the backup was made
+        assert found["usage_sum"] == found["ledger_sum"] == found["recomputed_sum"]
+        assert all(wallet["held"] == 0 <= wallet["posted"] for wallet in found["wallets"].values())
+        kept = {request: record for request, record in found["usage"].items() if request in at_the_end["usage"]}
+        assert len(kept) > 3
+        exact = {request: record for request, record in kept.items() if record["exact"]}
+        assert exact == {request: at_the_end["usage"][request] for request in exact}
+        assert stack.manage("reconcile").splitlines()[-1] == "the books are right"
+        assert stack.stop() == 0
+
+        again = command(stack, "restore", str(archive), "--replace")
+        assert again.returncode == 0, again.stdout + again.stderr
+        assert "stays as it was" in again.stdout
