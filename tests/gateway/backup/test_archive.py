@@ -72,7 +72,7 @@ def test_no_backup_takes_the_place_of_another(tmp_path, files):
         (lambda name, content: (name, content[:-1] + b"!" if name != "manifest.json" else content), "is damaged"),
         (lambda name, content: (name, content) if name == "manifest.json" else None, "lacks home/gateway.key"),
         (lambda name, content: (name if name == "manifest.json" else "../../etc/cron.d/own", content), "doesn't name"),
-        (lambda name, content: ("other", content), "no backup of Sluice"),
+        (lambda _, content: ("other", content), "no backup of Sluice"),
         (lambda name, content: (name, b"{}" if name == "manifest.json" else content), "can't be read"),
         (lambda name, content: (name, content.replace(b'"format":1', b'"format":9')), "reads format 1"),
     ],
@@ -128,6 +128,11 @@ def test_a_password_is_in_no_argument():
     assert "hush" not in address
     assert "host=db" in address
     assert "x=1" not in address
+
+
+def rows_of(database):
+    with sqlite.closing(sqlite.sqlite3.connect(database)) as connection:
+        return connection.execute("SELECT count(*) FROM rows").fetchone()[0]
 
 
 def test_a_database_in_use_is_not_replaced(tmp_path):
