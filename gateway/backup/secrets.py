@@ -12,10 +12,12 @@ EFFECTIVE = {
     "SLUICE_SECRET_KEY": "SECRET_KEY",
     "SLUICE_KEY_HASH_SECRET": "SLUICE_KEY_HASH_SECRET",
     "SLUICE_CACHE_SECRET": "SLUICE_CACHE_SECRET",
+    "SLUICE_CREDENTIAL_SECRET": "SLUICE_CREDENTIAL_SECRET",
 }
 FALLBACKS = {
     "SLUICE_SECRET_KEY_FALLBACKS": "SECRET_KEY_FALLBACKS",
     "SLUICE_KEY_HASH_FALLBACKS": "SLUICE_KEY_HASH_FALLBACKS",
+    "SLUICE_CREDENTIAL_FALLBACKS": "SLUICE_CREDENTIAL_FALLBACKS",
 }
 RESTORED = "restored-secrets"
 
@@ -35,9 +37,10 @@ def take_over(kept: Mapping[str, str], home: Path) -> dict[str, Path]:
     """
     now = in_use()
     if settings.SLUICE_SECRET_IS_GENERATED:
-        former = now["SLUICE_SECRET_KEY"]
-        now = {variable: kept["SLUICE_SECRET_KEY"] if value == former else value for variable, value in now.items()}
-        _write(home / "secret.key", kept["SLUICE_SECRET_KEY"])
+        generated, ours = now["SLUICE_SECRET_KEY"], kept["SLUICE_SECRET_KEY"]
+        for variable, value in now.items():  # it stands in for those that aren't set
+            now[variable] = ",".join(ours if part == generated else part for part in value.split(","))
+        _write(home / "secret.key", ours)
     differing = {variable: value for variable, value in kept.items() if now.get(variable) != value}
     folder = home / RESTORED
     files = {variable: folder / variable for variable in differing}

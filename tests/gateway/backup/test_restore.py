@@ -40,13 +40,19 @@ def test_a_backup_of_a_newer_version_or_another_database_is_refused(db):
 def generated(settings, tmp_path):
     """A new home, whose own secret was just made."""
     settings.SLUICE_SECRET_IS_GENERATED = True
-    settings.SECRET_KEY = settings.SLUICE_KEY_HASH_SECRET = settings.SLUICE_CACHE_SECRET = "new"
+    all_secrets_are(settings, "new")
     settings.SECRET_KEY_FALLBACKS = settings.SLUICE_KEY_HASH_FALLBACKS = []
     return settings
 
 
+def all_secrets_are(settings, value):
+    for name in secrets.EFFECTIVE.values():
+        setattr(settings, name, value)
+    settings.SLUICE_CREDENTIAL_FALLBACKS = [value]  # the secret that the default was made with always counts
+
+
 def kept(**values):
-    return {**dict.fromkeys(secrets.EFFECTIVE, "old"), **values}
+    return {**dict.fromkeys(secrets.EFFECTIVE, "old"), "SLUICE_CREDENTIAL_FALLBACKS": "old", **values}
 
 
 def test_a_generated_secret_is_replaced_and_nothing_is_left_to_do(generated, tmp_path):
@@ -63,8 +69,8 @@ def test_secrets_that_the_environment_decides_are_left_to_the_operator(generated
     }
     assert {path.stat().st_mode & 0o777 for path in left.values()} == {0o600}
     generated.SLUICE_SECRET_IS_GENERATED = False
-    assert set(secrets.take_over(kept(), tmp_path)) == set(secrets.EFFECTIVE)
-    generated.SECRET_KEY = generated.SLUICE_KEY_HASH_SECRET = generated.SLUICE_CACHE_SECRET = "old"
+    assert set(secrets.take_over(kept(), tmp_path)) == {*secrets.EFFECTIVE, "SLUICE_CREDENTIAL_FALLBACKS"}
+    all_secrets_are(generated, "old")
     assert secrets.take_over(kept(), tmp_path) == {}
 
 
