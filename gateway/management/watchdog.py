@@ -1,11 +1,12 @@
 """Whether a process still makes progress, by a heartbeat file that it touches.
 
 A supervised process finds the file's path in ``SLUICE_HEARTBEAT``. What proves progress differs (the gateway's event
-loop turns, the worker's reader turns and its steps end, the jobs' loop turns), so each touches the file where it knows.
+loop turns, the worker's reader turns and its steps end, jobs end), so each touches the file where it knows.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,3 +46,9 @@ class Watchdog:
         if touched_at != self._touched_at:
             self._touched_at, self._silence = touched_at, 0.0
         return self._silence > (START_SECONDS if touched_at is None else self.limit)
+
+
+def touch_heartbeat() -> None:
+    """Touch this process's heartbeat file, if it is watched."""
+    if heartbeat := os.environ.get(VARIABLE):
+        Path(heartbeat).touch()

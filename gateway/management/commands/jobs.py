@@ -1,28 +1,33 @@
-"""``manage.py jobs``: billing's jobs, and the deletion of expired sessions, links and invitations."""
+"""``manage.py jobs``: Celery's worker with beat inside; with ``--once`` all that is due now, without Celery."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-from django.core.management.base import CommandError
-from django.utils import timezone
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from billing.management.commands import jobs as billing
 from gateway.management.doctor import database_problem
-from gateway.services.purge import purge
 
 
-class Command(billing.Command):
-    """Runs until SIGTERM or SIGINT, then exits with 0 after the current chunk."""
+class Command(BaseCommand):
+    """Run until SIGTERM, then end after the current chunks; with ``--once`` end when nothing is due."""
 
-    help = "Run monthly grants, expiry of grants, usage rollups and the removal of what has ended, until SIGTERM."
+    help = "Run the periodic work (docs/jobs.md): Celery's worker and beat in one process."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--once", action="store_true", help="do all that is due now, then end: for cron")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Begin on a database that can be used; one that goes away later is waited for."""
-        if not options["once"] and (problem := database_problem()):
+        if problem := database_problem():
             raise CommandError(problem)
-        super().handle(*args, **options)
+        from gateway.celery import app
+        from gateway.tasks import JOBS
 
-    def jobs(self) -> list[billing.Job]:
-        """Return billing's jobs and ours."""
-        return [*super().jobs(), billing.Job("purge", lambda: purge(timezone.now()) > 0, every_s=60)]
+        if not options["once"]:
+            from gateway.broker import worker
+
+            sys.exit(worker.run(app))
+        for job in JOBS:
+            job.run()

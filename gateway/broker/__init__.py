@@ -1,0 +1,1 @@
+"""How messages get from Celery's beat to its workers."""

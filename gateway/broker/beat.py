@@ -1,0 +1,29 @@
+"""Celery's beat, without a file of its own and with a bound."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery import beat
+from kombu.exceptions import KombuError
+
+logger = logging.getLogger("sluice.jobs")
+
+MOST_WAITING = 100
+
+
+class Scheduler(beat.Scheduler):  # type: ignore[misc] # celery has no types
+    """Sends what is due, but nothing while `MOST_WAITING` messages wait: without a worker the queue stays short.
+
+    It remembers nothing between two runs. Schedules are short, and what is due less often says so by its rows.
+    """
+
+    def apply_entry(self, entry: Any, producer: Any = None) -> None:
+        """Send the entry's message; without a broker it is left out, and the next one does its work."""
+        try:
+            queue = self.app.conf.task_default_queue
+            if producer.channel.queue_declare(queue=queue).message_count < MOST_WAITING:
+                self.apply_async(entry, producer=producer, advance=False)
+        except (beat.SchedulingError, KombuError, *self.connection.recoverable_connection_errors) as error:
+            logger.warning("a periodic task could not be sent", extra={"task": entry.task, "error": str(error)})

@@ -1,0 +1,65 @@
+"""The periodic work of this installation: Celery's tasks and beat's schedule, and what `manage.py jobs --once` does."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from celery.worker import state
+from django.utils import timezone
+
+from billing import jobs as billing
+from billing.jobs import Job
+from gateway.celery import app
+from gateway.management.watchdog import touch_heartbeat
+from gateway.services.purge import purge
+
+logger = logging.getLogger("sluice.jobs")
+
+JOBS = (
+    *billing.JOBS,
+    Job("gateway.purge", lambda: purge(timezone.now()) > 0, every_s=60),
+)
+LONGEST_S = 5.0
+"""Seconds after which a task leaves the rest to the next one, so that no other waits long for a thread."""
+LEAST_EXPIRY_S = 60.0
+"""Seconds for which a message is good at least: clocks of several machines differ."""
+
+
+BACK_OFF_S = 10.0
+"""Seconds for which a job that failed is left alone in this process."""
+
+
+def _task(job: Job) -> Callable[[], None]:
+    rests_until = 0.0
+
+    def run() -> None:
+        nonlocal rests_until
+        if time.monotonic() < rests_until:
+            return
+        try:
+            job.run(seconds=LONGEST_S, goes_on=_goes_on)
+        except Exception:
+            # A database that can't be reached and a bad row are both logged, since both need people.
+            logger.exception("job failed", extra={"job": job.name})
+            rests_until = time.monotonic() + BACK_OFF_S
+        finally:
+            touch_heartbeat()
+
+    return run
+
+
+def _goes_on() -> bool:
+    touch_heartbeat()
+    return state.should_stop is None
+
+
+app.conf.beat_schedule = {
+    job.name: {
+        "task": app.task(_task(job), name=job.name).name,
+        "schedule": job.every_s,
+        "options": {"expires": max(job.every_s, LEAST_EXPIRY_S)},
+    }
+    for job in JOBS
+}
