@@ -1,4 +1,5 @@
-"""Sealing what must be stored and read again: API keys of remote engines, encrypted under a secret of the settings.
+"""Sealing what must be stored and read again, encrypted under a secret of the settings: API keys of remote engines, and
+the text of mail that waits.
 
 A new secret seals at once; what an earlier one sealed can be read for as long as that is a fallback.
 """

@@ -186,6 +186,9 @@ REDIS_URL = env.str("REDIS_URL", default="")
 # How many of the periodic tasks one process does at a time: a long one must keep no other waiting.
 SLUICE_CELERY_CONCURRENCY = env.whole("SLUICE_CELERY_CONCURRENCY", 2, least=2)
 
+# How often the books are checked.
+SLUICE_RECONCILE_HOURS = env.whole("SLUICE_RECONCILE_HOURS", 24)
+
 # How long it is known what was refused to whom.
 SLUICE_REFUSAL_DAYS = env.whole("SLUICE_REFUSAL_DAYS", 30)
 
@@ -298,6 +301,7 @@ ACCOUNT_SESSION_REMEMBER = True
 SLUICE_SIGN_IN_RATE = env.rate("SLUICE_SIGN_IN_RATE", "30/m")
 ACCOUNT_RATE_LIMITS = dict.fromkeys(("login", "open_link", "open_invitation"), f"{SLUICE_SIGN_IN_RATE}/ip")
 MFA_TOTP_ISSUER = "Sluice"
+EMAIL_TIMEOUT = 10  # seconds for each answer of the mail server
 vars().update(env.mail("SLUICE_EMAIL_URL", "consolemail://"))
 # Shown to members of a suspended tenant.
 SLUICE_SUPPORT_CONTACT = env.str("SLUICE_SUPPORT_CONTACT", default="")

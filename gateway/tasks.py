@@ -5,20 +5,32 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from datetime import timedelta
 
 from celery.worker import state
+from django.conf import settings
 from django.utils import timezone
 
 from billing import jobs as billing
 from billing.jobs import Job
+from billing.services.reconciliation import reconcile_if_due
 from gateway.celery import app
 from gateway.management.watchdog import touch_heartbeat
+from gateway.services.mail import send_due_mail
 from gateway.services.purge import purge
 
 logger = logging.getLogger("sluice.jobs")
 
+
+def _reconcile() -> bool:
+    reconcile_if_due(timedelta(hours=settings.SLUICE_RECONCILE_HOURS))
+    return False
+
+
 JOBS = (
     *billing.JOBS,
+    Job("billing.reconciliation", _reconcile, every_s=60),
+    Job("gateway.mail", send_due_mail, every_s=2),
     Job("gateway.purge", lambda: purge(timezone.now()) > 0, every_s=60),
 )
 LONGEST_S = 5.0

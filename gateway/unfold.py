@@ -73,6 +73,7 @@ UNFOLD: dict[str, Any] = {
                 _item("Invitations", "mail", "gateway_invitation_changelist"),
                 _item("Users", "person", "gateway_user_changelist"),
                 _item("Refusals", "block", "gateway_refusalcount_changelist"),
+                _item("Outgoing mail", "outgoing_mail", "gateway_outgoingmail_changelist"),
                 _item("Audit trail", "policy", "gateway_auditevent_changelist"),
             ),
             _group(
@@ -87,6 +88,7 @@ UNFOLD: dict[str, Any] = {
                 _item("Plan versions", "history", "billing_planversion_changelist"),
                 _item("Rate cards", "price_change", "billing_ratecard_changelist"),
                 _item("Prices", "payments", "billing_ratecardversion_changelist"),
+                _item("Reconciliations", "fact_check", "billing_reconciliation_changelist"),
             ),
             _group(
                 "Models",

@@ -3,6 +3,7 @@
 from billing.models.cards import Rate, RateCard, RateCardVersion
 from billing.models.ledger import CreditGrant, LedgerAccount, LedgerTransfer, Wallet
 from billing.models.plans import Plan, PlanVersion, Subscription
+from billing.models.reconciliation import Reconciliation
 from billing.models.usage import Hold, OutboxEvent, UsageRecord, UsageRollup
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Rate",
     "RateCard",
     "RateCardVersion",
+    "Reconciliation",
     "Subscription",
     "UsageRecord",
     "UsageRollup",

@@ -18,6 +18,7 @@ from billing.models import Plan
 from gateway.edge.bounds import client_network
 from gateway.models import User
 from gateway.services import members, tenants
+from gateway.services.mail import queue_mail
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth isn
         return f"{login}:{client_network(self.get_client_ip(request))}"
 
     def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
-        """Send a mail whose addresses begin with SLUICE_BASE_URL.
+        """Queue a mail whose addresses begin with SLUICE_BASE_URL.
 
         allauth takes the host from the request: whoever asks for a mail to somebody else could choose where its link
         leads.
@@ -56,7 +57,9 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth isn
             if isinstance(value, str) and value.startswith(asked)
         }
         site = Site(urlsplit(own).netloc, "Sluice")
-        super().send_mail(template_prefix, email, {**context, **ours, "current_site": site})
+        given = {"request": current.request, "email": email, **context, **ours, "current_site": site}
+        mail = self.render_mail(template_prefix, email, given)
+        queue_mail(to=email, subject=mail.subject, text=mail.body)
 
     @transaction.atomic
     def save_user(self, request: HttpRequest, user: User, form: Any, commit: bool = True) -> User:

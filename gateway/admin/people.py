@@ -169,7 +169,6 @@ class InvitationAdmin(KeptAdmin):
 
     def save_model(self, request: HttpRequest, obj: Invitation, form: Any, change: bool) -> None:
         """Invite through the service, and send the address."""
-        invitation, address = members.invite_member(tenant=obj.tenant, email=obj.email, role=obj.role)
-        members.send_invitation(invitation=invitation, address=address)
+        invitation, address = members.invite_by_mail(tenant=obj.tenant, email=obj.email, role=obj.role)
         take_over(obj, invitation)
         messages.info(request, f"The invitation's address, also sent by mail: {address}")

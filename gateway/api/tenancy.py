@@ -112,8 +112,7 @@ class MembersView(ListModelMixin, TenantView):
         wanted = InviteSerializer(data=request.data)
         wanted.is_valid(raise_exception=True)
         _refuse_role(self, wanted.validated_data["role"])
-        invitation, address = members.invite_member(tenant=self.tenant, **wanted.validated_data)
-        members.send_invitation(invitation=invitation, address=address)
+        invitation, _ = members.invite_by_mail(tenant=self.tenant, **wanted.validated_data)
         return Response(InvitedSerializer(invitation).data, status=status.HTTP_201_CREATED)
 
 

@@ -1,7 +1,7 @@
 """Celery's messages as files in a folder of this machine, each of them whole.
 
-kombu's own filesystem transport writes a message under its final name: a reader that comes in between takes a part of it, can't
-decode that and ends its worker. Here a message gets its name once it is written.
+kombu's own filesystem transport writes a message under its final name: a reader that comes in between takes a part of
+it, can't decode that and ends its worker. Here a message gets its name once it is written.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Channel(virtual.Channel):  # type: ignore[misc] # kombu has no types
         draft.write_text(dumps(payload))
         draft.rename(self._folder / name)
 
-    def _get(self, queue: str) -> Any:
+    def _get(self, queue: str, timeout: float | None = None) -> Any:
         for path in self._waiting(queue):
             try:
                 text = path.read_text()

@@ -2,6 +2,7 @@
 
 from gateway.models.access import APIKey, CatalogueEpoch, Invitation, SignInLink, TenantEpoch
 from gateway.models.audit import AuditEvent
+from gateway.models.mail import OutgoingMail
 from gateway.models.refusals import RefusalCount
 from gateway.models.tenancy import Membership, Project, Tenant, User
 
@@ -11,6 +12,7 @@ __all__ = [
     "CatalogueEpoch",
     "Invitation",
     "Membership",
+    "OutgoingMail",
     "Project",
     "RefusalCount",
     "SignInLink",

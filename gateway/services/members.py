@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 from django.conf import settings
-from django.core.mail import send_mail
 from django.core.validators import validate_email
 from django.db import IntegrityError, transaction
 from django.forms import ValidationError
@@ -15,6 +14,7 @@ from django.utils import timezone
 from gateway.audit.trail import record
 from gateway.errors.service import ServiceError
 from gateway.models import Invitation, Membership, Tenant, User
+from gateway.services.mail import queue_mail
 from gateway.services.tokens import new_token, token_digest, token_digests
 
 LIFETIME = timedelta(days=14)
@@ -59,11 +59,19 @@ def _keep_below_the_most(tenant: Tenant) -> None:
         raise ServiceError("", message)
 
 
+@transaction.atomic
+def invite_by_mail(*, tenant: Tenant, email: str, role: str = Role.MEMBER) -> tuple[Invitation, str]:
+    """Return what `invite_member` does, with the address on its way by mail."""
+    invitation, address = invite_member(tenant=tenant, email=email, role=role)
+    send_invitation(invitation=invitation, address=address)
+    return invitation, address
+
+
 def send_invitation(*, invitation: Invitation, address: str) -> None:
-    """Send the address by email, through the configured backend."""
+    """Queue the mail with the address."""
     subject = f"Join {invitation.tenant.name} on Sluice"
     text = f"You were invited to {invitation.tenant.name} as {invitation.role}. Open within 14 days:\n\n{address}\n"
-    send_mail(subject, text, None, [invitation.email])
+    queue_mail(to=invitation.email, subject=subject, text=text)
 
 
 def find_invitation(*, token: str) -> Invitation | None:

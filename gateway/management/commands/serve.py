@@ -72,7 +72,7 @@ class Command(BaseCommand):
         supervisor = Supervisor(
             [
                 *gateways.specs(python, silence),
-                _child("jobs", [*python, "jobs"], 5, 2 * silence),  # Celery; a chunk may wait 20 s for SQLite's only lock
+                _child("jobs", [*python, "jobs"], 5, 2 * silence),  # a chunk may wait 20 s for SQLite's only lock
                 _child("worker", [*python, "worker", "--node", node], 5, silence),
             ],
             tick=watch.tick,

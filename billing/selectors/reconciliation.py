@@ -1,0 +1,10 @@
+"""What the last check of the books found."""
+
+from __future__ import annotations
+
+from billing.models import Reconciliation
+
+
+def last_reconciliation() -> Reconciliation | None:
+    """Return the last check that ended, or None if there was none."""
+    return Reconciliation.objects.filter(finished_at__isnull=False).order_by("-finished_at").first()
