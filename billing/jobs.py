@@ -39,8 +39,10 @@ def sweep_job(name: str, sweep: sweeps.Sweep, *, every_s: float) -> Job:
     return Job(name, lambda: sweep.turn() > 0 and sweep.is_under_way, every_s)
 
 
-JOBS = (
-    sweep_job("billing.monthly_grants", sweeps.monthly_grants(), every_s=30),
-    sweep_job("billing.expiry", sweeps.expiry(), every_s=5),
-    Job("billing.rollups", lambda: rollups.consume_usage() > 0, every_s=1),
-)
+def jobs() -> tuple[Job, ...]:
+    """Return the periodic work of credit, for one process: a sweep remembers where its round is."""
+    return (
+        sweep_job("billing.monthly_grants", sweeps.monthly_grants(), every_s=30),
+        sweep_job("billing.expiry", sweeps.expiry(), every_s=5),
+        Job("billing.rollups", lambda: rollups.consume_usage() > 0, every_s=1),
+    )

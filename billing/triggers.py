@@ -7,7 +7,7 @@ readiness and reconciliation check `missing`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,14 +25,14 @@ ROW_EVENTS = ("INSERT", "UPDATE", "DELETE")
 class TriggerSpec:
     """Refuse `events` on `model`'s table with an integrity error that says `because`.
 
-    `when` is a condition in SQL over OLD and NEW for the events that have them, by event; without one the event is
-    always refused. On PostgreSQL TRUNCATE is refused as well.
+    `when` is a condition in SQL over OLD and NEW for the events that have them, by event, or one for each database;
+    without one the event is always refused. On PostgreSQL TRUNCATE is refused as well.
     """
 
     model: str
     because: str
     events: tuple[str, ...] = ("UPDATE", "DELETE")
-    when: tuple[tuple[str, str], ...] = ()
+    when: tuple[tuple[str, str | Mapping[str, str]], ...] = ()
 
     @property
     def table(self) -> str:
@@ -54,8 +54,12 @@ class TriggerSpec:
         name = f"guard_{self.table}_{event.lower()}_{digest}"
         return name, statement.replace("{name}", name)
 
-    def _postgresql(self, event: str) -> str:
+    def _condition(self, event: str, vendor: str) -> str | None:
         condition = dict(self.when).get(event)
+        return condition[vendor] if isinstance(condition, Mapping) else condition
+
+    def _postgresql(self, event: str) -> str:
+        condition = self._condition(event, "postgresql")
         if condition is None:
             function = f"billing_refuse('{self.because}')"
             return f'CREATE TRIGGER {{name}} BEFORE {event} ON "{self.table}" FOR EACH ROW EXECUTE FUNCTION {function}'
@@ -71,7 +75,7 @@ class TriggerSpec:
         )
 
     def _sqlite(self, event: str) -> str:
-        condition = dict(self.when).get(event)
+        condition = self._condition(event, "sqlite")
         when = f"WHEN {condition} " if condition else ""
         return (
             f'CREATE TRIGGER {{name}} BEFORE {event} ON "{self.table}" FOR EACH ROW {when}'

@@ -19,7 +19,7 @@ class GatewayConfig(AppConfig):
     def ready(self) -> None:
         """Install the epoch's triggers after each migrate or flush, and register checks and the audit trail."""
         from gateway import checks  # noqa: F401 - checks registers itself
-        from gateway.audit import sign_ins, tracked
+        from gateway.audit import sign_ins, tracked, trail
         from gateway.database import lift_limits, restore_limits
         from gateway.runtime import epoch_triggers
 
@@ -30,6 +30,6 @@ class GatewayConfig(AppConfig):
             from gateway.runtime.hints import hint_after_writes
 
             connection_created.connect(hint_after_writes, dispatch_uid="gateway.hints")
-        triggers.guard(triggers.TriggerSpec("gateway.AuditEvent", "the audit trail is append-only"))
+        triggers.guard(trail.GUARD)
         tracked.connect()
         sign_ins.connect()

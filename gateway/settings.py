@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from csp.constants import NONCE, NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
 from django.core.exceptions import ImproperlyConfigured
 
+from gateway.audit import LEAST_AUDIT_DAYS
 from gateway.database import postgresql_options
 from gateway.environment import Environment
 from gateway.unfold import UNFOLD  # noqa: F401 - a setting
@@ -189,8 +190,16 @@ SLUICE_CELERY_CONCURRENCY = env.whole("SLUICE_CELERY_CONCURRENCY", 2, least=2)
 # How often the books are checked.
 SLUICE_RECONCILE_HOURS = env.whole("SLUICE_RECONCILE_HOURS", 24)
 
-# How long it is known what was refused to whom.
+# How long rows are kept that have ended (gateway/services/purge.py)
 SLUICE_REFUSAL_DAYS = env.whole("SLUICE_REFUSAL_DAYS", 30)
+SLUICE_INVITATION_DAYS = env.whole("SLUICE_INVITATION_DAYS", 30)
+SLUICE_MAIL_DAYS = env.whole("SLUICE_MAIL_DAYS", 30)
+SLUICE_RECONCILIATION_DAYS = env.whole("SLUICE_RECONCILIATION_DAYS", 90)
+SLUICE_AUDIT_DAYS = env.whole("SLUICE_AUDIT_DAYS", 0, least=0)
+if 0 < SLUICE_AUDIT_DAYS < LEAST_AUDIT_DAYS:
+    raise ImproperlyConfigured(
+        f"SLUICE_AUDIT_DAYS is {SLUICE_AUDIT_DAYS}: it has to be 0, or {LEAST_AUDIT_DAYS} or more"
+    )
 
 AUTH_USER_MODEL = "gateway.User"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -224,6 +233,7 @@ CHANNEL_LAYERS = {
 
 # Browsers
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _is_secure
+SESSION_COOKIE_AGE = env.whole("SLUICE_SESSION_DAYS", 14) * 86_400
 SESSION_COOKIE_NAME = "sluice_session"
 CSRF_COOKIE_NAME = "sluice_csrf"
 SECURE_HSTS_SECONDS = env.whole("SLUICE_HSTS_SECONDS", 0, least=0)

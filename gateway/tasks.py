@@ -22,17 +22,21 @@ from gateway.services.purge import purge
 logger = logging.getLogger("sluice.jobs")
 
 
+def jobs() -> tuple[Job, ...]:
+    """Return all periodic work, for one process."""
+    return (
+        *billing.jobs(),
+        Job("billing.reconciliation", _reconcile, every_s=60),
+        Job("gateway.mail", send_due_mail, every_s=2),
+        Job("gateway.purge", lambda: purge(timezone.now()) > 0, every_s=60),
+    )
+
+
 def _reconcile() -> bool:
     reconcile_if_due(timedelta(hours=settings.SLUICE_RECONCILE_HOURS))
     return False
 
 
-JOBS = (
-    *billing.JOBS,
-    Job("billing.reconciliation", _reconcile, every_s=60),
-    Job("gateway.mail", send_due_mail, every_s=2),
-    Job("gateway.purge", lambda: purge(timezone.now()) > 0, every_s=60),
-)
 LONGEST_S = 5.0
 """Seconds after which a task leaves the rest to the next one, so that no other waits long for a thread."""
 LEAST_EXPIRY_S = 60.0
@@ -67,6 +71,7 @@ def _goes_on() -> bool:
     return state.should_stop is None
 
 
+JOBS = jobs()
 app.conf.beat_schedule = {
     job.name: {
         "task": app.task(_task(job), name=job.name).name,

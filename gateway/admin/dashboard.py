@@ -6,14 +6,18 @@ import json
 from typing import Any
 
 from django.http import HttpRequest
+from django.utils.timesince import timesince
 
 from billing.admin.dashboard import headline, usage_chart
+from billing.models import Reconciliation
+from billing.selectors.reconciliation import last_reconciliation
 from billing.unit import format_credits
 from gateway.models import Tenant
 from gateway.runtime.live import live_of
 from routing.models import Deployment
 
 DAYS = 30
+MOST_FINDINGS = 20
 _OPTIONS = {
     "maintainAspectRatio": False,
     "scales": {"x": {"stacked": True}, "y": {"stacked": True, "beginAtZero": True}},
@@ -41,8 +45,26 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         states = live_of(request).deployment_states()
         ready = "–" if states is None else str(sum(state.is_ready for state in states.values()))
         tiles.append(("Deployments ready", f"{ready} of {Deployment.objects.filter(is_active=True).count()}"))
+    if may("billing.view_reconciliation"):
+        checked = last_reconciliation()
+        tiles.append(("Books", _verdict(checked)))
+        context.update(findings=_findings(checked) if checked is not None and checked.found else None)
     context.update(tiles=[{"name": name, "value": value} for name, value in tiles], days=DAYS)
     return context
+
+
+def _verdict(checked: Reconciliation | None) -> str:
+    if checked is None or checked.finished_at is None:
+        return "not checked yet"
+    found = f"{checked.found:,} findings" if checked.found else "in order"
+    return f"{found}, checked {timesince(checked.finished_at, depth=1)} ago"
+
+
+def _findings(checked: Reconciliation) -> dict[str, Any]:
+    """Return the first contradictions that the last check of the books found, as a table."""
+    names = ("check", "subject", "detail")
+    rows = [[one[name] for name in names] for one in checked.findings[:MOST_FINDINGS]]
+    return {"headers": ["Check", "Row", "What differs"], "rows": rows}
 
 
 def _table(chart: dict[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,24 @@ from uuid import UUID
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db.models import Model
 
-from gateway.audit import origin
+from billing.triggers import TriggerSpec
+from gateway.audit import LEAST_AUDIT_DAYS, origin
 from gateway.models import AuditEvent, User
 
+GUARD = TriggerSpec(
+    "gateway.AuditEvent",
+    "the audit trail is append-only",
+    when=(
+        (
+            "DELETE",
+            {
+                "postgresql": f"OLD.at > now() - interval '{LEAST_AUDIT_DAYS} days'",
+                "sqlite": f"OLD.at > datetime('now', '-{LEAST_AUDIT_DAYS} days')",
+            },
+        ),
+    ),
+)
+"""What the database refuses: every change, and the removal of an event of the last year."""
 HIDDEN = "(not shown)"
 LONGEST = 120
 _SECRET = re.compile(r"key|token|secret|password|authorization", re.IGNORECASE)  # names in a deployment's options

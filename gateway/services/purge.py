@@ -1,4 +1,4 @@
-"""Deletes expired sessions, sign-in links and invitations, and old refusal counts."""
+"""Deletes what has ended, after the days for which the settings keep it. Credit and usage are never deleted."""
 
 from __future__ import annotations
 
@@ -7,30 +7,43 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.sessions.models import Session
-from django.db.models import QuerySet
+from django.db import router
+from django.db.models import Q, QuerySet
 
-from gateway.models import Invitation, RefusalCount, SignInLink
-
-KEPT = timedelta(days=30)
-"""How long operators still see an expired invitation."""
+from billing.models import Reconciliation
+from gateway.models import AuditEvent, Invitation, OutgoingMail, RefusalCount, SignInLink
 
 
 def purge(now: datetime, limit: int = 200) -> int:
     """Delete at most `limit` rows of each kind that are over by `now`, and return how many."""
-    kept_refusals = timedelta(days=settings.SLUICE_REFUSAL_DAYS)
-    return sum(
-        _remove(rows, limit)
-        for rows in (
-            Session.objects.filter(expire_date__lt=now).order_by("expire_date"),
-            SignInLink.objects.filter(expires_at__lt=now).order_by("expires_at"),
-            Invitation.objects.unscoped().filter(accepted_at=None, expires_at__lt=now - KEPT).order_by("expires_at"),
-            RefusalCount.objects.unscoped().filter(minute__lt=now - kept_refusals).order_by("minute"),
-        )
-    )
+    return sum(_remove(rows, limit) for rows in _over(now))
+
+
+def _over(now: datetime) -> list[QuerySet[Any]]:
+    invited = now - timedelta(days=settings.SLUICE_INVITATION_DAYS)
+    unanswered = Q(accepted_at=None, expires_at__lt=invited)
+    over: list[QuerySet[Any]] = [
+        Session.objects.filter(expire_date__lt=now).order_by("expire_date"),
+        SignInLink.objects.filter(expires_at__lt=now).order_by("expires_at"),
+        Invitation.objects.unscoped().filter(unanswered | Q(accepted_at__lt=invited)).order_by("id"),
+        RefusalCount.objects.unscoped()
+        .filter(minute__lt=now - timedelta(days=settings.SLUICE_REFUSAL_DAYS))
+        .order_by("minute"),
+        OutgoingMail.objects.filter(ended_at__lt=now - timedelta(days=settings.SLUICE_MAIL_DAYS)).order_by("ended_at"),
+        Reconciliation.objects.filter(
+            finished_at__lt=now - timedelta(days=settings.SLUICE_RECONCILIATION_DAYS)
+        ).order_by("id"),
+    ]
+    if settings.SLUICE_AUDIT_DAYS:
+        audited = now - timedelta(days=settings.SLUICE_AUDIT_DAYS)
+        over.append(AuditEvent.objects.unscoped().filter(at__lt=audited).order_by("at"))
+    return over
 
 
 def _remove(rows: QuerySet[Any], limit: int) -> int:
     chosen = list(rows.values_list("pk", flat=True)[:limit])
     if chosen:
-        rows.model._base_manager.filter(pk__in=chosen).delete()  # noqa: SLF001 - documented: past the tenants' scope
+        # One statement, past the tenants' scope and past the audit trail: nobody changes anything here.
+        doomed = rows.model._base_manager.filter(pk__in=chosen)  # noqa: SLF001 - documented
+        doomed._raw_delete(router.db_for_write(rows.model))  # noqa: SLF001 - `delete` sends signals for each row
     return len(chosen)

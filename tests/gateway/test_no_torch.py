@@ -18,7 +18,7 @@ HEAVY = ["torch", "transformers", "safetensors", "numpy"]
         "import gateway.asgi; from django.urls import get_resolver; get_resolver().url_patterns",
         (
             "import django; django.setup(); from gateway.management.commands import serve, gateway; "
-            "from billing.management.commands import jobs"
+            "from gateway.management.commands import jobs; import gateway.tasks"
         ),
     ],
 )

@@ -20,7 +20,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Begin on a database that can be used; one that goes away later is waited for."""
-        if problem := database_problem():
+        if not options["once"] and (problem := database_problem()):
             raise CommandError(problem)
         from gateway.celery import app
         from gateway.tasks import JOBS

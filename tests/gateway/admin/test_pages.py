@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib import admin
-from django.core import mail
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -19,6 +18,7 @@ from billing.services.plans import ensure_default_plans
 from gateway.models import APIKey, Invitation, Membership, Project, RefusalCount, Tenant, User
 from gateway.services import keys, tenants
 from routing.models import Deployment, PublicModel, RouteRule
+from tests.gateway.post import sent_mail
 
 pytestmark = pytest.mark.django_db
 
@@ -101,7 +101,7 @@ def test_new_tenant_is_made_whole(operator, terms):
     assert Wallet.objects.get(tenant=tenant).posted > 0
     assert Subscription.objects.get(tenant=tenant).version.plan.slug == "business"
     assert Invitation.objects.of(tenant).get().role == "owner"
-    address = re.search(r"http\S+/invitations/\S+/", mail.outbox[0].body).group()
+    address = re.search(r"http\S+/invitations/\S+/", sent_mail()[0].body).group()
     assert address in response.content.decode()
     again = operator.post(reverse("admin:gateway_tenant_add"), form)
     assert again.status_code == 200

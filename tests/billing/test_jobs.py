@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import logging
-import os
-import signal
 import threading
 from datetime import timedelta
 
@@ -10,7 +7,7 @@ import pytest
 from django.core.management import call_command
 from django.utils import timezone
 
-from billing.management.commands.jobs import Job, StopSignal, run_forever, sweep_job
+from billing.jobs import Job, sweep_job
 from billing.models import CreditGrant, OutboxEvent, Subscription, UsageRollup
 from billing.services import credits, plans, sweeps, wallets
 from tests.billing.conftest import make_tenant
@@ -33,53 +30,48 @@ def test_once_does_everything_that_is_due(tenant, record):
     assert not OutboxEvent.objects.exists()
 
 
-@SWEEPS
-def test_a_job_with_more_to_do_goes_on_at_once_and_a_signal_ends_the_loop():
+def test_a_run_goes_on_until_nothing_is_due():
+    chunks = iter([True, True, False, True])
+    Job("busy", lambda: next(chunks), every_s=3600).run()
+    assert list(chunks) == [True]
+
+
+@pytest.mark.parametrize("limit", [{"goes_on": lambda: False}, {"seconds": 0}])
+def test_a_run_that_has_to_end_leaves_the_rest_to_the_next(limit):
+    chunks = iter([True, True, False])
+    job = Job("busy", lambda: next(chunks), every_s=3600)
+    job.run(**limit)
+    job.run()
+    assert list(chunks) == []
+
+
+def test_a_run_in_another_thread_leaves_it_alone():
     done = []
+    job = Job("busy", lambda: done.append(other_thread()) is not None, every_s=3600)
+
+    def other_thread():
+        thread = threading.Thread(target=job.run)
+        thread.start()
+        thread.join()
+        return "done"
+
+    job.run()
+    assert done == ["done"]
+
+
+def test_a_run_that_fails_does_not_stop_the_next():
+    chunks = iter([RuntimeError("broken row"), False])
 
     def step():
-        done.append(1)
-        if len(done) == 3:
-            signal.raise_signal(signal.SIGTERM)
-        return True
+        if isinstance(chunk := next(chunks), Exception):
+            raise chunk
+        return chunk
 
-    with StopSignal() as stop:
-        run_forever([Job("busy", step, every_s=3600)], stop)
-    assert len(done) == 3
-
-
-@SWEEPS
-def test_a_failing_job_is_logged_and_does_not_stop_the_others(caplog):
-    order = []
-
-    def fail():
-        order.append("fails")
-        raise RuntimeError("broken row")
-
-    def work():
-        order.append("works")
-        if order.count("works") == 3:
-            signal.raise_signal(signal.SIGINT)
-        return True
-
-    with StopSignal() as stop, caplog.at_level(logging.ERROR, logger="sluice.jobs"):
-        run_forever([Job("bad", fail, every_s=0), Job("good", work, every_s=0)], stop)
-    assert order == ["fails", "works", "works", "works"]
-    assert "broken row" in caplog.text
-
-
-def test_a_wait_ends_when_the_signal_comes():
-    with StopSignal() as stop:
-        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        stop.wait(3600)
-        assert stop.has_come
-
-
-def test_handlers_are_as_before_afterwards():
-    before = signal.getsignal(signal.SIGTERM)
-    with StopSignal():
-        assert signal.getsignal(signal.SIGTERM) != before
-    assert signal.getsignal(signal.SIGTERM) == before
+    job = Job("bad", step, every_s=1)
+    with pytest.raises(RuntimeError, match="broken row"):
+        job.run()
+    job.run()
+    assert list(chunks) == []
 
 
 @pytest.mark.money
