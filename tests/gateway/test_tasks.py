@@ -1,0 +1,238 @@
+"""The periodic work: one list for beat, Celery and cron; runs that come twice, at once or cut off change nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from datetime import timedelta
+
+import pytest
+from celery.worker import state
+from django.contrib.sessions.models import Session
+from django.core import mail as django_mail
+from django.core.management import call_command
+from django.db import connection
+from django.db.models import Count, Sum
+from django.utils import timezone
+
+from billing import reconcile
+from billing.ids import uuid7
+from billing.jobs import Job
+from billing.models import (
+    CreditGrant,
+    Hold,
+    LedgerTransfer,
+    OutboxEvent,
+    Reconciliation,
+    Subscription,
+    UsageRollup,
+    Wallet,
+)
+from billing.services import credits
+from billing.writer.apply import apply_now
+from billing.writer.operations import Reserve, Settle
+from gateway import tasks
+from gateway.models import AuditEvent, Invitation, OutgoingMail, RefusalCount, SignInLink
+from gateway.services import links, mail, members
+from tests.billing.conftest import MovedClock
+from tests.gateway.conftest import make_party
+
+NAMES = [job.name for job in tasks.JOBS]
+PARTIES = 3
+DUE = 30  # rows of each kind: more than a chunk of any sweep
+
+
+def test_beat_celery_and_cron_know_the_same_work(monkeypatch):
+    entries = tasks.app.conf.beat_schedule
+    assert set(entries) == set(NAMES) == {name for name in tasks.app.tasks if not name.startswith("celery.")}
+    assert all(
+        entries[job.name]["task"] == job.name and entries[job.name]["schedule"] == job.every_s for job in tasks.JOBS
+    )
+    done = []
+    monkeypatch.setattr(tasks, "JOBS", [Job(name, lambda name=name: done.append(name), every_s=1) for name in NAMES])
+    call_command("jobs", "--once")
+    assert done == NAMES
+
+
+def test_a_message_ends_by_itself_but_not_before_clocks_agree():
+    for job in tasks.JOBS:
+        assert tasks.app.conf.beat_schedule[job.name]["options"]["expires"] >= max(60, job.every_s)
+
+
+def test_a_task_that_fails_is_logged_and_left_alone_for_a_while(caplog, monkeypatch):
+    runs, now = [], [100.0]
+
+    def fail():
+        runs.append(1)
+        raise RuntimeError("broken row")
+
+    monkeypatch.setattr(tasks.time, "monotonic", lambda: now[0])
+    task = tasks._task(Job("bad", fail, every_s=1))
+    with caplog.at_level(logging.ERROR, logger="sluice.jobs"):
+        task()
+    assert "broken row" in caplog.text
+    task()
+    assert len(runs) == 1
+    now[0] += tasks.BACK_OFF_S
+    task()
+    assert len(runs) == 2
+
+
+def test_a_task_shows_that_its_process_lives_and_stops_when_that_has_to_end(monkeypatch, tmp_path):
+    beats = tmp_path / "heartbeat"
+    monkeypatch.setenv("SLUICE_HEARTBEAT", str(beats))
+    chunks = []
+
+    def step():
+        chunks.append(beats.exists())
+        if len(chunks) == 3:
+            monkeypatch.setattr(state, "should_stop", 0)
+        return True
+
+    tasks._task(Job("busy", step, every_s=1))()
+    assert chunks == [False, True, True]
+
+
+@pytest.fixture
+def due(terms, transactional_db, settings, monkeypatch):
+    """Rows of every kind for which something is to be done."""
+    monkeypatch.setattr(django_mail, "outbox", [])
+    settings.SLUICE_AUDIT_DAYS = 365
+    acme = make_party("acme")
+    now = timezone.now()
+    parties = [acme, *(make_party(f"p{number}") for number in range(PARTIES - 1))]
+    tomorrow = now + timedelta(days=1)
+    for number, party in enumerate(parties):
+        wallet = Wallet.objects.get(tenant=party.tenant)
+        for some in range(3):
+            credits.grant(wallet_id=wallet.pk, amount=1000, kind="paid", key=f"{number}:{some}", expires_at=tomorrow)
+        for _ in range(DUE // PARTIES):
+            serve(party, wallet)
+    for number in range(DUE):
+        old = now - timedelta(days=400)
+        Session.objects.create(session_key=f"old{number}", expire_date=old)
+        links.mint_link(user=acme.owner)
+        members.invite_member(tenant=acme.tenant, email=f"{number}@x.example")
+        mail.queue_mail(to=f"{number}@x.example", subject="s", text="t")
+        AuditEvent(at=old, actor="a", action="b", target_type="c", target_id="d", target="e").save()
+        RefusalCount(
+            id=uuid7(), minute=old, tenant=acme.tenant, status=429, code="x", count=1, last_request=uuid7(), last_at=old
+        ).save(force_insert=True)
+        Reconciliation.objects.create(started_at=old, finished_at=old, is_running=None, found=0)
+    SignInLink.objects.update(expires_at=now - timedelta(days=1))
+    Invitation.objects.unscoped().filter(accepted_at=None).update(expires_at=now - timedelta(days=400))
+    # A month later: each subscription's next month is due, and what was granted has ended.
+    clock = MovedClock(monkeypatch)
+    clock.set(now + timedelta(days=32))
+    return clock
+
+
+def serve(party, wallet):
+    some = uuid7()
+    made = Reserve(
+        request=uuid7(), wallet=wallet.pk, amount=50, least=1, owner=some, deployment=some, card_version=some,
+        tenant=party.tenant.pk, project=party.project.pk, api_key=party.key.pk, model="m", multiplier_bp=10_000,
+    )  # fmt: skip
+    apply_now([made, Settle(made.request, wallet.pk, 0, {})])
+
+
+def figures():
+    """What the runs are to lead to, without ids and times."""
+    by_code = LedgerTransfer.objects.order_by("code").values_list("code").annotate(Count("id"), Sum("amount"))
+    return {
+        "transfers": list(by_code),
+        "grants": list(
+            CreditGrant.objects.order_by("kind", "remaining").values_list("kind", "remaining").annotate(Count("id"))
+        ),
+        "posted": sorted(Wallet.objects.values_list("posted", "held")),
+        "requests": UsageRollup.objects.aggregate(all=Sum("requests"))["all"],
+        "events": OutboxEvent.objects.count(),
+        "holds": Hold.objects.count(),
+        "sessions": Session.objects.count(),
+        "links": SignInLink.objects.count(),
+        "invitations": Invitation.objects.unscoped().count(),
+        "refusals": RefusalCount.objects.unscoped().count(),
+        "old_events": AuditEvent.objects.unscoped().filter(action="b").count(),
+        "mail": sorted(OutgoingMail.objects.values_list("to", "state", "attempts")),
+        "letters": sorted(letter.to[0] for letter in django_mail.outbox),
+        "reconciliations": sorted(Reconciliation.objects.values_list("is_running", "found")),
+    }
+
+
+def rows():
+    """Every row that the work touches, as it is."""
+    tables = (LedgerTransfer, CreditGrant, Wallet, Subscription, UsageRollup, OutboxEvent, Reconciliation, OutgoingMail)
+    return {table: sorted(map(str, table._base_manager.values_list())) for table in tables}
+
+
+def run(jobs):
+    for job in jobs:
+        job.run()
+
+
+def all_done():
+    now = figures()
+    assert (now["events"], now["sessions"], now["links"], now["refusals"], now["old_events"]) == (0, 0, 0, 0, 0)
+    assert now["requests"] == DUE
+    assert now["invitations"] == PARTIES  # those that were taken up
+    assert now["letters"] == sorted(f"{number}@x.example" for number in range(DUE))
+    assert {(sent, attempts) for _, sent, attempts in now["mail"]} == {("sent", 1)}
+    assert now["reconciliations"] == [(None, 0)]
+    assert {remaining for kind, remaining, _ in now["grants"] if kind == "paid"} == {0}
+    assert sum(count for kind, _, count in now["grants"] if kind == "plan") == 2 * PARTIES
+    assert reconcile.check(connection, recompute=False) == []
+    return now
+
+
+@pytest.mark.money
+def test_a_second_run_changes_nothing(due):
+    run(tasks.jobs())
+    all_done()
+    before, letters = rows(), len(django_mail.outbox)
+    run(tasks.jobs())
+    assert rows() == before
+    assert len(django_mail.outbox) == letters
+
+
+@pytest.mark.money
+def test_runs_at_once_do_what_one_does(due):
+    """As in two processes: each has sweeps of its own."""
+    start, failures = threading.Barrier(3), []
+
+    def process():
+        try:
+            start.wait()
+            run(tasks.jobs())
+        except Exception as error:  # noqa: BLE001 - looked at below
+            failures.append(error)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=process) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    run(tasks.jobs())
+    all_done()
+
+
+class KilledError(BaseException):
+    """The process dies."""
+
+
+@pytest.mark.money
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_lost_run_left_the_next_one_does(due, name, monkeypatch):
+    """The process dies after the first chunk; messages meanwhile are lost."""
+    [job] = [job for job in tasks.jobs() if job.name == name]
+
+    def die():
+        raise KilledError
+
+    with contextlib.suppress(KilledError):
+        job.run(goes_on=die)
+    run(tasks.jobs())
+    all_done()
