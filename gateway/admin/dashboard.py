@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from django.http import HttpRequest
+from django.template.defaultfilters import pluralize
 from django.utils.timesince import timesince
 
 from billing.admin.dashboard import headline, usage_chart
@@ -56,7 +57,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 def _verdict(checked: Reconciliation | None) -> str:
     if checked is None or checked.finished_at is None:
         return "not checked yet"
-    found = f"{checked.found:,} findings" if checked.found else "in order"
+    found = f"{checked.found:,} finding{pluralize(checked.found)}" if checked.found else "in order"
     return f"{found}, checked {timesince(checked.finished_at, depth=1)} ago"
 
 

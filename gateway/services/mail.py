@@ -16,7 +16,7 @@ from django.db.models import F
 
 from billing import clock
 from gateway.models import OutgoingMail
-from gateway.sealing import seal, unseal
+from gateway.sealing import SealError, seal, unseal
 
 logger = logging.getLogger("sluice.jobs")
 
@@ -52,7 +52,12 @@ def _take(mail: OutgoingMail, now: datetime) -> bool:
 
 def _send(mail: OutgoingMail) -> None:
     try:
-        send_mail(mail.subject, unseal(mail.sealed_text), None, [mail.to])
+        text = unseal(mail.sealed_text)
+    except SealError:
+        _end(mail, _State.FAILED, error="Its text was encrypted under another secret.")
+        return
+    try:
+        send_mail(mail.subject, text, None, [mail.to])
     except Exception as error:  # noqa: BLE001 - whatever a backend raises: kept with the mail, which is tried again
         is_last = mail.attempts == len(BACK_OFF) or _is_refused_for_good(error)
         reason = str(error)[:300] or type(error).__name__

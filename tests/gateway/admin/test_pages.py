@@ -15,8 +15,10 @@ from billing.ids import uuid7
 from billing.models import RateCard, Subscription, Wallet
 from billing.services import cards
 from billing.services.plans import ensure_default_plans
+from billing.services.reconciliation import reconcile_if_due
 from gateway.models import APIKey, Invitation, Membership, Project, RefusalCount, Tenant, User
 from gateway.services import keys, tenants
+from gateway.services.mail import queue_mail
 from routing.models import Deployment, PublicModel, RouteRule
 from tests.gateway.post import sent_mail
 
@@ -82,6 +84,33 @@ def test_dashboard_shows_tiles_and_chart(operator, acme, django_assert_max_num_q
     text = page.content.decode()
     assert "Credits by day and model" in text
     assert 'data-type="bar"' in text
+
+
+def test_dashboard_says_when_the_books_were_checked_and_what_was_found(operator, acme):
+    def text():
+        return operator.get(reverse("admin:index")).content.decode()
+
+    assert "not checked yet" in text()
+    reconcile_if_due(timedelta(hours=1))
+    assert "in order, checked" in text()
+    wallet = Wallet.objects.get(tenant=acme.tenant)
+    Wallet.objects.update(posted=wallet.posted + 1)
+    run = reconcile_if_due(timedelta(0))
+    page = text()
+    assert "1 finding," in page
+    assert "The books contradict each other" in page
+    assert "wallet_posted" in page
+    details = operator.get(reverse("admin:billing_reconciliation_change", args=[run.pk]))
+    assert "wallet_posted" in details.content.decode()
+
+
+def test_the_list_of_mail_shows_no_text(operator, db):
+    made = queue_mail(to="a@x.example", subject="Join", text="https://here/secret")
+    for name, arguments in (("changelist", []), ("change", [made.pk])):
+        page = operator.get(reverse(f"admin:gateway_outgoingmail_{name}", args=arguments)).content.decode()
+        assert "Join" in page
+        assert "sealed" not in page
+        assert "secret" not in page
 
 
 def test_strangers_and_members_stay_out(acme):

@@ -42,12 +42,12 @@ def fail_with(monkeypatch, *errors):
 
 def test_what_is_queued_goes_out_once_and_its_text_is_removed():
     made = queue()
-    assert b"here" not in bytes(made.sealed_text)
+    assert "here" not in made.sealed_text
     [letter] = sent_mail()
     assert (letter.to, letter.subject, letter.body) == (["1@x.example"], "Join", "https://here/1")
     assert len(sent_mail()) == 1
     made.refresh_from_db()
-    assert (made.state, made.attempts, bytes(made.sealed_text), made.ended_at is None) == ("sent", 1, b"", False)
+    assert (made.state, made.attempts, made.sealed_text, made.ended_at is None) == ("sent", 1, "", False)
 
 
 def test_a_change_that_is_rolled_back_sends_nothing(acme):
@@ -103,7 +103,7 @@ def test_it_is_given_up_in_the_end(monkeypatch, clock):
         now += timedelta(hours=9)
     assert len(left) == 5
     made.refresh_from_db()
-    assert (made.state, made.error, made.attempts, bytes(made.sealed_text)) == ("failed", "no route", attempts, b"")
+    assert (made.state, made.error, made.attempts, made.sealed_text) == ("failed", "no route", attempts, "")
 
 
 def test_an_address_that_the_server_refuses_is_given_up_at_once(monkeypatch):
@@ -145,13 +145,14 @@ def test_what_a_killed_process_had_taken_is_sent_later_or_given_up(monkeypatch, 
 
 def test_mail_outlives_a_replaced_secret(settings):
     queue()
-    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "another", [settings.SECRET_KEY]
+    before, settings.SLUICE_CREDENTIAL_SECRET = settings.SLUICE_CREDENTIAL_SECRET, "another"
+    settings.SLUICE_CREDENTIAL_FALLBACKS = [before]
     assert len(sent_mail()) == 1
 
 
 def test_mail_whose_secret_is_lost_is_kept_and_says_why(settings):
     made = queue()
-    settings.SECRET_KEY = "another"
+    settings.SLUICE_CREDENTIAL_SECRET, settings.SLUICE_CREDENTIAL_FALLBACKS = "another", []
     assert sent_mail() == []
     made.refresh_from_db()
-    assert "neither set nor among the fallbacks" in made.error
+    assert "under another secret" in made.error
