@@ -16,6 +16,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
 
 from django.conf import settings
 
+from gateway.broker.redis import broker_url
 from gateway.logs import configure_logs
 
 app = Celery("sluice")
@@ -35,7 +36,7 @@ app.conf.update(
 )
 if settings.REDIS_URL:
     app.conf.update(
-        broker_url=settings.REDIS_URL,
+        broker_url=broker_url(settings.REDIS_URL),
         broker_transport_options={
             "global_keyprefix": "sluice:celery:",
             "socket_connect_timeout": 5,

@@ -182,8 +182,6 @@ SLUICE_QUEUE_SECONDS = env.number("SLUICE_QUEUE_SECONDS", 10.0, least=0.0)
 SLUICE_QUEUE_LENGTH = env.whole("SLUICE_QUEUE_LENGTH", 256, least=0)
 SLUICE_QUEUE_BYTES = env.whole("SLUICE_QUEUE_BYTES", 16 << 20, least=0)
 
-# Without Redis, Celery's messages are files under SLUICE_HOME.
-REDIS_URL = env.str("REDIS_URL", default="")
 # How many of the periodic tasks one process does at a time: a long one must keep no other waiting.
 SLUICE_CELERY_CONCURRENCY = env.whole("SLUICE_CELERY_CONCURRENCY", 2, least=2)
 
