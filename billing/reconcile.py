@@ -10,6 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Q
 from django.utils import timezone
 
 from billing import triggers
@@ -65,9 +66,12 @@ def _without_time_limit(connection: BaseDatabaseWrapper) -> Iterator[None]:
 
 
 def _holds_left_open(connection: BaseDatabaseWrapper) -> Iterator[Finding]:
-    late = Hold.objects.using(connection.alias).filter(lease_until__lt=timezone.now() - LONGEST_OPEN)
-    for identifier, lease_until in late.values_list("id", "lease_until"):
-        yield Finding("hold_left_open", str(identifier), f"its lease was over at {lease_until:%Y-%m-%d %H:%M:%S}")
+    limit = timezone.now() - LONGEST_OPEN
+    over = Q(lease_until__lt=limit) | Q(orphaned_at__lt=limit)
+    late = Hold.objects.using(connection.alias).filter(over)
+    for identifier, lease_until, orphaned_at in late.values_list("id", "lease_until", "orphaned_at"):
+        since = min(filter(None, (lease_until, orphaned_at)))
+        yield Finding("hold_left_open", str(identifier), f"its lease was over at {since:%Y-%m-%d %H:%M:%S}")
 
 
 def _wrong_charges(connection: BaseDatabaseWrapper, since: datetime | None) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from billing.limits.types import RateStore
 from billing.services.holds import end_leases_of_earlier_owners
 from billing.writer import open_writer
 from gateway.generation.leases import Leases
-from gateway.generation.sweep import SWEEP_INTERVAL, Sweep
+from gateway.generation.sweep import SWEEP_INTERVAL, SWEEP_LEASE, Sweep
 from gateway.runtime.concurrency import ConcurrencyLimiter
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch, EpochPoller
@@ -83,7 +83,13 @@ async def open_runtime() -> Runtime:
         runtime = Runtime(parts, snapshot, incarnation, lock)
         stack.push_async_callback(runtime.principals.write_last_used)
         stack.push_async_callback(runtime.refusals.write)
-        sweep = Sweep(engine_of=engines.find, submit=writer.submit, threads=own_threads, unsettled=runtime.closings)
+        sweep = Sweep(
+            engine_of=engines.find,
+            submit=writer.submit,
+            threads=own_threads,
+            unsettled=runtime.closings,
+            lease=SWEEP_LEASE,
+        )
 
         async def swept() -> None:
             for how, count in (await sweep.turn()).items():

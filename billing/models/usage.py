@@ -15,8 +15,8 @@ from billing.models.ledger import Wallet
 class Hold(models.Model):
     """Credit set aside for one running request; deleted when the request is settled or released. `id` is the request's.
 
-    `owner` alone works on it until `lease_until`; a sweep then marks it orphaned. `checkpoint` is the usage so far
-    (tokens by class), stored with each renewal.
+    `owner` alone works on it until `lease_until`; a sweep then marks it orphaned, and from then on the lease is that of
+    the sweep which looks at it. `checkpoint` is the usage so far (tokens by class), stored with each renewal.
     """
 
     class State(models.IntegerChoices):

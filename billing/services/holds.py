@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Greatest, Least
 
 from billing import clock
@@ -43,16 +43,18 @@ class OrphanedHold:
     orphaned_at: datetime
 
 
-def take_expired(limit: int = 100) -> list[OrphanedHold]:
+def take_expired(limit: int = 100, *, lease: timedelta | None = None) -> list[OrphanedHold]:
     """Mark holds whose lease is over as orphaned, and return them and the ones marked before, oldest lease first.
 
-    An orphan's credit stays held, its lease can't be renewed, and it is returned again by each call until it is
-    settled or released. Several callers may work at once: closing is decided by the writer. At most `limit` are
-    returned; those of a wallet that is locked just now are not.
+    An orphan's credit stays held, its gateway can't renew its lease, and it is returned again by each call until it is
+    settled or released. Several callers may work at once: closing is decided by the writer. With a `lease`, what is
+    returned is the caller's for so long, and no other call that asks for leases gets it. At most `limit` are returned;
+    those of a wallet that is locked just now are not.
     """
-    expired = Q(state=Hold.State.HELD, lease_until__lt=clock.now())
+    over = Q(lease_until__lt=clock.now())
+    orphaned = Q(state=Hold.State.ORPHANED)
     due = list(
-        Hold.objects.filter(expired | Q(state=Hold.State.ORPHANED))
+        Hold.objects.filter(Q(over, state=Hold.State.HELD) | (orphaned if lease is None else orphaned & over))
         .order_by("lease_until", "id")
         .values_list("id", "wallet_id", "state")[:limit]
     )
@@ -62,8 +64,23 @@ def take_expired(limit: int = 100) -> list[OrphanedHold]:
             by_wallet[wallet].append(identifier)
     for wallet, identifiers in sorted(by_wallet.items()):
         _orphan(wallet, identifiers)
-    found = Hold.objects.filter(pk__in=[identifier for identifier, _, _ in due], state=Hold.State.ORPHANED)
+    found = Hold.objects.filter(orphaned, pk__in=[identifier for identifier, _, _ in due])
+    if lease is not None:
+        found = Hold.objects.filter(pk__in=_leased(found, lease))
     return [_as_orphan(hold) for hold in found.order_by("lease_until", "id")]
+
+
+def _leased(orphans: QuerySet[Hold], lease: timedelta) -> list[UUID]:
+    """Take leases of those that nobody else has or is taking, and return their ids.
+
+    Only holds are locked, and none is waited for, so that no other order of locks can be in the way.
+    """
+    with transaction.atomic():
+        now = clock.now()
+        free = orphans.filter(lease_until__lt=now).select_for_update(skip_locked=True, no_key=True)
+        mine = list(free.values_list("pk", flat=True))
+        Hold.objects.filter(pk__in=mine).update(lease_until=now + lease)
+    return mine
 
 
 def end_leases_of_earlier_owners(current_owner: UUID) -> int:

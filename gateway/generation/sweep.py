@@ -33,6 +33,7 @@ from inference.errors import EngineError
 from inference.types import Evidence, Finished, FinishReason, Lost, NothingRan, Running, Usage
 
 SWEEP_INTERVAL = 10.0
+SWEEP_LEASE = timedelta(seconds=8)  # for one turn: over before the next one of the same gateway
 EVIDENCE_SECONDS = 2.0
 EVIDENCE_WINDOW = timedelta(minutes=15)
 RECORD_WINDOW = timedelta(hours=24)  # how long a worker's record knows a request
@@ -48,7 +49,8 @@ class Sweep:
 
     `engine_of` finds a deployment's engine, `submit` applies what was decided. `unsettled` has what this process
     decided about its own holds; what was answered is taken out. `clock` is the database's,
-    by which holds were orphaned; it is asked on one of `threads`.
+    by which holds were orphaned; it is asked on one of `threads`. With a `lease`, sweeps of several gateways share the
+    work: what one looks at is left alone by the others for so long.
     """
 
     def __init__(
@@ -59,12 +61,14 @@ class Sweep:
         threads: DatabaseThreads,
         unsettled: MutableMapping[UUID, Settle | Release] | None = None,
         clock: Callable[[], datetime] = clock.now,
+        lease: timedelta | None = None,
     ) -> None:
         self._engine_of = engine_of
         self._submit = submit
         self._threads = threads
         self._unsettled = {} if unsettled is None else unsettled
         self._clock = clock
+        self._lease = lease
         self._cards: dict[UUID, CardPrices] = {}
         self._places = asyncio.Semaphore(AT_ONCE)
         self._after: UUID | None = None  # the last estimate that was looked at
@@ -78,7 +82,7 @@ class Sweep:
         """
         decided = list(self._unsettled.values())
         mine = {operation.request for operation in decided}
-        orphans = await self._threads.run(lambda: take_expired(BATCH))
+        orphans = await self._threads.run(lambda: take_expired(BATCH, lease=self._lease))
         now = await self._threads.run(self._clock)
         due = [*decided, *(orphan for orphan in orphans if orphan.request not in mine)]
         found = Counter(await asyncio.gather(*(self._close(one, now) for one in due)))

@@ -22,7 +22,7 @@ def expire(*made):
 def test_expired_holds_are_orphaned_and_given_to_the_sweep_until_closed(desk):
     wallet, other = make_wallet(credit=100), make_wallet(credit=100)
     old, older, fresh = reserve(wallet, 10), reserve(other, 20), reserve(wallet, 30)
-    desk.ask(old, older, fresh )  # fmt: skip
+    desk.ask(old, older, fresh)
     desk.ask_one(renew(old, input=4))
     expire(old, older)
     found = {orphan.request: orphan for orphan in take_expired()}
@@ -62,3 +62,19 @@ def test_a_new_owner_ends_leases_that_a_clock_which_went_back_left_in_the_future
     assert end_leases_of_earlier_owners(uuid.uuid4()) == 1
     Hold.objects.update(lease_until=F("lease_until") - timedelta(milliseconds=1))  # SQLite's clock counts these
     assert [orphan.request for orphan in take_expired()] == [made.request]
+
+
+def test_orphans_that_were_taken_with_a_lease_are_left_alone_until_it_is_over(desk):
+    wallet, other = make_wallet(credit=100), make_wallet(credit=100)
+    made = [reserve(wallet, 10), reserve(other, 20), reserve(wallet, 30)]
+    desk.ask(*made)
+    expire(*made)
+    lease = timedelta(minutes=1)
+    first = [orphan.request for orphan in take_expired(2, lease=lease)]
+    second = [orphan.request for orphan in take_expired(lease=lease)]
+    assert (len(first), len(second)) == (2, 1)
+    assert {*first, *second} == {one.request for one in made}
+    assert take_expired(lease=lease) == []
+    assert len(take_expired()) == 3, "who asks for no lease is shown all"
+    expire(*made)
+    assert len(take_expired(lease=lease)) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -414,3 +415,37 @@ def test_command_prints_what_it_did(capsys):
     orphan(world, streamed=False)
     call_command("sweep")
     assert "waived: 1" in capsys.readouterr().out
+
+
+def counting(bench):
+    """Count how often the engine is asked about each request."""
+    asked = Counter()
+    usage_of = bench.engine.usage_of
+
+    async def counted(request):
+        asked[request] += 1
+        return await usage_of(request)
+
+    bench.engine.usage_of = counted
+    return asked
+
+
+@pytest.mark.parametrize("lease", [None, timedelta(minutes=1)])
+async def test_two_sweeps_at_once_settle_each_hold_once_and_with_leases_share_the_work(bench, lease):
+    world = await in_database(partial(make_world, credit=1_000_000))
+    requests = [await in_database(orphan, world, {"input": 60}) for _ in range(6)]
+    for request in requests:
+        bench.engine.record.entries[request.hex] = Finished(FinishReason.STOP, DONE)
+    asked = counting(bench)
+    threads = DatabaseThreads(2)
+    sweeps = [
+        Sweep(engine_of=lambda _: bench.engine, submit=bench.submit, threads=threads, lease=lease) for _ in range(2)
+    ]
+    try:
+        found = sum(await asyncio.gather(*(one.turn() for one in sweeps)), Counter())
+    finally:
+        threads.close()
+    await in_database(assert_books, world, records=6)
+    if lease is not None:
+        assert asked == dict.fromkeys((request.hex for request in requests), 1)
+        assert found == {"settled": 6}
