@@ -376,3 +376,32 @@ async def test_old_socket_is_closed_after_what_runs():
     await clock
     assert "websocket_connection_limit_reached" in sent.get_nowait()["text"]
     assert sent.get_nowait() == {"type": "websocket.close", "code": 1001}
+
+
+async def test_socket_of_a_gateway_that_leaves_is_told_to_connect_again(socket, world):
+    world.runtime.leave()
+    error = (await socket.receive())["error"]
+    assert error["code"] == "server_draining"
+    assert error["headers"]["retry-after"]
+    assert await socket.closed() == responses.SERVICE_RESTART
+
+
+async def test_gateway_that_leaves_lets_responses_end_and_begins_none(socket, world):
+    world.set_options(hang_at=1)
+    socket.send(CREATE)
+    await world.engine.hanging()
+    world.runtime.leave()
+    refused = await ask(socket, stream_id="other")
+    assert refused[-1]["error"]["code"] == "server_draining"
+    world.engine.release()
+    assert (await socket.until(*ENDS))[-1]["type"] == "response.completed"
+    assert (await socket.receive())["error"]["code"] == "server_draining"
+    assert await socket.closed() == responses.SERVICE_RESTART
+
+
+async def test_socket_that_opens_while_its_gateway_leaves_is_told_at_once(app, world):
+    world.runtime.leave()
+    socket = await Socket(app).opened()
+    assert (await socket.receive())["error"]["code"] == "server_draining"
+    assert await socket.closed() == responses.SERVICE_RESTART
+    assert not world.runtime.on_leave

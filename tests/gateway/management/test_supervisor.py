@@ -364,6 +364,25 @@ def test_hangup_replaces_a_child_whose_successor_shows_life_before_it_is_told(st
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_terminal_that_is_closed_ends_everything(start, tmp_path):
+    """Its SIGHUP is no wish for a rolling restart."""
+    controller, terminal = pty.openpty()
+
+    def own_terminal():
+        os.setsid()
+        import fcntl
+        import termios
+
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    process = start(replaceable(tmp_path), stdin=terminal, stderr=subprocess.PIPE, preexec_fn=own_terminal)
+    os.close(terminal)
+    pid = pid_of(read_until(process.stdout, "a up"), "a")
+    os.close(controller)
+    assert read_until(process.stdout, "told")[-1] == f"a {pid} told {int(signal.SIGTERM)}"
+    assert process.wait() == 0
+
+
 def test_a_successor_that_does_not_come_up_changes_nothing(start, tmp_path):
     once = "beat() if not list(pathlib.Path(os.environ['SLUICE_HEARTBEAT']).parent.iterdir()) else sys.exit(1)"
     process = start(replaceable(tmp_path, once), stderr=subprocess.PIPE)

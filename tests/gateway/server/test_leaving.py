@@ -1,0 +1,123 @@
+"""A gateway that is replaced: others accept on its socket, and nobody who is connected to it notices."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import aiohttp
+import pytest
+
+from gateway.edge.http import send_json
+from gateway.server import server as serving
+from gateway.server.bounds import Bounds, Listener
+from gateway.server.server import Server, configuration
+
+
+class Gateway:
+    """A server on a socket that outlives it; requests for ``/slow`` wait for `go_on`."""
+
+    def __init__(self, listening, leave_seconds=60.0):
+        self.began, self.go_on = asyncio.Event(), asyncio.Event()
+        self.answered = 0
+        config = configuration(self._answer, Listener(Bounds.of_settings()), lifespan="off", interface="asgi3")
+        self.server = Server(config, leave_seconds=leave_seconds)
+        self.task = asyncio.create_task(self.server.serve([listening.dup()]))
+
+    async def _answer(self, scope, receive, send):
+        if scope["path"] == "/slow":
+            self.began.set()
+            await self.go_on.wait()
+        self.answered += 1
+        await send_json(send, 200, {})
+
+    async def up(self):
+        async with asyncio.timeout(10):
+            while not self.server.started:  # noqa: ASYNC110 - uvicorn tells nobody
+                await asyncio.sleep(0.005)
+        return self
+
+
+@pytest.fixture
+def listening():
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        yield one
+
+
+@pytest.fixture
+async def client(listening):
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(
+        f"http://127.0.0.1:{listening.getsockname()[1]}", connector=connector, timeout=aiohttp.ClientTimeout(total=20)
+    ) as session:
+        yield session
+
+
+async def ask(client, path="/"):
+    async with client.get(path) as answer:
+        return answer.status, answer.headers.get("connection")
+
+
+async def test_what_runs_ends_and_a_kept_connection_gets_its_last_answer(listening, client):
+    old = await Gateway(listening).up()
+    assert await ask(client) == (200, None)  # leaves an idle connection behind
+    slow = asyncio.create_task(ask(client, "/slow"))
+    await old.began.wait()
+    kept, used = asyncio.create_task(ask(client, "/slow")), old.answered
+    old.server.leave()
+    async with asyncio.timeout(10):
+        while not old.server.config.encoded_headers:  # noqa: ASYNC110 - it looks ten times a second
+            await asyncio.sleep(0.01)
+    old.go_on.set()
+    assert (await slow)[0] == 200
+    assert (await kept)[0] == 200
+    assert old.answered == used + 2
+    await old.task
+    new = await Gateway(listening).up()
+    assert await ask(client) == (200, None)
+    new.server.should_exit = True
+    await new.task
+
+
+async def test_no_connection_is_refused_while_one_ends_and_another_starts(listening, client):
+    old = await Gateway(listening).up()
+    assert (await ask(client))[0] == 200
+    old.server.leave()
+    await old.task
+    waiting = [asyncio.create_task(ask(client)) for _ in range(20)]
+    await asyncio.sleep(0)
+    new = await Gateway(listening).up()
+    assert {status for status, _ in await asyncio.gather(*waiting)} == {200}
+    new.server.should_exit = True
+    await new.task
+
+
+async def test_request_on_a_connection_that_was_idle_is_answered_as_its_last(listening, monkeypatch):
+    monkeypatch.setattr(serving, "IDLE_SECONDS", 60.0)
+    old = await Gateway(listening).up()
+    reader, writer = await asyncio.open_connection(*listening.getsockname())
+    writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert b"connection: close" not in (await reader.readuntil(b"{}")).lower()
+    old.server.leave()
+    async with asyncio.timeout(10):
+        while not old.server.config.encoded_headers:  # noqa: ASYNC110 - it looks ten times a second
+            await asyncio.sleep(0.01)
+    writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    last = await reader.read()
+    assert last.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in last.lower()
+    await old.task
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_what_runs_too_long_is_not_waited_for(listening, client, monkeypatch):
+    monkeypatch.setattr(serving, "LOOK_SECONDS", 0.005)
+    old = await Gateway(listening, leave_seconds=0.01).up()
+    old.server.config.timeout_graceful_shutdown = 0.05
+    slow = asyncio.create_task(ask(client, "/slow"))
+    await old.began.wait()
+    old.server.leave()
+    await old.task
+    slow.cancel()
+    await asyncio.gather(slow, return_exceptions=True)
