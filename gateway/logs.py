@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line, with the request's id; never a prompt, an answer or a key.
+"""Structured logs: one JSON object a line, with the fields of docs/monitoring.md; never a prompt, an answer or a key.
 
 On a terminal they are lines for people instead: the time of day, what happened, and what it was about.
 """
@@ -12,11 +12,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Protocol, TextIO, cast
 from uuid import UUID
 
 import msgspec
 import structlog
+
+from inference.logs import BackgroundStream
 
 # Secrets that work by themselves: tokens in the addresses of links (ours and allauth's), and API keys.
 _SECRETS = re.compile(
@@ -33,11 +37,35 @@ def without_secrets(_: object, __: str, line: structlog.typing.EventDict) -> str
     return line
 
 
+def process_name() -> str:
+    """Return what this process runs: the command of manage.py ("gateway", "jobs"), else the program's name."""
+    program = Path(sys.argv[0]).name
+    return sys.argv[1] if program == "manage.py" and len(sys.argv) > 1 else program
+
+
+_process = {"process": process_name(), "pid": os.getpid()}
+os.register_at_fork(after_in_child=lambda: _process.update(pid=os.getpid()))
+
+# What the lines of this task, and of tasks that it starts, are about.
+_about: ContextVar[dict[str, Any] | None] = ContextVar("about", default=None)
+
+
+def _complete(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Add the process, and what the line is about unless it says so itself."""
+    return {**_process, **(_about.get() or {}), **line}
+
+
 _SHARED: list[structlog.typing.Processor] = [
-    structlog.contextvars.merge_contextvars,
+    _complete,
     structlog.processors.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     without_secrets,
+]
+# Of the standard library's records: their logger's name, and what their callers added.
+_FOREIGN: list[structlog.typing.Processor] = [
+    structlog.stdlib.add_logger_name,
+    structlog.stdlib.ExtraAdder(),
+    *_SHARED,
 ]
 
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
@@ -47,16 +75,43 @@ def _json(event: object, **_: Any) -> str:
     return _encode(event).decode()
 
 
+_NOT_SHOWN = ("request_id", "trace_id", "process", "pid", "logger")
+
+
 def _shortened(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """Leave out, for a terminal, ids and the second of each request's two lines."""
     if line.get("event") == "generation_ended":
         raise structlog.DropEvent
-    line.pop("request_id", None)
+    for name in _NOT_SHOWN:
+        line.pop(name, None)
     line["timestamp"] = time.strftime("%H:%M:%S")
     return {name: str(value) if isinstance(value, UUID) else value for name, value in line.items()}
 
 
-def _rendering(stream: TextIO) -> list[structlog.typing.Processor]:
+class Lines(Protocol):
+    """Where lines go."""
+
+    def write(self, text: str, /) -> int: ...
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool: ...
+
+
+class _StandardError:
+    """Standard error as it is at each write: what runs a command may have replaced it."""
+
+    def write(self, text: str, /) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+    def isatty(self) -> bool:
+        return sys.stderr.isatty()
+
+
+def _rendering(stream: Lines) -> list[structlog.typing.Processor]:
     if not stream.isatty():
         return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_json)]
     return [
@@ -67,45 +122,56 @@ def _rendering(stream: TextIO) -> list[structlog.typing.Processor]:
     ]
 
 
-def line_formatter(stream: TextIO | None = None) -> logging.Formatter:
-    """Return the formatter of the standard library's records for `stream`, or for standard error."""
-    remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-    return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=_SHARED, processors=[remove, *_rendering(stream or sys.stderr)]
-    )
-
-
 def _as_a_warning(record: logging.LogRecord) -> bool:
     """Take the traceback from a line that anybody can make us write, and its alarm: the client is at fault."""
     record.levelno, record.levelname, record.exc_info = logging.WARNING, "WARNING", None
     return True
 
 
-def configure_logs(level: int = logging.INFO, stream: TextIO | None = None) -> None:
+def configure_logs(level: int = logging.INFO, stream: Lines | None = None) -> None:
     """Make structlog and the standard library's loggers write to `stream`, or to standard error.
 
     Our own lines don't pass through the standard library: every request writes two, and that way costs five times more.
     """
-    stream = stream or sys.stderr
+    stream = stream or _StandardError()
+    rendering = _rendering(stream)
     structlog.configure(
-        processors=[*_SHARED, *_rendering(stream)],
+        processors=[*_SHARED, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(stream),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", stream)),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(line_formatter(stream))
+    remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=_FOREIGN, processors=[remove, *rendering])
+    )
     logging.getLogger("django.security.DisallowedHost").addFilter(_as_a_warning)
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
 
 
+def configure_command(_: object) -> None:
+    """Configure the logs of a command, as Django's LOGGING_CONFIG: what went wrong; those that serve say more."""
+    configure_logs(logging.WARNING)
+    structlog.configure(cache_logger_on_first_use=False)  # a command that serves configures again
+
+
+def background() -> BackgroundStream:
+    """Return standard error behind a thread: for processes that serve, which no stalled reader may stop."""
+    log = structlog.get_logger(__name__)
+    return BackgroundStream(sys.stderr, lambda count: log.warning("log_lines_dropped", count=count))
+
+
 @contextmanager
-def request_bound(request_id: str) -> Iterator[None]:
-    """Within the context, lines of this task and of tasks that it starts carry the request's id."""
-    before = structlog.contextvars.bind_contextvars(request_id=request_id)
+def request_bound(request_id: str) -> Iterator[dict[str, Any]]:
+    """Within the context, lines of this task and of tasks that it starts carry the request's id, what those around it
+    carry, and whatever is put into the dictionary that it yields.
+    """
+    about = {**(_about.get() or {}), "request_id": request_id}
+    token = _about.set(about)
     try:
-        yield
+        yield about
     finally:
-        structlog.contextvars.reset_contextvars(**before)
+        _about.reset(token)

@@ -168,14 +168,9 @@ REDIS_URL = env.redis("REDIS_URL")
 # How long a request waits for Redis, before its limits are taken from its gateway's share of them.
 SLUICE_REDIS_SECONDS = env.number("SLUICE_REDIS_SECONDS", 0.05, most=5.0)
 
-# What jobs say; the gateway configures its own logs as it starts.
-LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"lines": {"()": "gateway.logs.line_formatter"}},
-    "handlers": {"lines": {"class": "logging.StreamHandler", "formatter": "lines"}},
-    "loggers": {"sluice": {"handlers": ["lines"], "level": "INFO"}},
-}
+# Lines of every command; those that serve configure their own as they start.
+LOGGING_CONFIG = "gateway.logs.configure_command"
+LOGGING = {"version": 1}
 
 # Requests of a tenant beyond its plan's concurrency wait for a place.
 SLUICE_QUEUE_SECONDS = env.number("SLUICE_QUEUE_SECONDS", 10.0, least=0.0)

@@ -42,6 +42,7 @@ from inference.core.scheduler import Scheduler
 from inference.core.sequence import Sequence
 from inference.errors import InvalidRequestError
 from inference.execution.backend import LoadedModel
+from inference.logs import request_field
 from inference.text.prepare import Preparer, Prompt, recommended_sampling
 from inference.text.stream import TextStream
 from inference.text.tokenizer import Tokenizer
@@ -281,7 +282,8 @@ class LocalEngine:
             if output.finished is not None and stream.matched is None:
                 output.text += stream.finish()
         except Exception as error:
-            log.exception("text of a request of %s failed", self.info.deployment)
+            about = request_field(output.request_id) | {"deployment": self.info.deployment}
+            log.exception("text of a request failed", extra=about)
             fault = EngineFault("text_failed", f"the answer can't be decoded ({type(error).__name__})")
             if output.finished is None:
                 scheduler.cancel(output.request_id, FinishReason.ERROR, error=fault)

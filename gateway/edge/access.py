@@ -40,7 +40,7 @@ async def principal_of(scope: Scope) -> Principal:
 def note_caller(
     scope: Mapping[str, Any], *, tenant: UUID | None = None, key: object = None, user: object = None
 ) -> None:
-    """Put the caller into this request's line of the access log."""
+    """Put the caller into this request's lines of the log."""
     exchange = scope.get("exchange")
     if exchange is not None:
         caller = {"tenant": tenant, "key": key, "user": user}

@@ -35,7 +35,7 @@ def guarded(application: Application) -> Application:
             return
         request_id = uuid7()
         exchange = _Exchange(scope, send, request_id)
-        with request_bound(exchange.id_text):
+        with request_bound(exchange.id_text) as exchange.caller:
             try:
                 await application({**scope, "request_id": request_id, "exchange": exchange}, receive, exchange.send)
             except ClientLeftError:
@@ -67,7 +67,7 @@ class _Exchange:
         self._started = time.monotonic()
         self.status = 0
         self.route: Route = NOWHERE
-        self.caller: dict[str, Any] = {}  # tenant, key, user: set by `note_caller`
+        self.caller: dict[str, Any] = {}  # tenant, key, user: set by `note_caller`, and in each line of the log
         self.model = ""  # as the client wrote it
 
     @property
@@ -112,5 +112,4 @@ class _Exchange:
                 status=self.status,
                 ms=round((time.monotonic() - self._started) * 1000, 1),
                 address=(self._scope.get("client") or ("",))[0],
-                **self.caller,
             )

@@ -112,11 +112,11 @@ async def _closed(ledger: Ledger, operation: Settle | Release) -> Settled | None
         try:
             answer = await ledger.submit(operation)
         except WriterError as error:
-            log.warning("settle_failed", request=str(operation.request), error=str(error))
+            log.warning("settle_failed", request_id=str(operation.request), error=str(error))
             await asyncio.sleep(RETRY_SECONDS)
             continue
         if isinstance(answer, Settled):
             return answer
         assert isinstance(answer, Stale), answer
-        log.warning("hold_closed_by_another", request=str(operation.request))
+        log.warning("hold_closed_by_another", request_id=str(operation.request))
         return None

@@ -94,10 +94,10 @@ class Sweep:
                 operation = await self._decide(due, now) if isinstance(due, OrphanedHold) else due
                 answer = await self._submit(operation) if operation is not None else None
             except WriterError as error:
-                log.warning("sweep_failed", request=str(due.request), error=str(error))
+                log.warning("sweep_failed", request_id=str(due.request), error=str(error))
                 return "waiting"
             except Exception:  # one hold that can't be understood must not keep the others, or the corrections, open
-                log.exception("sweep_failed", request=str(due.request))
+                log.exception("sweep_failed", request_id=str(due.request))
                 return "waiting"
         if operation is None:
             return "waiting"
@@ -105,7 +105,7 @@ class Sweep:
         if not isinstance(answer, Settled):
             return "closed_by_another"
         how = _how(operation)
-        log.info("hold_swept", request=str(due.request), how=how, charge=answer.charge)
+        log.info("hold_swept", request_id=str(due.request), how=how, charge=answer.charge)
         return how
 
     async def _decide(self, orphan: OrphanedHold, now: datetime) -> Settle | Release | None:
@@ -147,7 +147,7 @@ class Sweep:
             async with asyncio.timeout(EVIDENCE_SECONDS):
                 return await engine.usage_of(request.hex)
         except (EngineError, TimeoutError) as error:
-            log.info("no_evidence", request=str(request), error=str(error) or type(error).__name__)
+            log.info("no_evidence", request_id=str(request), error=str(error) or type(error).__name__)
             return None
 
     async def _correct_estimates(self, now: datetime) -> Counter[str]:
@@ -186,11 +186,11 @@ class Sweep:
             try:
                 answer = await self._submit(operation)
             except WriterError as error:
-                log.warning("true_up_failed", request=str(estimate.request), error=str(error))
+                log.warning("true_up_failed", request_id=str(estimate.request), error=str(error))
                 return None
         if not isinstance(answer, Settled):
             return None
-        log.info("estimate_corrected", request=str(estimate.request), before=estimate.charge, charge=answer.charge)
+        log.info("estimate_corrected", request_id=str(estimate.request), before=estimate.charge, charge=answer.charge)
         return "corrected"
 
     async def _card(self, version: UUID) -> CardPrices:

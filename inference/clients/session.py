@@ -17,6 +17,7 @@ import zmq
 from inference.clients.link import Link
 from inference.conversion import error_of, event_of
 from inference.errors import EngineError, InvalidRequestError, UnreachableError
+from inference.logs import request_field
 from inference.protocol import (
     Batch,
     Cancel,
@@ -200,7 +201,7 @@ class WorkerSession:
         try:
             return event_of(wire)
         except EngineError as error:
-            log.warning("request %s: %s", wire.id, error.message)
+            log.warning("a request's event is invalid: %s", error.message, extra=request_field(wire.id))
             self._link.send(Cancel(wire.id))
             return error
 

@@ -3,42 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import sys
-import time
 from pathlib import Path
 
+from inference import logs
+
 RECORD_LOCKED = 3
-
-_STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "taskName"}  # fields of every log record
-
-
-class JSONFormatter(logging.Formatter):
-    """One JSON object a line: time, level, message, and whatever the caller added."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        entry: dict[str, object] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        entry.update({key: value for key, value in vars(record).items() if key not in _STANDARD})
-        if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str)
-
-
-class LineFormatter(logging.Formatter):
-    """One line of text, for a terminal."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        more = "".join(f" {key}={value}" for key, value in vars(record).items() if key not in _STANDARD)
-        level = "" if record.levelno <= logging.INFO else f" [{record.levelname.lower()}]"
-        trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
-        return f"{time.strftime('%H:%M:%S')}{level} {record.getMessage()}{more}{trace}"
 
 
 def main() -> int:
@@ -49,9 +21,7 @@ def main() -> int:
     # OpenMP reads it when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(LineFormatter() if sys.stdout.isatty() else JSONFormatter())
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    lines = logs.configure("worker", sys.stdout)
 
     import zmq
 
@@ -76,7 +46,7 @@ def main() -> int:
     status = worker.run()
     if worker.is_loading:
         # Python's normal shutdown would crash that thread inside a library.
-        logging.shutdown()
+        lines.drain()
         os._exit(status)
     return status
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from inference.core.fairness import FairQueue
 from inference.errors import EngineError, OverloadedError
+from inference.logs import request_field
 from inference.protocol import Prepare
 from inference.text.prepare import Prompt
 from inference.types import GenerationRequest
@@ -124,6 +125,7 @@ def prompt_of(deployment: Deployment, request: GenerationRequest, *, second_toke
     except EngineError:
         raise
     except Exception as error:
-        log.exception("preparing a request for %s failed", deployment.id)
+        about = request_field(request.id) | {"tenant": request.tenant, "deployment": deployment.id}
+        log.exception("preparing a request failed", extra=about)
         message = f"the request can't be prepared ({type(error).__name__})"
         raise EngineError(message, code="prepare_failed") from error

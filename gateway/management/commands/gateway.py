@@ -14,7 +14,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from gateway.logs import configure_logs
+from gateway.logs import background, configure_logs
 from gateway.management.address import address_of, announced
 from gateway.management.doctor import database_problem
 from gateway.management.ports import port_problem
@@ -52,7 +52,7 @@ class Command(BaseCommand):
             if port and (problem := port_problem(options["host"], port)):
                 self.stderr.write(problem)
                 sys.exit(FATAL)
-        configure_logs()
+        configure_logs(stream=background())
         from gateway.asgi import application, probes
         from gateway.server.server import gateway_server
 

@@ -148,7 +148,7 @@ async def test_a_second_worker_on_one_record_refuses(start: Open, engine_of: Ope
     worker.config.save(second.folder / "spec.json")
     try:
         assert second.start().wait() == 3
-        assert "another worker holds the record" in second.lines()[-1]["message"]
+        assert "another worker holds the record" in second.lines()[-1]["event"]
         assert text_of(await run(await engine_of(worker, "echo"), chat("still mine"))) == "still mine"
     finally:
         second.close()
