@@ -30,6 +30,7 @@ except ZeroDivisionError:
 SET_UP = "import os, sys, django; sys.argv = ['manage.py', {process!r}]; django.setup()\n"
 PROCESSES = {
     "gateway": "from gateway.logs import background, configure_logs; configure_logs(stream=background())",
+    "serve": "from gateway.logs import configure_logs; configure_logs()",
     "migrate": "",  # any command that configures nothing itself
 }
 

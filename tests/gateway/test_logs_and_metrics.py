@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -11,6 +12,8 @@ import structlog
 from django.test import Client
 
 from billing.ids import uuid7
+from gateway.edge.access import note_caller
+from gateway.edge.guard import guarded
 from gateway.generation.generation import start_generation
 from gateway.logs import configure_logs, request_bound
 from gateway.runtime.metrics import Metrics
@@ -139,3 +142,28 @@ def test_two_runtimes_count_apart():
     one.answered("chat", 200)
     assert b'sluice_requests_total{endpoint="chat",status="200"} 1.0' in one.render()
     assert b"sluice_requests_total{" not in two.render()
+
+
+async def test_every_line_of_a_request_says_whose_it_is(lines):
+    tenant, key = uuid7(), uuid7()
+
+    async def application(scope, receive, send):
+        note_caller(scope, tenant=tenant, key=key)
+        await asyncio.create_task(later())
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def later():
+        structlog.get_logger("gateway.test").warning("extend_failed")
+
+    async def ignore(message):
+        return None
+
+    scope = {"type": "http", "method": "GET", "path": "/v1/models", "headers": []}
+    await guarded(application)(scope, ignore, ignore)
+    structlog.get_logger("gateway.test").info("outside")
+    inside, answered, outside = [line for line in lines() if line["event"] in {"extend_failed", "answered", "outside"}]
+    for line in (inside, answered):
+        assert (line["tenant"], line["key"]) == (str(tenant), str(key))
+        assert line["request_id"] == answered["request_id"]
+    assert not {"tenant", "key", "request_id"} & outside.keys()

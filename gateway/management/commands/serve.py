@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import structlog
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, connection
@@ -16,6 +17,7 @@ from django.db import DatabaseError, connection
 from billing import clock
 from billing.selectors.prices import prices_change_at
 from gateway.home import runtime_directory
+from gateway.logs import configure_logs
 from gateway.management.address import address_of, announced
 from gateway.management.doctor import database_problem
 from gateway.management.gateways import Gateways, gateways_problem
@@ -27,6 +29,8 @@ from gateway.models import CatalogueEpoch
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
 from gateway.services.worker_specs import WorkerSpecError, clear_socket, fingerprint, save_spec, worker_spec
 from routing.models import Deployment
+
+log = structlog.get_logger(__name__)
 
 MANAGE = str(Path(settings.BASE_DIR) / "manage.py")
 
@@ -44,6 +48,7 @@ class Command(BaseCommand):
         parser.add_argument("--welcome", action="store_true", help="say how to begin, once ready")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        configure_logs()
         if settings.SLUICE_EMBEDDED:
             try:
                 FileLock.take(Path(settings.DATABASES["default"]["NAME"])).release()
@@ -76,7 +81,7 @@ class Command(BaseCommand):
                 _child("worker", [*python, "worker", "--node", node], 5, silence),
             ],
             tick=watch.tick,
-            say=self.stderr.write,
+            say=log.warning,
             hangup=gateways.replace,
         )
         if not watch.has_engines:
