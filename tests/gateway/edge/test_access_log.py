@@ -8,6 +8,7 @@ import pytest
 from asgiref.testing import ApplicationCommunicator
 from django.core.handlers.asgi import ASGIHandler
 
+from gateway import logs
 from gateway.edge import guard
 from gateway.edge.access import note_caller, principal_of
 from gateway.edge.http import send_json
@@ -25,7 +26,7 @@ def lines(monkeypatch):
 
     class Log:
         def info(self, event, **line):
-            found.append(line)
+            found.append({**logs._about.get(), **line})  # as the line is written
 
         def exception(self, event, **line):
             raise AssertionError(line)
