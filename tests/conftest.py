@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from django.db import connections
 from django.test import TransactionTestCase, override_settings
 
 from billing import triggers
+from tests.services.redis import RedisServer
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -30,3 +32,19 @@ def _flush_past_the_guards() -> Any:
     TransactionTestCase._fixture_teardown = flush_unguarded
     yield
     TransactionTestCase._fixture_teardown = flush
+
+
+@pytest.fixture(scope="session")
+def _redis_server() -> Iterator[RedisServer]:
+    server = RedisServer.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def redis_server(_redis_server: RedisServer) -> RedisServer:
+    """A real redis-server, running and empty; a test may end it."""
+    if _redis_server.process is None:
+        _redis_server.start_again()
+    _redis_server.flush()
+    return _redis_server

@@ -24,6 +24,7 @@ from gateway.home import is_disk_full, open_to_others
 from gateway.management.ports import readiness_request
 from gateway.models import APIKey
 from gateway.runtime import epoch_triggers
+from gateway.runtime.gateway_lock import count_gateways
 from gateway.services.engine_states import EngineState, ask
 from gateway.services.worker_specs import WorkerSpecError, is_worker_running, worker_spec
 
@@ -51,8 +52,8 @@ def examine(base_url: str) -> Iterator[Symptom]:
     for symptom in _database():
         grounded = grounded and symptom.is_fine
         yield symptom
-    yield from _redis()
     if grounded:
+        yield from _redis()
         yield from _catalogue()
     yield from _engine()
     yield _gateway(base_url)
@@ -106,10 +107,13 @@ def _redis() -> Iterator[Symptom]:
     from redis import Redis
     from redis.exceptions import RedisError
 
+    from gateway.runtime.hints import EPOCH_CHANNEL
+
     try:
         with Redis.from_url(settings.REDIS_URL, socket_timeout=ANSWER_SECONDS, socket_connect_timeout=2.0) as client:
             client.ping()
             facts = client.info()
+            [(_, listening)] = client.pubsub_numsub(EPOCH_CHANNEL)
     except (RedisError, OSError) as error:
         mend = "start it, or correct REDIS_URL; until then each gateway grants its share of the limits"
         yield Symptom("redis", " ".join(str(error).split()), mend)
@@ -117,6 +121,14 @@ def _redis() -> Iterator[Symptom]:
     policy = facts.get("maxmemory_policy", "noeviction")
     mend = "" if policy == "noeviction" else "set maxmemory-policy to noeviction: what it evicts is a limit forgotten"
     yield Symptom("redis", f"{facts.get('redis_version')} answers, {policy}", mend)
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            serving = count_gateways(cursor)
+        lost = listening < serving
+        mend = (
+            "give every gateway of this database the same REDIS_URL: each other one grants limits anew" if lost else ""
+        )
+        yield Symptom("gateways", f"{serving} serve this database, {listening} listen at this Redis", mend)
 
 
 def _parameters() -> dict[str, Any]:

@@ -19,6 +19,7 @@ from uuid import UUID
 
 import psycopg
 import structlog
+from django.db.backends.utils import CursorWrapper
 from psycopg.conninfo import make_conninfo
 
 CHECK_SECONDS = 1.0
@@ -72,6 +73,12 @@ async def take_lock(settings: Mapping[str, Any], incarnation: UUID, *, is_shared
     lock = SessionLock(settings, incarnation, is_shared=is_shared)
     await lock.take()
     return lock
+
+
+def count_gateways(cursor: CursorWrapper) -> int:
+    """Return how many gateways have the lock of the PostgreSQL database that `cursor` is on."""
+    cursor.execute("SELECT count(*) " + _HOLDERS, KEY)
+    return int(cursor.fetchone()[0])
 
 
 class FileLock:

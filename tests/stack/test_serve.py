@@ -227,3 +227,25 @@ def test_ctrl_c_in_a_terminal_leaves_no_process_socket_or_hold(serving, terminal
     assert [line for line in lines if "Traceback" in line or line.startswith("{")] == []
     assert not (serving.home / "gateway.address").exists()
     assert_nothing_is_left(serving)
+
+
+def test_hangup_restarts_the_gateway_of_an_embedded_home_and_refuses_no_connection(serving):
+    """It can't run beside its successor there: what connects meanwhile waits in the socket that `serve` keeps open."""
+    if "DATABASE_URL" in serving.environment:
+        pytest.skip("with PostgreSQL and Redis: test_gateways")
+    if serving.process is None:
+        serving.start()
+    before = serving.pid_of("gateway")
+
+    async def ask_all_along():
+        seen = []
+        connector = aiohttp.TCPConnector(force_close=True)
+        timeout = aiohttp.ClientTimeout(total=60)
+        async with aiohttp.ClientSession(serving.base_url, connector=connector, timeout=timeout) as session:
+            serving.process.send_signal(signal.SIGHUP)
+            while not seen or serving.pids_of("gateway") in ([], [before]):
+                async with session.post("/v1/chat/completions", **request_of(serving, max_tokens=1)) as answer:
+                    seen.append(answer.status if answer.status == 200 else await answer.text())
+        return seen
+
+    assert {str(one) for one in asyncio.run(ask_all_along())} <= {"200"}

@@ -20,25 +20,13 @@ from gateway.runtime.hints import Hints, hint_after_writes, publish
 from gateway.services import keys
 from tests.billing.limits.contract import lease
 from tests.gateway.world import in_database, make_world, opened
-from tests.services.redis import RedisServer
 
 
-@pytest.fixture(scope="module")
-def _server():
-    server = RedisServer.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def redis_server(_server, settings):
-    if _server.process is None:
-        _server.start_again()
-    _server.flush()
-    settings.REDIS_URL = _server.url
+@pytest.fixture(autouse=True)
+def configured(redis_server, settings):
+    settings.REDIS_URL = redis_server.url
     settings.SLUICE_REDIS_SECONDS = 5.0
     hints._publisher.cache_clear()
-    return _server
 
 
 class Listening:

@@ -175,3 +175,18 @@ def restore_triggers():
     from billing import triggers
 
     triggers.install(connection)
+
+
+async def test_gateway_that_lost_redis_is_ready_and_says_so(redis_server, settings, tmp_path):
+    settings.REDIS_URL = redis_server.url
+    settings.SLUICE_REDIS_SECONDS = 5.0
+    world = await in_database(make_world)
+    async with opened(tmp_path) as runtime:
+        assert runtime.notes() == {}
+        principal = await principal_of(runtime, world)
+        redis_server.kill()
+        await collect(await start_generation(runtime, principal, make_intent(), uuid7()))
+        assert "share" in runtime.notes()["limits"]
+        assert not any((await runtime.readiness()).values())
+        shown = runtime.metrics.registry.get_sample_value
+        assert (shown("sluice_limits_shared"), shown("sluice_redis_losses_total")) == (0, 1)

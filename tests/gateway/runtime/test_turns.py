@@ -10,22 +10,10 @@ import pytest
 from billing.limits.memory import MemoryRateStore
 from billing.limits.types import Limited, Take, Taken
 from gateway.errors.refusal import Refusal
+from gateway.runtime.hints import Hints
 from gateway.runtime.turns import Turns
 from tests.billing.limits.contract import bucket, lease
-from tests.services.redis import RedisServer
-
-
-@pytest.fixture(scope="module")
-def _server():
-    server = RedisServer.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def redis_server(_server):
-    _server.flush()
-    return _server
+from tests.billing.limits.test_redis import opened
 
 
 def now():
@@ -143,16 +131,28 @@ async def test_lease_that_ended_by_itself_is_found_by_asking_now_and_then():
 
 @asynccontextmanager
 async def two_gateways(server, **options):
-    from tests.billing.limits.test_redis import opened
-
+    """Two gateways, each woken by the hints that the store's scripts publish."""
     async with opened(server) as one, opened(server) as other:
         order = []
-        yield Gateway(one, order, **options), Gateway(other, order, **options)
+        gateways = Gateway(one, order, **options), Gateway(other, order, **options)
+        heard = []
+        loops = [
+            asyncio.create_task(Hints(server.url, look=lambda: heard.append(1), wake=gateway.turns.wake).listen())
+            for gateway in gateways
+        ]
+        await until(lambda: len(heard) == 2)
+        yield gateways
+        for loop in loops:
+            loop.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
 
 
-@pytest.mark.parametrize("poll_seconds", [0.01])
+@pytest.mark.parametrize("poll_seconds", [0.01, 60.0])
 async def test_two_gateways_take_turns_in_the_order_of_coming(redis_server, poll_seconds):
+    """By asking now and then, or by hints alone."""
     async with two_gateways(redis_server, poll_seconds=poll_seconds) as (one, other):
+        if poll_seconds < 1:
+            one.turns.wake = other.turns.wake = lambda _: None
         await one.ask("runs")
         start, asked = now(), []
         for n in range(8):
@@ -162,7 +162,7 @@ async def test_two_gateways_take_turns_in_the_order_of_coming(redis_server, poll
         names = ["runs", *(f"{n}" for n in range(8))]
         for place, name in enumerate(names):
             await until(lambda place=place: len(one.order) == place + 1)
-            await (one, other)[place % 2].end(name)  # whoever's gateway it is: the store is one
+            await one.store.give_back(lease(name))  # whoever's gateway it is: the store is one
         await asyncio.gather(*asked)
         assert one.order == names
         assert redis_server.ask("DBSIZE") == ":0", "nothing is left of it"
