@@ -44,6 +44,7 @@ class Plan:
     says_usage: bool = True  # usage at the end
     usage: Mapping[str, Any] | None = None  # said at the end instead of the truth
     lingers: bool = False  # the connection stays open after the answer
+    ends_late: bool = False  # the body ends after its end mark, not with it
     obeys: bool = True  # ends at max_tokens
     cached: int | None = 0  # cached tokens that usage says; None: null
     reasoning: int = 0  # so many tokens are thought first
@@ -68,6 +69,7 @@ class Upstream:
         self.running: set[str] = set()
         self.aborted: set[str] = set()  # whose client left
         self.most_running = 0
+        self.connections: set[object] = set()
         self.order: list[str] = []  # last message of each chat, as they began
         self.changed = asyncio.Condition()
         self.released = asyncio.Event()
@@ -101,6 +103,7 @@ class Upstream:
         body = await request.json() if request.can_read_body else {}
         self.seen.append((request.path, body))
         self.heads.append(dict(request.headers))
+        self.connections.add(request.transport.get_extra_info("peername"))
         if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
             return web.json_response({"error": {"message": "no such key"}}, status=401)
         match request.path, self.dialect:
@@ -254,6 +257,8 @@ class _Answer:
             if plan.lingers:
                 await upstream.released.wait()
             await self.write(b"data: [DONE]\n\n")
+            if plan.ends_late:
+                await upstream.released.wait()
         await self.response.write_eof()
         return self.response
 

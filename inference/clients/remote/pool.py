@@ -20,6 +20,7 @@ from inference.errors import EngineError, UnreachableError
 
 KEEP_SECONDS = 3.0  # most servers close idle connections after 5: none is used that is about to be closed
 ASK_SECONDS = 10.0
+FINISH_SECONDS = 1.0  # for what follows the end mark of an answer: nothing, usually
 MOST_ANSWER = 64 << 20  # bytes of an answer in one piece
 MOST_ERROR = 1 << 16
 
@@ -32,6 +33,7 @@ class Pool:
         self.places = Places(1, 1)
         self._users: dict[object, RemoteOptions] = {}
         self._forget = forget
+        self._finishing: set[asyncio.Task[None]] = set()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=0, keepalive_timeout=KEEP_SECONDS, socket_factory=partial(open_socket, tuple(networks))
@@ -54,6 +56,8 @@ class Pool:
             self._bound()
             return
         self._forget()
+        for task in self._finishing:
+            task.cancel()
         await self._session.close()
 
     def _bound(self) -> None:
@@ -92,6 +96,13 @@ class Pool:
             response.close()
         raise faults.refusal_of(response.status, words)
 
+    def finish(self, response: aiohttp.ClientResponse) -> None:
+        """Keep the connection of an answer that was read up to its end mark; nobody waits for what follows it."""
+        if not response.content.at_eof():
+            task = asyncio.get_running_loop().create_task(_read_out(response))
+            self._finishing.add(task)
+            task.add_done_callback(self._finishing.discard)
+
     async def ask(self, headers: dict[str, str], path: str, body: dict[str, Any] | None = None) -> Any:
         """Return the JSON at `path` (None for an answer that isn't JSON), for questions beside the requests.
 
@@ -114,6 +125,17 @@ class Pool:
             raise AskError(0, path, reason=f"no answer within {ASK_SECONDS:.0f} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise AskError(0, path, reason=_cause_of(error)) from error
+
+
+async def _read_out(response: aiohttp.ClientResponse) -> None:
+    try:
+        async with asyncio.timeout(FINISH_SECONDS):
+            while await response.content.readany():
+                pass
+    except (TimeoutError, aiohttp.ClientError, OSError):
+        pass  # then it is closed instead
+    finally:
+        response.close()
 
 
 async def whole(response: aiohttp.ClientResponse) -> bytes:

@@ -84,6 +84,7 @@ class RemoteRun:
         self._is_cancelled = False
         self._has_begun = False
         self._reason: str | None = None
+        self._is_complete = False  # the server has ended the answer
         self._stop: str | int | None = None
         self._created = time.monotonic()
         self._sent_at = self._first_at = self._created
@@ -128,7 +129,10 @@ class RemoteRun:
                 async for event in self._relayed(stream):
                     yield event
             finally:
-                response.close()
+                if self._is_complete:
+                    self._pool.finish(response)
+                else:
+                    response.close()
 
     async def embed(self) -> AsyncGenerator[Event, None]:
         """Yield every event of an embedding request."""
@@ -206,6 +210,7 @@ class RemoteRun:
             return self.end(FinishReason.CANCELLED)
         except (TimeoutError, GarbageError, aiohttp.ClientError, OSError) as error:
             return self._failed(error)
+        self._is_complete = chunk is None
         if chunk is not None and chunk.error is not None:
             if not self._has_begun:
                 raise EngineError("The engine failed before it began to answer.", code=faults.FAILED.code)

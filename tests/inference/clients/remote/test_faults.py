@@ -183,6 +183,16 @@ async def test_a_server_that_goes_on_beyond_max_tokens_is_cut_off(remote):
     await upstream.until(lambda: request.id in upstream.aborted)
 
 
+@pytest.mark.parametrize("dialect", ["vllm", "generic"])
+async def test_connections_are_kept_from_one_answer_to_the_next(remote, dialect):
+    engine, upstream = await remote(dialect, ends_late=True)
+    for _ in range(5):
+        assert end_of(await run(engine, chat("a b c"))).reason is FinishReason.STOP
+        upstream.released.set()
+        await asyncio.gather(*engine._pool._finishing)
+    assert len(upstream.connections) == 1
+
+
 async def test_null_is_not_zero(remote):
     """What a later event doesn't say leaves what an earlier one said; a zero is said."""
     engine, _ = await remote("sglang", cached=3, usage={"prompt_tokens": 5, "completion_tokens": 1})
