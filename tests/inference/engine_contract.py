@@ -182,7 +182,7 @@ class EngineContract:
         events: list[Event] = []
         async for event in harness.engine.generate(prepared, 10_000, True):
             events.append(event)
-            if isinstance(event, Delta) and event.usage.completion == tokens:
+            if isinstance(event, Delta) and event.usage.completion >= tokens:
                 await harness.engine.cancel(request.id)
                 await harness.engine.cancel(request.id)
         finished = end_of(events)

@@ -181,50 +181,60 @@ class RemoteRun:
         except TimeoutError as error:
             raise UnreachableError("The engine didn't begin to answer in time.") from error
 
-    async def _relayed(self, stream: AsyncIterator[Chunk]) -> AsyncGenerator[Event, None]:
-        """Yield the events that a stream of chunks means."""
-        while not isinstance(chunk := await self._next(stream), Finished):
+    async def _relayed(self, stream: AsyncIterator[list[Chunk]]) -> AsyncGenerator[Event, None]:
+        """Yield the events that a stream of chunks means: one Delta for those that arrived together."""
+        while not isinstance(arrived := await self._next(stream), Finished):
             if not self._has_begun:
-                self._counter.report(self._dialect.report(chunk.usage, chunk.timings))
+                if arrived[0].error is not None:
+                    raise EngineError("The engine failed before it began to answer.", code=faults.FAILED.code)
+                self._counter.report(self._dialect.report(arrived[0].usage, arrived[0].timings))
                 yield self._begun()
-            if (delta := self._taken(chunk)) is not None:
-                yield delta
-            for choice in chunk.choices or ():
-                self._reason = choice.finish_reason or self._reason
-                reasons = (choice.stop_reason, choice.matched_stop, self._stop)
-                self._stop = next((one for one in reasons if one is not None), None)
-            if self._reason is None and self._counter.completion > self.most_output:
-                self._reason = "length"  # it goes on beyond what it was asked for, and what is paid for
+            before = self._counter.usage
+            texts, has_failed = [], False
+            for chunk in arrived:
+                has_failed = chunk.error is not None
+                if has_failed or self._is_beyond:
+                    break
+                texts.append(self._taken(chunk))
+            text, usage = "".join(texts), self._counter.usage
+            if text or usage != before:
+                self._pool.places.served(self._ticket, usage)
+                yield Delta(text, usage)
+            if has_failed:
+                yield self.end(FinishReason.ERROR, faults.FAILED)
+                return
+            if self._is_beyond:
+                self._reason = "length"
                 yield self._ended()
                 return
-        yield chunk
+        yield arrived
 
-    async def _next(self, stream: AsyncIterator[Chunk]) -> Chunk | Finished:
-        """Return the next chunk, or the request's end; raise `EngineError` for an end before the first chunk."""
+    @property
+    def _is_beyond(self) -> bool:
+        """Whether the server goes on beyond what it was asked for, and what is paid for."""
+        return self._reason is None and self._counter.completion > self.most_output
+
+    async def _next(self, stream: AsyncIterator[list[Chunk]]) -> list[Chunk] | Finished:
+        """Return the next chunks, or the request's end; raise `EngineError` for an end before the first chunk."""
         if self._is_cancelled:
             return self.end(FinishReason.CANCELLED)
         seconds = self._options.idle_seconds if self._has_begun else self._options.first_seconds
         try:
-            chunk = await self._within(USAGE_SECONDS if self._reason else seconds, anext(stream, None))
+            arrived = await self._within(USAGE_SECONDS if self._reason else seconds, anext(stream, None))
         except CancelledRunError:
             return self.end(FinishReason.CANCELLED)
         except (TimeoutError, GarbageError, aiohttp.ClientError, OSError) as error:
             return self._failed(error)
-        self._is_complete = chunk is None
-        if chunk is not None and chunk.error is not None:
-            if not self._has_begun:
-                raise EngineError("The engine failed before it began to answer.", code=faults.FAILED.code)
-            return self.end(FinishReason.ERROR, faults.FAILED)
-        return self._ended() if chunk is None else chunk
+        self._is_complete = arrived is None
+        return self._ended() if arrived is None else arrived
 
     def _begun(self) -> Started:
         self._has_begun = True
         self._first_at = time.monotonic()
         return Started(self._counter.usage.cache_read)
 
-    def _taken(self, chunk: Chunk) -> Delta | None:
-        """Count a chunk, and return what it means for the client."""
-        before = self._counter.usage
+    def _taken(self, chunk: Chunk) -> str:
+        """Count a chunk, and return its text."""
         text = ""
         for choice in chunk.choices or ():
             piece = choice.delta
@@ -233,12 +243,12 @@ class RemoteRun:
             ):
                 self._counter.output(output)
                 text += piece.content or ""
-        self._counter.report(self._dialect.report(chunk.usage, chunk.timings))
-        usage = self._counter.usage
-        if not text and usage == before:
-            return None
-        self._pool.places.served(self._ticket, usage)
-        return Delta(text, usage)
+            self._reason = choice.finish_reason or self._reason
+            reasons = (choice.stop_reason, choice.matched_stop, self._stop)
+            self._stop = next((one for one in reasons if one is not None), None)
+        if chunk.usage is not None or chunk.timings is not None:
+            self._counter.report(self._dialect.report(chunk.usage, chunk.timings))
+        return text
 
     def _ended(self) -> Finished:
         """Return the end of a stream that ended by itself; without a reason it was cut."""

@@ -44,27 +44,35 @@ class Chunk(msgspec.Struct):
 _decode = msgspec.json.Decoder(Chunk).decode
 
 
-async def chunks(content: StreamReader) -> AsyncIterator[Chunk]:
-    """Yield the events up to the end mark or the end of the stream; comments are passed over.
+async def chunks(content: StreamReader) -> AsyncIterator[list[Chunk]]:
+    """Yield the events that arrive together, up to the end mark or the end of the stream; comments are passed over.
 
-    Raise `GarbageError` for anything else.
+    Raise `GarbageError` for anything else, after the events before it.
     """
     rest = b""
     while piece := await content.readany():
+        events, is_end = [], False
         lines = (rest + piece).split(b"\n")
         rest = lines.pop()
-        if len(rest) > LONGEST_EVENT:
-            raise GarbageError("an event without end")
+        failure = GarbageError("an event without end") if len(rest) > LONGEST_EVENT else None
         for line in lines:
             field, _, value = line.rstrip(b"\r").partition(b":")
             if field != b"data":
                 if field in {b"", b"event", b"id", b"retry"}:
                     continue
-                raise GarbageError("no server-sent events")
+                failure = GarbageError("no server-sent events")
+                break
             data = value.strip()
-            if data == b"[DONE]":
-                return
+            if is_end := data == b"[DONE]":
+                break
             try:
-                yield _decode(data)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                raise GarbageError("an event that can't be read") from error
+                events.append(_decode(data))
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                failure = GarbageError("an event that can't be read")
+                break
+        if events:
+            yield events
+        if is_end:
+            return
+        if failure is not None:
+            raise failure

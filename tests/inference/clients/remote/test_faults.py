@@ -125,7 +125,9 @@ async def test_a_trickle_is_read_whole(remote):
 async def test_several_tokens_in_an_event_are_counted_by_the_server(remote):
     engine, _ = await remote(at_once=3)
     events = await run(engine, chat("a b c d e f g"))
-    assert [event.usage.completion for event in events if isinstance(event, Delta)] == [3, 6, 7]
+    counts = [event.usage.completion for event in events if isinstance(event, Delta)]
+    assert counts[-1] == 7
+    assert set(counts) <= {3, 6, 7}  # what arrives together is one Delta
     assert end_of(events).exact
 
 
