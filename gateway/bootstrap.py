@@ -28,9 +28,11 @@ from gateway.runtime.refusals import Refusals
 from gateway.runtime.runtime import Parts, Runtime
 from gateway.runtime.snapshot import load_snapshot
 from gateway.runtime.threads import DatabaseThreads
+from gateway.services.nodes import note_seen
 
 LAST_USED_INTERVAL = 5.0
 REFUSALS_INTERVAL = 1.0
+SEEN_INTERVAL = 30.0
 
 log = structlog.get_logger(__name__)
 
@@ -84,7 +86,7 @@ async def open_runtime() -> Runtime:
         stack.push_async_callback(runtime.principals.write_last_used)
         stack.push_async_callback(runtime.refusals.write)
         sweep = Sweep(
-            engine_of=engines.find,
+            engines_of=engines.of,
             submit=writer.submit,
             threads=own_threads,
             unsettled=runtime.closings,
@@ -94,6 +96,10 @@ async def open_runtime() -> Runtime:
         async def swept() -> None:
             for how, count in (await sweep.turn()).items():
                 metrics.swept.labels(how).inc(count)
+
+        async def seen() -> None:
+            if names := engines.heard():
+                await own_threads.run(lambda: note_seen(names))
 
         leases = Leases(runtime.live, writer, incarnation, runtime.closings)
         for loop in (
@@ -107,6 +113,7 @@ async def open_runtime() -> Runtime:
             lambda: _each(LAST_USED_INTERVAL, runtime.principals.write_last_used, "last_used"),
             lambda: _each(REFUSALS_INTERVAL, runtime.refusals.write, "refusals"),
             *_hints(poller, runtime),
+            lambda: _each(SEEN_INTERVAL, seen, "nodes_seen"),
         ):
             stack.push_async_callback(_cancelled, asyncio.create_task(_logged(loop)))
         runtime.on_close(stack.pop_all().aclose)

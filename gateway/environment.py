@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import secrets
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -72,6 +74,10 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc] # environ has no 
         meaning = "origins such as https://app.example.com, or *"
         return self._read(name, [], _parts, lambda found: all(map(_is_origin, found)), meaning)
 
+    def curve_key(self, name: str) -> str:
+        """Return a CURVE key, or nothing."""
+        return self._read(name, "", str, lambda text: len(text) == 40, "a key of 40 characters, in Z85")
+
     def mail(self, name: str, default: str) -> dict[str, Any]:
         """Return Django's settings for the mail server at an address, which may hold a password."""
         try:
@@ -93,6 +99,21 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc] # environ has no 
         except (ValueError, KeyError):
             pass  # said below
         raise ImproperlyConfigured(f"{name} is {text!r}: it has to be {meaning}")
+
+
+def made_once(path: Path, make: Callable[[], str]) -> str:
+    """Return the secret kept in the file at `path` (mode 0600), made by `make` if there is none yet."""
+    if not path.exists():
+        draft = path.with_suffix(f".{secrets.token_hex(4)}")
+        draft.touch(mode=0o600)
+        draft.write_text(make())
+        try:
+            path.hardlink_to(draft)
+        except FileExistsError:
+            pass  # another process made it first: use that one
+        finally:
+            draft.unlink()
+    return path.read_text().strip()
 
 
 def _range(least: float, most: float) -> str:

@@ -16,7 +16,7 @@ LEAST_FREE = 64 * 1024 * 1024
 def open_to_others() -> list[Path]:
     """Return the home and those files of its database that other users than its owner may read or write."""
     home: Path = settings.SLUICE_HOME
-    kept = [home, home / "secret.key", home / "demo.json"]
+    kept = [home, home / "secret.key", home / "gateway.key", home / "demo.json", *home.glob("node-*.key")]
     if settings.SLUICE_EMBEDDED:
         name = str(settings.DATABASES["default"]["NAME"])
         kept += [Path(name + suffix) for suffix in ("", "-wal", "-shm")]

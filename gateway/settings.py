@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from gateway.audit import LEAST_AUDIT_DAYS
 from gateway.database import postgresql_options
-from gateway.environment import Environment
+from gateway.environment import Environment, made_once
 from gateway.unfold import UNFOLD  # noqa: F401 - a setting
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -35,29 +35,13 @@ SLUICE_STEP_SECONDS = env.number("SLUICE_STEP_SECONDS", 60.0)
 SLUICE_WATCHDOG_SECONDS = env.number("SLUICE_WATCHDOG_SECONDS", 15.0, least=0.0)
 
 
-def _generated_secret() -> str:
-    """Return the secret kept in SLUICE_HOME, making it once (mode 0600)."""
-    path = SLUICE_HOME / "secret.key"
-    if not path.exists():
-        draft = path.with_suffix(f".{secrets.token_hex(4)}")
-        draft.touch(mode=0o600)
-        draft.write_text(secrets.token_urlsafe(48))
-        try:
-            path.hardlink_to(draft)
-        except FileExistsError:
-            pass  # another process made it first: use that one
-        finally:
-            draft.unlink()
-    return path.read_text().strip()
-
-
 def _all(values: list[str]) -> list[str]:
     return [value.strip() for value in values if value.strip()]
 
 
 _given = env.str("SLUICE_SECRET_KEY", default="").strip()
 SLUICE_SECRET_IS_GENERATED = not _given
-SECRET_KEY = _given or _generated_secret()
+SECRET_KEY = _given or made_once(SLUICE_HOME / "secret.key", lambda: secrets.token_urlsafe(48))
 SECRET_KEY_FALLBACKS = _all(env.list("SLUICE_SECRET_KEY_FALLBACKS", default=[]))
 SLUICE_KEY_HASH_SECRET = env.str("SLUICE_KEY_HASH_SECRET", default="").strip() or SECRET_KEY
 SLUICE_KEY_HASH_FALLBACKS = _all(env.list("SLUICE_KEY_HASH_FALLBACKS", default=[]))
@@ -72,6 +56,8 @@ SLUICE_CREDENTIAL_FALLBACKS = [
 SLUICE_REMOTE_NETWORKS = env.networks(
     "SLUICE_REMOTE_NETWORKS", ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
 )
+# By which gateways prove themselves to workers on other machines; made when the first such node is added.
+SLUICE_GATEWAY_KEY = env.curve_key("SLUICE_GATEWAY_KEY")
 SLUICE_BASE_URL = env.address("SLUICE_BASE_URL", "http://127.0.0.1:8000")
 _base = urlsplit(SLUICE_BASE_URL)
 _is_secure = _base.scheme == "https"

@@ -74,10 +74,11 @@ class WorkerConfig:
     """A worker process: its endpoint, the path of its append-only record, the secret of its cache keys, its engines.
 
     A running worker follows the `engines` of its file; everything else takes effect when it starts. `endpoint` is a
-    ZeroMQ ipc address with a path of at most 107 bytes. `threads` 0 takes every core. The step thread counts as hung
-    when an iteration takes longer than `step_seconds`. A session ends after `session_seconds` without a renewal, or
-    with more than `session_bytes` unread; it also holds at most that many bytes of prepared requests, each for
-    `prepared_seconds`. `pause_seconds` is how long a request waits at its allowance. Running requests may go on for
+    ZeroMQ address: ipc with a path of at most 107 bytes, or tcp, with `keys` the path of its key file
+    (`inference.curve.WorkerKeys`): there is no tcp in the clear. `threads` 0 takes every core. The step thread counts
+    as hung when an iteration takes longer than `step_seconds`. A session ends after `session_seconds` without a
+    renewal, or with more than `session_bytes` unread; it also holds at most that many bytes of prepared requests, each
+    for `prepared_seconds`. `pause_seconds` is how long a request waits at its allowance. Running requests may go on for
     `drain_seconds` when the worker is stopped, and for `withdraw_seconds` when their deployment is withdrawn.
     `kv_share` sizes the K/V cache of a model without `kv_tokens`, as a part of the memory that is free once the weights
     are loaded.
@@ -87,6 +88,7 @@ class WorkerConfig:
     record: str
     secret: str
     engines: tuple[EngineConfig, ...]
+    keys: str = ""
     threads: int = 0
     step_seconds: float = 60.0
     session_seconds: float = 5.0
@@ -98,9 +100,11 @@ class WorkerConfig:
     kv_share: float = 0.3
 
     def __post_init__(self) -> None:
-        if not self.endpoint.startswith("ipc://"):
-            raise ValueError(f"endpoint {self.endpoint}: a worker listens at an ipc path of its host")
-        if len(self.endpoint.removeprefix("ipc://").encode()) > 107:
+        if not self.endpoint.startswith(("ipc://", "tcp://")):
+            raise ValueError(f"endpoint {self.endpoint}: a worker listens at ipc://path or tcp://address:port")
+        if self.endpoint.startswith("tcp://") != bool(self.keys):
+            raise ValueError(f"endpoint {self.endpoint}: a worker has a key file if it listens over tcp, and only then")
+        if self.endpoint.startswith("ipc://") and len(self.endpoint.removeprefix("ipc://").encode()) > 107:
             raise ValueError(f"endpoint {self.endpoint}: an ipc path holds at most 107 characters")
         if not 0 < self.kv_share <= 1:
             raise ValueError("kv_share is a part of the free memory: above 0, at most 1")

@@ -32,7 +32,8 @@ class EngineSpec:
     `backend` is ``worker`` (ZeroMQ at `endpoint`), ``openai`` (a foreign server at the address `endpoint`, with
     `credential` as its API key), or ``fake`` (in process).
 
-    Deployments served by one worker share its endpoint and one session. `options` are the backend's own
+    Deployments served by one worker share its endpoint and one session. Over tcp `server_key` is the worker's public
+    key and `secret_key` the gateway's own (`inference.curve`). `options` are the backend's own
     (`inference.clients.worker.open_worker_engine`, `inference.clients.remote.options.RemoteOptions`,
     `inference.clients.fake_options.FakeOptions`).
     """
@@ -42,6 +43,8 @@ class EngineSpec:
     endpoint: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     credential: str = field(default="", repr=False)
+    server_key: str = ""
+    secret_key: str = field(default="", repr=False)
 
 
 class Engine(Protocol):

@@ -1,4 +1,4 @@
-"""The catalogue as one immutable snapshot: read in four queries, then used in memory until the next epoch."""
+"""The catalogue as one immutable snapshot: read in five queries, then used in memory until the next epoch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from routing.models import Deployment, PublicModel, RouteRule, RouteTarget
+from routing.models import Deployment, PublicModel, Replica, RouteRule, RouteTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +23,44 @@ class ModelEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeEntry:
+    """An active node: `address` and `public_key` are empty for the worker on this machine."""
+
+    name: str
+    address: str = ""
+    public_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaEntry:
+    """A deployment on `node`; None where its backend needs no node: then its id is the deployment's."""
+
+    id: UUID
+    node: NodeEntry | None = None
+    weight: int = 1
+
+    @property
+    def place(self) -> str:
+        """The node's name, or nothing."""
+        return self.node.name if self.node is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
 class DeploymentEntry:
-    """One active deployment, with the fields of `routing.models.Deployment`; `model` is the public model's name."""
+    """One active deployment, with the fields of `routing.models.Deployment`; `model` is the public model's name.
+
+    `replicas` are those on active nodes.
+    """
 
     id: UUID
     name: str
     model: str
     backend: str
-    node: str
     source: str
     options: Mapping[str, Any]
     credential: str = field(default="", repr=False)  # sealed
+    weight: int = 1
+    replicas: tuple[ReplicaEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +87,10 @@ class Catalogue:
         """Every active deployment of every active model."""
         return tuple(entry for entries in self.deployments.values() for entry in entries)
 
+    def replicas_of(self, model: str) -> tuple[ReplicaEntry, ...]:
+        """Every active replica of the active deployments of `model`."""
+        return tuple(replica for entry in self.deployments.get(model, ()) for replica in entry.replicas)
+
 
 def load() -> Catalogue:
     """Return the active part of the catalogue as the database has it now."""
@@ -74,18 +105,24 @@ def load() -> Catalogue:
         )
         for row in PublicModel.objects.filter(is_active=True)
     }
+    replicas: dict[UUID, list[ReplicaEntry]] = {}
+    for replica in Replica.objects.filter(node__is_active=True).select_related("node"):
+        node = NodeEntry(replica.node.name, replica.node.address, replica.node.public_key)
+        replicas.setdefault(replica.deployment_id, []).append(ReplicaEntry(replica.id, node, replica.weight))
     deployments: dict[str, list[DeploymentEntry]] = {name: [] for name in models}
     for row in Deployment.objects.filter(is_active=True, model__is_active=True).select_related("model"):
+        has_nodes = row.backend == Deployment.Backend.WORKER
         deployments[row.model.name].append(
             DeploymentEntry(
                 id=row.id,
                 name=row.name,
                 model=row.model.name,
                 backend=row.backend,
-                node=row.node,
                 source=row.source,
                 options=row.options,
                 credential=row.credential,
+                weight=row.weight,
+                replicas=tuple(replicas.get(row.id, ())) if has_nodes else (ReplicaEntry(row.id),),
             )
         )
     targets: dict[UUID, list[tuple[str, int]]] = {}

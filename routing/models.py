@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
@@ -28,11 +29,54 @@ class PublicModel(models.Model):
         return self.name
 
 
-class Deployment(models.Model):
-    """One place at which a public model is served, by the engine `backend` with that backend's own `options`.
+class Node(models.Model):
+    """A machine with a worker process, which serves the deployments that have a replica there.
 
-    For ``worker``: `source` is the hub id, folder or GGUF file of the weights, `node` the worker that loads them. For
-    ``openai``: `source` is the address of a foreign server, `credential` its API key, sealed by the gateway.
+    `address` is where gateways reach the worker, which proves itself by `public_key` (CURVE, 40 characters of Z85).
+    Both are empty for a worker on the gateway's own machine, reached by a socket in the file system. `seen_at` is when
+    a gateway last heard from it.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.SlugField(max_length=80, unique=True)
+    address = models.CharField(
+        max_length=200,
+        blank=True,
+        validators=[RegexValidator(r"^tcp://[^\s/*]+:[0-9]{1,5}$", "An address such as tcp://10.0.0.7:7411.")],
+        help_text="tcp://host:port; empty for the worker on this machine.",
+    )
+    public_key = models.CharField(
+        max_length=40,
+        blank=True,
+        validators=[RegexValidator(r"^[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}$", "40 characters of Z85.")],
+        help_text="Made by `manage.py nodes add`.",
+    )
+    is_active = models.BooleanField(default=True)
+    seen_at = models.DateTimeField(null=True, blank=True, editable=False)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(address="", public_key="") | ~Q(address="") & ~Q(public_key=""),
+                name="node_address_with_key",
+                violation_error_message="An address needs the worker's public key, and a key an address.",
+            ),
+            models.UniqueConstraint(fields=["address"], condition=~Q(address=""), name="node_address_once"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Deployment(models.Model):
+    """A public model as it is served by one kind of engine: `backend` with that backend's own `options`.
+
+    For ``worker``: `source` is the hub id, folder or GGUF file of the weights, and `replicas` says on which nodes they
+    are loaded. For ``openai``: `source` is the address of a foreign server, `credential` its API key, sealed by the
+    gateway. Requests are drawn between the deployments of a model in proportion to `weight`; those of equal weight
+    count as one pool.
     """
 
     class Backend(models.TextChoices):
@@ -44,18 +88,38 @@ class Deployment(models.Model):
     name = models.SlugField(max_length=80, unique=True)
     model = models.ForeignKey(PublicModel, on_delete=models.PROTECT, related_name="deployments")
     backend = models.CharField(max_length=20, choices=Backend, default=Backend.WORKER)
-    node = models.CharField(max_length=80, default="local")
     source = models.CharField(max_length=500, blank=True)
     options = models.JSONField(default=dict, blank=True)
     credential = models.TextField(blank=True, editable=False)
+    weight = models.PositiveIntegerField(default=1, validators=[MinValueValidator(1)])
     is_active = models.BooleanField(default=True)
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:
         ordering = ["name"]
+        constraints = [models.CheckConstraint(condition=Q(weight__gt=0), name="deployment_weight_positive")]
 
     def __str__(self) -> str:
         return self.name
+
+
+class Replica(models.Model):
+    """A deployment on one node. Of several, one with twice the `weight` is taken for twice as strong."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="replicas")
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="replicas")
+    weight = models.PositiveIntegerField(default=1, validators=[MinValueValidator(1)])
+
+    class Meta:
+        ordering = ["node__name"]
+        constraints = [
+            models.UniqueConstraint(fields=["deployment", "node"], name="replica_once_per_node"),
+            models.CheckConstraint(condition=Q(weight__gt=0), name="replica_weight_positive"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.deployment} on {self.node}"
 
 
 class RouteRule(models.Model):

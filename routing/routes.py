@@ -1,23 +1,29 @@
-"""The choice of a deployment for a request: a pure function over the catalogue in memory, with its reasons."""
+"""The choice of a replica for a request: a pure function over the catalogue in memory, with its reasons."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import TypeVar
 from uuid import UUID
 
-from routing.catalogue import Catalogue, DeploymentEntry, RuleEntry
+from routing.catalogue import Catalogue, DeploymentEntry, ReplicaEntry, RuleEntry
 from routing.errors import RoutingError
 from routing.tasks import detect_task, is_automatic
 from routing.types import Candidate, Route, RouteQuery
 
+T = TypeVar("T")
+
 CHARACTERS_PER_TOKEN = 4  # an estimate: routing comes before tokenising
 
 WhyUnready = Callable[[UUID], str]
-"""From a deployment to why it can't take work now; empty when it can."""
+"""From a replica to why it can't take work now; empty when it can."""
 
 Load = Callable[[UUID], int]
-"""From a deployment to how many requests it has."""
+"""From a replica to how many requests it has."""
+
+Place = tuple[DeploymentEntry, ReplicaEntry]
 
 Served = Callable[[str], int | None]
 """From a model to the context in which it is served now, None where that isn't known."""
@@ -32,10 +38,10 @@ def route(
     served: Served = lambda _: None,
     draw: Callable[[], float] = random.random,
 ) -> Route:
-    """Return the deployment for `query`, with the reason and everything that was passed over.
+    """Return the replica for `query`, with the reason and everything that was passed over.
 
-    `draw` returns a number in [0, 1), for the choice between weighted targets and equally busy deployments. Raise
-    `RoutingError` when no deployment can serve the query.
+    `draw` returns a number in [0, 1), for the choices by weight and between equally busy replicas. Raise
+    `RoutingError` when no replica can serve the query.
     """
     return _Decision(query, catalogue, why_unready, load=load, served=served, draw=draw).decide()
 
@@ -80,10 +86,10 @@ class _Decision:
         if not self._allowed(name):
             message = f"Your plan ({self.query.plan}) doesn't include the model {name!r}."
             raise RoutingError("model_not_allowed", message, model=name)
-        deployment = self._deployment_of(name)
-        if deployment is None:
+        place = self._place_of(name)
+        if place is None:
             raise self._nothing_ready(f"No deployment of {name!r} is ready.")
-        return self._route(deployment, "", f"You asked for {name}.")
+        return self._route(place, "", f"You asked for {name}.")
 
     def _by_rules(self) -> Route:
         for rule in self.catalogue.rules:
@@ -106,31 +112,34 @@ class _Decision:
             return False
         return rule.max_prompt_tokens is None or self.tokens <= rule.max_prompt_tokens
 
-    def _pick(self, rule: RuleEntry) -> DeploymentEntry | None:
-        """Return a ready deployment of one of the rule's targets, drawn by weight; None when no target can serve."""
-        ready: list[tuple[DeploymentEntry, int]] = []
+    def _pick(self, rule: RuleEntry) -> Place | None:
+        """Return a ready replica of one of the rule's targets, drawn by weight; None when no target can serve."""
+        ready: list[tuple[Place, int]] = []
         for name, weight in rule.targets:
             if reason := self._unfit_reason(name):
                 self.candidates.append(Candidate(name, "", reason))
                 continue
-            deployment = self._deployment_of(name)
-            if deployment is not None:
-                ready.append((deployment, weight))
+            place = self._place_of(name)
+            if place is not None:
+                ready.append((place, weight))
         if not ready:
             return None
-        point = self.draw() * sum(weight for _, weight in ready)
-        chosen = ready[-1][0]
-        for deployment, weight in ready:
-            if point < weight:
-                chosen = deployment
-                break
-            point -= weight
+        chosen = self._drawn(ready)
         self.candidates.extend(
-            Candidate(other.model, other.name, "the draw by weight chose another target")
-            for other, _ in ready
-            if other is not chosen
+            _candidate(other, "the draw by weight chose another target") for other, _ in ready if other is not chosen
         )
         return chosen
+
+    def _drawn(self, weighted: Sequence[tuple[T, int]]) -> T:
+        """Return one of several, drawn in proportion to their weights."""
+        if len(weighted) == 1:
+            return weighted[0][0]
+        point = self.draw() * sum(weight for _, weight in weighted)
+        for one, weight in weighted:
+            if point < weight:
+                return one
+            point -= weight
+        return weighted[-1][0]
 
     def _unfit_reason(self, name: str) -> str:
         """Return why the model can't serve the query, whatever its deployments; empty when it can."""
@@ -152,48 +161,69 @@ class _Decision:
     def _allowed(self, name: str) -> bool:
         return not self.query.allowed_models or name in self.query.allowed_models
 
-    def _deployment_of(self, name: str) -> DeploymentEntry | None:
-        """Return the model's least busy ready deployment, noting why the others were passed over."""
-        ready: list[DeploymentEntry] = []
+    def _place_of(self, name: str) -> Place | None:
+        """Return the least busy ready replica of the model's deployments, noting why the others were passed over.
+
+        Deployments of one weight are a pool; between pools of several weights the request is drawn.
+        """
+        pools: dict[int, list[Place]] = {}
         for deployment in self.catalogue.deployments.get(name, ()):
-            if reason := self.why_unready(deployment.id):
-                self.candidates.append(Candidate(name, deployment.name, reason))
-            else:
-                ready.append(deployment)
-        if not ready:
+            if not deployment.replicas:
+                self.candidates.append(Candidate(name, deployment.name, "it has no replica on an active node"))
+            for replica in deployment.replicas:
+                place = (deployment, replica)
+                if reason := self.why_unready(replica.id):
+                    self.candidates.append(_candidate(place, reason))
+                else:
+                    pools.setdefault(deployment.weight, []).append(place)
+        if not pools:
             return None
-        least = min(self.load(deployment.id) for deployment in ready)
-        tied = [deployment for deployment in ready if self.load(deployment.id) == least]
-        chosen = tied[int(self.draw() * len(tied))] if len(tied) > 1 else tied[0]
-        self.candidates.extend(Candidate(name, other.name, "busier") for other in ready if other is not chosen)
+        pool = self._drawn([(pool, weight * len({d.id for d, _ in pool})) for weight, pool in pools.items()])
+        for other in pools.values():
+            if other is not pool:
+                self.candidates.extend(_candidate(place, "the draw by weight chose another") for place in other)
+        chosen = self._least_busy(pool)
+        self.candidates.extend(_candidate(place, "busier") for place in pool if place is not chosen)
         return chosen
+
+    def _least_busy(self, pool: Sequence[Place]) -> Place:
+        """Return the place with the least load for its weight; of several one drawn by weight."""
+        loads = [Fraction(self.load(replica.id), replica.weight) for _, replica in pool]
+        least = min(loads)
+        return self._drawn([(place, place[1].weight) for place, load in zip(pool, loads, strict=True) if load == least])
 
     def _reason(self, rule: RuleEntry) -> str:
         source = _SOURCES[self.task_source]
         return f"Rule “{rule.name}” matched: task {self.task} ({source}), plan {self.query.plan}."
 
-    def _route(self, deployment: DeploymentEntry, rule: str, reason: str) -> Route:
+    def _route(self, place: Place, rule: str, reason: str) -> Route:
+        deployment, replica = place
         model = self.catalogue.models[deployment.model]
         return Route(
             model=model.name,
             deployment=deployment.id,
             deployment_name=deployment.name,
+            replica=replica.id,
+            node=replica.place,
             rate_card=model.rate_card,
             context_length=self._context_of(model.name),
             task=self.task,
             task_source=self.task_source,
             rule=rule,
             reason=reason,
-            candidates=self._considered(deployment),
+            candidates=(*dict.fromkeys(self.candidates), _candidate(place)),
         )
 
-    def _considered(self, chosen: DeploymentEntry) -> tuple[Candidate, ...]:
-        return (*dict.fromkeys(self.candidates), Candidate(chosen.model, chosen.name))
-
     def _nothing_ready(self, message: str) -> RoutingError:
-        reasons = "; ".join(f"{c.deployment}: {c.rejected}" for c in dict.fromkeys(self.candidates) if c.deployment)
+        passed = (candidate for candidate in dict.fromkeys(self.candidates) if candidate.deployment)
+        reasons = "; ".join(f"{' on '.join(filter(None, (c.deployment, c.node)))}: {c.rejected}" for c in passed)
         sentence = f"{message} {reasons}." if reasons else message
         return RoutingError("no_ready_deployment", sentence, model=self.query.model)
+
+
+def _candidate(place: Place, rejected: str = "") -> Candidate:
+    deployment, replica = place
+    return Candidate(deployment.model, deployment.name, rejected, replica.place)
 
 
 _SOURCES = {

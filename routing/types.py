@@ -21,7 +21,7 @@ class RouteQuery:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A model (then `deployment` is empty) or deployment that was considered.
+    """A model (then `deployment` is empty), a deployment, or its replica on `node` that was considered.
 
     `rejected` is why it was passed over, empty for the chosen one.
     """
@@ -29,15 +29,21 @@ class Candidate:
     model: str
     deployment: str
     rejected: str = ""
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The chosen deployment, the rate card that prices it, and how it was chosen."""
+    """The chosen deployment and its replica, the rate card that prices it, and how it was chosen.
+
+    `node` is the name of the replica's node, empty for a deployment that has none.
+    """
 
     model: str
     deployment: UUID
     deployment_name: str
+    replica: UUID
+    node: str
     rate_card: str
     context_length: int
     task: str
@@ -51,11 +57,13 @@ class Route:
         return {
             "model": self.model,
             "deployment": self.deployment_name,
+            "node": self.node,
             "task": self.task,
             "task_source": self.task_source,
             "rule": self.rule,
             "reason": self.reason,
             "candidates": [
-                {"model": c.model, "deployment": c.deployment, "rejected": c.rejected} for c in self.candidates
+                {"model": c.model, "deployment": c.deployment, "node": c.node, "rejected": c.rejected}
+                for c in self.candidates
             ],
         }

@@ -6,29 +6,40 @@ from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin, messages
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.template.response import TemplateResponse
-from unfold.admin import ModelAdmin
+from unfold.admin import ModelAdmin, TabularInline
 from unfold.decorators import action, display
 
 from gateway.admin.remote import DeploymentForm, NewRemoteForm
 from gateway.errors.service import ServiceError
 from gateway.runtime.live import DeploymentState, live_of
 from gateway.services.remote_models import Added, add_remote_model, try_again
-from routing.models import Deployment
+from routing.models import Deployment, Replica
+from routing.services.catalogue import place_locally
+
+
+class ReplicaInline(TabularInline):
+    """The nodes on which a worker's deployment is loaded."""
+
+    model = Replica
+    extra = 0
+    autocomplete_fields = ["node"]
 
 
 @admin.register(Deployment)
 class DeploymentAdmin(ModelAdmin):
-    """Where models are served."""
+    """How models are served, and where."""
 
-    list_filter = ["backend", "is_active", "node"]
+    list_filter = ["backend", "is_active", "replicas__node"]
     list_select_related = ["model"]
     search_fields = ["name", "model__name"]
     autocomplete_fields = ["model"]
     form = DeploymentForm
-    fields = ["name", "model", "backend", "node", "source", "options", "api_key", "forget_api_key", "is_active"]
+    fields = ["name", "model", "backend", "source", "options", "weight", "api_key", "forget_api_key", "is_active"]
+    inlines = [ReplicaInline]
     show_full_result_count = False
     actions_list = ["add_remote"]
     actions_detail = ["test_prompt"]
@@ -68,10 +79,26 @@ class DeploymentAdmin(ModelAdmin):
                 messages.error(request, ": ".join(filter(None, (error.field, error.message))))
         return redirect("admin:routing_deployment_change", object_id)
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Deployment]:
+        """Return the deployments with the names of their nodes."""
+        rows: QuerySet[Deployment] = super().get_queryset(request)
+        return rows.prefetch_related("replicas__node")
+
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         """Return the columns; those of live state read one snapshot, taken for this request."""
         states = live_of(request).deployment_states()
-        return ["name", "model", "backend", "node", *_live_columns(states), "is_active"]
+        return ["name", "model", "backend", "nodes", "weight", *_live_columns(states), "is_active"]
+
+    @display(description="Nodes")
+    def nodes(self, deployment: Deployment) -> str:
+        """The names of the nodes that have a replica."""
+        return ", ".join(replica.node.name for replica in deployment.replicas.all()) or "–"
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        """Save the replicas; a worker's new deployment without one is served on this machine."""
+        super().save_related(request, form, formsets, change)
+        if not change and place_locally(form.instance):
+            messages.info(request, "It has a replica on this machine's own worker, the node “local”.")
 
 
 def _tell(request: HttpRequest, added: Added) -> None:

@@ -113,7 +113,7 @@ class DeploymentForm(ModelForm):
 
     class Meta:
         model = Deployment
-        fields = ["name", "model", "backend", "node", "source", "options", "is_active"]
+        fields = ["name", "model", "backend", "source", "options", "is_active"]
 
     def clean(self) -> dict[str, Any]:
         """Check a remote engine's address and options; a key goes to no new address without being entered again."""

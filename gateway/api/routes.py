@@ -31,6 +31,7 @@ class CandidateSerializer(serializers.Serializer[Any]):
 
     model = serializers.CharField()
     deployment = serializers.CharField()
+    node = serializers.CharField()
     rejected = serializers.CharField()
 
 
@@ -39,6 +40,7 @@ class DecisionSerializer(serializers.Serializer[Any]):
 
     model = serializers.CharField()
     deployment = serializers.CharField()
+    node = serializers.CharField()
     task = serializers.CharField()
     task_source = serializers.ChoiceField(choices=["field", "endpoint", "alias", "plan"])
     rule = serializers.CharField()

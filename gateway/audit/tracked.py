@@ -28,7 +28,7 @@ from billing.models import (
 )
 from gateway.audit.trail import HIDDEN, record
 from gateway.models import APIKey, Invitation, Membership, Project, SignInLink, Tenant, User
-from routing.models import Deployment, PublicModel, RouteRule, RouteTarget
+from routing.models import Deployment, Node, PublicModel, Replica, RouteRule, RouteTarget
 
 _HELD = "_audit_before"
 Values = dict[str, Any]
@@ -72,7 +72,9 @@ TRACKED = (
     Tracked(PlanVersion, "plan_version", _all_but(PlanVersion)),
     Tracked(RateCard, "rate_card", _all_but(RateCard)),
     Tracked(PublicModel, "model", _all_but(PublicModel)),
+    Tracked(Node, "node", _all_but(Node, "seen_at")),
     Tracked(Deployment, "deployment", _all_but(Deployment), hidden=("credential",)),
+    Tracked(Replica, "replica", _all_but(Replica)),
     Tracked(RouteRule, "route_rule", _all_but(RouteRule)),
     Tracked(RouteTarget, "route_target", _all_but(RouteTarget)),
 )

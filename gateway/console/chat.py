@@ -98,7 +98,7 @@ def chat_models(live: Live, subscription: Subscription | None) -> list[dict[str,
         if CHAT not in entry.kinds or (version.allowed_models and name not in version.allowed_models):
             continue
         card = model_card(entry, prices.get(entry.rate_card), version.multiplier_bp)
-        is_ready = any(not live.usable(deployment.id) for deployment in catalogue.deployments.get(name, ()))
+        is_ready = any(not live.usable(replica.id) for replica in catalogue.replicas_of(name))
         found.append({**msgspec.to_builtins(card), "is_ready": is_ready})
     if not found:
         return []

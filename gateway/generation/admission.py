@@ -67,7 +67,7 @@ async def admit(
         raise lock_lost()
     snapshot = await runtime.current_snapshot()
     route = find_route(runtime.engines, snapshot, principal, intent)
-    engine = runtime.engines.get(route.deployment)
+    engine = runtime.engines.get(route.replica)
     card = snapshot.prices.get(route.rate_card)
     if engine is None or card is None:
         log.error("route_without_engine_or_card", deployment=route.deployment_name, rate_card=route.rate_card)

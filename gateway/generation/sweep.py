@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -47,23 +47,23 @@ log = structlog.get_logger(__name__)
 class Sweep:
     """Closes orphaned holds and corrects estimates.
 
-    `engine_of` finds a deployment's engine, `submit` applies what was decided. `unsettled` has what this process
-    decided about its own holds; what was answered is taken out. `clock` is the database's,
-    by which holds were orphaned; it is asked on one of `threads`. With a `lease`, sweeps of several gateways share the
-    work: what one looks at is left alone by the others for so long.
+    `engines_of` finds the engines of a deployment's replicas, `submit` applies what was decided. `unsettled` has what
+    this process decided about its own holds; what was answered is taken out. `clock` is the database's, by which holds
+    were orphaned; it is asked on one of `threads`. With a `lease`, sweeps of several gateways share the work: what one
+    looks at is left alone by the others for so long.
     """
 
     def __init__(
         self,
         *,
-        engine_of: Callable[[UUID], Engine | None],
+        engines_of: Callable[[UUID], Sequence[Engine]],
         submit: Callable[[Settle | Release | TrueUp], Awaitable[Answer]],
         threads: DatabaseThreads,
         unsettled: MutableMapping[UUID, Settle | Release] | None = None,
         clock: Callable[[], datetime] = clock.now,
         lease: timedelta | None = None,
     ) -> None:
-        self._engine_of = engine_of
+        self._engines_of = engines_of
         self._submit = submit
         self._threads = threads
         self._unsettled = {} if unsettled is None else unsettled
@@ -139,10 +139,12 @@ class Sweep:
         )
 
     async def _evidence(self, deployment: UUID, request: UUID) -> Evidence | None:
-        """Return what the engine says of the request, None when nobody answers."""
-        engine = self._engine_of(deployment)
-        if engine is None:
-            return None
+        """Return what the deployment's replicas know of the request, None when one that may have it doesn't answer."""
+        found = await asyncio.gather(*(self._ask(engine, request) for engine in self._engines_of(deployment)))
+        return min(found, key=_rank) if found else None
+
+    async def _ask(self, engine: Engine, request: UUID) -> Evidence | None:
+        """Return what the engine says of the request, None when it doesn't answer."""
         try:
             async with asyncio.timeout(EVIDENCE_SECONDS):
                 return await engine.usage_of(request.hex)
@@ -205,6 +207,23 @@ def prices_of(version_id: UUID) -> CardPrices:
     version = RateCardVersion.objects.get(pk=version_id)
     rates = Rate.objects.filter(version=version).values_list("tier_min_context", "usage_class", "rate")
     return CardPrices.build(version.pk, version.request_fee, rates)
+
+
+def _rank(evidence: Evidence | None) -> int:
+    """Order what several replicas say: the end of a request is certain wherever it is known, that nothing ran only when
+    all of them say so.
+    """
+    match evidence:
+        case Finished():
+            return 0
+        case Running():
+            return 1
+        case None:
+            return 2
+        case Lost():
+            return 3
+        case NothingRan():
+            return 4
 
 
 def _how(operation: Settle | Release) -> str:

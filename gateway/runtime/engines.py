@@ -1,4 +1,4 @@
-"""The engines behind this gateway: one per deployment of the catalogue, opened and closed as the catalogue changes."""
+"""The engines behind this gateway: one per replica of the catalogue, opened and closed as the catalogue changes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from uuid import UUID
 import structlog
 
 from gateway.home import worker_endpoint
+from gateway.node_keys import gateway_key
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.remote import REMOTE, open_deployment
 from inference.engine import Engine, EngineSpec
 from inference.types import Health
-from routing.catalogue import DeploymentEntry
+from routing.catalogue import DeploymentEntry, ReplicaEntry
 
 HEALTH_INTERVAL = 0.5
 HEALTH_TIMEOUT = 2.0
@@ -23,23 +24,33 @@ CONNECT_INTERVAL = 0.1
 log = structlog.get_logger(__name__)
 
 
-def spec_of(entry: DeploymentEntry) -> EngineSpec:
-    """Return how to reach `entry`'s engine."""
-    if entry.backend == "worker":
-        return EngineSpec(deployment=str(entry.id), backend="worker", endpoint=worker_endpoint(entry.node))
-    if entry.backend == REMOTE:
-        return EngineSpec(str(entry.id), REMOTE, entry.source, entry.options, entry.credential)
-    return EngineSpec(deployment=str(entry.id), backend=entry.backend, options=entry.options)
+def spec_of(deployment: DeploymentEntry, replica: ReplicaEntry) -> EngineSpec:
+    """Return how to reach the engine of `deployment` at `replica`."""
+    identifier, node = str(deployment.id), replica.node
+    if deployment.backend == REMOTE:
+        return EngineSpec(identifier, REMOTE, deployment.source, deployment.options, deployment.credential)
+    if deployment.backend != "worker" or node is None:
+        return EngineSpec(deployment=identifier, backend=deployment.backend, options=deployment.options)
+    if not node.address:
+        return EngineSpec(deployment=identifier, backend="worker", endpoint=worker_endpoint(node.name))
+    return EngineSpec(
+        deployment=identifier,
+        backend="worker",
+        endpoint=node.address,
+        server_key=node.public_key,
+        secret_key=gateway_key(),
+    )
 
 
 @dataclass(slots=True)
 class EngineEntry:
-    """An open engine, its deployment, the generations that run on it, and its health as last seen.
+    """The open engine of a replica, the generations that run on it, and its health as last seen.
 
     `unfit` says what is wrong with the deployment itself, such as a missing price, however well its engine is.
     """
 
     deployment: DeploymentEntry
+    replica: ReplicaEntry
     spec: EngineSpec
     engine: Engine
     unfit: str = ""
@@ -53,9 +64,9 @@ class EngineEntry:
 
 
 class Engines:
-    """The open engines by deployment id. `usable` and `load` answer routing from the last health, without waiting.
+    """The open engines by replica id. `usable` and `load` answer routing from the last health, without waiting.
 
-    An engine whose deployment left the catalogue takes nothing new and is closed when nothing runs on it any more.
+    An engine whose replica left the catalogue takes nothing new and is closed when nothing runs on it any more.
     """
 
     def __init__(self, metrics: Metrics, opener: Callable[[EngineSpec], Engine] = open_deployment) -> None:
@@ -63,38 +74,41 @@ class Engines:
         self._open = opener
         self._entries: dict[UUID, EngineEntry] = {}
         self._retired: list[EngineEntry] = []
-        self._unopened: dict[UUID, str] = {}  # why, by deployment
+        self._unopened: dict[UUID, str] = {}  # why, by replica
 
-    def get(self, deployment: UUID) -> Engine | None:
-        """Return the deployment's engine, or None when the catalogue doesn't have it."""
-        entry = self._entries.get(deployment)
+    def get(self, replica: UUID) -> Engine | None:
+        """Return the replica's engine, or None when the catalogue doesn't have it."""
+        entry = self._entries.get(replica)
         return entry.engine if entry else None
 
-    def find(self, deployment: UUID) -> Engine | None:
-        """Return the deployment's engine also when it is about to be closed: it may still know of a request."""
-        entries = (entry for entry in self._all() if entry.deployment.id == deployment)
-        return next((entry.engine for entry in entries), None)
+    def of(self, deployment: UUID) -> tuple[Engine, ...]:
+        """Return the engines of the deployment's replicas, also those about to be closed: they may know more."""
+        return tuple(entry.engine for entry in self._all() if entry.deployment.id == deployment)
 
     def entries(self) -> tuple[EngineEntry, ...]:
         """Every open engine."""
         return tuple(self._entries.values())
 
+    def heard(self) -> set[str]:
+        """Return the names of the nodes whose workers answer."""
+        return {entry.replica.place for entry in self._entries.values() if entry.health.revision} - {""}
+
     def context_of(self, model: str) -> int | None:
-        """Return the greatest context in which some deployment serves `model` now; None when none does."""
+        """Return the greatest context in which some replica serves `model` now; None when none does."""
         infos = [entry.engine.info for entry in self._entries.values() if entry.deployment.model == model]
         return max((info.max_context for info in infos if info is not None), default=None)
 
-    def usable(self, deployment: UUID) -> str:
-        """Return why `deployment` can't take work now, "" when it can."""
-        entry = self._entries.get(deployment)
+    def usable(self, replica: UUID) -> str:
+        """Return why `replica` can't take work now, "" when it can."""
+        entry = self._entries.get(replica)
         if entry is None:
-            return self._unopened.get(deployment, "not open")
+            return self._unopened.get(replica, "not open")
         return entry.obstacle
 
-    def load(self, deployment: UUID) -> int:
-        """Return how many requests the deployment had when last seen."""
-        entry = self._entries[deployment]
-        return max(entry.health.running + entry.health.waiting, entry.generations)
+    def load(self, replica: UUID) -> int:
+        """Return how many requests the replica had when last seen."""
+        entry = self._entries.get(replica)
+        return 0 if entry is None else max(entry.health.running + entry.health.waiting, entry.generations)
 
     def entered(self, engine: Engine) -> None:
         """Count one more generation on `engine`."""
@@ -109,39 +123,39 @@ class Engines:
                 entry.generations -= 1
 
     def any_ready(self) -> bool:
-        """True when some deployment takes work."""
+        """True when some replica takes work."""
         return any(not entry.obstacle for entry in self._entries.values())
 
     def follow(self, deployments: Iterable[DeploymentEntry], unfit: Mapping[UUID, str] | None = None) -> None:
-        """Have exactly the engines of `deployments` open, leaving those that didn't change alone.
+        """Have exactly the engines of the replicas of `deployments` open, leaving those that didn't change alone.
 
-        Those in `unfit` take no work, for the reason given there.
+        Deployments in `unfit` take no work, for the reason given there.
 
         Waits for none of them: a new one takes work once `look` has found it ready. One that can't be opened as it is
         written in the catalogue takes none, and leaves the others alone.
         """
-        wanted = {entry.id: entry for entry in deployments}
+        wanted = {replica.id: (entry, replica) for entry in deployments for replica in entry.replicas}
+        specs = {identifier: spec_of(*pair) for identifier, pair in wanted.items()}
         for identifier, entry in list(self._entries.items()):
-            new = wanted.get(identifier)
-            if new is None or spec_of(new) != entry.spec:
+            if specs.get(identifier) != entry.spec:
                 self._retired.append(self._entries.pop(identifier))
-                self._metrics.deployment_gone(entry.deployment.name)
-            elif new != entry.deployment:
-                entry.deployment = new
+                self._metrics.deployment_gone(entry.deployment.name, entry.replica.place)
+            else:
+                entry.deployment, entry.replica = wanted[identifier]
         self._unopened = {}
-        for identifier, deployment in wanted.items():
+        for identifier, (deployment, replica) in wanted.items():
+            spec = specs[identifier]
             if identifier not in self._entries:
-                spec = spec_of(deployment)
                 try:
                     engine = self._open(spec)
                 except Exception as error:
-                    log.exception("deployment_not_opened", deployment=deployment.name)
+                    log.exception("deployment_not_opened", deployment=deployment.name, node=replica.place)
                     why = error if isinstance(error, ValueError) else type(error).__name__
                     self._unopened[identifier] = f"can't be opened: {why}"
                 else:
-                    self._entries[identifier] = EngineEntry(deployment, spec, engine)
-        for identifier, entry in self._entries.items():
-            entry.unfit = (unfit or {}).get(identifier, "")
+                    self._entries[identifier] = EngineEntry(deployment, replica, spec, engine)
+        for entry in self._entries.values():
+            entry.unfit = (unfit or {}).get(entry.deployment.id, "")
 
     async def look(self) -> None:
         """Ask every engine for its health, all at once, and close those that nobody needs any more."""
@@ -190,7 +204,8 @@ class Engines:
         except Exception as error:  # noqa: BLE001 - one sick engine must not hide the others
             health = Health(ready=False, reason=str(error) or type(error).__name__)
         if health.ready != entry.health.ready:
-            log.info("deployment_ready" if health.ready else "deployment_not_ready", deployment=entry.deployment.name)
+            event = "deployment_ready" if health.ready else "deployment_not_ready"
+            log.info(event, deployment=entry.deployment.name, node=entry.replica.place)
         entry.health = health
-        if self._entries.get(entry.deployment.id) is entry:
-            self._metrics.deployment_seen(entry.deployment.name, health)
+        if self._entries.get(entry.replica.id) is entry:
+            self._metrics.deployment_seen(entry.deployment.name, entry.replica.place, health)

@@ -47,7 +47,9 @@ WATCHED = (
     Watched("billing.RateCardVersion"),
     Watched("billing.Rate"),
     Watched("routing.PublicModel"),
+    Watched("routing.Node", besides=("seen_at",)),
     Watched("routing.Deployment"),
+    Watched("routing.Replica"),
     Watched("routing.RouteRule"),
     Watched("routing.RouteTarget"),
 )

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django.http import HttpRequest
 
+from gateway.runtime.engines import EngineEntry
 from routing import catalogue
 from routing.catalogue import Catalogue
 
@@ -20,14 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentState:
-    """A deployment's engine as this process last saw it, for operators: `reason` may name paths."""
+    """A deployment's engines as this process last saw them, for operators: `reason` may name paths.
+
+    It `is_ready` when one of its `replicas` is; `kv_used` is the share of KV blocks in use of the fullest.
+    """
 
     is_ready: bool
     reason: str
     running: int
     waiting: int
-    kv_used: float  # share of KV blocks in use
+    kv_used: float
     shares_prefixes: bool  # between tenants
+    replicas: int = 1
+    ready_replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,35 +46,45 @@ class Live:
         """Return the state of each open deployment, or None in a process that serves no data plane."""
         if self.runtime is None:
             return None
-        return {
-            entry.deployment.id: DeploymentState(
-                is_ready=not entry.obstacle,
-                reason=": ".join(filter(None, (entry.obstacle, entry.health.detail))),
-                running=entry.health.running,
-                waiting=entry.health.waiting,
-                kv_used=entry.health.kv_used,
-                shares_prefixes=entry.engine.info is not None and entry.engine.info.shares_prefixes,
-            )
-            for entry in self.runtime.engines.entries()
-        }
+        by_deployment: dict[UUID, list[EngineEntry]] = {}
+        for entry in self.runtime.engines.entries():
+            by_deployment.setdefault(entry.deployment.id, []).append(entry)
+        return {deployment: _state(entries) for deployment, entries in by_deployment.items()}
 
     def catalogue(self) -> Catalogue:
         """Return the catalogue that requests are routed by now, from the database where no gateway runs here."""
         return catalogue.load() if self.runtime is None else self.runtime.snapshot.catalogue
 
-    def usable(self, deployment: UUID) -> str:
-        """Return why `deployment` can't take work now, or nothing; without a gateway nothing is known against it."""
-        return "" if self.runtime is None else self.runtime.engines.usable(deployment)
+    def usable(self, replica: UUID) -> str:
+        """Return why `replica` can't take work now, or nothing; without a gateway nothing is known against it."""
+        return "" if self.runtime is None else self.runtime.engines.usable(replica)
 
-    def load(self, deployment: UUID) -> int:
-        """Return how many requests the deployment has, 0 where that is unknown."""
-        if self.runtime is None or self.runtime.engines.get(deployment) is None:
-            return 0
-        return self.runtime.engines.load(deployment)
+    def load(self, replica: UUID) -> int:
+        """Return how many requests the replica has, 0 where that is unknown."""
+        return 0 if self.runtime is None else self.runtime.engines.load(replica)
 
     def context_of(self, model: str) -> int | None:
         """Return the context in which `model` is served now, or None where that is unknown."""
         return None if self.runtime is None else self.runtime.engines.context_of(model)
+
+
+def _state(entries: list[EngineEntry]) -> DeploymentState:
+    ready = [entry for entry in entries if not entry.obstacle]
+    reasons = []
+    for entry in entries:
+        if entry.obstacle:
+            where = entry.replica.place if len(entries) > 1 else ""
+            reasons.append(": ".join(filter(None, (where, entry.obstacle, entry.health.detail))))
+    return DeploymentState(
+        is_ready=bool(ready),
+        reason="; ".join(reasons),
+        running=sum(entry.health.running for entry in entries),
+        waiting=sum(entry.health.waiting for entry in entries),
+        kv_used=max(entry.health.kv_used for entry in entries),
+        shares_prefixes=any(info.shares_prefixes for entry in entries if (info := entry.engine.info) is not None),
+        replicas=len(entries),
+        ready_replicas=len(ready),
+    )
 
 
 def live_of(request: HttpRequest) -> Live:

@@ -63,12 +63,11 @@ class Metrics:
         self.writer_age = Gauge(
             "sluice_writer_oldest_seconds", "Age of the oldest unanswered ledger operation.", registry=self.registry
         )
-        self.ready = Gauge("sluice_deployment_ready", "1 when it takes work.", ["deployment"], registry=self.registry)
-        self.running = Gauge("sluice_deployment_running", "Running requests.", ["deployment"], registry=self.registry)
-        self.waiting = Gauge("sluice_deployment_waiting", "Queued requests.", ["deployment"], registry=self.registry)
-        self.kv_used = Gauge(
-            "sluice_deployment_kv_used", "Used share of KV blocks.", ["deployment"], registry=self.registry
-        )
+        place = ["deployment", "node"]  # a replica
+        self.ready = Gauge("sluice_deployment_ready", "1 when it takes work.", place, registry=self.registry)
+        self.running = Gauge("sluice_deployment_running", "Running requests.", place, registry=self.registry)
+        self.waiting = Gauge("sluice_deployment_waiting", "Queued requests.", place, registry=self.registry)
+        self.kv_used = Gauge("sluice_deployment_kv_used", "Used share of KV blocks.", place, registry=self.registry)
 
     def follow(self, *, holds: Callable[[], int], writer_age: Callable[[], float], waiting: Callable[[], int]) -> None:
         """Show what these functions return at each scrape: open holds, the writer's age, requests in tenants'
@@ -103,17 +102,17 @@ class Metrics:
             child = self._labelled[metric, *labels] = metric.labels(*labels)
         return cast("M", child)
 
-    def deployment_seen(self, name: str, health: Health) -> None:
-        """Show a deployment's latest health."""
-        self.ready.labels(name).set(health.ready)
-        self.running.labels(name).set(health.running)
-        self.waiting.labels(name).set(health.waiting)
-        self.kv_used.labels(name).set(health.kv_used)
+    def deployment_seen(self, name: str, node: str, health: Health) -> None:
+        """Show the latest health of a deployment on a node."""
+        self.ready.labels(name, node).set(health.ready)
+        self.running.labels(name, node).set(health.running)
+        self.waiting.labels(name, node).set(health.waiting)
+        self.kv_used.labels(name, node).set(health.kv_used)
 
-    def deployment_gone(self, name: str) -> None:
-        """Forget a deployment that left the catalogue."""
+    def deployment_gone(self, name: str, node: str) -> None:
+        """Forget a replica that left the catalogue."""
         for gauge in (self.ready, self.running, self.waiting, self.kv_used):
-            gauge.remove(name)
+            gauge.remove(name, node)
 
     def render(self) -> bytes:
         """Return everything in Prometheus' text format."""

@@ -228,8 +228,12 @@ class Runtime:
         return {"limits": self.rates.trouble} if self.rates.trouble else {}
 
     def deployments(self) -> dict[str, str]:
-        """Return each deployment's state by name: "ready", or why it isn't."""
-        return {entry.deployment.name: entry.obstacle or "ready" for entry in self.engines.entries()}
+        """Return each deployment's state by name: "ready" when one of its replicas is, or why the first isn't."""
+        states: dict[str, str] = {}
+        for entry in self.engines.entries():
+            if not entry.obstacle or entry.deployment.name not in states:
+                states[entry.deployment.name] = entry.obstacle or "ready"
+        return states
 
     # -- the end --------------------------------------------------------------------------------------------------
 

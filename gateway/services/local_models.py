@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from billing.services import cards
 from gateway.errors.service import ServiceError
 from gateway.services.worker_environment import fetch_environment
 from gateway.services.worker_specs import WorkerSpecError, engine_config
-from routing.models import Deployment
-from routing.services.catalogue import add_model
+from routing.models import Deployment, Node
+from routing.services.catalogue import LOCAL, add_model
 from routing.services.defaults import ensure_default_routes
 
 Tell = Callable[[str], None]
@@ -49,15 +49,19 @@ def add_local_model(
     name: str = "",
     rate_card: str = "",
     options: dict[str, Any] | None = None,
+    nodes: Sequence[str] = (LOCAL,),
     tell: Tell = lambda _: None,
 ) -> Deployment:
-    """Bring `source` (hub id, folder, GGUF file) here, make it public as `name`, priced by `rate_card`.
+    """Bring `source` (hub id, folder, GGUF file) here, make it public as `name` on `nodes`, priced by `rate_card`.
 
     Without a card of that name one is published at the default rates for its kind. `tell` is called with a
     line before each long step. Raises ServiceError with the reason.
     """
+    unknown = set(nodes) - {LOCAL, *Node.objects.values_list("name", flat=True)}
+    if unknown:
+        raise ServiceError("node", f"there is no node {min(unknown)!r}: see `manage.py nodes list`")
     found = _fetch(source, tell)
-    return _publish(found, name=name or str(found["name"]), rate_card=rate_card, options=options or {})
+    return _publish(found, name=name or str(found["name"]), rate_card=rate_card, options=options or {}, nodes=nodes)
 
 
 def add_first_models() -> FirstModels:
@@ -77,7 +81,13 @@ def add_first_models() -> FirstModels:
 
 @transaction.atomic
 def _publish(
-    found: dict[str, Any], *, name: str, rate_card: str, options: dict[str, Any], description: str = ""
+    found: dict[str, Any],
+    *,
+    name: str,
+    rate_card: str,
+    options: dict[str, Any],
+    description: str = "",
+    nodes: Sequence[str] = (LOCAL,),
 ) -> Deployment:
     card = rate_card or name
     longest = options.get("max_context") or found["context_length"]
@@ -92,6 +102,7 @@ def _publish(
         source=found["folder"],
         description=description,
         options=options,
+        nodes=nodes,
     )
     try:
         engine_config(row)

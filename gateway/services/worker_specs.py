@@ -17,8 +17,9 @@ from billing import clock
 from billing.rating import CardPrices
 from billing.selectors.prices import prices_at
 from gateway.home import runtime_directory, worker_endpoint
+from gateway.node_keys import key_file
 from inference.config import EngineConfig, WorkerConfig
-from routing.models import Deployment
+from routing.models import Deployment, Node
 
 _OPTIONS = {f.name for f in fields(EngineConfig)} - {"deployment", "source", "model", "rates"}
 
@@ -27,18 +28,32 @@ class WorkerSpecError(ValueError):
     """A deployment's options can't be understood; the message names deployment and option."""
 
 
-def worker_spec(node: str) -> WorkerConfig:
-    """Return what the worker of `node` has to run now, maybe no engine; raise `WorkerSpecError`."""
+def worker_spec(node: str, *, listen: str = "", keys: str = "") -> WorkerConfig:
+    """Return what the worker of `node` has to run now, maybe no engine; raise `WorkerSpecError`.
+
+    A node with an address listens at its port on every interface, or at `listen`, with the key file at `keys` or at its
+    usual place.
+    """
     secret = hashlib.blake2b(
         b"prefix-cache", key=settings.SLUICE_CACHE_SECRET.encode()[:64], digest_size=32
     ).hexdigest()
     rows = Deployment.objects.filter(
-        is_active=True, model__is_active=True, backend=Deployment.Backend.WORKER, node=node
+        is_active=True,
+        model__is_active=True,
+        backend=Deployment.Backend.WORKER,
+        replicas__node__name=node,
+        replicas__node__is_active=True,
     ).select_related("model")
     prices = prices_at(clock.now())
+    address = node_address(node)
+    if address:
+        endpoint, keys = listen or f"tcp://*:{address.rpartition(':')[2]}", keys or str(key_file(node))
+    else:
+        endpoint, keys = worker_endpoint(node), ""
     try:
         return WorkerConfig(
-            endpoint=worker_endpoint(node),
+            endpoint=endpoint,
+            keys=keys,
             record=str(_record(node)),
             secret=secret,
             step_seconds=settings.SLUICE_STEP_SECONDS,
@@ -52,6 +67,11 @@ def worker_spec(node: str) -> WorkerConfig:
         raise WorkerSpecError(str(error)) from error
 
 
+def node_address(node: str) -> str:
+    """Return where gateways reach the worker of `node` over the network; empty for one on this machine."""
+    return Node.objects.filter(name=node).values_list("address", flat=True).first() or ""
+
+
 def fingerprint(spec: WorkerConfig) -> str:
     """Return a digest that changes when the worker must be restarted; changes of its models it applies while
     running.
@@ -61,8 +81,14 @@ def fingerprint(spec: WorkerConfig) -> str:
 
 def save_spec(spec: WorkerConfig, node: str) -> Path:
     """Write the file that the worker of `node` reads and applies while running, and return its path."""
-    path: Path = settings.SLUICE_HOME / f"worker-{node}.json"
+    path = spec_file(node)
     spec.save(path)
+    return path
+
+
+def spec_file(node: str) -> Path:
+    """Return the file that the worker of `node` reads."""
+    path: Path = settings.SLUICE_HOME / f"worker-{node}.json"
     return path
 
 

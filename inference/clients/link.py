@@ -15,6 +15,7 @@ from typing import Any
 
 import zmq
 
+from inference.curve import secure_client
 from inference.errors import InvalidRequestError
 from inference.protocol import (
     MAX_FRAME_BYTES,
@@ -41,6 +42,8 @@ class Link:
         *,
         context: zmq.Context[Any],
         endpoint: str,
+        server_key: str = "",
+        secret_key: str = "",
         receive: Callable[[FromWorker], None],
         failed: Callable[[str], None],
         renew_seconds: float,
@@ -65,6 +68,9 @@ class Link:
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
         socket.set_hwm(0)
+        if server_key:
+            socket.setsockopt(zmq.IPV6, 1)
+            secure_client(socket, server_key=server_key, secret_key=secret_key)
         socket.connect(endpoint)
         self._socket = socket
         self._descriptor: int = socket.getsockopt(zmq.FD)

@@ -74,8 +74,18 @@ class EventStream:
 class WorkerSession:
     """See the module. `infos` and `health` are what the worker last sent of its deployments; `users` counts engines."""
 
-    def __init__(self, endpoint: str, *, renew_seconds: float, silence_seconds: float) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        server_key: str = "",
+        secret_key: str = "",
+        *,
+        renew_seconds: float,
+        silence_seconds: float,
+    ) -> None:
         self.endpoint = endpoint
+        self._server_key = server_key
+        self._secret_key = secret_key
         self.infos: dict[str, EngineInfo] = {}
         self.health: dict[str, Health] = {}
         self.users = 0
@@ -148,6 +158,8 @@ class WorkerSession:
         return Link(
             context=self._context,
             endpoint=self.endpoint,
+            server_key=self._server_key,
+            secret_key=self._secret_key,
             receive=self._receive,
             failed=self._failed,
             renew_seconds=self._renew_seconds,

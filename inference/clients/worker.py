@@ -84,28 +84,33 @@ class WorkerEngine:
             self._session.close()
 
 
-_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, WorkerSession]] = WeakKeyDictionary()
+_Keys = tuple[str, str, str]  # endpoint, the worker's public key, the gateway's secret key
+_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Keys, WorkerSession]] = WeakKeyDictionary()
 
 
 def open_worker_engine(spec: EngineSpec) -> WorkerEngine:
     """Return the engine of `spec`, on the running event loop's session with the worker at its endpoint.
 
     Options: `renew_seconds` (1.0) and `silence_seconds` (5.0), as the first deployment of an endpoint has them. Raise
-    ValueError for others.
+    ValueError for others, and for tcp without keys.
     """
     options = dict(spec.options)
     renew, silence = float(options.pop("renew_seconds", 1.0)), float(options.pop("silence_seconds", 5.0))
     if options:
         raise ValueError(f"deployment {spec.deployment}: unknown options {sorted(options)}")
+    if not spec.endpoint.startswith("ipc://") and not (spec.server_key and spec.secret_key):
+        raise ValueError(f"deployment {spec.deployment}: {spec.endpoint} needs the keys of both ends")
     sessions = _sessions.setdefault(asyncio.get_running_loop(), {})
-    session = sessions.get(spec.endpoint)
+    keys = (spec.endpoint, spec.server_key, spec.secret_key)
+    session = sessions.get(keys)
     if session is None:
-        session = WorkerSession(spec.endpoint, renew_seconds=renew, silence_seconds=silence)
-        sessions[spec.endpoint] = session
+        session = WorkerSession(*keys, renew_seconds=renew, silence_seconds=silence)
+        sessions[keys] = session
     return WorkerEngine(spec.deployment, session)
 
 
 def _forget(session: WorkerSession) -> None:
     for sessions in _sessions.values():
-        if sessions.get(session.endpoint) is session:
-            del sessions[session.endpoint]
+        for keys, known in list(sessions.items()):
+            if known is session:
+                del sessions[keys]

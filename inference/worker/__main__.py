@@ -43,6 +43,9 @@ def main() -> int:
     except zmq.ZMQError as error:
         log.critical("%s can't be bound: %s", config.endpoint, error)
         return 2
+    except (OSError, ValueError) as error:
+        log.critical("the key file can't be used: %s", error)
+        return 2
     status = worker.run()
     if worker.is_loading:
         # Python's normal shutdown would crash that thread inside a library.

@@ -18,8 +18,10 @@ from types import FrameType
 from typing import Any
 
 import zmq
+from zmq.auth.thread import ThreadAuthenticator
 
 from inference.config import WorkerConfig
+from inference.curve import WorkerKeys, secure_server
 from inference.protocol import MAX_FRAME_BYTES, FromWorker
 from inference.worker.heartbeat import Heartbeat
 from inference.worker.loading import Loader
@@ -67,7 +69,8 @@ class Worker:
     """The parts of one worker process. `run` serves until the process has to end and returns its exit status."""
 
     def __init__(self, config: WorkerConfig, *, spec: Path | None = None) -> None:
-        """Lock the record and bind the endpoint; raise `RecordLockedError` or `zmq.ZMQError`.
+        """Lock the record and bind the endpoint; raise `RecordLockedError`, `zmq.ZMQError`, or OSError or ValueError
+        for a key file that can't be used.
 
         `spec` is the file of `config`; while the worker runs, its deployments follow that file's `engines`.
         """
@@ -75,9 +78,11 @@ class Worker:
         self.incarnation = secrets.token_hex(8)
         self._ending = threading.Event()
         self._broken = threading.Event()
+        keys = WorkerKeys.load(Path(config.keys)) if config.keys else None
         self._record = Record(Path(config.record))
         self._context = zmq.Context()
-        self._router = self._bind()
+        self._authenticator: ThreadAuthenticator | None = None
+        self._router = self._bind(keys)
         wake_in, wake_out = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)
         for socket in (wake_in, wake_out):
             socket.set_hwm(0)
@@ -150,7 +155,7 @@ class Worker:
 
     # -- start --------------------------------------------------------------------------------------------------
 
-    def _bind(self) -> Any:
+    def _bind(self, keys: WorkerKeys | None) -> Any:
         config = self.config
         router = self._context.socket(zmq.ROUTER)
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -160,6 +165,9 @@ class Worker:
         router.set_hwm(0)
         if (path := _socket_file(config.endpoint)) is not None:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if keys is not None:
+            router.setsockopt(zmq.IPV6, 1)
+            self._authenticator = secure_server(self._context, router, keys)
         router.bind(config.endpoint)
         return router
 
@@ -194,6 +202,8 @@ class Worker:
     def _close(self) -> None:
         for socket in (*self._sockets, self._router):
             socket.close()
+        if self._authenticator is not None:
+            self._authenticator.stop()
         self._context.term()
         # ZeroMQ leaves the file behind. It is removed while the record is locked, since the next worker on this record
         # binds the same path.

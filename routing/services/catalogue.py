@@ -8,7 +8,10 @@ from typing import Any
 
 from django.db import transaction
 
-from routing.models import Deployment, PublicModel
+from routing.models import Deployment, Node, PublicModel, Replica
+
+LOCAL = "local"
+"""The node of the worker on the gateway's own machine."""
 
 
 @transaction.atomic
@@ -23,12 +26,14 @@ def add_model(
     backend: str = Deployment.Backend.WORKER,
     options: Mapping[str, Any] | None = None,
     deployment: str = "",
-    node: str = "local",
+    nodes: Sequence[str] = (LOCAL,),
     credential: str = "",
 ) -> Deployment:
     """Make `name` an active public model with a deployment that serves `source`, or update both; return the deployment.
 
-    `credential` is sealed already. Without `deployment` the deployment's name is made from the model's.
+    `credential` is sealed already. Without `deployment` the deployment's name is made from the model's. One of the
+    backend ``worker`` gets replicas on `nodes`, and keeps those that it has; raise `Node.DoesNotExist` for an unknown
+    one.
     """
     model, _ = PublicModel.objects.update_or_create(
         name=name,
@@ -45,14 +50,29 @@ def add_model(
         defaults={
             "model": model,
             "backend": backend,
-            "node": node,
             "source": source,
             "options": dict(options or {}),
             "credential": credential,
             "is_active": True,
         },
     )
+    if row.backend == Deployment.Backend.WORKER:
+        for node in nodes:
+            Replica.objects.get_or_create(deployment=row, node=_node(node))
     return row
+
+
+def place_locally(deployment: Deployment) -> bool:
+    """Give a worker's deployment that has no replica one on this machine; False when it needs none."""
+    if deployment.backend != Deployment.Backend.WORKER or deployment.replicas.exists():
+        return False
+    Replica.objects.create(deployment=deployment, node=_node(LOCAL))
+    return True
+
+
+def _node(name: str) -> Node:
+    """Return the node; that of this machine is made when it is first needed."""
+    return Node.objects.get_or_create(name=LOCAL)[0] if name == LOCAL else Node.objects.get(name=name)
 
 
 @transaction.atomic

@@ -24,7 +24,7 @@ from gateway.runtime.refusals import Refusals
 from gateway.runtime.runtime import Parts, Runtime
 from gateway.runtime.snapshot import Snapshot
 from inference.types import Delta, Kind, Message, SamplingParams
-from routing.catalogue import Catalogue, DeploymentEntry, ModelEntry
+from routing.catalogue import Catalogue, DeploymentEntry, ModelEntry, NodeEntry, ReplicaEntry
 
 CARD = CardPrices.build(
     uuid7(),
@@ -106,23 +106,24 @@ def make_principal(wallet=None, **terms):
 FAKE = ModelEntry("fake", frozenset({"chat", "embedding"}), 8192, "fake-card", "", 0)
 
 
-def make_catalogue(*models, rules=(), **options):
-    """A catalogue of `models` (one that is called "fake"), each with a fake engine of these `options`."""
+def make_deployment(model, name="", replicas=1, weight=1, **options):
+    """A deployment of `model` with fake engines on as many nodes, called n1 and so on."""
+    return DeploymentEntry(
+        uuid4(),
+        name or f"{model.name}-1",
+        model.name,
+        "fake",
+        "",
+        {"max_context": model.context_length} | options,
+        weight=weight,
+        replicas=tuple(ReplicaEntry(uuid4(), NodeEntry(f"n{number + 1}")) for number in range(replicas)),
+    )
+
+
+def make_catalogue(*models, rules=(), replicas=1, **options):
+    """A catalogue of `models` (one that is called "fake"), each with fake engines of these `options`."""
     models = models or (FAKE,)
-    deployments = {
-        model.name: (
-            DeploymentEntry(
-                uuid4(),
-                f"{model.name}-1",
-                model.name,
-                "fake",
-                "local",
-                "",
-                {"max_context": model.context_length} | options,
-            ),
-        )
-        for model in models
-    }
+    deployments = {model.name: (make_deployment(model, replicas=replicas, **options),) for model in models}
     return Catalogue({model.name: model for model in models}, deployments, tuple(rules))
 
 
@@ -146,7 +147,7 @@ class WatchedRuntime(Runtime):
 
 
 class Stand:
-    """A runtime with one tenant and a fake engine for each model, and what tests look at."""
+    """A runtime with one tenant and fake engines for each model, and what tests look at."""
 
     def __init__(self, runtime, writer, principal):
         self.runtime = runtime
@@ -155,12 +156,12 @@ class Stand:
 
     @property
     def engine(self):
-        """The first model's engine."""
+        """The first model's first engine."""
         return self.engine_of(next(iter(self.runtime.snapshot.catalogue.models)))
 
-    def engine_of(self, model):
+    def engine_of(self, model, number=0):
         [deployment] = self.runtime.snapshot.catalogue.deployments[model]
-        return self.runtime.engines.get(deployment.id)
+        return self.runtime.engines.get(deployment.replicas[number].id)
 
     @property
     def record(self):

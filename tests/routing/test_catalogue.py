@@ -16,10 +16,12 @@ def test_snapshot_holds_what_is_active(django_assert_num_queries):
     add("Org/Chat-1", "chat")
     add("vec", "embedding")
     ensure_default_routes()
-    with django_assert_num_queries(4):
+    with django_assert_num_queries(5):
         book = load()
     assert set(book.models) == {"Org/Chat-1", "vec"}
     assert [entry.name for entry in book.deployments["Org/Chat-1"]] == ["org-chat-1"]
+    [chat] = book.deployments["Org/Chat-1"]
+    assert [(replica.place, replica.weight) for replica in chat.replicas] == [("local", 1)]
     assert [(rule.name, rule.targets) for rule in book.rules] == [
         ("embeddings", (("vec", 1),)),
         ("general chat", (("Org/Chat-1", 1),)),

@@ -4,7 +4,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from routing.catalogue import Catalogue, DeploymentEntry, ModelEntry, RuleEntry
+from routing.catalogue import Catalogue, DeploymentEntry, ModelEntry, ReplicaEntry, RuleEntry
 from routing.errors import RoutingError
 from routing.routes import route
 from routing.types import RouteQuery
@@ -15,7 +15,8 @@ def model(name, *kinds, context=1000):
 
 
 def deployment(name, of):
-    return DeploymentEntry(uuid4(), name, of, "fake", "local", "", {})
+    identifier = uuid4()
+    return DeploymentEntry(identifier, name, of, "fake", "", {}, replicas=(ReplicaEntry(identifier),))
 
 
 def rule(name, *targets, plan="", task="", low=None, high=None):
@@ -107,7 +108,12 @@ def test_a_rule_without_a_ready_target_is_passed_over_and_explained():
         ("big-2", "draining"),
         ("small-1", ""),
     ]
-    assert decision.explain()["candidates"][0] == {"model": "big", "deployment": "big-1", "rejected": "draining"}
+    assert decision.explain()["candidates"][0] == {
+        "model": "big",
+        "deployment": "big-1",
+        "node": "",
+        "rejected": "draining",
+    }
 
 
 def test_nothing_ready_says_why():

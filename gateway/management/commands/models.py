@@ -16,8 +16,8 @@ from gateway.services.local_models import add_local_model
 from gateway.services.remote_models import add_remote_model
 from gateway.services.worker_specs import WorkerSpecError, engine_config, is_worker_running, save_spec, worker_spec
 from inference.open import remote_dialects
-from routing.models import Deployment
-from routing.services.catalogue import remove_model
+from routing.models import Deployment, Node
+from routing.services.catalogue import LOCAL, remove_model
 from routing.services.defaults import ensure_default_routes
 
 REMOTE_OPTIONS = ("max_context", "max_output", "concurrency", "shared_prefixes")
@@ -38,6 +38,9 @@ class Command(BaseCommand):
         add.add_argument("source", help="hub id (owner/name), folder, or GGUF file")
         add.add_argument("--name", default="", help="public name; that of the folder, file or hub id if not given")
         add.add_argument("--rate-card", default="", help="price list; one of the model's name if not given")
+        add.add_argument(
+            "--node", action="append", help="serve it on this node; may be repeated; this machine if not given"
+        )
         add.add_argument("--options", default="{}", help='engine options as JSON, e.g. {"dtype": "float32"}')
         _add_remote_arguments(verbs.add_parser("add-remote", help="serve a model that runs at a foreign server"))
         verbs.add_parser("list", help="what is served")
@@ -65,19 +68,25 @@ class Command(BaseCommand):
                 name=options["name"],
                 rate_card=options["rate_card"],
                 options=engine_options,
+                nodes=options["node"] or (LOCAL,),
                 tell=self._tell,
             )
         except ServiceError as error:
             raise CommandError(str(error)) from error
         ensure_default_routes()
         self._tell(f"in the catalogue: {row.model.name}, priced by {row.model.rate_card}, from {row.source}")
-        state = self._loaded(row)
+        here, away = _nodes(row)
+        for node in away:
+            self._tell(f"the worker of {node} loads it when it sees this: its log and the admin say how that ends")
+        if not here:
+            return
+        state = self._loaded(row, here[0])
         if state is None:
             self._tell(f"no worker runs here: {row.model.name} will be loaded when one starts (`manage.py serve`)")
         elif state.trouble:
             if row.name not in served_before:
                 remove_model(row.model.name)
-                self._follow(row.node)
+                self._follow(here[0])
             raise CommandError(f"{row.model.name} is not served: {state.trouble}")
         else:
             context = f", context {state.info.max_context} tokens" if state.info else ""
@@ -106,19 +115,19 @@ class Command(BaseCommand):
         row, context = added.deployment, added.tried.info.max_context
         self._tell(f"served: {row.model.name} by {row.name}, priced by {row.model.rate_card}, context {context} tokens")
 
-    def _loaded(self, row: Deployment) -> EngineState | None:
-        """Wait until the node's worker has loaded or refused the deployment; None when no worker runs."""
-        self._follow(row.node)
+    def _loaded(self, row: Deployment, node: str) -> EngineState | None:
+        """Wait until the worker of a node of this machine has loaded or refused it; None when no worker runs."""
+        self._follow(node)
         self._tell("loading and proving it")
         until = time.monotonic() + START_SECONDS
 
         def is_running() -> bool:
-            return is_worker_running(row.node) or time.monotonic() < until
+            return is_worker_running(node) or time.monotonic() < until
 
-        return wait_until_loaded(row.node, str(row.id), engine_config(row).revision, is_running)
+        return wait_until_loaded(node, str(row.id), engine_config(row).revision, is_running)
 
     def _remove(self, name: str) -> None:
-        nodes = set(_active().filter(model__name=name).values_list("node", flat=True))
+        nodes = {node for row in _active().filter(model__name=name) for node in _nodes(row)[0]}
         if not remove_model(name):
             raise CommandError(f"no model {name!r}: see `manage.py models list`")
         for node in nodes:
@@ -136,8 +145,9 @@ class Command(BaseCommand):
         rows = _active().select_related("model")
         for row in rows:
             kinds = ", ".join(row.model.kinds)
+            where = ", ".join(name for names in _nodes(row) for name in names)
             self.stdout.write(
-                f"{row.model.name}  {kinds}  {row.model.context_length} tokens  {row.source or row.backend}"
+                f"{row.model.name}  {kinds}  {row.model.context_length} tokens  {row.source or row.backend}  {where}"
             )
         if not rows:
             self.stdout.write("no model yet: manage.py models add <hub id | folder | GGUF file>")
@@ -182,6 +192,12 @@ def _secret_in(path: str | None) -> str:
         return (sys.stdin.read() if path == "-" else Path(path).read_text()).strip()
     except OSError as error:
         raise CommandError(f"--api-key-file: {error}") from error
+
+
+def _nodes(row: Deployment) -> tuple[list[str], list[str]]:
+    """Return the names of the nodes of this machine that have a replica of the deployment, and of all others."""
+    nodes = Node.objects.filter(replicas__deployment=row)
+    return [node.name for node in nodes if not node.address], [node.name for node in nodes if node.address]
 
 
 def _active() -> Any:

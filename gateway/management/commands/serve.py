@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,18 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, connection
 
-from billing import clock
-from billing.selectors.prices import prices_change_at
 from gateway.home import runtime_directory
 from gateway.logs import configure_logs
 from gateway.management.address import address_of, announced
 from gateway.management.doctor import database_problem
+from gateway.management.following import Following
 from gateway.management.gateways import Gateways, gateways_problem
 from gateway.management.processes import ChildSpec
 from gateway.management.starting import Starting
 from gateway.management.supervisor import FATAL, Supervisor
 from gateway.management.welcome import told, welcome
-from gateway.models import CatalogueEpoch
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
-from gateway.services.worker_specs import WorkerSpecError, clear_socket, fingerprint, save_spec, worker_spec
-from routing.models import Deployment
+from gateway.services.worker_specs import clear_socket
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +69,9 @@ class Command(BaseCommand):
                     connection.close()
 
         gateways = Gateways(host, port, count)
-        watch = _Watch(node, self._tell, starting, begun, gateways.names)
+        following = Following(node, self._tell)
+        following.look(None)
+        watch = _Watch(following, starting, begun, gateways.names)
         supervisor = Supervisor(
             [
                 *gateways.specs(python, silence),
@@ -84,7 +82,7 @@ class Command(BaseCommand):
             say=log.warning,
             hangup=gateways.replace,
         )
-        if not watch.has_engines:
+        if not following.has_engines:
             supervisor.disable("worker")
         try:
             with announced(base_url):
@@ -109,64 +107,22 @@ class _Watch:
     """
 
     def __init__(
-        self,
-        node: str,
-        tell: Callable[[str], None],
-        starting: Starting,
-        begun: Callable[[], None],
-        gateways: Sequence[str] = (),
+        self, following: Following, starting: Starting, begun: Callable[[], None], gateways: Sequence[str]
     ) -> None:
-        self._node = node
-        self._tell = tell
+        self._following = following
         self._starting = starting
         self._begun = begun
         self._gateways = gateways
         self._told = False
         self._next_look = 0.0
-        self._epoch = -1
-        self._prices_until: datetime | None = None  # when the next one comes into force
-        self._complaint = ""
-        self._fingerprint = ""
-        self.has_engines = True
-        self._names: set[str] = set()
-        self._look(None)
 
     def tick(self, supervisor: Supervisor) -> None:
         """Called about four times a second."""
         # Until they serve, whoever connects waits in the socket's queue.
         if not self._told and all(map(supervisor.has_shown_life, self._gateways)):
-            self._told = self._starting.is_over(self._names)
+            self._told = self._starting.is_over(self._following.names)
             if self._told:
                 self._begun()
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + 1.0
-            self._look(supervisor)
-
-    def _look(self, supervisor: Supervisor | None) -> None:
-        """Tell the worker what it has to serve now; start it anew only where more than its models has changed."""
-        try:
-            epoch = CatalogueEpoch.objects.values_list("epoch", flat=True).first()
-            if epoch == self._epoch and (self._prices_until is None or clock.now() < self._prices_until):
-                return
-            prices_until = prices_change_at(clock.now())  # first: one may come into force in between
-            spec = worker_spec(self._node)
-            ids = [engine.deployment for engine in spec.engines]
-            self._names = set(Deployment.objects.filter(id__in=ids).values_list("name", flat=True))
-        except (DatabaseError, WorkerSpecError) as error:
-            if str(error) != self._complaint:
-                self._tell(f"the worker keeps what it runs: {error}")
-            self._complaint = str(error)
-            return
-        finally:
-            connection.close()
-        changed = fingerprint(spec) != self._fingerprint
-        self._epoch, self._fingerprint, self._complaint = epoch or 0, fingerprint(spec), ""
-        self._prices_until = prices_until
-        self.has_engines = bool(spec.engines)
-        if supervisor is None:
-            return
-        save_spec(spec, self._node)
-        if changed:
-            supervisor.restart("worker")
-        elif self.has_engines:
-            supervisor.enable("worker")
+            self._following.look(supervisor)

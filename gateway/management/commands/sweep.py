@@ -42,7 +42,7 @@ async def _sweep() -> Counter[str]:
         entries = (await threads.run(catalogue.load)).all_deployments()
         engines.follow(entries)
         await engines.connected(CONNECT_SECONDS)
-        return await Sweep(engine_of=engines.find, submit=submit, threads=threads).turn()
+        return await Sweep(engines_of=engines.of, submit=submit, threads=threads).turn()
     finally:
         await engines.close()
         threads.close()

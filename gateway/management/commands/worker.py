@@ -1,32 +1,74 @@
-"""``manage.py worker``: become the worker process of a node."""
+"""``manage.py worker``: the worker process of a node."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
 
+from gateway.home import runtime_directory
+from gateway.management.following import CHILD, Following
+from gateway.management.processes import ChildSpec
+from gateway.management.supervisor import Supervisor
 from gateway.services.worker_environment import worker_environment
-from gateway.services.worker_specs import WorkerSpecError, save_spec, worker_spec
+from gateway.services.worker_specs import WorkerSpecError, node_address, save_spec, spec_file, worker_spec
+
+DRAIN_SECONDS = 10.0
 
 
 class Command(BaseCommand):
-    """Write the spec of this node's deployments and exec ``python -m inference.worker``, which knows nothing else."""
+    """Run the models of a node.
+
+    For this machine's node: write the spec of its deployments and exec ``python -m inference.worker``, which knows
+    nothing else; `serve` looks after it. For a node with an address: keep such a process running until told to stop,
+    and let it follow the catalogue.
+    """
 
     help = "Run the models of a node."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--node", default="local")
+        parser.add_argument("--listen", default="", help="tcp://address:port to listen at, instead of every interface")
+        parser.add_argument("--keys", default="", help="the node's key file, if it isn't SLUICE_HOME/node-NAME.key")
+        parser.add_argument("--exec", action="store_true", help="become the worker process, whatever the node")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        node, where = options["node"], {"listen": options["listen"], "keys": options["keys"]}
+        path = spec_file(node)
         try:
-            spec = worker_spec(options["node"])
+            if not options["exec"] and node_address(node):
+                self._supervise(node, where)
+            save_spec(worker_spec(node, **where), node)
         except WorkerSpecError as error:
             raise CommandError(str(error)) from error
-        path = save_spec(spec, options["node"])
+        except DatabaseError as error:
+            if not (options["exec"] and path.exists()):
+                raise
+            self.stderr.write(f"the worker serves what it served last: {error}")
         command = [sys.executable, "-m", "inference.worker", "--spec", str(path)]
         os.chdir(settings.BASE_DIR)
         os.execve(sys.executable, command, worker_environment(os.environ))  # noqa: S606
+
+    def _supervise(self, node: str, where: dict[str, str]) -> None:
+        manage = str(Path(settings.BASE_DIR) / "manage.py")
+        command = [sys.executable, manage, "worker", "--exec", "--node", node]
+        command += [part for name, value in where.items() if value for part in (f"--{name}", value)]
+        following = Following(node, self.stderr.write, **where)
+        following.look(None)
+        next_look = 0.0
+
+        def tick(supervisor: Supervisor) -> None:
+            nonlocal next_look
+            if time.monotonic() >= next_look:
+                next_look = time.monotonic() + 1.0
+                following.look(supervisor)
+
+        heartbeat = runtime_directory() / f"worker-{node}.heartbeat"
+        child = ChildSpec(CHILD, command, DRAIN_SECONDS, settings.SLUICE_WATCHDOG_SECONDS, heartbeat)
+        sys.exit(Supervisor([child], tick=tick, say=self.stderr.write).run())

@@ -60,7 +60,7 @@ def test_sidebar_leads_to_pages_that_exist(operator, acme):
         ("gateway_project", 4),
         ("gateway_apikey", 4),
         ("gateway_membership", 4),
-        ("routing_deployment", 5),
+        ("routing_deployment", 6),  # its replicas and their nodes,
         ("routing_publicmodel", 4),
     ],
 )

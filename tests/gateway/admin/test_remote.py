@@ -85,7 +85,8 @@ def test_the_button_tests_again(operator, upstream):
 
 
 def changed(row, **changes):
-    form = {"name": row.name, "model": row.model.pk, "backend": "openai", "node": "local", "source": row.source}
+    form = {"name": row.name, "model": row.model.pk, "backend": "openai", "source": row.source}
+    form |= {"weight": 1, "replicas-TOTAL_FORMS": 0, "replicas-INITIAL_FORMS": 0}
     return form | {"options": json.dumps(row.options), "is_active": "on", "api_key": ""} | changes
 
 

@@ -119,9 +119,7 @@ async def test_pending_settlement_is_swept_exactly(tmp_path, monkeypatch):
         _, outcome, _ = await collect(await start_generation(runtime, principal, make_intent(), uuid7()))
         assert (outcome.charge, outcome.error) == (None, None)
         assert not runtime.live
-        sweep = Sweep(
-            engine_of=runtime.engines.find, submit=submit, threads=runtime.threads, unsettled=runtime.closings
-        )
+        sweep = Sweep(engines_of=runtime.engines.of, submit=submit, threads=runtime.threads, unsettled=runtime.closings)
         assert dict(await sweep.turn()) == {"settled": 1}
         assert not await sweep.turn()
     charged, [row] = await in_database(assert_books, world, records=1)
@@ -139,10 +137,10 @@ async def test_delivered_answer_is_waived_by_no_sweep_beside_its_gateway(tmp_pat
         await collect(await start_generation(runtime, principal, make_intent(stream=False), uuid7()))
         await in_database(end_leases)
         await Leases(runtime.live, runtime.writer, runtime.incarnation, runtime.closings).renew()
-        find, threads = runtime.engines.find, runtime.threads
-        beside = Sweep(engine_of=find, submit=submit, threads=threads)
+        of, threads = runtime.engines.of, runtime.threads
+        beside = Sweep(engines_of=of, submit=submit, threads=threads)
         assert not await beside.turn()
-        own = Sweep(engine_of=find, submit=submit, threads=threads, unsettled=runtime.closings)
+        own = Sweep(engines_of=of, submit=submit, threads=threads, unsettled=runtime.closings)
         assert dict(await own.turn()) == {"settled": 1}
         assert not runtime.closings
     charged, [row] = await in_database(assert_books, world, records=1)
@@ -180,7 +178,7 @@ async def test_reopened_home_closes_what_the_earlier_gateway_left(tmp_path, monk
         engine_of(runtime, world).record.entries.update(record.entries)
         if not settings.SLUICE_EMBEDDED:
             await in_database(end_leases)
-        sweep = Sweep(engine_of=runtime.engines.find, submit=runtime.writer.submit, threads=runtime.threads)
+        sweep = Sweep(engines_of=runtime.engines.of, submit=runtime.writer.submit, threads=runtime.threads)
         assert dict(await sweep.turn()) == {"settled": 1}
     charged, _ = await in_database(assert_books, world, records=1)
     assert charged == charge(record.usage().classes(), CARD, 10_000)

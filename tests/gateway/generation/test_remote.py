@@ -269,7 +269,7 @@ async def test_after_a_gateways_death_its_checkpoint_is_charged_as_an_estimate(s
 
         request = await in_database(orphan)
         threads = DatabaseThreads(1)
-        sweep = Sweep(engine_of=at.runtime.engines.find, submit=at.runtime.writer.submit, threads=threads)
+        sweep = Sweep(engines_of=at.runtime.engines.of, submit=at.runtime.writer.submit, threads=threads)
         assert await sweep.turn() == {"estimated": 1}
         threads.close()
         charged, [row] = await at.books(1)

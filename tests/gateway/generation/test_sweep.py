@@ -70,7 +70,7 @@ class Bench:
         self.later = timedelta(0)
         self.unsettled = {}
         self.sweep = Sweep(
-            engine_of=lambda _: self.engine,
+            engines_of=lambda _: [self.engine],
             submit=self.submit,
             threads=self.threads,
             unsettled=self.unsettled,
@@ -192,7 +192,7 @@ async def test_evidence_is_waited_for_by_the_database_s_clock(hours, monkeypatch
 
     world = await in_database(make_world)
     request = await in_database(orphan, world, {"input": 60, "output": 3})
-    sweep = Sweep(engine_of=lambda _: None, submit=submit, threads=threads)
+    sweep = Sweep(engines_of=lambda _: [], submit=submit, threads=threads)
     assert dict(await sweep.turn()) == {"waiting": 1}
     await in_database(lambda: Hold.objects.update(orphaned_at=F("orphaned_at") - timedelta(minutes=16)))
     assert dict(await sweep.turn()) == {"estimated": 1}
@@ -342,7 +342,7 @@ async def test_hold_stays_orphaned_until_evidence_or_fifteen_minutes(bench, evid
     elif evidence == "unreachable":
         bench.engine.options = replace(bench.engine.options, unreachable=True)
     else:
-        bench.sweep._engine_of = lambda _: None
+        bench.sweep._engines_of = lambda _: []
     assert await bench.turn() == {"waiting": 1}
     hold = await in_database(Hold.objects.get)
     assert (hold.state, hold.amount) == (Hold.State.ORPHANED, 3000)
@@ -439,7 +439,7 @@ async def test_two_sweeps_at_once_settle_each_hold_once_and_with_leases_share_th
     asked = counting(bench)
     threads = DatabaseThreads(2)
     sweeps = [
-        Sweep(engine_of=lambda _: bench.engine, submit=bench.submit, threads=threads, lease=lease) for _ in range(2)
+        Sweep(engines_of=lambda _: [bench.engine], submit=bench.submit, threads=threads, lease=lease) for _ in range(2)
     ]
     try:
         found = sum(await asyncio.gather(*(one.turn() for one in sweeps)), Counter())

@@ -10,7 +10,7 @@ import pytest
 
 from billing import clock
 from billing.services import cards
-from gateway.management.commands.serve import _Watch
+from gateway.management.following import Following
 from gateway.services import worker_specs
 from routing.services.catalogue import add_model
 
@@ -31,17 +31,18 @@ def test_a_price_reaches_the_worker_when_its_day_comes(monkeypatch, home):
     add_model(name="m", kinds=["chat"], context_length=512, rate_card="card", source="org/m", backend="worker")
     saved = []
     monkeypatch.setattr(
-        "gateway.management.commands.serve.save_spec",
+        "gateway.management.following.save_spec",
         lambda spec, node: saved.append(json.loads(worker_specs.save_spec(spec, node).read_text())),
     )
-    monkeypatch.setattr("gateway.management.commands.serve.connection", SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr("gateway.management.following.connection", SimpleNamespace(close=lambda: None))
     supervisor = SimpleNamespace(enable=saved.count, restart=saved.count)
-    watch = _Watch("local", saved.append, None, lambda: None)
+    following = Following("local", saved.append)
+    following.look(None)
     for _ in range(2):
-        watch._look(supervisor)
+        following.look(supervisor)
     assert saved == []
     monkeypatch.setattr(clock, "now", lambda: moment)
     for _ in range(2):
-        watch._look(supervisor)
+        following.look(supervisor)
     [spec] = saved
     assert spec["engines"][0]["rates"]["output"] == 80_000_000

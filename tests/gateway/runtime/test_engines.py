@@ -9,13 +9,15 @@ from uuid import uuid4
 from gateway.home import worker_endpoint
 from gateway.runtime.engines import Engines, spec_of
 from gateway.runtime.metrics import Metrics
+from inference.curve import new_pair
 from inference.types import Health
-from routing.catalogue import DeploymentEntry
+from routing.catalogue import DeploymentEntry, NodeEntry, ReplicaEntry
 
 
 def entry(**fields):
-    defaults = {"id": uuid4(), "name": "one", "model": "fake", "backend": "fake", "node": "local", "source": ""}
-    return DeploymentEntry(**(defaults | {"options": {}} | fields))
+    identifier = uuid4()
+    defaults = {"id": identifier, "name": "one", "model": "fake", "backend": "fake", "source": "", "options": {}}
+    return DeploymentEntry(**(defaults | {"replicas": (ReplicaEntry(identifier),)} | fields))
 
 
 class Closable:
@@ -41,9 +43,21 @@ def make_engines():
 
 
 def test_worker_is_reached_at_its_nodes_socket_by_deployment_id():
-    deployment = entry(backend="worker", node="n1", options={"dtype": "float32"})
-    spec = spec_of(deployment)
+    deployment = entry(backend="worker", options={"dtype": "float32"})
+    spec = spec_of(deployment, ReplicaEntry(uuid4(), NodeEntry("n1")))
     assert (spec.deployment, spec.endpoint, spec.options) == (str(deployment.id), worker_endpoint("n1"), {})
+    assert (spec.server_key, spec.secret_key) == ("", "")
+
+
+def test_worker_of_another_machine_is_reached_at_its_address_with_both_keys(settings, tmp_path):
+    settings.SLUICE_HOME, settings.SLUICE_GATEWAY_KEY = tmp_path, ""
+    public, _ = new_pair()
+    node = NodeEntry("far", "tcp://10.0.0.7:7411", public)
+    spec = spec_of(entry(backend="worker"), ReplicaEntry(uuid4(), node))
+    assert (spec.endpoint, spec.server_key) == ("tcp://10.0.0.7:7411", public)
+    assert spec.secret_key == (tmp_path / "gateway.key").read_text()
+    assert spec.secret_key not in repr(spec)
+    assert (tmp_path / "gateway.key").stat().st_mode & 0o077 == 0
 
 
 async def test_new_engine_takes_work_once_it_was_found_ready():
@@ -55,7 +69,7 @@ async def test_new_engine_takes_work_once_it_was_found_ready():
     await engines.look()
     assert engines.usable(one.id) == ""
     assert engines.load(one.id) == 3
-    assert 'sluice_deployment_running{deployment="one"} 2.0' in metrics.render().decode()
+    assert 'sluice_deployment_running{deployment="one",node=""} 2.0' in metrics.render().decode()
 
 
 async def test_the_context_of_a_model_is_the_greatest_that_is_served():
@@ -92,6 +106,23 @@ async def test_deployment_that_cannot_be_opened_leaves_the_others_alone():
     engines.follow([replace(bad, options={}), good])
     await engines.look()
     assert engines.usable(bad.id) == ""
+
+
+async def test_each_replica_has_an_engine_and_a_health_of_its_own():
+    engines, metrics = make_engines()
+    near, far = (ReplicaEntry(uuid4(), NodeEntry(name)) for name in ("near", "far"))
+    one = entry(backend="worker", replicas=(near, far))
+    engines.follow([one])
+    engines.get(far.id).answer = Health(ready=False, reason="loading")
+    await engines.look()
+    assert (engines.usable(near.id), engines.usable(far.id)) == ("", "loading")
+    assert set(engines.of(one.id)) == {engines.get(near.id), engines.get(far.id)}
+    assert 'sluice_deployment_ready{deployment="one",node="far"} 0.0' in metrics.render().decode()
+    kept = engines.get(near.id)
+    engines.follow([replace(one, replicas=(replace(near, weight=2),))])
+    assert engines.get(near.id) is kept
+    assert engines.get(far.id) is None
+    assert 'node="far"' not in metrics.render().decode()
 
 
 async def test_sick_engine_hides_no_other():
@@ -139,10 +170,10 @@ async def test_engine_is_closed_when_nothing_runs_on_it_any_more():
     engines.follow([])
     await engines.look()
     assert engines.usable(one.id) == "not open"
-    assert engines.find(one.id) is engine
+    assert engines.of(one.id) == (engine,)
     assert not engine.closed
     engines.left(engine)
     await engines.look()
     assert engine.closed
-    assert engines.find(one.id) is None
+    assert engines.of(one.id) == ()
     assert 'deployment="one"' not in metrics.render().decode()

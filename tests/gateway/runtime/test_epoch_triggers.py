@@ -9,7 +9,7 @@ from billing.models import Plan, PlanVersion, Rate, RateCard, RateCardVersion, S
 from billing.trigger_set import _drop
 from gateway.models import APIKey, CatalogueEpoch, Membership, Project, Tenant, TenantEpoch, User
 from gateway.runtime import epoch_triggers
-from routing.models import Deployment, PublicModel, RouteRule, RouteTarget
+from routing.models import Deployment, Node, PublicModel, Replica, RouteRule, RouteTarget
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db]
 
@@ -39,6 +39,7 @@ def rows():
     card = RateCard.objects.create(name="odd")
     card_version = RateCardVersion.objects.create(card=card, effective_from=now)
     model = PublicModel.objects.create(name="m", context_length=10, rate_card="odd")
+    deployment, node = Deployment.objects.create(name="d", model=model), Node.objects.create(name="n")
     rule = RouteRule.objects.create(name="r")
     return {
         "tenant": tenant,
@@ -53,7 +54,9 @@ def rows():
         "card_version": card_version,
         "rate": Rate.objects.create(version=card_version, usage_class="input", rate=1),
         "model": model,
-        "deployment": Deployment.objects.create(name="d", model=model),
+        "deployment": deployment,
+        "node": node,
+        "replica": Replica.objects.create(deployment=deployment, node=node),
         "rule": rule,
         "target": RouteTarget.objects.create(rule=rule, model=model),
     }
@@ -77,6 +80,8 @@ BUMPING = [
     ("model", "context_length", 11),
     ("deployment", "options", {"a": 1}),
     ("deployment", "is_active", False),
+    ("node", "is_active", False),
+    ("replica", "weight", 2),
     ("rule", "min_prompt_tokens", 100),
     ("target", "weight", 3),
 ]
@@ -115,6 +120,7 @@ def test_row_that_moves_to_another_tenant_bumps_both(rows):
         ("user", "name", "Ann"),
         ("subscription", "granted_until", timezone.now() + timedelta(days=30)),
         ("tenant", "name", "Acme"),  # as it was
+        ("node", "seen_at", timezone.now()),
     ],
 )
 def test_what_is_not_cached_does_not_bump(rows, name, field, value):

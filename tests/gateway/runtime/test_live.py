@@ -8,6 +8,7 @@ from gateway.models import User
 from gateway.runtime.engines import EngineEntry
 from gateway.runtime.live import Live, live_of
 from inference.types import Health
+from routing.catalogue import ReplicaEntry
 from routing.models import Deployment, PublicModel
 
 pytestmark = pytest.mark.django_db
@@ -16,7 +17,13 @@ pytestmark = pytest.mark.django_db
 def runtime_of(**healths):
     """As much of a runtime as pages look at."""
     entries = [
-        EngineEntry(SimpleNamespace(id=identifier), spec=None, engine=SimpleNamespace(info=None), health=health)
+        EngineEntry(
+            SimpleNamespace(id=identifier),
+            ReplicaEntry(identifier),
+            spec=None,
+            engine=SimpleNamespace(info=None),
+            health=health,
+        )
         for identifier, health in healths.values()
     ]
     return SimpleNamespace(engines=SimpleNamespace(entries=lambda: tuple(entries)))

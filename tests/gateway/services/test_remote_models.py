@@ -112,8 +112,8 @@ def test_the_key_is_sealed_everywhere_and_sent(upstream):
     assert upstream.key not in row.credential
     assert unseal(row.credential) == upstream.key
     [entry] = catalogue.load().all_deployments()
-    assert upstream.key not in repr(entry) + repr(spec_of(entry))
-    assert entry.credential not in repr(entry) + repr(spec_of(entry))
+    assert upstream.key not in repr(entry) + repr(spec_of(entry, *entry.replicas))
+    assert entry.credential not in repr(entry) + repr(spec_of(entry, *entry.replicas))
     with scopes_disabled():
         [event] = AuditEvent.objects.filter(action="deployment.created")
     assert row.credential not in str((event.before, event.after))
@@ -133,7 +133,7 @@ def test_a_key_under_a_lost_secret_is_told_and_the_others_are_sealed_anew(upstre
     other.refresh_from_db()
     entry = next(entry for entry in catalogue.load().all_deployments() if entry.id == other.id)
     with pytest.raises(ValueError, match="enter it again"):
-        open_deployment(spec_of(entry))
+        open_deployment(spec_of(entry, *entry.replicas))
 
 
 def test_the_command_ends_in_a_test_prompt_with_its_cost(upstream, tmp_path):

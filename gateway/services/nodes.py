@@ -1,0 +1,62 @@
+"""Nodes on other machines: added with keys of their own, given new ones, and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from billing import clock
+from gateway.errors.service import ServiceError
+from gateway.node_keys import make_keys
+from routing.models import Node
+from routing.services.catalogue import LOCAL
+
+
+def add_node(name: str, address: str) -> Node:
+    """Make a node whose worker is reached at `address`, with a key pair: its secret half is in the node's key file.
+
+    Raise ServiceError for a name or an address that can't be or is taken.
+    """
+    node = Node(name=name, address=address, public_key="0" * 40)
+    if name == LOCAL:
+        raise ServiceError("name", f"{LOCAL!r} is the node of this machine: choose another name")
+    try:
+        node.full_clean()
+    except ValidationError as error:
+        raise ServiceError("node", "; ".join(error.messages)) from error
+    with transaction.atomic():
+        node.public_key = make_keys(name)
+        node.save()
+    return node
+
+
+def renew_keys(name: str) -> Node:
+    """Give the node a new key pair; its worker is unreachable until it runs with the new key file."""
+    node = _remote(name)
+    with transaction.atomic():
+        node.public_key = make_keys(name)
+        node.save(update_fields=["public_key"])
+    return node
+
+
+@transaction.atomic
+def remove_node(name: str) -> None:
+    """Delete the node and the replicas on it; requests that run there end by themselves."""
+    node = _remote(name)
+    for replica in node.replicas.all():
+        replica.delete()
+    node.delete()
+
+
+def note_seen(names: Iterable[str]) -> None:
+    """Note that a gateway hears from these nodes now."""
+    Node.objects.filter(name__in=list(names)).update(seen_at=clock.now())
+
+
+def _remote(name: str) -> Node:
+    node = Node.objects.exclude(address="").filter(name=name).first()
+    if node is None:
+        raise ServiceError("name", f"there is no node {name!r} with an address: see `manage.py nodes list`")
+    return node
