@@ -60,6 +60,7 @@ class Upstream:
         self.plans: list[Plan] = []  # the next ones, before `plan`
         self.context = 8192
         self.version = "0.11.2"
+        self.version_at = "/version"
         self.key = ""  # asked for when set
         self.is_well = True
         self.tokenizes = True
@@ -106,6 +107,8 @@ class Upstream:
         self.connections.add(request.transport.get_extra_info("peername"))
         if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
             return web.json_response({"error": {"message": "no such key"}}, status=401)
+        if request.path == self.version_at:
+            return web.json_response({"version": self.version})
         match request.path, self.dialect:
             case "/health", "vllm" | "sglang" | "tgi" | "trtllm" | "llamacpp":
                 return web.Response(status=200 if self.is_well else 503)
@@ -114,8 +117,6 @@ class Upstream:
                 if self.dialect in {"vllm", "sglang"}:
                     listed["max_model_len"] = self.context
                 return web.json_response({"data": [listed]}, status=200 if self.is_well else 503)
-            case "/version", "vllm" | "trtllm":
-                return web.json_response({"version": self.version})
             case "/get_server_info", "sglang":
                 return web.json_response({"version": self.version})
             case "/info", "tgi":

@@ -25,8 +25,9 @@ class RemoteOptions:
     requests that one gateway has at the endpoint; of its deployments' values the smallest counts. `queue` more wait
     there, each at most `queue_seconds`. `first_seconds` bounds the time to the first event of an answer, `idle_seconds`
     that between two. `shared_prefixes` accepts that tenants share the server's prefix cache. `vector_width` 0 is learnt
-    from the first embedding. The gateway adds `networks`, beside public addresses those in which a server may stand,
-    and `salt_key`, which keys the salts of prefix caches.
+    from the first embedding. `probe` is the path at which the server says that it is well, "" the dialect's own. The
+    gateway adds `networks`, beside public addresses those in which a server may stand, and `salt_key`, which keys the
+    salts of prefix caches.
     """
 
     model: str = ""
@@ -42,6 +43,7 @@ class RemoteOptions:
     idle_seconds: float = 60.0
     shared_prefixes: bool = False
     vector_width: int = 0
+    probe: str = ""
     networks: tuple[Network, ...] = ()
     salt_key: str = field(default="", repr=False)
 
@@ -96,5 +98,7 @@ def _check(given: dict[str, Any]) -> None:
         value = given.get(name, 1)
         if not isinstance(value, (int, float)) or isinstance(value, bool) or value <= 0:
             raise ValueError(f"{name}: a number of seconds above 0")
+    if not isinstance(given.get("probe", ""), str) or given.get("probe", "/")[:1] not in {"", "/"}:
+        raise ValueError("probe: a path such as /health")
     if not isinstance(given.get("shared_prefixes", False), bool):
         raise ValueError("shared_prefixes: true or false")  # noqa: TRY004 - every wrong option is a ValueError

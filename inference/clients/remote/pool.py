@@ -119,7 +119,9 @@ class Pool:
                 ) as response,
             ):
                 if response.status != 200:
-                    raise AskError(response.status, path, await response.content.read(MOST_ERROR))
+                    words = await response.content.read(MOST_ERROR)
+                    response.close()  # after an error some servers close it without saying so
+                    raise AskError(response.status, path, words)
                 return decoded(await whole(response))
         except TimeoutError:
             raise AskError(0, path, reason=f"no answer within {ASK_SECONDS:.0f} s") from None

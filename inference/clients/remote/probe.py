@@ -81,7 +81,7 @@ class Probe:
             if self.info is None:
                 await self._meet()
             else:
-                await self._ask(self._dialect.probe)
+                await self._ask(self._options.probe or self._dialect.probe)
         except AskError as error:
             if self.info is not None and error.status in {404, 405, 501}:  # it is there, whatever it says of the path
                 self._note_ready()
@@ -96,7 +96,9 @@ class Probe:
         """Look at the server for the first time: does it have the model, with which context, and keep tenants apart?"""
         options = self._options
         try:
-            context = await self._dialect.context(self._ask, options.model)
+            if options.probe:
+                await self._ask(options.probe)
+            context = await self._context()
             old = "" if options.shared_prefixes else await self._dialect.too_old(self._ask)
         except ModelMissingError as error:
             raise _UnfitError(str(error)) from error
@@ -106,6 +108,15 @@ class Probe:
         if not served:
             raise _UnfitError("the server doesn't say the model's context: set max_context")
         self.info = self._info(served)
+
+    async def _context(self) -> int | None:
+        """Return the context that the server says; one that can't say it may serve all the same where that is given."""
+        try:
+            return await self._dialect.context(self._ask, self._options.model)
+        except AskError as error:
+            if error.status and self._options.max_context and self._options.probe:
+                return None
+            raise
 
     def _info(self, context: int) -> EngineInfo:
         dialect, options = self._dialect, self._options

