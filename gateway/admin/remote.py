@@ -63,7 +63,10 @@ class NewRemoteForm(forms.Form):
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
     )
     api_key = forms.CharField(
-        required=False, help_text=_KEY_HELP, widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"})
+        required=False,
+        label="API key",
+        help_text=_KEY_HELP,
+        widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
     )
     rate_card = NameField(rate_cards, any_label="the model's own, at the default rates if it is new")
     shared_prefixes = forms.BooleanField(required=False, help_text=_SHARED_HELP, widget=UnfoldBooleanSwitchWidget)
