@@ -64,6 +64,7 @@ class Upstream:
         self.key = ""  # asked for when set
         self.is_well = True
         self.tokenizes = True
+        self.tokenizer_hangs = False
         self.seen: list[tuple[str, dict[str, Any]]] = []  # path and body of every request
         self.heads: list[Mapping[str, str]] = []
         self.served: dict[str, dict[str, int]] = {}  # what ran, by x-request-id
@@ -127,6 +128,8 @@ class Upstream:
                 return self._embeddings(request, body)
             case "/v1/chat/completions", _:
                 return await self._chat(request, body)
+            case _ if self.tokenizer_hangs:
+                await self.released.wait()
             case _ if self.tokenizes:
                 return self._tokenized(request.path, body)
         return web.json_response({"detail": "Not Found"}, status=404)

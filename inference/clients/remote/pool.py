@@ -19,7 +19,7 @@ from inference.clients.remote.queue import Places
 from inference.errors import EngineError, UnreachableError
 
 KEEP_SECONDS = 3.0  # most servers close idle connections after 5: none is used that is about to be closed
-ASK_SECONDS = 10.0
+ASK_SECONDS = 4.0  # two questions in a row, to a tokenizer, within the gateway's patience for a prompt
 FINISH_SECONDS = 1.0  # for what follows the end mark of an answer: nothing, usually
 MOST_ANSWER = 64 << 20  # bytes of an answer in one piece
 MOST_ERROR = 1 << 16

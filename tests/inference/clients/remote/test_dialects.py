@@ -141,6 +141,14 @@ async def test_a_tokenizer_that_fails_costs_exactness_only(remote):
     assert "estimated" in engine.info.details["prompts"]
 
 
+async def test_a_tokenizer_that_hangs_is_not_waited_for_long(remote, monkeypatch):
+    engine, upstream = await remote()
+    monkeypatch.setattr("inference.clients.remote.pool.ASK_SECONDS", 0.05)
+    upstream.tokenizer_hangs = True
+    assert not (await engine.prepare(chat("hello"))).exact
+    monkeypatch.undo()
+
+
 async def test_an_estimate_never_refuses_what_may_fit(remote):
     engine, _ = await remote("generic")
     text = "internationalisation " * 1100  # 23 kB: some 2,300 tokens, by the cautious estimate 7,700
