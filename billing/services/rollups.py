@@ -42,7 +42,7 @@ class RollupKey:
         return (self.hour, self.tenant, self.project, str(self.api_key or ""), self.model)
 
 
-def consume_usage(records: int = 512) -> int:
+def consume_usage(records: int = 256) -> int:
     """Add usage from the outbox's oldest events to the rollups, and return how many events took effect.
 
     Takes at least one event, and more until they name `records` usage records together, so a chunk stays short.
