@@ -67,18 +67,23 @@ def test_an_invitation_and_its_mail_are_written_together(acme, monkeypatch):
     assert not Invitation.objects.of(acme.tenant).filter(email="new@x.example").exists()
 
 
-def test_of_two_sweeps_that_found_the_same_mail_one_sends_it(monkeypatch):
+@pytest.mark.parametrize("other", ["has sent it", "is sending it"])
+def test_of_two_sweeps_that_found_the_same_mail_one_sends_it(monkeypatch, other):
     queue()
-    take = mail._take
+    take, send = mail._take, mail._send
 
     def after_the_other(found, now):
         monkeypatch.setattr(mail, "_take", take)
-        assert mail.send_due_mail()  # the other sweep, from its beginning to its end
+        with monkeypatch.context() as there:
+            if other == "is sending it":
+                there.setattr(mail, "_send", lambda found: None)
+            assert mail.send_due_mail()
         return take(found, now)
 
     monkeypatch.setattr(mail, "_take", after_the_other)
     mail.send_due_mail()
-    assert len(django_mail.outbox) == 1
+    assert mail._send is send
+    assert len(django_mail.outbox) == (1 if other == "has sent it" else 0)
 
 
 def test_a_server_that_fails_is_tried_again_later_and_not_before(monkeypatch, clock):
