@@ -11,7 +11,7 @@ from django.db.models import Sum
 from django.db.models.functions import TruncDate
 
 from billing.ids import day_of, first_at
-from billing.models import Hold, UsageRecord, UsageRollup
+from billing.models import Hold, OutboxEvent, UsageRecord, UsageRollup
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,11 @@ def record_of(request_id: UUID, tenant: UUID) -> UsageRecord | None:
     """
     found = UsageRecord.objects.filter(day=day_of(request_id), request=request_id, tenant=tenant)
     return found.order_by("-revision").first()
+
+
+def waits_since() -> datetime | None:
+    """Return when the oldest usage was booked that the sums don't have yet; None when they have all."""
+    return OutboxEvent.objects.order_by("id").values_list("created_at", flat=True).first()
 
 
 def hold_of(request_id: UUID, tenant: UUID) -> Hold | None:

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -18,8 +19,10 @@ from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django_scopes import scopes_disabled
 
-from billing import triggers
+from billing import clock, triggers
 from billing.models import PlanVersion, RateCardVersion
+from billing.selectors.reconciliation import last_reconciliation
+from billing.selectors.usage import waits_since
 from gateway.home import is_disk_full, open_to_others
 from gateway.management.ports import readiness_request
 from gateway.models import APIKey
@@ -29,6 +32,7 @@ from gateway.services.engine_states import EngineState, ask
 from gateway.services.worker_specs import WorkerSpecError, is_worker_running, worker_spec
 
 ANSWER_SECONDS = 3.0
+LATE = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ def examine(base_url: str) -> Iterator[Symptom]:
     if grounded:
         yield from _redis()
         yield from _catalogue()
+        yield from _periodic_work()
     yield from _engine()
     yield _gateway(base_url)
 
@@ -183,6 +188,21 @@ def _catalogue() -> Iterator[Symptom]:
 def _served(state: EngineState) -> str:
     details = state.info.details if state.info is not None else {}
     return "; ".join(f"{name} {details[name]}" for name in ("dtype", "context", "kv", "proof") if name in details)
+
+
+def _periodic_work() -> Iterator[Symptom]:
+    waits = waits_since()
+    if waits is not None and clock.now() - waits > LATE:
+        fix = "run `manage.py serve`, Celery's worker and beat, or `manage.py jobs --once` by cron (docs/jobs.md)"
+        yield Symptom("periodic work", f"usage of {waits:%Y-%m-%d %H:%M} UTC is not in the sums", fix)
+    else:
+        yield Symptom("periodic work", "up to date")
+    checked = last_reconciliation()
+    if checked is None or checked.finished_at is None:
+        yield Symptom("books", "not checked yet")
+    else:
+        fix = "see them in the admin, or run `manage.py reconcile`" if checked.found else ""
+        yield Symptom("books", f"checked {checked.finished_at:%Y-%m-%d %H:%M} UTC, {checked.found} findings", fix)
 
 
 def _engine() -> Iterator[Symptom]:
