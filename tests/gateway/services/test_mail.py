@@ -76,7 +76,7 @@ def test_of_two_sweeps_that_found_the_same_mail_one_sends_it(monkeypatch, other)
         monkeypatch.setattr(mail, "_take", take)
         with monkeypatch.context() as there:
             if other == "is sending it":
-                there.setattr(mail, "_send", lambda found: None)
+                there.setattr(mail, "_send", lambda _: None)
             assert mail.send_due_mail()
         return take(found, now)
 
