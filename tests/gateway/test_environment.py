@@ -80,9 +80,16 @@ def test_settings_read_nothing_unchecked():
     assert not re.findall(r"env\.(?:int|float|bool|email_url)\(", (ROOT / "gateway/settings.py").read_text())
 
 
-def test_a_command_says_it_in_one_line(tmp_path):
-    given = {**os.environ, "SLUICE_HOME": str(tmp_path), "SLUICE_MAX_CONNECTIONS": "many"}
+@pytest.mark.parametrize(
+    ("name", "value", "meaning"),
+    [
+        ("SLUICE_MAX_CONNECTIONS", "many", "is 'many': it has to be a whole number from 1 on"),
+        ("SLUICE_AUDIT_DAYS", "30", "is 30: it has to be 0, or 365 or more"),
+    ],
+)
+def test_a_command_says_it_in_one_line(tmp_path, name, value, meaning):
+    given = {**os.environ, "SLUICE_HOME": str(tmp_path), name: value}
     command = [sys.executable, "manage.py", "check"]
     done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == "settings: SLUICE_MAX_CONNECTIONS is 'many': it has to be a whole number from 1 on\n"
+    assert done.stderr == f"settings: {name} {meaning}\n"
