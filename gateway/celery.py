@@ -29,7 +29,7 @@ app.conf.update(
     worker_prefetch_multiplier=1,
     worker_enable_remote_control=False,
     worker_redirect_stdouts=False,
-    worker_cancel_long_running_tasks_on_connection_loss=False,
+    worker_cancel_long_running_tasks_on_connection_loss=True,  # of those acknowledged late: none
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,
     beat_scheduler="gateway.broker.beat:Scheduler",

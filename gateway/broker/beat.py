@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 from celery import beat
@@ -11,6 +12,8 @@ from kombu.exceptions import KombuError
 logger = logging.getLogger("sluice.jobs")
 
 MOST_WAITING = 100
+QUIET_S = 60.0
+"""Seconds for which one line tells that there is no broker."""
 
 
 class Scheduler(beat.Scheduler):  # type: ignore[misc] # celery has no types
@@ -19,6 +22,8 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc] # celery has no types
     It remembers nothing between two runs. Schedules are short, and what is due less often says so by its rows.
     """
 
+    _quiet_until = 0.0
+
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
         """Send the entry's message; without a broker it is left out, and the next one does its work."""
         try:
@@ -26,4 +31,6 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc] # celery has no types
             if producer.channel.queue_declare(queue=queue).message_count < MOST_WAITING:
                 self.apply_async(entry, producer=producer, advance=False)
         except (beat.SchedulingError, KombuError, *self.connection.recoverable_connection_errors) as error:
-            logger.warning("a periodic task could not be sent", extra={"task": entry.task, "error": str(error)})
+            if time.monotonic() >= self._quiet_until:
+                self._quiet_until = time.monotonic() + QUIET_S
+                logger.warning("a periodic task could not be sent", extra={"task": entry.task, "error": str(error)})
