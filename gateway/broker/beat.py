@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from typing import Any
 
 from celery import beat
 from kombu.exceptions import KombuError
+
+from gateway.management.watchdog import touch_heartbeat
 
 logger = logging.getLogger("sluice.jobs")
 
@@ -31,6 +34,16 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc] # celery has no types
             if producer.channel.queue_declare(queue=queue).message_count < MOST_WAITING:
                 self.apply_async(entry, producer=producer, advance=False)
         except (beat.SchedulingError, KombuError, *self.connection.recoverable_connection_errors) as error:
-            if time.monotonic() >= self._quiet_until:
-                self._quiet_until = time.monotonic() + QUIET_S
-                logger.warning("a periodic task could not be sent", extra={"task": entry.task, "error": str(error)})
+            self._note_failure(error)
+        if threading.current_thread() is threading.main_thread():  # in a worker, its tasks are the sign of life
+            touch_heartbeat()
+
+    def _ensure_connected(self) -> Any:
+        return self.connection.ensure_connection(self._note_failure)
+
+    def _note_failure(self, error: Exception, interval: float = 0.0) -> None:
+        """Say now and then that there is no broker. Waiting for one is no hang."""
+        touch_heartbeat()
+        if time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + QUIET_S
+            logger.warning("periodic tasks can't be sent", extra={"error": str(error)})

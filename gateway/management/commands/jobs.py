@@ -8,6 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from gateway.management.doctor import database_problem
+from gateway.management.watchdog import touch_heartbeat
 
 
 class Command(BaseCommand):
@@ -22,6 +23,7 @@ class Command(BaseCommand):
         """Begin on a database that can be used; one that goes away later is waited for."""
         if not options["once"] and (problem := database_problem()):
             raise CommandError(problem)
+        touch_heartbeat()
         from gateway.celery import app
         from gateway.tasks import JOBS
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 from celery import Celery
 from kombu.exceptions import OperationalError
 
 from gateway.broker.beat import MOST_WAITING, Scheduler
+from gateway.broker.filesystem import Transport
 
 
 @pytest.fixture
@@ -35,6 +37,45 @@ def test_without_a_worker_the_queue_stays_short(scheduler, tmp_path):
     assert len(list(tmp_path.iterdir())) == MOST_WAITING
 
 
+@pytest.fixture
+def heartbeat(monkeypatch, tmp_path_factory):
+    """The file that a watched process touches."""
+    file = tmp_path_factory.mktemp("watched") / "heartbeat"
+    monkeypatch.setenv("SLUICE_HEARTBEAT", str(file))
+    return file
+
+
+def in_a_thread(do):
+    thread = threading.Thread(target=do)
+    thread.start()
+    thread.join()
+
+
+def test_alone_it_shows_that_it_lives_and_in_a_worker_it_leaves_that_to_the_tasks(scheduler, heartbeat):
+    in_a_thread(scheduler.tick)
+    assert not heartbeat.exists()
+    scheduler.tick()
+    assert heartbeat.exists()
+
+
+def test_waiting_for_a_broker_is_no_hang(scheduler, heartbeat, monkeypatch):
+    """The first connection: nobody answers, then somebody does."""
+    errors = [OSError("refused"), OSError("refused")]
+    establish = Transport.establish_connection
+
+    def answer(transport):
+        if errors:
+            raise errors.pop()
+        return establish(transport)
+
+    monkeypatch.setattr(Transport, "establish_connection", answer)
+    monkeypatch.setattr(Transport, "connection_errors", (OSError,))
+    monkeypatch.setattr("kombu.utils.functional.sleep", lambda _: None)
+    in_a_thread(scheduler.tick)
+    assert errors == []
+    assert heartbeat.exists()
+
+
 def test_without_a_broker_it_goes_on(scheduler, monkeypatch, caplog, tmp_path):
     def fail(*_, **__):
         raise OperationalError("no broker")
@@ -44,6 +85,6 @@ def test_without_a_broker_it_goes_on(scheduler, monkeypatch, caplog, tmp_path):
         broken.setattr(scheduler.producer.channel, "queue_declare", fail)
         for _ in range(5):
             scheduler.tick()
-    assert caplog.text.count("could not be sent") == 1
+    assert caplog.text.count("can't be sent") == 1
     scheduler.tick()
     assert len(list(tmp_path.iterdir())) == 2
