@@ -193,7 +193,7 @@ class RemoteRun:
             texts, has_failed = [], False
             for chunk in arrived:
                 has_failed = chunk.error is not None
-                if has_failed or self._is_beyond:
+                if has_failed:
                     break
                 texts.append(self._taken(chunk))
             text, usage = "".join(texts), self._counter.usage
@@ -203,16 +203,11 @@ class RemoteRun:
             if has_failed:
                 yield self.end(FinishReason.ERROR, faults.FAILED)
                 return
-            if self._is_beyond:
-                self._reason = "length"
+            if self._reason is None and self._counter.completion > self.most_output:
+                self._reason = "length"  # it goes on beyond what it was asked for, and what is paid for
                 yield self._ended()
                 return
         yield arrived
-
-    @property
-    def _is_beyond(self) -> bool:
-        """Whether the server goes on beyond what it was asked for, and what is paid for."""
-        return self._reason is None and self._counter.completion > self.most_output
 
     async def _next(self, stream: AsyncIterator[list[Chunk]]) -> list[Chunk] | Finished:
         """Return the next chunks, or the request's end; raise `EngineError` for an end before the first chunk."""
@@ -243,9 +238,9 @@ class RemoteRun:
             ):
                 self._counter.output(output)
                 text += piece.content or ""
-            self._reason = choice.finish_reason or self._reason
-            reasons = (choice.stop_reason, choice.matched_stop, self._stop)
-            self._stop = next((one for one in reasons if one is not None), None)
+            if choice.finish_reason:
+                self._reason = choice.finish_reason
+                self._stop = choice.matched_stop if choice.stop_reason is None else choice.stop_reason
         if chunk.usage is not None or chunk.timings is not None:
             self._counter.report(self._dialect.report(chunk.usage, chunk.timings))
         return text
