@@ -24,7 +24,7 @@ async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
         if message["type"] == "lifespan.startup":
             try:
                 runtime = await open_runtime()
-                if os.environ.get(REPLACES):  # nobody waits for us: the one that we replace serves meanwhile
+                if os.environ.get(REPLACES):  # whoever connects meanwhile finds another gateway, or waits
                     await runtime.engines.connected(CONNECT_SECONDS)
             except Exception as error:
                 log.exception("start_failed")

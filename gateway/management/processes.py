@@ -86,8 +86,11 @@ class Process:
             self.heartbeat.unlink(missing_ok=True)
 
 
-def spawn(spec: ChildSpec, now: float, *, beside: Process | None = None) -> Process:
-    """Start a child, whose heartbeat is another file than that of the one `beside` it. Only from the main thread."""
+def spawn(spec: ChildSpec, now: float, *, replaces: bool = False, beside: Process | None = None) -> Process:
+    """Start a child, whose heartbeat is another file than that of the one `beside` it. Only from the main thread.
+
+    It is told when it `replaces` another of its name, which has ended or will.
+    """
     heartbeat = spec.heartbeat
     if heartbeat is not None and beside is not None and beside.heartbeat == heartbeat:
         heartbeat = heartbeat.with_name(f"{heartbeat.name}.next")
@@ -97,7 +100,7 @@ def spawn(spec: ChildSpec, now: float, *, beside: Process | None = None) -> Proc
     if watchdog is not None:
         watchdog.restart(now)
     told = {VARIABLE: str(heartbeat)} if heartbeat is not None else {}
-    if beside is not None:
+    if replaces:
         told[REPLACES] = "1"
     return Process(spec, _popen(spec, told), heartbeat, watchdog, now)
 

@@ -47,6 +47,7 @@ class _Child:
     start_at: float = 0.0
     wanted: bool = True
     restarting: bool = False
+    has_run: bool = False
 
     @property
     def processes(self) -> list[Process]:
@@ -178,7 +179,9 @@ class Supervisor:
                 child.process = self._start(child)
 
     def _start(self, child: _Child) -> Process:
-        process = spawn(child.spec, self._clock(), beside=child.process or child.leaving)
+        beside = child.process or child.leaving
+        process = spawn(child.spec, self._clock(), replaces=child.has_run, beside=beside)
+        child.has_run = True
         self._tell_leash(f"+{process.popen.pid}")
         return process
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 VARIABLE = "SLUICE_HEARTBEAT"
-REPLACES = "SLUICE_REPLACES"  # set for a process that runs beside the one that it is to replace
+REPLACES = "SLUICE_REPLACES"  # set for a process that isn't the first of its name: what there is besides is up
 START_SECONDS = 600.0  # until the first sign of life: imports and a slow disk are no hang
 _LONGEST_TURN = 1.0
 

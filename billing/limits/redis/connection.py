@@ -97,12 +97,11 @@ class RedisConnection:
 
     async def close(self) -> None:
         """Send what is queued, and close the connection."""
+        if self._connection is not None and self._queue:
+            await asyncio.wait([self._queue[-1].future], timeout=2 * self._patience)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._connection is not None and self._queue:
-            with contextlib.suppress(RedisError, OSError, TimeoutError):
-                await self._send(self._queue)
         self._fail(self._queue)
         self._queue = []
         if self._connection is not None:

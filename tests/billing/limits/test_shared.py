@@ -143,7 +143,7 @@ async def test_lease_that_redis_forgot_is_told_again_by_renewing_it(redis_server
         assert isinstance(await first.take([], held), Taken)
         redis_server.flush()
         await first.renew(held)
-        await first.take([], lease("after", limit=1))  # by now the renewal has been answered
+        await first.take([Take(HOURLY, 0)])  # by now the renewal has been answered
         assert isinstance(await second.take([], lease("b", limit=1)), Limited)
 
 

@@ -383,9 +383,11 @@ def test_a_terminal_that_is_closed_ends_everything(start, tmp_path):
     assert process.wait() == 0
 
 
-def test_a_successor_that_does_not_come_up_changes_nothing(start, tmp_path):
-    once = "beat() if not list(pathlib.Path(os.environ['SLUICE_HEARTBEAT']).parent.iterdir()) else sys.exit(1)"
-    process = start(replaceable(tmp_path, once), stderr=subprocess.PIPE)
+@pytest.mark.parametrize("instead", ["sys.exit(1)", "None"])
+def test_a_successor_that_does_not_come_up_changes_nothing(start, tmp_path, instead):
+    once = f"beat() if 'SLUICE_REPLACES' not in os.environ else {instead}"
+    hasty = "import gateway.management.supervisor as module; module.START_SECONDS = 1.0; "
+    process = start(hasty + replaceable(tmp_path, once), stderr=subprocess.PIPE)
     first = pid_of(read_until(process.stdout, "a up"), "a")
     while not (tmp_path / "a").exists():
         time.sleep(0.01)

@@ -166,3 +166,17 @@ async def test_two_gateways_take_turns_in_the_order_of_coming(redis_server, poll
         await asyncio.gather(*asked)
         assert one.order == names
         assert redis_server.ask("DBSIZE") == ":0", "nothing is left of it"
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "late"])
+async def test_who_gives_up_waiting_keeps_nobody_in_another_gateway_out(redis_server, ends):
+    async with two_gateways(redis_server, poll_seconds=60.0) as (one, other):
+        await one.ask("runs")
+        gone = one.ask("gone", seconds=60.0 if ends == "cancelled" else 0.0001, since=now() - 5)
+        if ends == "cancelled":
+            await waits(one, 1)
+            gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        await one.store.give_back(lease("runs"))
+        await one.store.take([Take(bucket(), 0)])  # by now all of it has been answered
+        assert isinstance(await other.store.take([], lease("new", 1)), Taken)
