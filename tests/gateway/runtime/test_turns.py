@@ -157,7 +157,7 @@ async def test_two_gateways_take_turns_in_the_order_of_coming(redis_server, poll
         start, asked = now(), []
         for n in range(8):
             gateway = (one, other)[n % 2]
-            asked.append(gateway.ask(f"{n}", since=start + n / 1000))
+            asked.append(gateway.ask(f"{n}", since=start - 100 + n))
             await waits(gateway, n // 2 + 1)
         names = ["runs", *(f"{n}" for n in range(8))]
         for place, name in enumerate(names):
