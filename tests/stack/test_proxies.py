@@ -1,0 +1,228 @@
+"""The proxy files of `deploy/`, run by the proxies themselves: what passes, what doesn't, and what is repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+import shutil
+import ssl
+from http.client import HTTPConnection, HTTPSConnection
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+
+from tests.services.postgres import free_port
+from tests.services.proxies import Scripted, caddy, nginx
+from tests.stack.conftest import running_stack
+
+pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+
+PROXIES = {"nginx": nginx, "caddy": caddy}
+ANY_CERTIFICATE = ssl._create_unverified_context()
+MOST = 8 * 1024 * 1024  # SLUICE_MAX_BODY_BYTES
+
+
+@pytest.fixture(params=PROXIES)
+def proxy(request, tmp_path):
+    """Starts the proxy in front of two gateways."""
+    if shutil.which(request.param) is None:
+        pytest.skip(f"{request.param} is not installed")
+    return lambda *gateways: PROXIES[request.param](list(gateways), tmp_path)
+
+
+@pytest.fixture(scope="module")
+def gateway():
+    """A real gateway that trusts a proxy."""
+    with running_stack({"SLUICE_TRUST_PROXY": "true"}, chat={"step_seconds": 0.002, "text": "word " * 3000}) as stack:
+        yield stack
+        assert stack.stop() == 0, "".join(stack.said[-40:])
+
+
+def session_of(address):
+    connector = aiohttp.TCPConnector(ssl=False, force_close=True)
+    cookies = aiohttp.CookieJar(unsafe=True)  # of an IP address, too
+    return aiohttp.ClientSession(
+        address, connector=connector, timeout=aiohttp.ClientTimeout(total=60), cookie_jar=cookies
+    )
+
+
+def call(key, **more):
+    body = {"model": "fake-chat", "messages": [{"role": "user", "content": "go on"}], "max_tokens": 4, **more}
+    return {"json": body, "headers": {"Authorization": f"Bearer {key}"}}
+
+
+def run(address, use):
+    async def go():
+        async with session_of(address) as session:
+            return await use(session)
+
+    return asyncio.run(go())
+
+
+def nobody():
+    return f"127.0.0.1:{free_port()}"
+
+
+def test_an_event_leaves_before_the_next_one_is_made(proxy):
+    with Scripted("stream") as upstream, proxy(upstream.address, nobody()) as address:
+
+        async def use(session):
+            async with session.post("/v1/chat/completions", json={}) as answer:
+                lines = [await answer.content.readline()]
+                upstream.go_on.set()  # only now is there a second one
+                return lines + [line async for line in answer.content]
+
+        assert [line for line in run(address, use) if line.strip()] == [b"data: first\n", b"data: second\n"]
+
+
+def test_a_client_that_leaves_is_told_to_the_gateway(proxy):
+    with Scripted("stream") as upstream, proxy(upstream.address, nobody()) as address:
+        url = urlsplit(address)
+        made = (
+            HTTPSConnection(url.netloc, context=ANY_CERTIFICATE)
+            if url.scheme == "https"
+            else HTTPConnection(url.netloc)
+        )
+        made.request("POST", "/v1/chat/completions", "{}")
+        answer = made.getresponse()
+        assert answer.readline() == b"data: first\n"
+        answer.close()
+        made.close()
+        assert upstream.client_left.wait(30)
+
+
+def test_what_a_client_says_of_itself_is_not_believed(proxy):
+    lies = {
+        "X-Forwarded-For": "6.6.6.6",
+        "X-Forwarded-Proto": "gopher",
+        "X-Forwarded-Host": "evil.example.com",
+        "X-Real-IP": "6.6.6.6",
+    }
+    with Scripted() as upstream, proxy(upstream.address, nobody()) as address:
+
+        async def use(session):
+            async with session.get("/", headers=lies) as answer:
+                return (await answer.json())["headers"]
+
+        headers = run(address, use)
+    scheme, _, host = address.partition("://")
+    assert headers["host"] == headers["x-forwarded-host"] == host
+    assert headers["x-forwarded-proto"] == scheme
+    assert headers["x-forwarded-for"] == "127.0.0.1"
+
+
+def test_a_gateway_that_does_not_listen_costs_no_request(proxy):
+    with Scripted() as one, Scripted() as other, proxy(one.address, other.address) as address:
+
+        async def ask(session, count):
+            answers = []
+            for number in range(count):
+                async with session.post(f"/v1/{number}", json={}) as answer:
+                    answers.append(answer.status)
+            return answers
+
+        assert run(address, lambda session: ask(session, 10)) == [200] * 10
+        assert one.seen
+        assert other.seen
+        other_before = len(other.seen)
+        one.stop()
+        try:
+            assert run(address, lambda session: ask(session, 20)) == [200] * 20
+            assert len(other.seen) == other_before + 20
+        finally:
+            one.__enter__()  # so that it can be stopped once more
+
+
+def test_what_was_sent_is_not_sent_again(proxy):
+    """A gateway that dies over a POST may have begun it: only the client may decide to repeat it."""
+    with Scripted("die") as dying, Scripted() as living, proxy(dying.address, living.address) as address:
+
+        async def ask(session):
+            answers = {}
+            for number in range(12):
+                async with session.post(f"/v1/{number}", json={}) as answer:
+                    answers[f"/v1/{number}"] = answer.status, await answer.json()
+            return answers
+
+        answers = run(address, ask)
+        assert dying.seen
+        assert sorted(dying.seen + living.seen) == sorted(answers)
+        for path in dying.seen:
+            status, body = answers[path]
+            assert (status, body["error"]["code"]) == (503, "gateway_unreachable")
+
+
+async def send(session, body):
+    async with session.post("/v1/chat/completions", data=body) as answer:
+        return answer.status, await answer.json()
+
+
+def test_the_largest_body_passes_whole(proxy):
+    with Scripted() as upstream, proxy(upstream.address, nobody()) as address:
+        status, body = run(address, lambda session: send(session, io.BytesIO(b"x" * MOST)))
+        assert (status, body["bytes"]) == (200, MOST)
+
+
+def test_a_larger_body_is_refused_in_the_apis_form(proxy, gateway):
+    async def in_parts():
+        for _ in range(MOST // 65_536 + 1):
+            yield b"x" * 65_536
+
+    with proxy(f"127.0.0.1:{gateway.port}", nobody()) as address:
+        for body in (lambda: io.BytesIO(b"x" * (MOST + 1)), in_parts):
+            status, answer = run(address, lambda session, body=body: send(session, body()))
+            assert (status, answer["error"]["code"]) == (413, "request_too_large")
+
+
+def test_nobody_there_is_said_in_the_apis_form(proxy):
+    with proxy(nobody(), nobody()) as address:
+
+        async def use(session):
+            async with session.post("/v1/chat/completions", json={}) as answer:
+                return answer.status, answer.headers["retry-after"], await answer.json()
+
+        status, after, body = run(address, use)
+        assert (status, after, body["error"]["code"]) == (503, "1", "gateway_unreachable")
+
+
+def test_a_real_gateway_behind_it(proxy, gateway):
+    key = gateway.tenants["max"]["key"]
+    with proxy(f"127.0.0.1:{gateway.port}", nobody()) as address:
+
+        async def use(session):
+            async with session.post("/v1/chat/completions", **call(key, stream=True, max_tokens=200)) as answer:
+                events = [line async for line in answer.content if line.startswith(b"data: ")]
+            async with session.ws_connect("/v1/responses", headers={"Authorization": f"Bearer {key}"}) as socket:
+                await socket.send_json({"type": "response.create", "model": "fake-chat", "input": "go on"})
+                said = [json.loads((await socket.receive()).data)["type"] for _ in range(4)]
+            hidden = [(await session.get(path)).status for path in ("/metrics", "/readyz", "/healthz")]
+            shown = (await session.get("/health")).status
+            return events, said, hidden, shown
+
+        events, said, hidden, shown = run(address, use)
+        assert len(events) > 200
+        assert events[-1] == b"data: [DONE]\n"
+        assert said[0] == "response.created"
+        assert hidden == [404, 404, 404]
+        assert shown == 200
+
+
+def test_people_sign_in_through_it(proxy, gateway):
+    """The form passes only if the gateway knows the scheme and host that the browser sees."""
+    made = "from gateway.models import User; User.objects.create_superuser(email='{}', password='behind-a-proxy-1')"
+    with proxy(f"127.0.0.1:{gateway.port}", nobody()) as address:
+        email = f"operator-{address[-5:]}@example.com"
+        gateway.manage("shell", "-c", made.format(email))
+
+        async def use(session):
+            async with session.get("/accounts/login/") as page:
+                [token] = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', await page.text())[:1]
+            form = {"login": email, "password": "behind-a-proxy-1", "csrfmiddlewaretoken": token}
+            headers = {"Origin": address, "Referer": f"{address}/accounts/login/"}
+            async with session.post("/accounts/login/", data=form, headers=headers, allow_redirects=False) as answer:
+                return answer.status, "sluice_session" in answer.cookies
+
+        assert run(address, use) == (302, True)
