@@ -65,7 +65,7 @@ def caddy(gateways: list[str], folder: Path) -> Iterator[str]:
     text = (DEPLOY / "Caddyfile").read_text()
     version = subprocess.run(["caddy", "version"], capture_output=True, text=True, check=True).stdout
     if version.lstrip("v").startswith("2.6."):
-        text = text.replace("request_buffers 8MiB", "buffer_requests\nmax_buffer_size 8MiB")  # what Debian 12 has
+        text = text.replace("request_buffers 9MiB", "buffer_requests")  # what Debian 12 has
     (folder / "Caddyfile").write_text(text)
     command = ["caddy", "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
     with running(command, port, folder, {**os.environ, **own, "XDG_CONFIG_HOME": str(folder)}):

@@ -155,8 +155,9 @@ def test_what_was_sent_is_not_sent_again(proxy):
             assert (status, body["error"]["code"]) == (503, "gateway_unreachable")
 
 
-async def send(session, body):
-    async with session.post("/v1/chat/completions", data=body) as answer:
+async def send(session, body, key=""):
+    headers = {"Authorization": f"Bearer {key}"}
+    async with session.post("/v1/chat/completions", data=body, headers=headers) as answer:
         return answer.status, await answer.json()
 
 
@@ -171,9 +172,10 @@ def test_a_larger_body_is_refused_in_the_apis_form(proxy, gateway):
         for _ in range(MOST // 65_536 + 1):
             yield b"x" * 65_536
 
+    key = gateway.tenants["max"]["key"]
     with proxy(f"127.0.0.1:{gateway.port}", nobody()) as address:
         for body in (lambda: io.BytesIO(b"x" * (MOST + 1)), in_parts):
-            status, answer = run(address, lambda session, body=body: send(session, body()))
+            status, answer = run(address, lambda session, body=body: send(session, body(), key))
             assert (status, answer["error"]["code"]) == (413, "request_too_large")
 
 
@@ -203,7 +205,7 @@ def test_a_real_gateway_behind_it(proxy, gateway):
             return events, said, hidden, shown
 
         events, said, hidden, shown = run(address, use)
-        assert len(events) > 200
+        assert len(events) > 50
         assert events[-1] == b"data: [DONE]\n"
         assert said[0] == "response.created"
         assert hidden == [404, 404, 404]

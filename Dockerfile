@@ -1,0 +1,64 @@
+# Images of Sluice: `gateway` (no torch; also for setup, Celery and commands), `worker` (CPU) and `worker-cuda`.
+#   docker build --target gateway -t sluice-gateway .
+# Every process runs as user 10001, writes to /var/lib/sluice and /tmp alone, and works with a read-only root.
+ARG PYTHON=3.12
+
+# Debian 13: its PostgreSQL client is version 17, as docker-compose.yml's server (backup needs the same or a newer one).
+FROM python:${PYTHON}-slim-trixie AS system
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends postgresql-client \
+    && rm -rf /var/lib/apt/lists/*
+RUN useradd --system --uid 10001 --home-dir /var/lib/sluice --shell /usr/sbin/nologin sluice \
+    && install -d -o 10001 -g 10001 -m 0700 /var/lib/sluice /run/sluice/secrets \
+    && install -d -o 10001 -g 10001 -m 0755 /run/sluice/database
+
+FROM python:${PYTHON}-slim-trixie AS gateway-packages
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY constraints constraints
+RUN python -m venv /opt/venv \
+    && /opt/venv/bin/pip install --no-cache-dir --constraint constraints/cpu.txt '.[gateway]'
+
+FROM gateway-packages AS worker-packages
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+RUN /opt/venv/bin/pip install --no-cache-dir --index-url "${TORCH_INDEX}" "$(grep '^torch==' constraints/cpu.txt)" \
+    && /opt/venv/bin/pip install --no-cache-dir --constraint constraints/cpu.txt '.[gateway,engine]'
+
+# CUDA's libraries come with torch's packages; the host has the driver and NVIDIA's container toolkit.
+FROM gateway-packages AS worker-cuda-packages
+ARG TORCH_CUDA_INDEX=https://download.pytorch.org/whl/cu128
+RUN grep -vE '^(torch|triton)==' constraints/cpu.txt > constraints/cuda.txt \
+    && /opt/venv/bin/pip install --no-cache-dir --index-url "${TORCH_CUDA_INDEX}" 'torch>=2.11,<2.14' \
+    && /opt/venv/bin/pip install --no-cache-dir --constraint constraints/cuda.txt '.[gateway,engine]'
+
+FROM system AS code
+WORKDIR /app
+COPY manage.py LICENSE ./
+COPY gateway gateway
+COPY billing billing
+COPY routing routing
+COPY inference inference
+COPY templates templates
+COPY static static
+COPY deploy/docker deploy/docker
+RUN python -m compileall -q gateway billing routing inference
+ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 SLUICE_HOME=/var/lib/sluice \
+    SLUICE_RUNTIME_DIR=/tmp/sluice
+USER 10001:10001
+ENTRYPOINT ["python", "manage.py"]
+
+FROM code AS worker
+COPY --from=worker-packages /opt/venv /opt/venv
+HEALTHCHECK --interval=15s --timeout=5s --start-period=120s CMD ["python", "deploy/docker/healthy.py", "worker"]
+CMD ["worker"]
+
+FROM code AS worker-cuda
+COPY --from=worker-cuda-packages /opt/venv /opt/venv
+HEALTHCHECK --interval=15s --timeout=5s --start-period=120s CMD ["python", "deploy/docker/healthy.py", "worker"]
+CMD ["worker"]
+
+FROM code AS gateway
+COPY --from=gateway-packages /opt/venv /opt/venv
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["python", "deploy/docker/healthy.py", "gateway"]
+CMD ["gateway", "--host", "0.0.0.0", "--port", "8000"]

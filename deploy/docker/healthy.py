@@ -1,0 +1,41 @@
+"""Health of a container: ``healthy.py gateway | worker | celery`` exits with 0 or 1. Only the standard library."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+# How long a process may be silent: `serve` replaces a worker after 15 s, and Celery has something to do every 5 s.
+SILENCE = {"worker": 60.0, "celery": 120.0}
+
+
+def gateway_answers() -> bool:
+    """Return whether the gateway's event loop turns."""
+    port = os.environ.get("SLUICE_METRICS_PORT") or "8000"
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=4) as answer:
+        return int(answer.status) == 200
+
+
+def touched(heartbeat: Path, silence: float) -> bool:
+    """Return whether the heartbeat is young. Without models a node runs no worker, and there is none."""
+    return not heartbeat.exists() or time.time() - heartbeat.stat().st_mtime < silence
+
+
+def is_healthy(process: str) -> bool:
+    """Return whether the process of this container is well."""
+    if process == "gateway":
+        return gateway_answers()
+    if process == "celery":
+        return touched(Path(os.environ["SLUICE_HEARTBEAT"]), SILENCE["celery"])
+    beats = Path(os.environ.get("SLUICE_RUNTIME_DIR", "/tmp/sluice")).glob("worker-*.heartbeat")  # noqa: S108 - ours
+    return all(touched(beat, SILENCE["worker"]) for beat in beats)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(not is_healthy(sys.argv[1]))
+    except OSError:
+        sys.exit(1)

@@ -1,0 +1,169 @@
+"""docker-compose.yml names only what exists: targets, volumes, commands, options, settings. No engine is needed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from django.core.management import get_commands, load_command_class
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES = COMPOSE["services"]
+OURS = {name: service for name, service in SERVICES.items() if service["image"].startswith("sluice-")}
+
+# Of the Compose specification, what this file may use.
+TOP = {"name", "services", "networks", "volumes"}
+KEYS = {
+    *(
+        "image",
+        "build",
+        "restart",
+        "init",
+        "read_only",
+        "tmpfs",
+        "cap_drop",
+        "security_opt",
+        "networks",
+        "network_mode",
+    ),
+    *("depends_on", "volumes", "environment", "entrypoint", "command", "healthcheck", "stop_grace_period", "ports"),
+    *("profiles", "deploy", "shm_size", "network_mode"),
+}
+HEALTH = {"test", "interval", "timeout", "retries", "start_period", "disable"}
+CONDITIONS = {"service_healthy", "service_completed_successfully", "service_started"}
+
+
+def variables(service):
+    return dict(service.get("environment") or {})
+
+
+def documented():
+    return set(re.findall(r"^\| `([A-Z_]+)` \|", (ROOT / "docs/settings.md").read_text(), re.MULTILINE))
+
+
+def words(service):
+    """The words of what a service runs."""
+    line = [*(service.get("entrypoint") or ["python", "manage.py"]), *service.get("command", [])]
+    return " ".join(line).split() if line[0] == "sh" else line
+
+
+def managed():
+    """Every manage.py command that the file names, with its options."""
+    for name, service in OURS.items():
+        if service.get("entrypoint", [""])[0] == "sh":
+            for line in service["command"][0].splitlines():
+                for words_after in re.findall(r"manage\.py ([^|&]+)", line):
+                    yield name, words_after.split()
+        elif "entrypoint" not in service:
+            yield name, service["command"]
+
+
+def test_the_file_has_the_form_of_a_compose_file():
+    assert {name for name in COMPOSE if not name.startswith("x-")} == TOP
+    for name, service in SERVICES.items():
+        assert set(service) <= KEYS, name
+        assert set(service.get("healthcheck", {})) <= HEALTH, name
+        for other, how in service.get("depends_on", {}).items():
+            assert other in SERVICES
+            assert how["condition"] in CONDITIONS
+            if how["condition"] == "service_healthy":
+                assert "test" in SERVICES[other]["healthcheck"], other
+            else:
+                assert SERVICES[other].get("restart") == "no", other
+        assert set(service.get("networks", [])) <= set(COMPOSE["networks"])
+        for volume in service.get("volumes", []):
+            source = volume.partition(":")[0]
+            assert (ROOT / source).is_file() if source.startswith("./") else source in COMPOSE["volumes"], volume
+
+
+def test_all_that_has_to_run_is_there():
+    assert {"postgres", "redis", "setup", "gateway-1", "gateway-2", "worker", "celery", "beat", "proxy"} <= set(
+        SERVICES
+    )
+    assert {name for name, service in SERVICES.items() if service.get("profiles") == ["gpu"]} == {
+        "node-gpu",
+        "worker-gpu",
+    }
+    for name, service in SERVICES.items():
+        assert "healthcheck" in service, name
+    assert not (ROOT / ".env").exists()
+    assert "env_file" not in (ROOT / "docker-compose.yml").read_text()
+
+
+def test_images_are_built_from_targets_that_exist():
+    stages = set(re.findall(r"^FROM .* AS ([\w-]+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
+    arguments = set(re.findall(r"^ARG (\w+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
+    for service in OURS.values():
+        assert service["build"]["target"] in stages
+        assert set(service["build"].get("args", {})) <= arguments
+
+
+def test_every_variable_is_a_setting():
+    for name, service in OURS.items():
+        for variable in variables(service):
+            assert variable.removesuffix("_FILE") in documented() | {"SLUICE_HEARTBEAT"}, (name, variable)
+    text = (ROOT / "docker-compose.yml").read_text()
+    asked = set(re.findall(r"\$\{(\w+)", text))
+    head = text[: text.index("name: sluice")]
+    assert asked == set(re.findall(r"\b(?:SLUICE|TORCH)_[A-Z_]+\b", head))
+    assert all(f"${{{name}:-" in text for name in asked), "no variable may be needed"
+    caddy = set(re.findall(r"\{\$(\w+)", (ROOT / "deploy/Caddyfile").read_text()))
+    assert caddy == set(variables(SERVICES["proxy"]))
+
+
+@pytest.mark.parametrize(
+    ("service", "line"), list(managed()), ids=lambda each: each if isinstance(each, str) else each[0]
+)
+def test_every_command_is_there_and_takes_these_options(service, line):
+    command = load_command_class(get_commands()[line[0]], line[0])
+    command.create_parser("manage.py", line[0]).parse_args(line[1:])
+
+
+def test_celery_is_found_where_the_file_says():
+    for name in ("celery", "beat"):
+        assert words(SERVICES[name])[:3] == ["celery", "-A", "gateway"]
+        done = subprocess.run(
+            [sys.executable, "-m", *words(SERVICES[name])[:4], "--help"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        for option in words(SERVICES[name])[4:]:
+            if option.startswith("--"):
+                assert option.partition("=")[0] in done.stdout
+
+
+def test_the_volumes_secrets_are_the_ones_that_are_made(tmp_path):
+    own, database = tmp_path / "own", tmp_path / "database"
+    own.mkdir()
+    database.mkdir()
+    make = [sys.executable, "deploy/docker/make_secrets.py", str(own), str(database)]
+    subprocess.run(make, cwd=ROOT, check=True)
+    first = {path.name: path.read_text() for path in [*own.iterdir(), *database.iterdir()]}
+    subprocess.run(make, cwd=ROOT, check=True)
+    assert first == {path.name: path.read_text() for path in [*own.iterdir(), *database.iterdir()]}
+    named = {value for service in OURS.values() for name, value in variables(service).items() if name.endswith("_FILE")}
+    assert named == {f"/run/sluice/secrets/{path.name}" for path in own.iterdir()}
+    assert {path.stat().st_mode & 0o777 for path in own.iterdir()} == {0o400}
+    assert first["password"] in first["database_url"]
+    assert len(set(first.values())) == 6
+    assert SERVICES["postgres"]["environment"]["POSTGRES_PASSWORD_FILE"].endswith("/password")
+
+
+def test_only_the_proxy_can_be_reached_and_nothing_of_ours_has_more_rights_than_it_needs():
+    assert [name for name, service in SERVICES.items() if "ports" in service] == ["proxy"]
+    assert all(port.count(":") >= 1 and ("127.0.0.1" in port) for port in SERVICES["proxy"]["ports"])
+    assert COMPOSE["networks"]["inside"]["internal"] is True
+    for name in ("postgres", "redis"):
+        assert SERVICES[name]["networks"] == ["inside"]
+    for name, service in OURS.items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
