@@ -18,7 +18,13 @@ from tests.services.postgres import free_port
 from tests.services.proxies import Scripted, caddy, nginx
 from tests.stack.conftest import running_stack
 
-pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+pytestmark = [
+    pytest.mark.stack,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("stack"),
+    # aiohttp leaves the end of a TLS connection to a loop that is over by then.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 PROXIES = {"nginx": nginx, "caddy": caddy}
 ANY_CERTIFICATE = ssl._create_unverified_context()

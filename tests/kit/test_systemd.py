@@ -1,0 +1,70 @@
+"""The units of deploy/systemd: accepted by systemd, hardened, and running commands that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from django.core.management import get_commands, load_command_class
+
+UNITS = Path(__file__).resolve().parents[2] / "deploy/systemd"
+SERVICES = sorted(path.name for path in UNITS.glob("*.service"))
+# The highest exposure, in tenths, that systemd may find: workers need devices, and memory that torch writes code to.
+EXPOSURE = {
+    "sluice-gateway@.service": 13,
+    "sluice-jobs.service": 13,
+    "sluice-backup.service": 13,
+    "sluice-worker@.service": 16,
+    "sluice.service": 16,
+}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_it_runs_a_command_that_exists(name):
+    text = (UNITS / name).read_text()
+    [line] = re.findall(r"^ExecStart=/opt/sluice/\.venv/bin/python manage\.py (.*)$", text, re.MULTILINE)
+    words = line.replace("%i", "8001").split()
+    load_command_class(get_commands()[words[0]], words[0]).create_parser("manage.py", words[0]).parse_args(words[1:])
+    assert "User=sluice" in text
+    assert "EnvironmentFile=/etc/sluice/environment" in text
+
+
+@pytest.fixture
+def analyze():
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+
+    def run(*arguments):
+        command = ["systemd-analyze", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def here(name, folder):
+    """A copy of the unit whose programs are on this machine; systemd wants an instance of a template."""
+    text = (UNITS / name).read_text().replace("/opt/sluice/.venv/bin/python", "/usr/bin/env")
+    path = folder / name.replace("@.", "@8001.")
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", [*SERVICES, "sluice-backup.timer"])
+def test_systemd_accepts_it(analyze, name, tmp_path):
+    for each in (*SERVICES, "sluice-backup.timer"):
+        here(each, tmp_path)
+    done = analyze("verify", "--man=no", "--recursive-errors=no", str(here(name, tmp_path)))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_it_is_hardened(analyze, name, tmp_path):
+    unit = here(name, tmp_path)
+    done = analyze("security", "--offline=yes", f"--threshold={EXPOSURE[name]}", "--no-pager", str(unit))
+    found = analyze("security", "--offline=yes", "--json=short", str(unit)).stdout
+    rows = [(row["json_field"], row["description"]) for row in json.loads(found) if row["set"] is False]
+    assert done.returncode == 0, rows
