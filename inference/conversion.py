@@ -50,9 +50,10 @@ def event_of(wire: WireEvent) -> Event:
     """Return the seam's event; raise `EngineError` for an impossible usage."""
     match wire:
         case WireDelta():
-            return Delta(wire.text, _checked(Usage(wire.input, wire.cache_read, wire.output, wire.reasoning)))
+            usage = _checked(Usage(wire.input, wire.cache_read, wire.output, wire.reasoning))
+            return Delta(wire.text, usage, wire.tokens)
         case WireStarted():
-            return Started(_checked(Usage(cache_read=wire.cached)).cache_read)
+            return Started(_checked(Usage(cache_read=wire.cached)).cache_read, wire.seed)
         case WireVector():
             return Vector(wire.index, wire.data)
         case WireFinished():

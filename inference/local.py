@@ -161,7 +161,8 @@ class LocalEngine:
             return
         if self._generating is None:
             raise InvalidRequestError(f"this model takes no {request.kind} requests", code="unsupported_task")
-        seed = request.sampling.seed
+        resumed = request.resumed
+        seed = request.sampling.seed if resumed is None else resumed.seed
         self._generating.submit(
             Sequence(
                 request_id=request.id,
@@ -174,11 +175,15 @@ class LocalEngine:
                 weight=request.weight,
                 sampling=request.sampling,
                 seed=secrets.randbits(64) if seed is None else seed & (2**64 - 1),
+                resumed=resumed,
                 keys=prompt.keys,
             )
         )
         if self.tokenizer is not None:
-            self._streams[request.id] = TextStream(self.tokenizer.decode, prompt.ids, request.sampling.stop)
+            stream = TextStream(self.tokenizer.decode, prompt.ids, request.sampling.stop)
+            if resumed is not None:
+                stream.push(resumed.tokens)
+            self._streams[request.id] = stream
 
     def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
         """Permit `allowance` output tokens in all, with `is_final` for the last time. Unknown requests: no effect."""

@@ -15,7 +15,7 @@ import msgspec
 
 from inference.types import EngineInfo, Finished, GenerationRequest, Health, Usage
 
-VERSION = 1
+VERSION = 2
 UNNUMBERED = 0
 MAX_FRAME_BYTES = 32 * 1024 * 1024  # ZeroMQ closes the connection on a larger one
 
@@ -124,6 +124,7 @@ class WireStarted(msgspec.Struct, tag=1, array_like=True, frozen=True):
 
     id: str
     cached: int
+    seed: int | None = None
 
 
 class WireDelta(msgspec.Struct, tag=2, array_like=True, frozen=True):
@@ -135,6 +136,7 @@ class WireDelta(msgspec.Struct, tag=2, array_like=True, frozen=True):
     cache_read: int
     output: int
     reasoning: int
+    tokens: tuple[int, ...] = ()
 
 
 class WireVector(msgspec.Struct, tag=3, array_like=True, frozen=True):

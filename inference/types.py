@@ -95,6 +95,19 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumed:
+    """How far a chat had come on an engine that was lost: another goes on behind `tokens` as that one would have.
+
+    `usage` is what it had used, `seed` what `Started` said; the usage that the other engine reports includes it, and
+    computing the prompt and these tokens again doesn't count.
+    """
+
+    tokens: tuple[int, ...]
+    usage: Usage
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One request as the engine takes it.
 
@@ -113,6 +126,7 @@ class GenerationRequest:
     inputs: tuple[str | tuple[int, ...], ...] = ()
     truncate: bool = False
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    resumed: Resumed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,20 +151,26 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The request was admitted: `cached_tokens` of its prompt come from the prefix cache (fixed from here on)."""
+    """The request was admitted: `cached_tokens` of its prompt come from the prefix cache (fixed from here on).
+
+    `seed` is the one that its noise is drawn with, None where the engine doesn't say.
+    """
 
     cached_tokens: int
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
     """New text, and the usage so far.
 
-    The text may be empty: an incomplete character, or text that may become a stop string, is held back.
+    The text may be empty: an incomplete character, or text that may become a stop string, is held back. `tokens` are
+    the new tokens, none where the engine doesn't say: then a request can't go on elsewhere (`Resumed`).
     """
 
     text: str
     usage: Usage
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

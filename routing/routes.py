@@ -4,46 +4,54 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from fractions import Fraction
-from typing import TypeVar
+from typing import Protocol
 from uuid import UUID
 
 from routing.catalogue import Catalogue, DeploymentEntry, ReplicaEntry, RuleEntry
+from routing.choice import Draw, Option, choose, drawn
 from routing.errors import RoutingError
+from routing.prefix import Digest
 from routing.tasks import detect_task, is_automatic
 from routing.types import Candidate, Route, RouteQuery
 
-T = TypeVar("T")
-
 CHARACTERS_PER_TOKEN = 4  # an estimate: routing comes before tokenising
 
-WhyUnready = Callable[[UUID], str]
-"""From a replica to why it can't take work now; empty when it can."""
 
-Load = Callable[[UUID], int]
-"""From a replica to how many requests it has."""
+class Replicas(Protocol):
+    """What is known of the replicas now, by their ids."""
 
-Place = tuple[DeploymentEntry, ReplicaEntry]
+    def usable(self, replica: UUID) -> str:
+        """Return why it can't take work now; empty when it can."""
+        ...
 
-Served = Callable[[str], int | None]
-"""From a model to the context in which it is served now, None where that isn't known."""
+    def load(self, replica: UUID) -> int:
+        """Return how many tokens it has to compute, as far as that is known."""
+        ...
+
+    def context(self, replica: UUID) -> int | None:
+        """Return the context in which it serves, None where that isn't known."""
+        ...
+
+    def matched(self, replica: UUID, prefix: Sequence[Digest]) -> int:
+        """Return how many tokens of a prompt with this chain of digests it has probably cached."""
+        ...
 
 
 def route(
     query: RouteQuery,
     catalogue: Catalogue,
-    why_unready: WhyUnready,
+    replicas: Replicas,
     *,
-    load: Load = lambda _: 0,
-    served: Served = lambda _: None,
-    draw: Callable[[], float] = random.random,
+    prefix: Callable[[str], Sequence[Digest]] = lambda _: (),
+    draw: Draw = random.random,
 ) -> Route:
     """Return the replica for `query`, with the reason and everything that was passed over.
 
-    `draw` returns a number in [0, 1), for the choices by weight and between equally busy replicas. Raise
-    `RoutingError` when no replica can serve the query.
+    `prefix` returns the chain of digests of the prompt for a model (`routing.prefix.chain`); it is asked only where
+    several replicas can serve. `draw` decides between weights and between equally busy replicas. Raise `RoutingError`
+    when no replica can serve the query.
     """
-    return _Decision(query, catalogue, why_unready, load=load, served=served, draw=draw).decide()
+    return _Decision(query, catalogue, replicas, prefix=prefix, draw=draw).decide()
 
 
 class _Decision:
@@ -53,17 +61,15 @@ class _Decision:
         self,
         query: RouteQuery,
         catalogue: Catalogue,
-        why_unready: WhyUnready,
+        replicas: Replicas,
         *,
-        load: Load,
-        served: Served,
-        draw: Callable[[], float],
+        prefix: Callable[[str], Sequence[Digest]],
+        draw: Draw,
     ) -> None:
         self.query = query
         self.catalogue = catalogue
-        self.why_unready = why_unready
-        self.load = load
-        self.served = served
+        self.replicas = replicas
+        self.prefix = prefix
         self.draw = draw
         self.task, self.task_source = detect_task(query)
         self.tokens = -(-query.prompt_characters // CHARACTERS_PER_TOKEN)
@@ -86,10 +92,10 @@ class _Decision:
         if not self._allowed(name):
             message = f"Your plan ({self.query.plan}) doesn't include the model {name!r}."
             raise RoutingError("model_not_allowed", message, model=name)
-        place = self._place_of(name)
-        if place is None:
+        option = self._replica_of(name)
+        if option is None:
             raise self._nothing_ready(f"No deployment of {name!r} is ready.")
-        return self._route(place, "", f"You asked for {name}.")
+        return self._route(option, "", f"You asked for {name}.")
 
     def _by_rules(self) -> Route:
         for rule in self.catalogue.rules:
@@ -112,34 +118,23 @@ class _Decision:
             return False
         return rule.max_prompt_tokens is None or self.tokens <= rule.max_prompt_tokens
 
-    def _pick(self, rule: RuleEntry) -> Place | None:
-        """Return a ready replica of one of the rule's targets, drawn by weight; None when no target can serve."""
-        ready: list[tuple[Place, int]] = []
+    def _pick(self, rule: RuleEntry) -> Option | None:
+        """Return a replica of one of the rule's targets, drawn by weight; None when no target can serve."""
+        ready: list[tuple[Option, int]] = []
         for name, weight in rule.targets:
             if reason := self._unfit_reason(name):
                 self.candidates.append(Candidate(name, "", reason))
                 continue
-            place = self._place_of(name)
-            if place is not None:
-                ready.append((place, weight))
+            option = self._replica_of(name)
+            if option is not None:
+                ready.append((option, weight))
         if not ready:
             return None
-        chosen = self._drawn(ready)
+        chosen = drawn(ready, self.draw)
         self.candidates.extend(
             _candidate(other, "the draw by weight chose another target") for other, _ in ready if other is not chosen
         )
         return chosen
-
-    def _drawn(self, weighted: Sequence[tuple[T, int]]) -> T:
-        """Return one of several, drawn in proportion to their weights."""
-        if len(weighted) == 1:
-            return weighted[0][0]
-        point = self.draw() * sum(weight for _, weight in weighted)
-        for one, weight in weighted:
-            if point < weight:
-                return one
-            point -= weight
-        return weighted[-1][0]
 
     def _unfit_reason(self, name: str) -> str:
         """Return why the model can't serve the query, whatever its deployments; empty when it can."""
@@ -153,65 +148,77 @@ class _Decision:
         return ""
 
     def _context_of(self, name: str) -> int:
-        """Return the catalogue's context, or less where memory or the proof at load left less."""
+        """Return the catalogue's context, or less where memory or the proof at load left less everywhere."""
         context = self.catalogue.models[name].context_length
-        served = self.served(name)
-        return context if served is None else min(context, served)
+        known = [self.replicas.context(replica.id) for replica in self.catalogue.replicas_of(name)]
+        served = [one for one in known if one is not None]
+        return min(context, max(served)) if served else context
 
     def _allowed(self, name: str) -> bool:
         return not self.query.allowed_models or name in self.query.allowed_models
 
-    def _place_of(self, name: str) -> Place | None:
-        """Return the least busy ready replica of the model's deployments, noting why the others were passed over.
-
-        Deployments of one weight are a pool; between pools of several weights the request is drawn.
-        """
-        pools: dict[int, list[Place]] = {}
+    def _replica_of(self, name: str) -> Option | None:
+        """Return the replica of the model's that gets the request, noting why the others were passed over."""
+        ready: list[tuple[DeploymentEntry, ReplicaEntry]] = []
         for deployment in self.catalogue.deployments.get(name, ()):
             if not deployment.replicas:
                 self.candidates.append(Candidate(name, deployment.name, "it has no replica on an active node"))
             for replica in deployment.replicas:
-                place = (deployment, replica)
-                if reason := self.why_unready(replica.id):
-                    self.candidates.append(_candidate(place, reason))
+                if reason := self.replicas.usable(replica.id):
+                    self.candidates.append(Candidate(name, deployment.name, reason, replica.place))
                 else:
-                    pools.setdefault(deployment.weight, []).append(place)
-        if not pools:
+                    ready.append((deployment, replica))
+        ready = self._roomy(ready)
+        if not ready:
             return None
-        pool = self._drawn([(pool, weight * len({d.id for d, _ in pool})) for weight, pool in pools.items()])
-        for other in pools.values():
-            if other is not pool:
-                self.candidates.extend(_candidate(place, "the draw by weight chose another") for place in other)
-        chosen = self._least_busy(pool)
-        self.candidates.extend(_candidate(place, "busier") for place in pool if place is not chosen)
-        return chosen
+        prefix = self.prefix(name) if len(ready) > 1 else ()
+        options = [
+            Option(
+                deployment,
+                replica,
+                self.replicas.load(replica.id),
+                self.replicas.matched(replica.id, prefix) if prefix else 0,
+            )
+            for deployment, replica in ready
+        ]
+        choice = choose(options, self.draw)
+        self.candidates.extend(_candidate(option, reason) for option, reason in choice.passed)
+        return choice.option
 
-    def _least_busy(self, pool: Sequence[Place]) -> Place:
-        """Return the place with the least load for its weight; of several one drawn by weight."""
-        loads = [Fraction(self.load(replica.id), replica.weight) for _, replica in pool]
-        least = min(loads)
-        return self._drawn([(place, place[1].weight) for place, load in zip(pool, loads, strict=True) if load == least])
+    def _roomy(self, ready: list[tuple[DeploymentEntry, ReplicaEntry]]) -> list[tuple[DeploymentEntry, ReplicaEntry]]:
+        """Return those whose context the prompt probably fits into; all where it fits nowhere: the engine says so."""
+        if len(ready) < 2:
+            return ready
+        contexts = {replica.id: self.replicas.context(replica.id) for _, replica in ready}
+        roomy = [place for place in ready if (context := contexts[place[1].id]) is None or self.tokens <= context]
+        if not roomy:
+            return ready
+        for deployment, replica in ready:
+            if (deployment, replica) not in roomy:
+                reason = f"prompt of about {self.tokens} tokens is longer than its context of {contexts[replica.id]}"
+                self.candidates.append(Candidate(deployment.model, deployment.name, reason, replica.place))
+        return roomy
 
     def _reason(self, rule: RuleEntry) -> str:
         source = _SOURCES[self.task_source]
         return f"Rule “{rule.name}” matched: task {self.task} ({source}), plan {self.query.plan}."
 
-    def _route(self, place: Place, rule: str, reason: str) -> Route:
-        deployment, replica = place
-        model = self.catalogue.models[deployment.model]
+    def _route(self, option: Option, rule: str, reason: str) -> Route:
+        model = self.catalogue.models[option.deployment.model]
         return Route(
             model=model.name,
-            deployment=deployment.id,
-            deployment_name=deployment.name,
-            replica=replica.id,
-            node=replica.place,
+            deployment=option.deployment.id,
+            deployment_name=option.deployment.name,
+            replica=option.replica.id,
+            node=option.replica.place,
             rate_card=model.rate_card,
             context_length=self._context_of(model.name),
             task=self.task,
             task_source=self.task_source,
             rule=rule,
             reason=reason,
-            candidates=(*dict.fromkeys(self.candidates), _candidate(place)),
+            matched=option.matched,
+            candidates=(*dict.fromkeys(self.candidates), _candidate(option)),
         )
 
     def _nothing_ready(self, message: str) -> RoutingError:
@@ -221,9 +228,9 @@ class _Decision:
         return RoutingError("no_ready_deployment", sentence, model=self.query.model)
 
 
-def _candidate(place: Place, rejected: str = "") -> Candidate:
-    deployment, replica = place
-    return Candidate(deployment.model, deployment.name, rejected, replica.place)
+def _candidate(option: Option, rejected: str = "") -> Candidate:
+    deployment, replica = option.deployment, option.replica
+    return Candidate(deployment.model, deployment.name, rejected, replica.place, option.load, option.matched)
 
 
 _SOURCES = {

@@ -23,13 +23,16 @@ class RouteQuery:
 class Candidate:
     """A model (then `deployment` is empty), a deployment, or its replica on `node` that was considered.
 
-    `rejected` is why it was passed over, empty for the chosen one.
+    `rejected` is why it was passed over, empty for the chosen one. Of replicas that could have served the request,
+    `load` is the tokens that they have to compute and `matched` how many of the prompt's they have probably cached.
     """
 
     model: str
     deployment: str
     rejected: str = ""
     node: str = ""
+    load: int | None = None
+    matched: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class Route:
     task_source: str  # "field", "endpoint", "alias" or "plan"
     rule: str  # the rule's name, or "" for a concrete model
     reason: str  # one sentence for people
+    matched: int = 0  # tokens of the prompt that the replica has probably cached
     candidates: tuple[Candidate, ...] = ()
 
     def explain(self) -> dict[str, object]:
@@ -63,7 +67,14 @@ class Route:
             "rule": self.rule,
             "reason": self.reason,
             "candidates": [
-                {"model": c.model, "deployment": c.deployment, "node": c.node, "rejected": c.rejected}
+                {
+                    "model": c.model,
+                    "deployment": c.deployment,
+                    "node": c.node,
+                    "load": c.load,
+                    "matched": c.matched,
+                    "rejected": c.rejected,
+                }
                 for c in self.candidates
             ],
         }

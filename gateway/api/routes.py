@@ -32,6 +32,8 @@ class CandidateSerializer(serializers.Serializer[Any]):
     model = serializers.CharField()
     deployment = serializers.CharField()
     node = serializers.CharField()
+    load = serializers.IntegerField(allow_null=True)
+    matched = serializers.IntegerField(allow_null=True)
     rejected = serializers.CharField()
 
 
@@ -76,5 +78,5 @@ class RouteExplainView(TenantView):
             **wanted.validated_data,
         )
         live = live_of(request._request)  # noqa: SLF001 - DRF's documented way to Django's request
-        decision = route(query, live.catalogue(), live.usable, load=live.load, served=live.context_of)
+        decision = route(query, live.catalogue(), live)
         return Response(DecisionSerializer(decision.explain()).data)

@@ -15,24 +15,18 @@ from gateway.errors.faults import (
     draining,
     ledger_unavailable,
     lock_lost,
-    refusal_of_engine,
     refusal_of_hold,
-    refusal_of_route,
 )
 from gateway.errors.refusal import Refusal
 from gateway.generation.intent import Intent
 from gateway.generation.limits import Limits
 from gateway.generation.meter import Meter
-from gateway.runtime.engines import Engines
+from gateway.generation.placement import Placement
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Ledger, Runtime
 from gateway.runtime.snapshot import Snapshot
 from inference.engine import Engine
-from inference.errors import EngineError
 from inference.types import GenerationRequest, Prepared
-from routing.errors import RoutingError
-from routing.routes import route as choose_route
-from routing.types import Route, RouteQuery
 
 SLOW_SECONDS = 0.25  # a reserve that took this long: extensions will, too
 
@@ -46,8 +40,7 @@ class Admitted:
     id: UUID
     principal: Principal
     intent: Intent
-    route: Route
-    engine: Engine
+    placement: Placement
     prepared: Prepared
     meter: Meter
     limits: Limits
@@ -66,14 +59,31 @@ async def admit(
     if not runtime.has_lock:
         raise lock_lost()
     snapshot = await runtime.current_snapshot()
-    route = find_route(runtime.engines, snapshot, principal, intent)
-    engine = runtime.engines.get(route.replica)
-    card = snapshot.prices.get(route.rate_card)
-    if engine is None or card is None:
-        log.error("route_without_engine_or_card", deployment=route.deployment_name, rate_card=route.rate_card)
-        raise Refusal(503, "no_ready_deployment", f"{route.model} can't be served right now.")
+    placement = Placement(runtime.engines, snapshot, principal, intent)
+    try:
+        return await _admit(runtime, principal, intent, request_id, arrived_at, snapshot=snapshot, placement=placement)
+    except BaseException:
+        placement.leave()
+        raise
+
+
+async def _admit(
+    runtime: Runtime,
+    principal: Principal,
+    intent: Intent,
+    request_id: UUID,
+    arrived_at: float,
+    *,
+    snapshot: Snapshot,
+    placement: Placement,
+) -> Admitted:
+    engine, prepared = await placement.prepare(request_of(principal, intent, request_id.hex))
     check_dimensions(engine, intent)
-    prepared = await prepare(engine, principal, intent, request_id)
+    route = placement.route
+    card = snapshot.prices.get(route.rate_card)
+    if card is None:
+        log.error("route_without_card", deployment=route.deployment_name, rate_card=route.rate_card)
+        raise Refusal(503, "no_ready_deployment", f"{route.model} can't be served right now.")
     meter = Meter(
         card,
         principal.multiplier_bp,
@@ -121,30 +131,12 @@ async def admit(
         id=request_id,
         principal=principal,
         intent=intent,
-        route=route,
-        engine=engine,
+        placement=placement,
         prepared=prepared,
         meter=meter,
         limits=limits,
         lease_until=lease_from + LEASE_SECONDS,
     )
-
-
-def find_route(engines: Engines, snapshot: Snapshot, principal: Principal, intent: Intent) -> Route:
-    """Return where `intent` goes, or raise the Refusal that says why nowhere. Touches nothing: also the dry run."""
-    query = RouteQuery(
-        model=intent.model,
-        kind=intent.kind.value,
-        plan=principal.plan,
-        plan_default_task=principal.default_task,
-        allowed_models=principal.allowed_models,
-        task=intent.task,
-        prompt_characters=intent.characters,
-    )
-    try:
-        return choose_route(query, snapshot.catalogue, engines.usable, load=engines.load, served=engines.context_of)
-    except RoutingError as error:
-        raise refusal_of_route(error, snapshot.plans_of(error.model)) from error
 
 
 def check_dimensions(engine: Engine, intent: Intent) -> None:
@@ -157,11 +149,11 @@ def check_dimensions(engine: Engine, intent: Intent) -> None:
         raise Refusal(400, "unsupported_parameter", message, param="dimensions")
 
 
-async def prepare(engine: Engine, principal: Principal, intent: Intent, request_id: UUID) -> Prepared:
-    """Return the request as the engine tokenised it, or raise the Refusal for why it can't."""
+def request_of(principal: Principal, intent: Intent, identifier: str) -> GenerationRequest:
+    """Return the request as engines take it, under that id."""
     tenant = str(principal.tenant)
-    request = GenerationRequest(
-        id=request_id.hex,
+    return GenerationRequest(
+        id=identifier,
         tenant=tenant,
         domain=tenant,
         kind=intent.kind,
@@ -171,10 +163,6 @@ async def prepare(engine: Engine, principal: Principal, intent: Intent, request_
         truncate=intent.truncate,
         sampling=intent.sampling,
     )
-    try:
-        return await engine.prepare(request)
-    except EngineError as error:
-        raise refusal_of_engine(error) from error
 
 
 async def _hold(ledger: Ledger, reserve: Reserve) -> Held:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
-from contextlib import aclosing
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -20,7 +19,8 @@ from billing.writer.errors import WriterError
 from billing.writer.operations import Extend, Held, Refused, Release, Settle
 from gateway.errors import faults
 from gateway.errors.refusal import Refusal
-from gateway.generation.admission import Admitted, admit, prepare
+from gateway.generation.admission import Admitted, admit
+from gateway.generation.attempts import Attempts
 from gateway.generation.events import EventBuffer, GenerationEvent, Outcome
 from gateway.generation.intent import Intent
 from gateway.generation.meter import HoldRequest
@@ -91,7 +91,7 @@ class Generation:
         self.id = admitted.id
         self.principal = admitted.principal
         self.intent = admitted.intent
-        self.route: Route = admitted.route
+        self._placement = admitted.placement
         self.prompt_tokens = admitted.prepared.prompt_tokens
         self.created = int(moment_of(admitted.id).timestamp())
         self.lease_until = admitted.lease_until
@@ -102,11 +102,17 @@ class Generation:
         self._entered = entered
         self._left = left
         self._unsettled = unsettled
-        self.engine = admitted.engine
-        self._prepared = admitted.prepared
         self._meter = admitted.meter
         self._limits = admitted.limits
         self._allowed = self._meter.allowed
+        self._attempts = Attempts(
+            admitted.id,
+            admitted.prepared,
+            admitted.placement,
+            allowed=self._permit,
+            is_cancelled=lambda: self._is_cancelled,
+            supervise=supervise,
+        )
         self._buffer = EventBuffer()
         self._opened = asyncio.Event()
         self._refusal: Refusal | None = None
@@ -119,6 +125,11 @@ class Generation:
         self._first_at: float | None = None
 
     # -- for whoever writes the answer ----------------------------------------------------------------------------
+
+    @property
+    def route(self) -> Route:
+        """Where it runs."""
+        return self._placement.route
 
     @property
     def rate_states(self) -> tuple[BucketState, ...]:
@@ -178,7 +189,7 @@ class Generation:
         self._fault = fault
         if self._patience is not None:
             self._patience.reschedule(asyncio.get_running_loop().time() + CANCEL_SECONDS)
-            self._supervise(self.engine.cancel(self.id.hex))
+            self._supervise(self._attempts.cancel())
 
     def checkpoint(self) -> Mapping[str, int]:
         """The classes that would be charged if this process died now."""
@@ -216,60 +227,24 @@ class Generation:
             return Finished(FinishReason.CANCELLED, Usage())
         try:
             async with asyncio.timeout(None) as self._patience:
-                return await self._relay_prepared()
+                return await self._relay()
         except TimeoutError:
             log.warning("engine_silent_after_cancel")
             fault = self._fault or faults.ENGINE_STOPPED
             return Finished(FinishReason.ERROR, self._meter.usage, fault, exact=False)
 
-    async def _relay_prepared(self) -> Finished:
-        try:
-            return await self._relay()
-        except UnpreparedError as error:
-            if self._opened.is_set():
-                raise
-            forgotten = error
-        if forgotten.code != UnpreparedError.code:  # the id was closed: perhaps something ran, but nothing came of it
-            return self._refused(faults.refusal_of_engine(forgotten), exact=False)
-        return await self._relay_again(forgotten)
-
-    async def _relay_again(self, forgotten: UnpreparedError) -> Finished:
-        # The engine forgot the prompt (it keeps it for a while only): once more, if it still fits the hold.
-        try:
-            again = await prepare(self.engine, self.principal, self.intent, self.id)
-        except Refusal as refusal:
-            return self._refused(refusal)
-        if again.prompt_tokens > self._prepared.prompt_tokens:
-            return self._refused(faults.refusal_of_engine(EngineError(forgotten.message)))
-        if self._is_cancelled:
-            return Finished(FinishReason.CANCELLED, Usage())
-        self._prepared = again
-        try:
-            return await self._relay()
-        except UnpreparedError as error:
-            if self._opened.is_set():
-                raise
-            return self._refused(faults.refusal_of_engine(EngineError(error.message)))
-
     async def _relay(self) -> Finished:
-        """Pass the engine's events on and return the last; a refusal before the first ends the request unrun."""
-        stream = self.engine.generate(self._prepared, *self._allowed)
+        """Pass the engines' events on and return the last; a refusal before the first ends the request unrun."""
         try:
-            async with aclosing(cast("AsyncGenerator[Event, None]", stream)) as events:
-                async for event in events:
-                    if isinstance(event, Finished):
-                        return event
-                    self._note(event)
-        except UnpreparedError:
-            raise
+            return await self._attempts.run(self._note)
         except EngineError as error:
             if not self._opened.is_set():
-                if isinstance(error, UnreachableError):
-                    self._supervise(self.engine.cancel(self.id.hex))  # it may have begun all the same
-                return self._refused(faults.refusal_of_engine(error), exact=not isinstance(error, UnreachableError))
+                may_have_run = self._attempts.may_have_run or isinstance(error, UnreachableError | UnpreparedError)
+                return self._refused(faults.refusal_of_engine(error), exact=not may_have_run)
+            if isinstance(error, UnpreparedError):
+                raise
             fault = EngineFault(error.code, error.message, retryable=True)
             return Finished(FinishReason.ERROR, self._meter.usage, fault, exact=False)
-        raise RuntimeError("the engine's stream ended without Finished")
 
     def _refused(self, refusal: Refusal, *, exact: bool = True) -> Finished:
         """Note that the engine didn't take the request: nothing ran, or (not `exact`) nobody knows."""
@@ -306,10 +281,13 @@ class Generation:
 
     async def _allow(self) -> None:
         """Tell the engine what it may generate, where that changed."""
-        allowed = self._meter.allowed
-        if allowed != self._allowed:
-            self._allowed = allowed
-            await self.engine.extend(self.id.hex, *allowed)
+        if self._meter.allowed != self._allowed:
+            await self._attempts.extend(*self._permit())
+
+    def _permit(self) -> tuple[int, bool]:
+        """Return what the engine may generate, as that which it has been told."""
+        self._allowed = self._meter.allowed
+        return self._allowed
 
     async def _extend(self, more: HoldRequest | None) -> None:
         """Hold more credit and raise the engine's allowance, for as long as the meter asks for more."""
@@ -383,6 +361,7 @@ class Generation:
     async def _leave(self, charge: int) -> None:
         """Stop renewing, free the tenant's place, and leave `charge` taken of its credit bucket."""
         self._left(self)
+        self._placement.leave()
         try:
             if self._refusal is not None:
                 await self._limits.give_back()

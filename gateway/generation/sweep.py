@@ -26,6 +26,7 @@ from billing.selectors.usage import Estimate, estimates_since
 from billing.services.holds import OrphanedHold, take_expired
 from billing.writer.errors import WriterError
 from billing.writer.operations import Answer, Release, Settle, Settled, TrueUp
+from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id
 from gateway.generation.settlement import closing, correction
 from gateway.runtime.threads import DatabaseThreads
 from inference.engine import Engine
@@ -139,17 +140,32 @@ class Sweep:
         )
 
     async def _evidence(self, deployment: UUID, request: UUID) -> Evidence | None:
-        """Return what the deployment's replicas know of the request, None when one that may have it doesn't answer."""
-        found = await asyncio.gather(*(self._ask(engine, request) for engine in self._engines_of(deployment)))
-        return min(found, key=_rank) if found else None
+        """Return what the deployment's replicas know of the request, None while one that may know more doesn't answer.
 
-    async def _ask(self, engine: Engine, request: UUID) -> Evidence | None:
-        """Return what the engine says of the request, None when it doesn't answer."""
+        Of the attempts that were made on several of them one after another the last one counts: its usage is the
+        whole request's.
+        """
+        engines = self._engines_of(deployment)
+        found = [
+            await asyncio.gather(*(self._ask(engine, attempt_id(request, number)) for engine in engines))
+            for number in range(min(len(engines), MOST_ATTEMPTS))  # each was made on another replica
+        ]
+        all_answer = bool(engines) and all(evidence is not None for attempt in found for evidence in attempt)
+        for attempt in reversed(found):
+            known = [one for one in attempt if one is not None and not isinstance(one, NothingRan)]
+            if known:
+                evidence = min(known, key=_rank)
+                is_whole = isinstance(evidence, Running) or (isinstance(evidence, Finished) and evidence.error is None)
+                return evidence if is_whole or all_answer else None
+        return NothingRan() if all_answer else None
+
+    async def _ask(self, engine: Engine, attempt: str) -> Evidence | None:
+        """Return what the engine says of the attempt, None when it doesn't answer."""
         try:
             async with asyncio.timeout(EVIDENCE_SECONDS):
-                return await engine.usage_of(request.hex)
+                return await engine.usage_of(attempt)
         except (EngineError, TimeoutError) as error:
-            log.info("no_evidence", request_id=str(request), error=str(error) or type(error).__name__)
+            log.info("no_evidence", attempt=attempt, error=str(error) or type(error).__name__)
             return None
 
     async def _correct_estimates(self, now: datetime) -> Counter[str]:
@@ -209,21 +225,9 @@ def prices_of(version_id: UUID) -> CardPrices:
     return CardPrices.build(version.pk, version.request_fee, rates)
 
 
-def _rank(evidence: Evidence | None) -> int:
-    """Order what several replicas say: the end of a request is certain wherever it is known, that nothing ran only when
-    all of them say so.
-    """
-    match evidence:
-        case Finished():
-            return 0
-        case Running():
-            return 1
-        case None:
-            return 2
-        case Lost():
-            return 3
-        case NothingRan():
-            return 4
+def _rank(evidence: Evidence) -> int:
+    """Order what several replicas know of one attempt: its end is the most certain."""
+    return 0 if isinstance(evidence, Finished) else 1 if isinstance(evidence, Running) else 2
 
 
 def _how(operation: Settle | Release) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -11,15 +11,19 @@ import structlog
 
 from gateway.home import worker_endpoint
 from gateway.node_keys import gateway_key
+from gateway.runtime.breaker import Breaker
+from gateway.runtime.flight import CHUNK_TOKENS, RUNNING_TOKENS, Flight
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.remote import REMOTE, open_deployment
 from inference.engine import Engine, EngineSpec
 from inference.types import Health
 from routing.catalogue import DeploymentEntry, ReplicaEntry
+from routing.prefix import Digest, PrefixIndex
 
 HEALTH_INTERVAL = 0.5
 HEALTH_TIMEOUT = 2.0
 CONNECT_INTERVAL = 0.1
+PREFIX_CHUNKS = 16_384  # about a million tokens
 
 log = structlog.get_logger(__name__)
 
@@ -44,9 +48,10 @@ def spec_of(deployment: DeploymentEntry, replica: ReplicaEntry) -> EngineSpec:
 
 @dataclass(slots=True)
 class EngineEntry:
-    """The open engine of a replica, the generations that run on it, and its health as last seen.
+    """The open engine of a replica, what this gateway has running on it (`Flight`), and its health as last seen.
 
     `unfit` says what is wrong with the deployment itself, such as a missing price, however well its engine is.
+    `uncached` counts the prompt tokens of its requests that are not computed yet.
     """
 
     deployment: DeploymentEntry
@@ -54,13 +59,22 @@ class EngineEntry:
     spec: EngineSpec
     engine: Engine
     unfit: str = ""
-    generations: int = 0
+    requests: int = 0
+    uncached: int = 0
     health: Health = field(default_factory=lambda: Health(ready=False, reason="not heard from yet"))
+    breaker: Breaker = field(default_factory=Breaker)
+    prefixes: PrefixIndex = field(default_factory=lambda: PrefixIndex(PREFIX_CHUNKS))
 
     @property
     def obstacle(self) -> str:
         """Why it can't take work now; empty when it can."""
-        return self.unfit or ("" if self.health.ready else self.health.reason or "not ready")
+        return self.unfit or ("" if self.health.ready else self.health.reason or "not ready") or self.breaker.obstacle
+
+    @property
+    def load(self) -> int:
+        """How many tokens it has to compute for this gateway and, by its own count of requests, for others."""
+        others = max(0, self.health.running + self.health.waiting - self.requests)
+        return self.uncached + RUNNING_TOKENS * (self.requests + others)
 
 
 class Engines:
@@ -106,21 +120,27 @@ class Engines:
         return entry.obstacle
 
     def load(self, replica: UUID) -> int:
-        """Return how many requests the replica had when last seen."""
+        """Return how many tokens the replica has to compute, as far as that is known."""
         entry = self._entries.get(replica)
-        return 0 if entry is None else max(entry.health.running + entry.health.waiting, entry.generations)
+        return 0 if entry is None else entry.load
 
-    def entered(self, engine: Engine) -> None:
-        """Count one more generation on `engine`."""
-        for entry in self._all():
-            if entry.engine is engine:
-                entry.generations += 1
+    def context(self, replica: UUID) -> int | None:
+        """Return the context in which the replica serves, None where that isn't known."""
+        entry = self._entries.get(replica)
+        info = None if entry is None else entry.engine.info
+        return None if info is None else info.max_context
 
-    def left(self, engine: Engine) -> None:
-        """Count one less."""
-        for entry in self._all():
-            if entry.engine is engine:
-                entry.generations -= 1
+    def matched(self, replica: UUID, prefix: Sequence[Digest]) -> int:
+        """Return how many tokens of a prompt with these digests the replica has probably cached."""
+        entry = self._entries.get(replica)
+        return 0 if entry is None else CHUNK_TOKENS * entry.prefixes.matched(prefix)
+
+    def enter(
+        self, replica: UUID, prompt_tokens: int, *, matched: int = 0, prefix: tuple[Digest, ...] = ()
+    ) -> Flight | None:
+        """Count a request on the replica until the flight's close; None when the catalogue doesn't have it."""
+        entry = self._entries.get(replica)
+        return None if entry is None else Flight(entry, prompt_tokens, matched=matched, prefix=prefix)
 
     def any_ready(self) -> bool:
         """True when some replica takes work."""
@@ -191,8 +211,8 @@ class Engines:
         yield from self._retired
 
     async def _close_retired(self) -> None:
-        done = [entry for entry in self._retired if not entry.generations]
-        self._retired = [entry for entry in self._retired if entry.generations]
+        done = [entry for entry in self._retired if not entry.requests]
+        self._retired = [entry for entry in self._retired if entry.requests]
         for entry in done:
             await entry.engine.close()
 
@@ -207,5 +227,7 @@ class Engines:
             event = "deployment_ready" if health.ready else "deployment_not_ready"
             log.info(event, deployment=entry.deployment.name, node=entry.replica.place)
         entry.health = health
+        if (info := entry.engine.info) is not None and info.kv_blocks:
+            entry.prefixes.most = max(1, info.kv_blocks * info.block_size // CHUNK_TOKENS)
         if self._entries.get(entry.replica.id) is entry:
             self._metrics.deployment_seen(entry.deployment.name, entry.replica.place, health)

@@ -5,6 +5,7 @@ The ASGI lifespan leaves the runtime in the state of every request's scope; unde
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -14,6 +15,7 @@ from django.http import HttpRequest
 from gateway.runtime.engines import EngineEntry
 from routing import catalogue
 from routing.catalogue import Catalogue
+from routing.prefix import Digest
 
 if TYPE_CHECKING:
     from gateway.runtime.runtime import Runtime
@@ -60,12 +62,16 @@ class Live:
         return "" if self.runtime is None else self.runtime.engines.usable(replica)
 
     def load(self, replica: UUID) -> int:
-        """Return how many requests the replica has, 0 where that is unknown."""
+        """Return how many tokens the replica has to compute, 0 where that is unknown."""
         return 0 if self.runtime is None else self.runtime.engines.load(replica)
 
-    def context_of(self, model: str) -> int | None:
-        """Return the context in which `model` is served now, or None where that is unknown."""
-        return None if self.runtime is None else self.runtime.engines.context_of(model)
+    def context(self, replica: UUID) -> int | None:
+        """Return the context in which the replica serves, or None where that is unknown."""
+        return None if self.runtime is None else self.runtime.engines.context(replica)
+
+    def matched(self, replica: UUID, prefix: Sequence[Digest]) -> int:
+        """Return how many tokens of a prompt with these digests the replica has probably cached."""
+        return 0 if self.runtime is None else self.runtime.engines.matched(replica, prefix)
 
 
 def _state(entries: list[EngineEntry]) -> DeploymentState:

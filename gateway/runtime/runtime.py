@@ -26,7 +26,6 @@ from gateway.runtime.refusals import Refusals
 from gateway.runtime.snapshot import Snapshot, load_snapshot
 from gateway.runtime.threads import DatabaseThreads
 from gateway.runtime.turns import Turns
-from inference.engine import Engine
 from inference.types import EngineFault
 
 SNAPSHOT_SECONDS = 1.0
@@ -57,7 +56,6 @@ class Running(Protocol):
 
     id: UUID
     principal: Principal
-    engine: Engine
     lease_until: float  # on the loop's clock
 
     def cancel(self, fault: EngineFault | None) -> None: ...
@@ -138,12 +136,10 @@ class Runtime:
     def entered(self, generation: Running) -> None:
         """Renew the lease of `generation`'s hold from now on."""
         self.live[generation.id] = generation
-        self.engines.entered(generation.engine)
 
     def left(self, generation: Running) -> None:
         """Renew the lease of `generation`'s hold no longer: the hold is closed, or left to the sweep."""
-        if self.live.pop(generation.id, None) is not None:
-            self.engines.left(generation.engine)
+        self.live.pop(generation.id, None)
 
     def unsettled(self, operation: Settle | Release) -> None:
         """Keep what closes a hold and was not answered in time: the sweep asks for it again, the lease is kept."""

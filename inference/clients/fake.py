@@ -129,7 +129,7 @@ class FakeEngine:
         final: Finished | None = None
         try:
             async with aclosing(run.events()) as events:
-                yield Started(run.cached)
+                yield Started(run.cached, prepared.request.sampling.seed or 0)
                 async for event in events:
                     if isinstance(event, Finished):
                         final = event

@@ -42,13 +42,15 @@ class FakeRun:
     """See the module. `reported` is the usage of the last event that was consumed."""
 
     def __init__(self, state: FakeState, prepared: Prepared, allowance: int, *, is_final: bool) -> None:
-        self.reported = Usage()
-        self.cached = _cached(state.options, prepared)
+        resumed = prepared.request.resumed
+        self.reported = Usage() if resumed is None else resumed.usage
+        self.cached = _cached(state.options, prepared) if resumed is None else resumed.usage.cache_read
+        self._resumed = 0 if resumed is None else len(resumed.tokens)
         self._state = state
         self._prepared = prepared
         self._allowance = allowance
         self._is_final = is_final
-        self._produced = 0
+        self._produced = self._resumed
         self._is_cancelled = False
         self._changed = asyncio.Event()
         self._created = time.monotonic()
@@ -86,18 +88,20 @@ class FakeRun:
         answer = content if options.echo else options.text
         words = answer.split(" ") if answer else _numbered(options.tokens)
         endless = islice(cycle(words), prepared.max_output)
+        output = iter(endless if sampling.ignore_eos else islice(words, prepared.max_output))
         stops = StopMatcher(sampling.stop)
+        stops.push(" ".join(islice(output, self._resumed)))
         text, pending = "", 0
-        for word in endless if sampling.ignore_eos else islice(words, prepared.max_output):
+        for word in output:
             if self._produced >= self._allowance and pending:
-                yield Delta(text, self.usage)
+                yield self._delta(text, pending)
                 text, pending = "", 0
             end = await self._before(self._produced + 1, is_step=not pending)
             if end is None and options.bad and content.startswith(options.bad):
                 end = self.end(FinishReason.ERROR, EngineFault("row_failed", "the fake row failed"))
             if end is not None:
                 if text and end.exact:
-                    yield Delta(text, self.usage)
+                    yield self._delta(text, pending)
                 yield end
                 return
             self._produced += 1
@@ -105,20 +109,24 @@ class FakeRun:
             self._state.steps += 1
             text += stops.push(word if self._produced == 1 else f" {word}")
             if stops.matched is not None:
-                yield Delta(text, self.usage)
+                yield self._delta(text, pending)
                 yield self.end(FinishReason.STOP, stop=stops.matched)
                 return
             if pending >= options.tokens_per_delta:
-                yield Delta(text, self.usage)
+                yield self._delta(text, pending)
                 text, pending = "", 0
             if self._is_cancelled:
                 yield self.end(FinishReason.CANCELLED)
                 return
         text += stops.finish()
         if text or pending:
-            yield Delta(text, self.usage)
+            yield self._delta(text, pending)
         reached = self._produced >= prepared.max_output
         yield self.end(FinishReason.LENGTH if reached else FinishReason.STOP)
+
+    def _delta(self, text: str, count: int) -> Delta:
+        """Return the Delta of the last `count` tokens: the id of each is its number."""
+        return Delta(text, self.usage, tuple(range(self._produced - count + 1, self._produced + 1)))
 
     async def _vectors(self) -> AsyncGenerator[Event, None]:
         options, request = self._state.options, self._prepared.request

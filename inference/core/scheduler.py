@@ -256,7 +256,7 @@ class Scheduler(BaseScheduler[Sequence]):
         started = None
         if not seq.started and seq.prefilled:
             seq.started = True
-            started = Started(seq.cached_tokens or 0)
+            started = Started(seq.cached_tokens or 0, seq.seed)
         self._outputs.append(Output(seq.request_id, seq.usage, started, visible, finished=finished))
 
     def _validate(self, seq: Sequence) -> None:
@@ -265,12 +265,14 @@ class Scheduler(BaseScheduler[Sequence]):
             raise InvalidRequestError("the prompt is empty", param="messages")
         if seq.max_output < 1 or seq.allowance < 1:
             raise InvalidRequestError("a generation needs room for at least one token", param="max_tokens")
+        if seq.output >= min(seq.max_output, seq.allowance):
+            raise InvalidRequestError("a resumed generation needs room for one more token")
         if len(seq.prompt) + seq.max_output > context:
             raise InvalidRequestError(
                 f"{len(seq.prompt)} prompt tokens and {seq.max_output} output tokens exceed the context of {context}",
                 code="context_length_exceeded",
                 param="max_tokens",
             )
-        for ids in (seq.prompt, seq.sampling.stop_token_ids):
+        for ids in (seq.tokens, seq.sampling.stop_token_ids):
             if ids and (min(ids) < 0 or max(ids) >= self.config.vocab_size):
                 raise InvalidRequestError(f"a token id is outside the model's vocabulary of {self.config.vocab_size}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from inference.core.prefix import Key
-from inference.types import EngineFault, FinishReason, SamplingParams, Usage
+from inference.types import EngineFault, FinishReason, Resumed, SamplingParams, Usage
 
 
 class Status(Enum):
@@ -33,8 +33,8 @@ class Sequence:
 
     `max_output` is the most tokens that it may generate, `allowance` how many of them are permitted so far, and with
     `is_final` no more will be. `keys` may be given as they were hashed when the prompt was prepared
-    (`PrefixKeys.keys`). `computed` counts the tokens whose K/V a committed step has written, `scheduled` also those in
-    flight; both are at most `known`.
+    (`PrefixKeys.keys`). A `resumed` one begins like one that was preempted behind those tokens. `computed` counts the
+    tokens whose K/V a committed step has written, `scheduled` also those in flight; both are at most `known`.
     """
 
     request_id: str
@@ -47,6 +47,7 @@ class Sequence:
     weight: int = 1000
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int = 0
+    resumed: Resumed | None = None
     keys: list[Key] = field(default_factory=list)
 
     status: Status = Status.WAITING
@@ -74,6 +75,9 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
+        if self.resumed is not None:
+            self.tokens += self.resumed.tokens
+            self.prefilled, self.cached_tokens = len(self.prompt), self.resumed.usage.cache_read
 
     @property
     def known(self) -> int:

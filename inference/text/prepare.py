@@ -95,6 +95,8 @@ class Preparer:
                 param="messages",
             )
         wanted = request.sampling.max_tokens
+        if request.resumed is not None:
+            self._check_ids(request.resumed.tokens, "messages")
         keys = self._keys.keys(request.domain, ids) if self._keys is not None else []
         return Prompt(request, most if wanted is None else min(wanted, most), ids=ids, keys=keys)
 

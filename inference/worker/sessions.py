@@ -314,6 +314,8 @@ class Reader:
         request = Request(
             message.id, session.identity, prepared.deployment, prepared.prompt, message.allowance, message.is_final
         )
+        if (resumed := prepared.prompt.request.resumed) is not None:
+            request.usage = resumed.usage
         # Before the command, so that `usage_of` answers Running until the record has the end.
         self._registry[message.id] = request
         session.requests[message.id] = request

@@ -183,12 +183,11 @@ class StepLoop:
             request.usage = usage = output.usage
             events = batches.setdefault(request.session, [])
             if output.started is not None:
-                events.append(WireStarted(request.id, output.started.cached_tokens))
+                events.append(WireStarted(request.id, output.started.cached_tokens, output.started.seed))
             events.extend(WireVector(request.id, vector.index, vector.data) for vector in output.vectors)
             if output.text or output.tokens:
-                events.append(
-                    WireDelta(request.id, output.text, usage.input, usage.cache_read, usage.output, usage.reasoning)
-                )
+                classes = (usage.input, usage.cache_read, usage.output, usage.reasoning)
+                events.append(WireDelta(request.id, output.text, *classes, output.tokens))
             if output.finished is not None:
                 ended[request.id] = output.finished
                 events.append(WireFinished(request.id, output.finished))

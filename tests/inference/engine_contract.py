@@ -25,6 +25,7 @@ from inference.types import (
     Message,
     NothingRan,
     Prepared,
+    Resumed,
     Running,
     SamplingParams,
     Started,
@@ -133,6 +134,36 @@ class EngineContract:
         found = await evidence(harness.engine, request.id)
         assert isinstance(found, Finished)
         assert same(found) == same(finished)
+
+    async def test_a_request_resumed_behind_any_token_goes_on_as_it_would_have(self, harness: Harness) -> None:
+        """With its stop strings and its usage; what is computed again is not counted."""
+        request = harness.request("one two three four STOP five", stop=("STOP", "r ST X"), max_tokens=200, seed=7)
+        events = await run(harness.engine, request)
+        started, finished = events[0], end_of(events)
+        assert isinstance(started, Started)
+        deltas = [event for event in events if isinstance(event, Delta)]
+        for cut in range(1, len(deltas)):
+            before = deltas[:cut]
+            tokens = tuple(token for delta in before for token in delta.tokens)
+            assert len(tokens) == before[-1].usage.completion
+            assert started.seed is not None
+            resumed = Resumed(tokens, before[-1].usage, started.seed)
+            rest = await run(harness.engine, replace(request, id=uuid.uuid4().hex, resumed=resumed))
+            assert text_of([*before]) + text_of(rest) == text_of(events) == "one two three four "
+            assert (end_of(rest).reason, end_of(rest).stop) == (finished.reason, finished.stop)
+            assert end_of(rest).usage == finished.usage
+
+    async def test_an_allowance_counts_what_was_generated_before_resuming(self, harness: Harness) -> None:
+        request = harness.request("a b c d e f g h")
+        events = await run(harness.engine, request)
+        started = events[0]
+        assert isinstance(started, Started)
+        deltas = [event for event in events if isinstance(event, Delta)][:3]
+        tokens = tuple(token for delta in deltas for token in delta.tokens)
+        resumed = Resumed(tokens, deltas[-1].usage, started.seed or 0)
+        again = replace(request, id=uuid.uuid4().hex, resumed=resumed)
+        finished = end_of(await run(harness.engine, again, allowance=len(tokens) + 1))
+        assert (finished.reason, finished.usage.completion) == (FinishReason.ALLOWANCE, len(tokens) + 1)
 
     async def test_max_tokens_ends_with_length_and_never_pauses(self, harness: Harness) -> None:
         events = await run(harness.engine, harness.request("a b c d", max_tokens=3), allowance=3, is_final=False)

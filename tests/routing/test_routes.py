@@ -45,13 +45,26 @@ def ask(name="auto", kind="chat", **more):
     return RouteQuery(model=name, kind=kind, **{**fields, **more})
 
 
-def ready(_: UUID) -> str:
-    return ""
+class Replicas:
+    """What is known of the replicas: all ready and idle, unless said otherwise."""
+
+    def __init__(self, unready=lambda _: "", load=lambda _: 0, contexts=None, matched=lambda _: 0):
+        self.usable, self.load, self._contexts, self._matched = unready, load, contexts or {}, matched
+
+    def context(self, replica: UUID) -> int | None:
+        return self._contexts.get(replica)
+
+    def matched(self, replica, prefix):
+        assert prefix, "asked only where there is a prompt to match"
+        return self._matched(replica)
 
 
-def refused(query, book=None, why_unready=ready):
+ready = Replicas()
+
+
+def refused(query, book=None, unready=lambda _: ""):
     with pytest.raises(RoutingError) as caught:
-        route(query, book or catalogue(), why_unready)
+        route(query, book or catalogue(), Replicas(unready))
     return caught.value
 
 
@@ -101,7 +114,7 @@ def test_rules_are_tried_in_order_and_conditions_must_all_hold():
 
 def test_a_rule_without_a_ready_target_is_passed_over_and_explained():
     book = catalogue(rule("first", ("big", 1)), rule("rest", ("small", 1)))
-    decision = route(ask(), book, lambda d: "" if d == AT_SMALL.id else "draining")
+    decision = route(ask(), book, Replicas(lambda d: "" if d == AT_SMALL.id else "draining"))
     assert decision.model == "small"
     assert [(c.deployment, c.rejected) for c in decision.candidates] == [
         ("big-1", "draining"),
@@ -112,15 +125,17 @@ def test_a_rule_without_a_ready_target_is_passed_over_and_explained():
         "model": "big",
         "deployment": "big-1",
         "node": "",
+        "load": None,
+        "matched": None,
         "rejected": "draining",
     }
 
 
 def test_nothing_ready_says_why():
-    error = refused(ask("big"), why_unready=lambda _: "worker not connected")
+    error = refused(ask("big"), unready=lambda _: "worker not connected")
     assert error.code == "no_ready_deployment"
     assert "big-1: worker not connected" in error.message
-    assert refused(ask(), why_unready=lambda _: "down").code == "no_ready_deployment"
+    assert refused(ask(), unready=lambda _: "down").code == "no_ready_deployment"
 
 
 def test_weights_split_the_draw():
@@ -130,7 +145,7 @@ def test_weights_split_the_draw():
 
 
 def test_the_least_busy_deployment_is_chosen():
-    decision = route(ask("big"), catalogue(), ready, load=lambda d: 5 if d == AT_BIG.id else 2)
+    decision = route(ask("big"), catalogue(), Replicas(load=lambda d: 5 if d == AT_BIG.id else 2))
     assert decision.deployment_name == "big-2"
     assert ("big-1", "busier") in [(c.deployment, c.rejected) for c in decision.candidates]
 
@@ -139,8 +154,8 @@ def test_prompt_is_judged_by_the_context_that_is_served():
     """Memory may leave less than the catalogue says; never does it leave more."""
     book = catalogue(rule("any", ("big", 1)), rule("rest", ("small", 1)))
     long = ask(prompt_characters=2_400)
-    assert route(long, book, ready, served={"big": 600}.get).model == "big"
-    decision = route(long, book, ready, served={"big": 599, "small": 5_000}.get)
+    assert route(long, book, Replicas(contexts={AT_BIG.id: 600})).model == "big"
+    decision = route(long, book, Replicas(contexts={AT_BIG.id: 599, AT_SMALL.id: 5_000}))
     assert (decision.model, decision.context_length) == ("small", 1_000)
     assert "longer than its context of 599" in decision.candidates[0].rejected
 

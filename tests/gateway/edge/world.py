@@ -96,7 +96,8 @@ class World:
     async def reason_of(self, generation) -> FinishReason:
         """How its engine says that it ended."""
         await self.settled()
-        return generation.engine.record.entries[generation.id.hex].reason
+        engine = self.runtime.engines.get(generation.route.replica)
+        return engine.record.entries[generation.id.hex].reason
 
     async def settled(self) -> None:
         """Return when all work has ended; raise what it raised. Nothing is held then but what the ledger's absence

@@ -520,7 +520,7 @@ async def test_extension_is_asked_for_early_when_the_reserve_took_long(monkeypat
     monkeypatch.setattr(admission, "SLOW_SECONDS", slow_seconds)
     stand = await make_stand(tokens=100, hang_at=4)  # a slice has 16
     generation = await start(stand)
-    engine = generation.engine
+    engine = stand.engine
     await engine.hanging()
     assert bool(stand.writer.of(Extend)) == is_early
     engine.release()

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from django.core.management import call_command
@@ -24,6 +25,7 @@ from billing.writer.errors import WriterError
 from billing.writer.operations import Held, Release, Renew, Reserve, Settle
 from gateway.edge.usage import usage_of_request
 from gateway.generation import sweep as sweep_module
+from gateway.generation.attempts import attempt_id
 from gateway.generation.sweep import Sweep
 from gateway.runtime.threads import DatabaseThreads
 from inference.clients.fake import FakeEngine
@@ -449,3 +451,22 @@ async def test_two_sweeps_at_once_settle_each_hold_once_and_with_leases_share_th
     if lease is not None:
         assert asked == dict.fromkeys((request.hex for request in requests), 1)
         assert found == {"settled": 6}
+
+
+async def test_the_last_attempt_of_a_request_that_moved_counts(bench):
+    """Its gateway died after it had moved to another replica: the first worker lost it, the second has all of it."""
+    world = await in_database(make_world)
+    request = await in_database(orphan, world, {"input": 60})
+    whole = Finished(FinishReason.CANCELLED, Usage(input=100, output=30))
+
+    def says(evidence):
+        async def usage_of(identifier):
+            return evidence.get(identifier, NothingRan())
+
+        return SimpleNamespace(usage_of=usage_of)
+
+    first, second = says({request.hex: Lost()}), says({attempt_id(request, 1): whole})
+    bench.sweep._engines_of = lambda _: [first, second]
+    assert dict(await bench.turn()) == {"settled": 1}
+    _, [row] = await in_database(assert_books, world, records=1)
+    assert (row.output_tokens, row.exact) == (30, True)

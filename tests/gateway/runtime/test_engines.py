@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from gateway.home import worker_endpoint
 from gateway.runtime.engines import Engines, spec_of
+from gateway.runtime.flight import RUNNING_TOKENS
 from gateway.runtime.metrics import Metrics
 from inference.curve import new_pair
 from inference.types import Health
@@ -22,6 +23,8 @@ def entry(**fields):
 
 class Closable:
     """An engine of which only health and close are asked."""
+
+    info = None
 
     def __init__(self, spec):
         self.spec = spec
@@ -68,7 +71,7 @@ async def test_new_engine_takes_work_once_it_was_found_ready():
     assert not engines.any_ready()
     await engines.look()
     assert engines.usable(one.id) == ""
-    assert engines.load(one.id) == 3
+    assert engines.load(one.id) == 3 * RUNNING_TOKENS
     assert 'sluice_deployment_running{deployment="one",node=""} 2.0' in metrics.render().decode()
 
 
@@ -166,13 +169,13 @@ async def test_engine_is_closed_when_nothing_runs_on_it_any_more():
     one = entry()
     engines.follow([one])
     engine = engines.get(one.id)
-    engines.entered(engine)
+    flight = engines.enter(one.id, 10)
     engines.follow([])
     await engines.look()
     assert engines.usable(one.id) == "not open"
     assert engines.of(one.id) == (engine,)
     assert not engine.closed
-    engines.left(engine)
+    flight.close()
     await engines.look()
     assert engine.closed
     assert engines.of(one.id) == ()

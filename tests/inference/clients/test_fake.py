@@ -48,7 +48,7 @@ async def test_deltas_carry_tokens_per_delta_tokens() -> None:
 async def test_the_cached_fraction_is_reported_and_billed_apart() -> None:
     events = await run(fake(cached=0.5), chat("x" * 64))
     finished = end_of(events)
-    assert events[0] == Started(10)
+    assert events[0] == Started(10, seed=0)
     assert (finished.usage.input, finished.usage.cache_read) == (10, 10)
 
 

@@ -25,9 +25,13 @@ class RemoteHarness(Harness):
 
 
 class TestRemoteEngine(EngineContract):
-    """A running request can't be extended: what would wake a paused one has nothing to wake."""
+    """A running request can't be extended: what would wake a paused one has nothing to wake. Nor can one be resumed: a
+    foreign server says no token ids.
+    """
 
     test_an_extension_wakes_a_paused_request = None
+    test_a_request_resumed_behind_any_token_goes_on_as_it_would_have = None
+    test_an_allowance_counts_what_was_generated_before_resuming = None
 
     @pytest.fixture
     async def harness(self, remote) -> Harness:

@@ -1,0 +1,250 @@
+"""One request on its engines, one after another, seen as one stream of events.
+
+    replica 1:  Started  Delta…  ✗ (its worker dies)
+    replica 2:                     prepared with the tokens so far, the same seed:  Delta…  Finished
+    the reader: Started  Delta…                                                     Delta…  Finished
+
+As long as nothing was delivered, whatever an engine fails with lets the next one begin anew. Once tokens were, only the
+loss of the engine does, and the next one goes on behind them: noise is a function of (seed, position, token), so it
+continues the text that the first would have given. Each attempt has an id of its own, so that no engine refuses it and
+the sweep can ask for each; the usage that a resumed attempt reports is the whole request's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any, cast
+from uuid import UUID
+
+import structlog
+
+from gateway.generation.placement import Placement, is_failure
+from inference.errors import EngineError, InvalidRequestError, UnpreparedError, UnreachableError
+from inference.types import (
+    Delta,
+    Event,
+    Finished,
+    FinishReason,
+    GenerationRequest,
+    Kind,
+    Prepared,
+    Resumed,
+    Started,
+    Usage,
+    Vector,
+)
+
+MOST_ATTEMPTS = 3
+PAUSE_SECONDS = 2.0  # a request that has used its allowance waits so long for more
+
+log = structlog.get_logger(__name__)
+
+
+def attempt_id(request: UUID, number: int) -> str:
+    """Return the id under which engines know a request's attempt: the request's own, then uuid7s made from it."""
+    if not number:
+        return request.hex
+    digest = blake2b(request.bytes + number.to_bytes(1), digest_size=10).digest()
+    made = (int.from_bytes(request.bytes[:6]) << 80) | int.from_bytes(digest)
+    made = (made & ~(0xF << 76)) | (7 << 76)
+    return UUID(int=(made & ~(0x3 << 62)) | (0x2 << 62)).hex
+
+
+class Attempts:
+    """See the module. `allowed` returns what the request may generate now; `supervise` runs work to its end.
+
+    `may_have_run` is True when an attempt ended of which nobody knows what it computed, or that computed in vain.
+    """
+
+    def __init__(
+        self,
+        request: UUID,
+        prepared: Prepared,
+        placement: Placement,
+        *,
+        allowed: Callable[[], tuple[int, bool]],
+        is_cancelled: Callable[[], bool],
+        supervise: Callable[[Coroutine[Any, Any, Any]], object],
+    ) -> None:
+        self.placement = placement
+        self.may_have_run = False
+        self._request = request
+        self._prepared = prepared
+        self._allowed = allowed
+        self._is_cancelled = is_cancelled
+        self._supervise = supervise
+        self._number = 0
+        self._tokens: list[int] = []
+        self._usage = Usage()
+        self._seed: int | None = None
+        self._delivered = False
+        self._was_forgotten = False
+        self._more_allowed = asyncio.Event()
+
+    async def run(self, note: Callable[[Event], None]) -> Finished:
+        """Call `note` with every event but the last, which is returned; raise `EngineError` where no engine has one."""
+        while True:
+            end = await self._run_once(note)
+            if isinstance(end, Finished) and not self._may_go_on(end):
+                return self._whole(end)
+            if isinstance(end, UnpreparedError):
+                failure = await self._prepare_again(end)
+                if failure is None:
+                    continue
+                end = failure
+            if not self._may_go_on(end) or not await self._moved(end):
+                if isinstance(end, EngineError):
+                    raise end
+                return self._whole(end)
+
+    async def extend(self, allowance: int, is_final: bool) -> None:
+        """Tell the engine what it may generate in all."""
+        self._more_allowed.set()
+        if (flight := self.placement.flight) is not None:
+            await flight.engine.extend(self._id, allowance, is_final)
+
+    async def cancel(self) -> None:
+        """Tell the engine to stop."""
+        self._more_allowed.set()
+        if (flight := self.placement.flight) is not None:
+            await flight.engine.cancel(self._id)
+
+    # -- one attempt ----------------------------------------------------------------------------------------------
+
+    @property
+    def _id(self) -> str:
+        return attempt_id(self._request, self._number)
+
+    async def _run_once(self, note: Callable[[Event], None]) -> EngineError | Finished:
+        """Run the request on the replica that prepared it, and return how that ended."""
+        flight = self.placement.flight
+        assert flight is not None, "an attempt runs on a replica"
+        if self._tokens and not await self._is_allowed_more():
+            return Finished(FinishReason.ALLOWANCE, self._usage)
+        if self._is_cancelled():
+            return Finished(FinishReason.CANCELLED, self._usage)
+        stream = flight.engine.generate(self._prepared, *self._allowed())
+        try:
+            async with aclosing(cast("AsyncGenerator[Event, None]", stream)) as events:
+                async for event in events:
+                    match event:
+                        case Delta():
+                            self._delivered = True
+                            self._tokens += event.tokens
+                            self._usage = event.usage
+                        case Finished():
+                            return event
+                        case Started():
+                            flight.started(event.cached_tokens)
+                            self._seed = event.seed
+                            if self._tokens:
+                                continue  # what is computed again for us is neither told nor charged
+                        case Vector():
+                            self._delivered = True
+                    note(event)
+        except EngineError as error:
+            return error
+        raise RuntimeError("the engine's stream ended without Finished")
+
+    async def _prepare_again(self, forgotten: UnpreparedError) -> EngineError | None:
+        """Have the same engine prepare the request once more, if it only forgot it: it keeps one for a while.
+
+        Return None when it did, else why not.
+        """
+        if forgotten.code != UnpreparedError.code or self._delivered:
+            return forgotten
+        if self._was_forgotten:
+            return EngineError(forgotten.message)
+        self._was_forgotten = True
+        try:
+            await self._prepare(self._prepared.request)
+        except EngineError as error:
+            return error
+        return None
+
+    async def _prepare(self, request: GenerationRequest) -> None:
+        """Have the current engine prepare `request`; raise what it raises, and where the prompt has become longer."""
+        flight = self.placement.flight
+        assert flight is not None, "an attempt is prepared on a replica"
+        again = await flight.engine.prepare(request)
+        if again.prompt_tokens > self._prepared.prompt_tokens:
+            raise EngineError("The prompt takes more tokens than its hold pays for.")
+        self._prepared = replace(again, max_output=min(again.max_output, self._prepared.max_output))
+
+    # -- between two ----------------------------------------------------------------------------------------------
+
+    def _may_go_on(self, end: EngineError | Finished) -> bool:
+        """Whether another engine may take the request over after that end of an attempt."""
+        if self._is_cancelled() or self._number + 1 >= MOST_ATTEMPTS:
+            return False
+        if isinstance(end, InvalidRequestError):
+            return False
+        if isinstance(end, UnpreparedError) and end.code != UnpreparedError.code:
+            return False
+        is_lost = isinstance(end, UnreachableError) or (isinstance(end, Finished) and not end.exact)
+        is_stopped = isinstance(end, Finished) and end.error is None and end.reason is FinishReason.CANCELLED
+        if not self._delivered:
+            return isinstance(end, EngineError) or is_stopped or end.error is not None
+        return (is_lost or is_stopped) and self._is_resumable
+
+    @property
+    def _is_resumable(self) -> bool:
+        """Whether all tokens so far and the seed are known."""
+        is_chat = self._prepared.request.kind is Kind.CHAT
+        return is_chat and self._seed is not None and len(self._tokens) == self._usage.completion > 0
+
+    async def _moved(self, failure: EngineError | Finished) -> bool:
+        """Have another replica prepare the request with the tokens so far; False when none can."""
+        self._fail(failure)
+        while self._number + 1 < MOST_ATTEMPTS and self.placement.another():
+            self._number += 1
+            self._was_forgotten = False
+            try:
+                await self._prepare(replace(self._prepared.request, id=self._id, resumed=self._resumed()))
+            except EngineError as error:
+                self._fail(error)
+                continue
+            route = self.placement.route
+            where = {"deployment": route.deployment_name, "node": route.node}
+            log.info("request_moved", **where, attempt=self._number, tokens=len(self._tokens))
+            return True
+        return False
+
+    def _resumed(self) -> Resumed | None:
+        if not self._tokens or self._seed is None:
+            return None
+        return Resumed(tuple(self._tokens), self._usage, self._seed)
+
+    async def _is_allowed_more(self) -> bool:
+        """Wait until more may be generated than there is: an engine takes nothing at its allowance."""
+        try:
+            async with asyncio.timeout(PAUSE_SECONDS):
+                while not self._is_cancelled() and self._allowed()[0] <= len(self._tokens):
+                    if self._allowed()[1]:
+                        return False
+                    self._more_allowed.clear()
+                    await self._more_allowed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _fail(self, end: EngineError | Finished) -> None:
+        """Leave the replica on which an attempt ended so."""
+        flight = self.placement.flight
+        if isinstance(end, EngineError):
+            if isinstance(end, UnreachableError) and flight is not None:
+                self.may_have_run = True
+                self._supervise(flight.engine.cancel(self._id))
+            self.placement.note_failure(end.message, is_engines=is_failure(end))
+        else:
+            self.may_have_run = True
+            message = end.error.message if end.error is not None else "it stopped the request"
+            self.placement.note_failure(message, is_engines=not end.exact)
+
+    def _whole(self, end: Finished) -> Finished:
+        """Return the end with the usage that is known, where an engine that went on was lost before it told any."""
+        return end if end.usage.completion >= self._usage.completion else replace(end, usage=self._usage)

@@ -1,0 +1,161 @@
+"""The replica of a request: chosen by routing, entered, and chosen anew when it doesn't take the request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+import structlog
+
+from gateway.errors.faults import refusal_of_engine, refusal_of_route
+from gateway.errors.refusal import Refusal
+from gateway.generation.intent import Intent
+from gateway.runtime.engines import Engines
+from gateway.runtime.flight import Flight
+from gateway.runtime.principal import Principal
+from gateway.runtime.snapshot import Snapshot
+from inference.engine import Engine
+from inference.errors import (
+    DrainingError,
+    EngineError,
+    InvalidRequestError,
+    OverloadedError,
+    UnpreparedError,
+)
+from inference.types import GenerationRequest, Prepared
+from routing.errors import RoutingError
+from routing.prefix import Digest, chain
+from routing.routes import CHARACTERS_PER_TOKEN
+from routing.routes import route as choose_route
+from routing.types import Route, RouteQuery
+
+MOST_REPLICAS = 3  # tried for one request
+
+log = structlog.get_logger(__name__)
+
+
+class _Besides:
+    """The engines as routing sees them for one request: without those that failed it."""
+
+    def __init__(self, engines: Engines, failed: Mapping[UUID, str]) -> None:
+        self._failed = failed
+        self._engines = engines
+        self.load, self.context, self.matched = engines.load, engines.context, engines.matched
+
+    def usable(self, replica: UUID) -> str:
+        return self._failed.get(replica, "") or self._engines.usable(replica)
+
+
+class Placement:
+    """Where one request runs: its `route` and, while it is there, its `flight`.
+
+    `failed` has the replicas that didn't take or didn't keep it, each with the reason.
+    """
+
+    def __init__(self, engines: Engines, snapshot: Snapshot, principal: Principal, intent: Intent) -> None:
+        self.failed: dict[UUID, str] = {}
+        self.flight: Flight | None = None
+        self._engines = engines
+        self._snapshot = snapshot
+        self._principal = principal
+        self._intent = intent
+        self._prefixes: dict[str, tuple[Digest, ...]] = {}
+        self.route = self._routed()
+
+    def enter(self) -> Flight:
+        """Count the request on the replica of its route; raise a 503 Refusal when it has just left the catalogue."""
+        route, tokens = self.route, self._intent.characters // CHARACTERS_PER_TOKEN
+        prefix = self._prefixes.get(route.model, ())
+        self.flight = self._engines.enter(route.replica, tokens, matched=route.matched, prefix=prefix)
+        if self.flight is None:
+            raise Refusal(503, "no_ready_deployment", f"{route.model} can't be served right now.")
+        return self.flight
+
+    def leave(self) -> None:
+        """Take the request off its replica."""
+        if self.flight is not None:
+            self.flight.close()
+            self.flight = None
+
+    def note_failure(self, error: str, *, is_engines: bool) -> None:
+        """Leave the replica and route to it no more; `is_engines` says that it failed, and not only declined."""
+        if self.flight is not None and is_engines:
+            self.flight.failed()
+        self.leave()
+        self.failed[self.route.replica] = error
+
+    def another(self) -> bool:
+        """Route to another replica of the same deployment and enter it; False when none is ready or enough failed."""
+        if len(self.failed) >= MOST_REPLICAS:
+            return False
+        deployment = self.route.deployment
+        try:
+            route = self._routed(only=deployment)
+            if route.deployment != deployment:
+                return False
+            self.route = route
+            self.enter()
+        except Refusal:
+            return False
+        return True
+
+    async def prepare(self, request: GenerationRequest) -> tuple[Engine, Prepared]:
+        """Return an engine and the request as it tokenised it; raise the Refusal for why none can.
+
+        A replica that doesn't take it is left for another, of whichever deployment routing chooses.
+        """
+        while True:
+            flight = self.flight or self.enter()
+            try:
+                return flight.engine, await flight.engine.prepare(request)
+            except InvalidRequestError as error:
+                raise refusal_of_engine(error) from error
+            except EngineError as error:
+                self.note_failure(error.message, is_engines=is_failure(error))
+                if len(self.failed) >= MOST_REPLICAS:
+                    raise refusal_of_engine(error) from error
+                try:
+                    self.route = self._routed()
+                except Refusal:
+                    raise refusal_of_engine(error) from error
+                log.info("rerouted", error=error.message, deployment=self.route.deployment_name, node=self.route.node)
+
+    def _routed(self, only: UUID | None = None) -> Route:
+        """Return where the request goes now, to deployment `only` if given; raise the Refusal that says why nowhere."""
+        principal, intent, catalogue = self._principal, self._intent, self._snapshot.catalogue
+        failed = dict(self.failed)
+        if only is not None:
+            for deployment in catalogue.all_deployments():
+                if deployment.id != only:
+                    failed |= {replica.id: "another deployment" for replica in deployment.replicas}
+        query = RouteQuery(
+            model=intent.model,
+            kind=intent.kind.value,
+            plan=principal.plan,
+            plan_default_task=principal.default_task,
+            allowed_models=principal.allowed_models,
+            task=intent.task,
+            prompt_characters=intent.characters,
+        )
+        try:
+            return choose_route(query, catalogue, _Besides(self._engines, failed), prefix=self._prefix)
+        except RoutingError as error:
+            raise refusal_of_route(error, self._snapshot.plans_of(error.model)) from error
+
+    def _prefix(self, model: str) -> Sequence[Digest]:
+        found = self._prefixes.get(model)
+        if found is None:
+            found = self._prefixes[model] = prefix_of(model, self._principal, self._intent)
+        return found
+
+
+def prefix_of(model: str, principal: Principal, intent: Intent) -> tuple[Digest, ...]:
+    """Return the chain of digests of a chat's prompt; none for embeddings, whose inputs are cached nowhere."""
+    texts = (text for message in intent.messages for text in (message.role, message.content))
+    return chain((model, str(principal.tenant)), texts)
+
+
+def is_failure(error: EngineError) -> bool:
+    """Whether the engine failed, rather than declined what it can't take now or never."""
+    declined = (OverloadedError, DrainingError, InvalidRequestError, UnpreparedError)
+    return not isinstance(error, declined)

@@ -1,0 +1,69 @@
+"""One request on one replica: what it adds to the replica's load, and what it says of the replica, until its end.
+
+Load is counted here and nowhere else, so that it returns to zero on every path.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from routing.prefix import CHUNK_BYTES, Digest
+
+if TYPE_CHECKING:
+    from gateway.runtime.engines import EngineEntry
+
+RUNNING_TOKENS = 64  # what a request costs others while it generates, as much as so many tokens of a prompt
+CHUNK_TOKENS = CHUNK_BYTES // 4
+
+
+class Flight:
+    """See the module. `prompt_tokens` may be an estimate; `matched` of them count as cached until the engine says."""
+
+    def __init__(
+        self, entry: EngineEntry, prompt_tokens: int, *, matched: int = 0, prefix: tuple[Digest, ...] = ()
+    ) -> None:
+        self.engine = entry.engine
+        self._entry = entry
+        self._is_open = True
+        self._is_probe = entry.breaker.enter()
+        self._uncached = max(0, prompt_tokens - matched)
+        self._matched = matched
+        self._known = entry.prefixes.add(prefix) if prefix else ()
+        entry.requests += 1
+        entry.uncached += self._uncached
+
+    @property
+    def replica(self) -> str:
+        """Where it runs, for people."""
+        return self._entry.replica.place or self._entry.deployment.name
+
+    def started(self, cached_tokens: int) -> None:
+        """Note that the prompt has been computed, `cached_tokens` of it taken from the cache."""
+        self._drop()
+        self._entry.breaker.succeeded()
+        if cached_tokens + CHUNK_TOKENS <= self._matched:
+            # The first of the chunks that it was taken to have and hadn't: what is older is gone too.
+            missing = cached_tokens // CHUNK_TOKENS
+            if missing < len(self._known):
+                self._entry.prefixes.forget(self._known[missing])
+
+    def succeeded(self) -> None:
+        """Note that the engine does its work."""
+        self._entry.breaker.succeeded()
+
+    def failed(self) -> None:
+        """Note that the engine failed on it."""
+        self._entry.breaker.failed()
+
+    def close(self) -> None:
+        """Take the request off the load; a second call does nothing."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._drop()
+        self._entry.requests -= 1
+        self._entry.breaker.leave(self._is_probe)
+
+    def _drop(self) -> None:
+        self._entry.uncached -= self._uncached
+        self._uncached = 0

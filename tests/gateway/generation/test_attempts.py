@@ -1,0 +1,248 @@
+"""A request that moves to another replica: before its first token anew, after it behind the tokens so far."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from billing.ids import uuid7
+from billing.rating import charge
+from billing.writer.operations import Release, Settle
+from gateway.errors.refusal import Refusal
+from gateway.generation.attempts import attempt_id
+from gateway.generation.generation import start_generation
+from inference.types import Finished, FinishReason, Kind, Lost, SamplingParams, Usage
+from tests.gateway.doubles import CARD, collect, make_intent, make_stand
+
+TOKENS = 40
+WHOLE = " ".join(f"w{n}" for n in range(1, TOKENS + 1))
+
+
+async def start(stand, **fields):
+    return await start_generation(stand.runtime, stand.principal, make_intent(**fields), uuid7())
+
+
+def entries(stand):
+    return stand.runtime.engines.entries()
+
+
+def engines(stand):
+    return [entry.engine for entry in entries(stand)]
+
+
+def set_first(stand, **options):
+    """Let the replica that routing takes first (the others are busy) have these options."""
+    first, *others = entries(stand)
+    first.engine.options = replace(first.engine.options, **options)
+    for other in others:
+        other.uncached += 100_000
+    return first.engine
+
+
+async def assert_clean(stand, others=1):
+    await stand.settled()
+    assert not stand.writer.holds
+    assert stand.writer.wallet.held == 0
+    assert stand.places() == 0
+    assert len(stand.runtime.gate) == 0
+    assert [entry.requests for entry in entries(stand)] == [0] * (others + 1)
+    assert sum(entry.uncached for entry in entries(stand)) == 100_000 * others
+
+
+@pytest.mark.parametrize("token", [2, 3, 16, 17, 39, 40])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_stream_whose_worker_dies_goes_on_elsewhere_and_is_charged_once(token, stream):
+    stand = await make_stand(replicas=2, tokens=TOKENS, cached=0.5)
+    lost = set_first(stand, lose_at=token)
+    generation = await start(stand, stream=stream)
+    before, outcome, text = await collect(generation)
+    assert text == WHOLE
+    assert (outcome.reason, outcome.error) == (FinishReason.STOP, None)
+    assert outcome.usage == Usage(input=50, cache_read=50, output=TOKENS)
+    assert outcome.charge == charge(outcome.usage.classes(), CARD, 10_000)
+    [settle] = stand.writer.settles
+    assert settle.charge == outcome.charge == 1_000_000 - stand.writer.wallet.posted
+    assert isinstance(lost.record.entries[generation.id.hex], Lost)
+    end = engines(stand)[1].record.entries[attempt_id(generation.id, 1)]
+    assert isinstance(end, Finished)
+    assert end.usage == outcome.usage, "the second worker's record is the whole request's"
+    assert sum(type(event).__name__ == "Started" for event in before) == 1
+    await assert_clean(stand)
+
+
+async def test_stop_string_across_the_seam_is_found_and_held_back():
+    stand = await make_stand(replicas=2, tokens=TOKENS)
+    set_first(stand, lose_at=11)
+    sampling = SamplingParams(stop=("w10 w11 w12",))
+    _, outcome, text = await collect(await start(stand, sampling=sampling))
+    assert text == " ".join(f"w{n}" for n in range(1, 10)) + " "
+    assert outcome.usage.output == 12
+    await assert_clean(stand)
+
+
+async def test_several_workers_may_die():
+    stand = await make_stand(replicas=3, tokens=TOKENS)
+    set_first(stand, lose_at=5)
+    second = engines(stand)[1]
+    second.options = replace(second.options, lose_at=20)
+    entries(stand)[2].uncached += 100_000
+    _, outcome, text = await collect(await start(stand))
+    assert text == WHOLE
+    assert outcome.usage.output == TOKENS
+    entries(stand)[2].uncached -= 100_000
+    await assert_clean(stand, others=2)
+
+
+async def test_without_another_replica_it_ends_as_before():
+    stand = await make_stand(replicas=1, tokens=TOKENS)
+    set_first(stand, lose_at=10)
+    _, outcome, text = await collect(await start(stand))
+    assert outcome.error is not None
+    assert outcome.error.code == "worker_lost"
+    assert outcome.usage.output == 9
+    assert text == " ".join(f"w{n}" for n in range(1, 10))
+    await assert_clean(stand, others=0)
+
+
+async def test_when_the_other_replica_cannot_prepare_it_ends_with_what_there_was():
+    stand = await make_stand(replicas=2, tokens=TOKENS)
+    set_first(stand, lose_at=10)
+    second = engines(stand)[1]
+    second.options = replace(second.options, prepare_error="overloaded")
+    _, outcome, _ = await collect(await start(stand))
+    assert outcome.error is not None
+    assert outcome.error.code == "worker_lost"
+    assert outcome.usage.output == 9
+    await assert_clean(stand)
+
+
+async def test_a_row_that_failed_with_tokens_out_does_not_move():
+    """It may be the request's own doing: no second worker is risked."""
+    stand = await make_stand(replicas=2, tokens=TOKENS)
+    set_first(stand, error_at=10)
+    _, outcome, _ = await collect(await start(stand))
+    assert outcome.error is not None
+    assert outcome.error.code == "row_failed"
+    assert engines(stand)[1].prepares == 0
+    await assert_clean(stand)
+
+
+async def test_an_embedding_that_lost_its_worker_in_the_middle_does_not_move():
+    stand = await make_stand(replicas=2)
+    set_first(stand, lose_at=2)
+    intent = {"kind": Kind.EMBEDDING, "messages": (), "inputs": ("a", "b"), "stream": False, "prompt": ""}
+    _, outcome, _ = await collect(await start(stand, **intent))
+    assert outcome.error is not None
+    assert outcome.is_waived
+    await assert_clean(stand)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"generate_error": "overloaded"},
+        {"generate_error": "draining"},
+        {"generate_error": "unreachable"},
+        {"prepare_error": "overloaded"},
+        {"prepare_error": "unreachable"},
+        {"lose_at": 1},
+        {"error_at": 1},
+    ],
+)
+async def test_before_the_first_token_every_failure_is_tried_elsewhere(options):
+    stand = await make_stand(replicas=2, tokens=TOKENS)
+    failing = set_first(stand, **options)
+    generation = await start(stand)
+    _, outcome, text = await collect(generation)
+    assert text == WHOLE
+    assert outcome.usage == Usage(input=100, output=TOKENS)
+    assert outcome.error is None
+    assert [type(closing) for closing in (*stand.writer.settles, *stand.writer.releases)] == [Settle]
+    assert generation.route.node == "n2"
+    assert failing.prepares == 1
+    await assert_clean(stand)
+
+
+async def test_the_clients_own_fault_is_tried_once():
+    stand = await make_stand(replicas=2)
+    set_first(stand, prepare_error="invalid")
+    with pytest.raises(Refusal) as caught:
+        await start(stand)
+    assert caught.value.status == 400
+    assert engines(stand)[1].prepares == 0
+    await assert_clean(stand)
+
+
+async def test_refused_by_all_is_refused_with_nothing_held():
+    stand = await make_stand(replicas=2)
+    for engine in engines(stand):
+        engine.options = replace(engine.options, generate_error="overloaded")
+    set_first(stand)
+    with pytest.raises(Refusal) as caught:
+        await start(stand)
+    assert (caught.value.status, caught.value.code) == (503, "engine_overloaded")
+    [release] = stand.writer.of(Release)
+    assert "waived" not in release.facts
+    await assert_clean(stand)
+
+
+async def test_a_client_that_leaves_while_its_request_moves_is_charged_for_what_it_got():
+    stand = await make_stand(replicas=2, tokens=TOKENS)
+    set_first(stand, lose_at=10)
+    second, preparing, go = engines(stand)[1], asyncio.Event(), asyncio.Event()
+    prepare = second.prepare
+
+    async def slow(request):
+        preparing.set()
+        await go.wait()
+        return await prepare(request)
+
+    second.prepare = slow
+    generation = await start(stand)
+    reading = asyncio.ensure_future(collect(generation))
+    await preparing.wait()
+    generation.client_left()
+    go.set()
+    _, outcome, _ = await reading
+    assert (outcome.reason, outcome.usage.output) == (FinishReason.CANCELLED, 9)
+    assert attempt_id(generation.id, 1) not in second.record.entries, "nothing ran there"
+    await assert_clean(stand)
+
+
+async def test_a_worker_that_stops_the_request_for_its_drain_passes_it_on():
+    stand = await make_stand(replicas=2, tokens=TOKENS, hang_at=10)
+    first = set_first(stand)
+    second = engines(stand)[1]
+    second.options = replace(second.options, hang_at=0)
+    generation = await start(stand)
+    reading = asyncio.ensure_future(collect(generation))
+    await first.hanging()
+    await first.close()
+    _, outcome, text = await reading
+    assert text == WHOLE
+    assert outcome.error is None
+    await assert_clean(stand)
+
+
+async def test_credit_that_ends_between_two_workers_ends_the_answer_at_its_token():
+    """9 tokens are paid for; at the moment of the switch nothing more can be held."""
+    stand = await make_stand(replicas=2, tokens=TOKENS, credit=1000 + 9 * 40)
+    set_first(stand, lose_at=10)
+    _, outcome, text = await collect(await start(stand, max_tokens=TOKENS))
+    assert outcome.sluice_reason == "credit_exhausted"
+    assert outcome.usage.output == 9
+    assert stand.writer.wallet.posted == 0
+    assert text == " ".join(f"w{n}" for n in range(1, 10))
+    await assert_clean(stand)
+
+
+def test_attempts_have_ids_of_their_own_and_the_age_of_their_request():
+    request = uuid7()
+    ids = [attempt_id(request, number) for number in range(3)]
+    assert ids[0] == request.hex
+    assert len({*ids, *(attempt_id(uuid7(), number) for number in range(3))}) == 6
+    for made in map(UUID, ids):
+        assert (made.version, made.bytes[:6]) == (7, request.bytes[:6])

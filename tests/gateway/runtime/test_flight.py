@@ -1,0 +1,61 @@
+"""What a request adds to its replica's load, and what it teaches of the replica."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from gateway.runtime.engines import EngineEntry
+from gateway.runtime.flight import CHUNK_TOKENS, RUNNING_TOKENS, Flight
+from inference.types import Health
+from routing.catalogue import DeploymentEntry, NodeEntry, ReplicaEntry
+
+
+def make_entry():
+    deployment = DeploymentEntry(uuid4(), "d", "m", "fake", "", {})
+    return EngineEntry(deployment, ReplicaEntry(uuid4(), NodeEntry("n")), spec=None, engine=None)
+
+
+def test_load_is_uncached_tokens_until_the_prompt_is_computed_and_then_little():
+    entry = make_entry()
+    first, second = Flight(entry, 1000, matched=640), Flight(entry, 100)
+    assert entry.load == 360 + 100 + 2 * RUNNING_TOKENS
+    first.started(640)
+    assert entry.load == 100 + 2 * RUNNING_TOKENS
+    for flight in (first, second, first, second):
+        flight.close()
+    assert (entry.load, entry.requests, entry.uncached) == (0, 0, 0)
+
+
+def test_requests_of_other_gateways_count_by_the_engines_own_number():
+    entry = make_entry()
+    entry.health = Health(ready=True, running=3, waiting=2)
+    assert entry.load == 5 * RUNNING_TOKENS
+    flight = Flight(entry, 0)
+    assert entry.load == 5 * RUNNING_TOKENS, "ours is among them"
+    flight.close()
+
+
+def test_answer_that_found_less_in_the_cache_corrects_the_index():
+    entry = make_entry()
+    chunks = tuple(bytes([number]) for number in range(4))
+    Flight(entry, 1000, prefix=chunks[:2]).close()
+    Flight(entry, 1000, prefix=(b"other",)).close()
+    flight = Flight(entry, 1000, matched=2 * CHUNK_TOKENS, prefix=chunks)
+    flight.started(0)
+    assert entry.prefixes.matched(chunks) == 4, "now it has them"
+    assert entry.prefixes.matched((b"other",)) == 1, "used later than what was gone"
+    again = Flight(entry, 1000, matched=4 * CHUNK_TOKENS, prefix=chunks)
+    again.started(0)
+    assert entry.prefixes.matched((b"other",)) == 0, "as old as what was gone"
+    again.close()
+    flight.close()
+
+
+def test_a_failure_that_is_the_engines_opens_its_breaker():
+    entry = make_entry()
+    entry.health = Health(ready=True)
+    for _ in range(3):
+        flight = Flight(entry, 10)
+        flight.failed()
+        flight.close()
+    assert entry.obstacle.startswith("circuit open")
