@@ -12,6 +12,7 @@ must hold one usage record for each answer.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import signal
@@ -107,7 +108,7 @@ def figures(runs: list[Seen], cell: Cell) -> tuple[float, float, float, float, f
         return statistics.median(figure(seen) for seen in runs)
 
     def late(share: float) -> float:
-        return 1e3 * median(lambda seen: percentile(seen.first_tokens or seen.latencies, share))
+        return 1e3 * median(lambda seen: percentile(seen.first_tokens or seen.latencies or [math.nan], share))
 
     cpu = median(lambda seen: 1e6 * seen.cpu / max(len(seen.latencies), 1))
     return median(lambda seen: seen.rate), TOKENS * median(lambda seen: seen.rate), cpu, late(0.5), late(0.99)
