@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from billing.limits.memory import MemoryRateStore
+from billing.limits.redis import store as redis_store
 from billing.limits.types import Limited, Take, Taken
 from gateway.errors.refusal import Refusal
 from gateway.runtime.hints import Hints
 from gateway.runtime.turns import Turns
-from tests.billing.limits.contract import bucket, lease
+from tests.billing.limits.contract import SECOND, bucket, lease
 from tests.billing.limits.test_redis import opened
 
 
@@ -148,8 +149,9 @@ async def two_gateways(server, **options):
 
 
 @pytest.mark.parametrize("poll_seconds", [0.01, 60.0])
-async def test_two_gateways_take_turns_in_the_order_of_coming(redis_server, poll_seconds):
+async def test_two_gateways_take_turns_in_the_order_of_coming(redis_server, poll_seconds, monkeypatch):
     """By asking now and then, or by hints alone."""
+    monkeypatch.setattr(redis_store, "WAITING_US", 3600 * SECOND)
     async with two_gateways(redis_server, poll_seconds=poll_seconds) as (one, other):
         if poll_seconds < 1:
             one.turns.wake = other.turns.wake = lambda _: None
