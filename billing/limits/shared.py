@@ -5,14 +5,17 @@ What a tenant can get beyond its plan when Redis goes away and comes back is bou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from billing.limits import gcra
 from billing.limits.memory import MemoryRateStore, monotonic_us
-from billing.limits.redis.connection import RedisConnection, StoreLostError
+from billing.limits.redis.connection import MOST_TOGETHER, Call, RedisConnection, StoreLostError
 from billing.limits.redis.store import RedisRateStore
 from billing.limits.types import Bucket, Decision, Lease, Take, Taken, Waiting
+
+_Key = tuple[str, str]  # of a lease: its tenant's key, and its holder
 
 
 class SharedRateStore:
@@ -40,11 +43,13 @@ class SharedRateStore:
         self._shared = RedisRateStore(connection, shared_clock)
         self._local = MemoryRateStore(clock)
         self._gateways = gateways
-        self._on_change = on_change
         self._clock = clock
-        self._running: dict[tuple[str, str], Lease] = {}
-        self._ended: dict[tuple[str, str], tuple[Lease, int]] = {}  # unknown to Redis, and when it forgets by itself
-        connection.on_change = self._changed
+        self._running: dict[_Key, Lease] = {}
+        self._known: set[_Key] = set()  # those of `_running` that Redis was told of, and may still know
+        self._untold: set[_Key] = set()  # those that a new connection has still to tell it of
+        self._ended: dict[_Key, tuple[Lease, int]] = {}  # Redis may think they run; and when it ends them by itself
+        connection.on_change = on_change
+        connection.greeting = self._greeting
 
     @property
     def is_shared(self) -> bool:
@@ -67,7 +72,8 @@ class SharedRateStore:
             else:
                 if isinstance(decision, Taken) and lease is not None:
                     self._local.hold(lease)
-                    self._running[lease.key, lease.holder] = lease
+                    self._running[_key(lease)] = lease
+                    self._known.add(_key(lease))
                 return decision
         return await self._take_share(takes, lease)
 
@@ -83,16 +89,21 @@ class SharedRateStore:
         if self._local.holds(lease):
             self._local.hold(lease)
             if self._connection.is_up:
-                self._shared.tell_held(lease)
+                self._connection.send(self._shared.holding(lease))
 
     async def give_back(self, lease: Lease) -> None:
         """End the lease, or the waiting for it."""
         await self._local.give_back(lease)
-        self._running.pop((lease.key, lease.holder), None)
+        key = _key(lease)
+        self._running.pop(key, None)
+        self._untold.discard(key)
+        was_known = key in self._known
+        self._known.discard(key)
         try:
-            asked = self._shared.tell_end(lease)
+            asked = self._connection.send(self._shared.end(lease))
         except StoreLostError:
-            self._note_ended(lease)
+            if was_known:
+                self._note_ended(lease)
         else:
             asked.add_done_callback(lambda done: self._note_ended(lease) if done.exception() else None)
 
@@ -114,8 +125,9 @@ class SharedRateStore:
                 if share.cost > taken.cost:
                     await self._local.adjust(share.bucket, share.cost - taken.cost)
             if lease is not None:
-                self._running[lease.key, lease.holder] = lease
-                self._ended.pop((lease.key, lease.holder), None)
+                self._running[_key(lease)] = lease
+                self._untold.add(_key(lease))
+                self._ended.pop(_key(lease), None)
         return decision
 
     def _share_of(self, bucket: Bucket) -> Bucket:
@@ -128,16 +140,27 @@ class SharedRateStore:
         now = self._clock()
         while self._ended and next(iter(self._ended.values()))[1] <= now:
             del self._ended[next(iter(self._ended))]
-        self._ended[lease.key, lease.holder] = (lease, now + lease.ttl_us)
+        self._ended[_key(lease)] = (lease, now + lease.ttl_us)
 
-    def _changed(self, is_up: bool) -> None:
-        """Tell Redis, before anything else is asked of it, which leases run and which have ended."""
-        self._on_change(is_up)
-        if not is_up:
-            return
-        ended, self._ended = self._ended, {}
-        for lease, _ in ended.values():
-            self._shared.tell_end(lease)
-        for lease in self._running.values():
-            if self._local.holds(lease):
-                self._shared.tell_held(lease)
+    def _greeting(self) -> Iterator[list[Call]]:
+        """Yield what Redis is told, before anything is asked of it, of leases that ended and of those that run.
+
+        Each part is done with once the next is asked for.
+        """
+        self._untold = set(self._running)
+        while self._ended or self._untold:
+            ended = list(islice(self._ended.items(), MOST_TOGETHER))
+            untold = list(islice(self._untold, MOST_TOGETHER - len(ended)))
+            running = [self._running[key] for key in untold]
+            self._known.update(untold)
+            yield [
+                *(self._shared.end(lease) for _, (lease, _) in ended),
+                *(self._shared.holding(lease) for lease in running if self._local.holds(lease)),
+            ]
+            for key, _ in ended:
+                self._ended.pop(key, None)
+            self._untold.difference_update(untold)
+
+
+def _key(lease: Lease) -> _Key:
+    return lease.key, lease.holder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import structlog
@@ -22,6 +22,7 @@ RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.25, 2.0
 IDLE_SECONDS = 1.0  # without a call, until Redis is asked whether it is still there
 STEADY_SECONDS = 10.0  # a connection that lasted so long is opened anew at the first delay
 MOST_QUEUED = 20_000
+MOST_TOGETHER = 128  # in one batch: what takes no longer than anybody has patience for
 
 Argument = str | int
 log = structlog.get_logger(__name__)
@@ -39,21 +40,21 @@ class Script:
         self.digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
-class _Call:
-    """A script's call that waits for its answer."""
+class Call:
+    """A script's call; `future` is its answer."""
 
     __slots__ = ("arguments", "future", "script")
 
-    def __init__(self, script: Script, arguments: tuple[Argument, ...], future: asyncio.Future[Any]) -> None:
+    def __init__(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> None:
         self.script = script
-        self.arguments = arguments  # number of keys, keys, arguments
-        self.future = future
+        self.arguments = (len(keys), *keys, *arguments)
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
 
 class RedisConnection:
     """Runs scripts on one connection, in the order in which they were called.
 
-    All calls that come while others are under way go out together. A batch that isn't answered within `patience`
+    Calls that come while others are under way go out together. A batch that isn't answered within `patience`
     seconds fails, the connection is given up, and until another one answers every call fails at once: only those who
     asked in that moment have waited. A lost connection is opened anew in the background, for as long as it takes.
     """
@@ -66,10 +67,11 @@ class RedisConnection:
         self._scripts = scripts
         self._patience = patience
         self._connection: AbstractConnection | None = None
-        self._queue: list[_Call] = []
+        self._queue: list[Call] = []
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self.on_change: Callable[[bool], None] = lambda _: None
+        self.on_change: Callable[[bool], object] = lambda _: None  # told when Redis was lost, and when it is back
+        self.greeting: Callable[[], Iterator[list[Call]]] = lambda: iter(())  # what a new connection says first
         self.losses = 0
 
     @property
@@ -86,14 +88,13 @@ class RedisConnection:
             self.on_change(False)
         self._task = asyncio.get_running_loop().create_task(self._work())
 
-    def call(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> asyncio.Future[Any]:
-        """Return what the script will answer; the future, or this call, raises StoreLostError where nobody does."""
+    def send(self, call: Call) -> asyncio.Future[Any]:
+        """Return the call's future; it, or this method, raises StoreLostError where nobody answers."""
         if self._connection is None or len(self._queue) >= MOST_QUEUED:
             raise StoreLostError("Redis does not answer")
-        future = asyncio.get_running_loop().create_future()
-        self._queue.append(_Call(script, (len(keys), *keys, *arguments), future))
+        self._queue.append(call)
         self._wake.set()
-        return future
+        return call.future
 
     async def close(self) -> None:
         """Send what is queued, and close the connection."""
@@ -116,7 +117,7 @@ class RedisConnection:
                     await self._connect()
                     since = loop.time()
                 await self._work_or_time()
-                batch, self._queue = self._queue, []
+                batch, self._queue = self._queue[:MOST_TOGETHER], self._queue[MOST_TOGETHER:]
                 try:
                     await self._send(batch)
                 finally:
@@ -147,9 +148,12 @@ class RedisConnection:
     async def _connect(self) -> None:
         connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
         try:
-            async with asyncio.timeout(max(self._patience, CONNECT_SECONDS)):
+            async with asyncio.timeout(max(self._patience, CONNECT_SECONDS)) as limit:
                 await connection.connect()
                 await self._teach(connection)
+                for calls in self.greeting():
+                    limit.reschedule(asyncio.get_running_loop().time() + max(self._patience, CONNECT_SECONDS))
+                    await self._round_trip(connection, calls)
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
@@ -163,7 +167,7 @@ class RedisConnection:
             with contextlib.suppress(RedisError, OSError, TimeoutError):
                 await connection.disconnect(nowait=True)
 
-    async def _send(self, batch: list[_Call]) -> None:
+    async def _send(self, batch: list[Call]) -> None:
         """Send the calls and resolve their futures, within `patience` seconds in all; without any, a ping."""
         connection, loop = self._connection, asyncio.get_running_loop()
         assert connection is not None, "nothing is sent before there is a connection"
@@ -184,7 +188,7 @@ class RedisConnection:
         for _ in loads:
             await connection.read_response()
 
-    async def _round_trip(self, connection: AbstractConnection, calls: list[_Call]) -> list[_Call]:
+    async def _round_trip(self, connection: AbstractConnection, calls: list[Call]) -> list[Call]:
         """Resolve the calls' futures; return those whose script Redis doesn't know, of which nothing has run."""
         if not calls:
             await connection.send_command("PING", check_health=False)
@@ -192,7 +196,7 @@ class RedisConnection:
             return []
         packed = connection.pack_commands([("EVALSHA", one.script.digest, *one.arguments) for one in calls])
         await connection.send_packed_command(packed, check_health=False)
-        unknown: list[_Call] = []
+        unknown: list[Call] = []
         for one in calls:
             try:
                 answer = await connection.read_response()
@@ -203,7 +207,7 @@ class RedisConnection:
                 one.future.set_result(answer)
         return unknown
 
-    def _fail(self, calls: list[_Call]) -> None:
+    def _fail(self, calls: list[Call]) -> None:
         for one in calls:
             if not one.future.done():
                 one.future.set_exception(StoreLostError("Redis does not answer"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from billing.limits import gcra
-from billing.limits.redis.connection import Argument, RedisConnection, Script
+from billing.limits.redis.connection import Argument, Call, RedisConnection, Script
 from billing.limits.types import WAITING_US, Bucket, Decision, Lease, Take, Taken, Waiting
 
 PREFIX = "sluice:"
@@ -53,7 +53,7 @@ class RedisRateStore:
         for take in takes:
             arguments += divmod(gcra.cost_us(take.bucket, take.cost), _BASE)
             arguments += divmod(gcra.burst_us(take.bucket), _BASE)
-        asked = self._connection.call(TAKE, keys, arguments)
+        asked = self._connection.send(Call(TAKE, keys, arguments))
         try:
             answer = await asyncio.shield(asked)
         except asyncio.CancelledError:
@@ -70,39 +70,39 @@ class RedisRateStore:
     async def adjust(self, bucket: Bucket, delta: int) -> None:
         """Take `delta` more units, into debt if need be; give back when negative, never beyond full."""
         spent = divmod(gcra.cost_us(bucket, delta), _BASE)
-        self._connection.call(ADJUST, [PREFIX + bucket.key], [self._now(), *spent])
+        self._connection.send(Call(ADJUST, [PREFIX + bucket.key], [self._now(), *spent]))
 
     async def renew(self, lease: Lease) -> None:
         """Let the lease end `ttl_us` from now, if it is still held."""
-        self._renew(lease, 0)
+        self._connection.send(self._renewal(lease, 0))
 
     async def give_back(self, lease: Lease) -> None:
         """End the lease, or the waiting for it."""
-        self.tell_end(lease)
+        self._connection.send(self.end(lease))
 
-    def tell_held(self, lease: Lease) -> None:
-        """Have the lease held from now on, whether or not Redis knows of it: it may have forgotten."""
-        self._renew(lease, 1)
+    def holding(self, lease: Lease) -> Call:
+        """Return the call that has the lease held from then on, whether or not Redis knows of it (any more)."""
+        return self._renewal(lease, 1)
 
-    def tell_end(self, lease: Lease) -> asyncio.Future[Any]:
-        """End the lease, as `give_back` does; the future fails with StoreLostError where Redis didn't hear of it."""
-        return self._connection.call(GIVE_BACK, _lease_keys(lease), [lease.holder, LEASES_CHANNEL])
+    def end(self, lease: Lease) -> Call:
+        """Return the call that ends the lease, or the waiting for it."""
+        return Call(GIVE_BACK, _lease_keys(lease), [lease.holder, LEASES_CHANNEL])
 
     async def close(self) -> None:
         """Send what is on its way, and close the connection."""
         await self._connection.close()
 
-    def _renew(self, lease: Lease, is_certain: int) -> None:
-        self._connection.call(RENEW, _lease_keys(lease)[:1], [self._now(), lease.holder, lease.ttl_us, is_certain])
+    def _renewal(self, lease: Lease, is_certain: int) -> Call:
+        return Call(RENEW, _lease_keys(lease)[:1], [self._now(), lease.holder, lease.ttl_us, is_certain])
 
     def _undo(self, done: asyncio.Future[Any], takes: Sequence[Take], lease: Lease | None) -> None:
         if done.exception() is not None or not done.result()[0] or not self._connection.is_up:
             return
         for take in takes:
             spent = divmod(-gcra.cost_us(take.bucket, take.cost), _BASE)
-            self._connection.call(ADJUST, [PREFIX + take.bucket.key], [self._now(), *spent])
+            self._connection.send(Call(ADJUST, [PREFIX + take.bucket.key], [self._now(), *spent]))
         if lease is not None:
-            self.tell_end(lease)
+            self._connection.send(self.end(lease))
 
     def _now(self) -> Argument:
         return "" if self._clock is None else self._clock()

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from billing.limits.redis.connection import RedisConnection
+from billing.limits.redis.connection import Call, RedisConnection
 from billing.limits.redis.store import ADJUST, SCRIPTS, RedisRateStore
 from billing.limits.types import WAITING_US, Limited, Take, Taken, Waiting
 from tests.billing.limits.contract import SECOND, RateStoreContract, bucket, credit, lease
@@ -129,7 +129,9 @@ async def test_who_is_cancelled_while_redis_decides_has_taken_nothing(redis_serv
         await asyncio.sleep(0)  # it is on its way
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
-        await store._connection.call(ADJUST, ["sluice:other"], ["", 0, 0])  # whatever was decided has been answered
+        await store._connection.send(
+            Call(ADJUST, ["sluice:other"], ["", 0, 0])
+        )  # whatever was decided has been answered
         assert isinstance(await store.take([Take(one, 1)], lease("b", limit=1)), Taken)
 
 

@@ -182,3 +182,34 @@ async def test_gateway_that_starts_without_redis_uses_it_once_it_is_there(redis_
         redis_server.start_again()
         await until(lambda: store.is_shared)
         assert await taken([store], BURST) == BURST
+
+
+async def test_many_leases_are_told_in_batches_and_a_long_outage_piles_nothing_up(redis_server):
+    async with gateway(redis_server, gateways=1) as store:
+        running = await places([store], 500, "a", count=500)
+        redis_server.kill()
+        for n in range(2_000):
+            one = lease(f"local{n}", limit=1_000)
+            assert isinstance(await store.take([], one), Taken)
+            await store.give_back(one)
+        for _, one in running[:200]:
+            await store.give_back(one)
+        assert len(store._ended) <= 201, "only what Redis may know of, and the one that noticed"
+        redis_server.start_again()
+        await until(lambda: store.is_shared)
+        assert redis_server.ask("ZCARD", "sluice:t:concurrency") == ":300"
+        assert [len(store._ended), len(store._untold)] == [0, 0]
+        for _, one in running[200:]:
+            await store.give_back(one)
+        assert [len(store._running), len(store._known)] == [0, 0]
+
+
+async def test_many_calls_at_once_are_no_reason_to_give_redis_up(redis_server):
+    async with gateway(redis_server) as store:
+        running = await places([store], 2_000, "a", count=2_000)
+        before = int(redis_server.counted("total_reads_processed"))
+        for _, one in running:
+            await store.renew(one)
+        await store.take([Take(HOURLY, 0)])
+        assert int(redis_server.counted("total_reads_processed")) - before >= 2_000 // connection.MOST_TOGETHER
+        assert store._connection.losses == 0
