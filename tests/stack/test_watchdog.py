@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -18,8 +20,14 @@ SILENCE = 3
 
 
 @pytest.fixture(scope="module")
-def stack():
-    with running_stack({"SLUICE_WATCHDOG_SECONDS": str(SILENCE)}) as running:
+def runtime():
+    with tempfile.TemporaryDirectory(prefix="sluice-rt-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def stack(runtime):
+    with running_stack({"SLUICE_WATCHDOG_SECONDS": str(SILENCE), "SLUICE_RUNTIME_DIR": str(runtime)}) as running:
         yield running
         assert running.stop() == 0, "".join(running.said[-40:])
 
@@ -46,8 +54,15 @@ def until_answered(stack):
         time.sleep(0.1)
 
 
-def test_stopped_processes_are_replaced(stack):
+def until_alive(runtime, child):
+    """Wait for the child's first sign of life: imports are no hang, however long they take."""
+    while not (runtime / f"{child}.heartbeat").exists():
+        time.sleep(0.05)
+
+
+def test_stopped_processes_are_replaced(stack, runtime):
     assert answer(stack).status == 200
+    until_alive(runtime, "jobs")
     hung = {child: stack.pid_of(child) for child in ("gateway", "worker", "jobs")}
     for pid in hung.values():
         os.kill(pid, signal.SIGSTOP)
