@@ -21,6 +21,13 @@ from gateway.services.purge import purge
 
 logger = logging.getLogger("sluice.jobs")
 
+LONGEST_S = 5.0
+"""Seconds after which a task leaves the rest to the next one, so that no other waits long for a thread."""
+LEAST_EXPIRY_S = 60.0
+"""Seconds for which a message is good at least: clocks of several machines differ."""
+BACK_OFF_S = 10.0
+"""Seconds for which a job that failed is left alone in this process."""
+
 
 def jobs() -> tuple[Job, ...]:
     """Return all periodic work, for one process."""
@@ -35,16 +42,6 @@ def jobs() -> tuple[Job, ...]:
 def _reconcile() -> bool:
     reconcile_if_due(timedelta(hours=settings.SLUICE_RECONCILE_HOURS))
     return False
-
-
-LONGEST_S = 5.0
-"""Seconds after which a task leaves the rest to the next one, so that no other waits long for a thread."""
-LEAST_EXPIRY_S = 60.0
-"""Seconds for which a message is good at least: clocks of several machines differ."""
-
-
-BACK_OFF_S = 10.0
-"""Seconds for which a job that failed is left alone in this process."""
 
 
 def _task(job: Job) -> Callable[[], None]:
