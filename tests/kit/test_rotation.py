@@ -1,0 +1,105 @@
+"""A rotation of every secret, step by step as docs/operations.md has it: from files, each step a new process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from secrets import token_urlsafe
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ALL = {"session": True, "key": True, "link": True, "credential": True}
+
+pytestmark = pytest.mark.slow
+
+
+class Installation:
+    """A home whose secrets are files that each step replaces."""
+
+    def __init__(self, folder):
+        self.home = folder / "home"
+        self.files = folder / "secrets"
+        self.files.mkdir(parents=True)
+
+    def set(self, **values):
+        """Write the secrets of this step; those that aren't named are not set."""
+        for path in self.files.iterdir():
+            path.unlink()
+        for name, value in values.items():
+            (self.files / name).write_text(f"{value}\n")
+
+    def run(self, *command):
+        given = {f"{path.name}_FILE": str(path) for path in self.files.iterdir()}
+        environment = {**os.environ, "SLUICE_HOME": str(self.home), "SLUICE_ENV": "test", **given}
+        environment.pop("DATABASE_URL", None)
+        done = subprocess.run(
+            [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def look(self, made):
+        found = json.loads(self.run("-m", "tests.kit.rotation", json.dumps(made)).splitlines()[-1])
+        made["session"] = found.pop("cookie")
+        return found
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """An installation that has all to lose, and what it made: copied for each test."""
+    before = Installation(tmp_path_factory.mktemp("before"))
+    old = token_urlsafe(48)
+    before.set(SLUICE_SECRET_KEY=old)
+    before.run("manage.py", "setup")
+    facts = json.loads(before.run("-m", "tests.kit.rotation", "make").splitlines()[-1])
+    return before, old, facts
+
+
+@pytest.fixture
+def installation(made, tmp_path):
+    copy = Installation(tmp_path / "copy")
+    shutil.copytree(made[0].home, copy.home)
+    return copy
+
+
+def test_every_secret_is_replaced_and_nobody_notices(installation, made):
+    _, old, facts = made[0], made[1], dict(made[2])
+    session, of_keys, of_credentials = (token_urlsafe(48) for _ in range(3))
+    # 1. The secret that signs; the other two still were that secret.
+    installation.set(
+        SLUICE_SECRET_KEY=session,
+        SLUICE_SECRET_KEY_FALLBACKS=old,
+        SLUICE_KEY_HASH_SECRET=of_keys,
+        SLUICE_KEY_HASH_FALLBACKS=old,
+        SLUICE_CREDENTIAL_SECRET=of_credentials,
+        SLUICE_CREDENTIAL_FALLBACKS=old,
+        SLUICE_CACHE_SECRET=token_urlsafe(48),
+    )
+    assert installation.look(facts) == ALL
+    installation.run("manage.py", "setup")  # encrypts credentials anew
+    # 2. The old value is forgotten: what was used meanwhile has moved. Only what ends by itself has to have ended.
+    installation.set(
+        SLUICE_SECRET_KEY=session,
+        SLUICE_KEY_HASH_SECRET=of_keys,
+        SLUICE_CREDENTIAL_SECRET=of_credentials,
+        SLUICE_CACHE_SECRET=token_urlsafe(48),
+    )
+    assert installation.look(facts) == {**ALL, "link": False}
+
+
+def test_without_fallbacks_all_would_be_lost(installation, made):
+    """What the steps are for."""
+    installation.set(SLUICE_SECRET_KEY=token_urlsafe(48))
+    assert installation.look(dict(made[2])) == dict.fromkeys(ALL, False)
+
+
+def test_a_key_nobody_used_ends_with_the_fallback(installation, made):
+    """Which is why operators look at when each key was used last."""
+    _, old, facts = made[0], made[1], dict(made[2])
+    installation.set(SLUICE_SECRET_KEY=old, SLUICE_KEY_HASH_SECRET=token_urlsafe(48))
+    assert installation.look(facts) == {**ALL, "key": False}
