@@ -19,6 +19,8 @@ FALLBACKS = {
     "SLUICE_KEY_HASH_FALLBACKS": "SLUICE_KEY_HASH_FALLBACKS",
     "SLUICE_CREDENTIAL_FALLBACKS": "SLUICE_CREDENTIAL_FALLBACKS",
 }
+# Kept in a file of the home where the environment doesn't give it.
+OPTIONAL = {"SLUICE_GATEWAY_KEY": "SLUICE_GATEWAY_KEY"}
 RESTORED = "restored-secrets"
 
 
@@ -26,7 +28,8 @@ def in_use() -> dict[str, str]:
     """Return the value of each secret's variable, as the environment would give it."""
     values = {variable: str(getattr(settings, name)) for variable, name in EFFECTIVE.items()}
     lists = {variable: ",".join(getattr(settings, name)) for variable, name in FALLBACKS.items()}
-    return {**values, **{variable: value for variable, value in lists.items() if value}}
+    given = {variable: str(getattr(settings, name)) for variable, name in OPTIONAL.items()}
+    return {**values, **{variable: value for variable, value in (lists | given).items() if value}}
 
 
 def take_over(kept: Mapping[str, str], home: Path) -> dict[str, Path]:
