@@ -1,0 +1,37 @@
+"""What the documents for operators claim can be looked up: each file and test that they name exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = ["SECURITY.md", "UPGRADING.md", "docs/operations.md"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_what_a_document_names_is_there(document):
+    text = (ROOT / document).read_text()
+    named = re.findall(r"(?<![\w/])((?:tests|docs|deploy|constraints)/[\w./-]*\w)(?:::(\w+))?", text)
+    assert named
+    for path, test in named:
+        if "VERSION" in path or path.startswith("tests/released/VERSION"):
+            continue
+        assert (ROOT / path).exists(), path
+        if test:
+            assert re.search(rf"def {test}\b", (ROOT / path).read_text()), f"{path}::{test}"
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (ROOT / document).parent.joinpath(link).exists(), link
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_settings_and_commands_that_a_document_names_exist(document):
+    text = (ROOT / document).read_text()
+    settings = set(re.findall(r"^\| `([A-Z_]+)` \|", (ROOT / "docs/settings.md").read_text(), re.MULTILINE))
+    named = set(re.findall(r"\b((?:SLUICE_[A-Z_]*[A-Z]|REDIS_URL|DATABASE_URL))\b", text))
+    assert {name.removesuffix("_FILE") for name in named} <= settings
+    commands = {path.stem for app in ("gateway", "billing") for path in ROOT.glob(f"{app}/management/commands/*.py")}
+    own = {"migrate", "check", "createsuperuser"}
+    assert set(re.findall(r"manage\.py (\w+)", text)) <= commands | own
