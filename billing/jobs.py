@@ -19,19 +19,20 @@ class Job:
     every_s: float
     _running: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
-    def run(self, *, seconds: float = float("inf"), goes_on: Callable[[], bool] = lambda: True) -> None:
+    def run(self, *, seconds: float = float("inf"), goes_on: Callable[[], bool] = lambda: True) -> bool:
         """Do chunks until nothing is due, `seconds` are over or `goes_on()` is false; raise what a chunk raises.
 
-        Does nothing while another thread of this process runs it: that run does the same work.
+        Does nothing and returns False while another thread of this process runs it: that run does the same work.
         """
         if not self._running.acquire(blocking=False):
-            return
+            return False
         try:
             until = time.monotonic() + seconds
             while self.step() and goes_on() and time.monotonic() < until:
                 sweeps.rest()
         finally:
             self._running.release()
+        return True
 
 
 def sweep_job(name: str, sweep: sweeps.Sweep, *, every_s: float) -> Job:

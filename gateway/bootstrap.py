@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from django.conf import settings
@@ -22,6 +22,7 @@ from gateway.runtime.concurrency import ConcurrencyLimiter
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch, EpochPoller
 from gateway.runtime.gateway_lock import GatewayLock, take_lock
+from gateway.runtime.installation import read_installation
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principals import Principals
 from gateway.runtime.refusals import Refusals
@@ -33,6 +34,8 @@ from gateway.services.nodes import note_seen
 LAST_USED_INTERVAL = 5.0
 REFUSALS_INTERVAL = 1.0
 SEEN_INTERVAL = 30.0
+INSTALLATION_INTERVAL = 15.0
+DELAY_INTERVAL = 0.25
 
 log = structlog.get_logger(__name__)
 
@@ -101,6 +104,10 @@ async def open_runtime() -> Runtime:
             if names := engines.heard():
                 await own_threads.run(lambda: note_seen(names))
 
+        async def look_at_installation() -> None:
+            metrics.installation_seen(await own_threads.run(read_installation))
+
+        metrics.gauges.follow({"sluice_database_calls": lambda: threads.calls + own_threads.calls, **_pool_sources()})
         leases = Leases(runtime.live, writer, incarnation, runtime.closings)
         for loop in (
             lock.keep,
@@ -112,6 +119,8 @@ async def open_runtime() -> Runtime:
             lambda: _each(SWEEP_INTERVAL, swept, "sweep"),
             lambda: _each(LAST_USED_INTERVAL, runtime.principals.write_last_used, "last_used"),
             lambda: _each(REFUSALS_INTERVAL, runtime.refusals.write, "refusals"),
+            lambda: _each(INSTALLATION_INTERVAL, look_at_installation, "installation"),
+            lambda: _observe_delay(metrics.loop_delay.observe),
             *_hints(poller, runtime),
             lambda: _each(SEEN_INTERVAL, seen, "nodes_seen"),
         ):
@@ -163,6 +172,32 @@ async def _each(seconds: float, work: Callable[[], Awaitable[object]], name: str
             await work()
         except Exception:
             log.exception("loop_failed", loop=name)
+
+
+async def _observe_delay(observe: Callable[[float], object]) -> None:
+    """Tell `observe` how much later than asked timers come, until cancelled."""
+    clock = asyncio.get_running_loop().time
+    while True:
+        due = clock() + DELAY_INTERVAL
+        await asyncio.sleep(DELAY_INTERVAL)
+        observe(max(0.0, clock() - due))
+
+
+def _pool_sources() -> dict[str, Callable[[], float]]:
+    """Return where the metrics of the control plane's connections come from, on PostgreSQL."""
+    if settings.SLUICE_EMBEDDED:
+        return {}
+    pool = cast("Any", connection).pool
+
+    def statistic(name: str) -> Callable[[], float]:
+        return lambda: pool.get_stats().get(name, 0)
+
+    return {
+        "sluice_database_connections": statistic("pool_size"),
+        "sluice_database_connections_used": lambda: statistic("pool_size")() - statistic("pool_available")(),
+        "sluice_database_connections_limit": statistic("pool_max"),
+        "sluice_database_requests_waiting": statistic("requests_waiting"),
+    }
 
 
 async def _logged(loop: Callable[[], Coroutine[Any, Any, None]]) -> None:

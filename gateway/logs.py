@@ -158,10 +158,20 @@ def configure_command(_: object) -> None:
     structlog.configure(cache_logger_on_first_use=False)  # a command that serves configures again
 
 
+_behind: list[BackgroundStream] = []
+
+
 def background() -> BackgroundStream:
     """Return standard error behind a thread: for processes that serve, which no stalled reader may stop."""
     log = structlog.get_logger(__name__)
-    return BackgroundStream(sys.stderr, lambda count: log.warning("log_lines_dropped", count=count))
+    stream = BackgroundStream(sys.stderr, lambda count: log.warning("log_lines_dropped", count=count))
+    _behind.append(stream)
+    return stream
+
+
+def lines_dropped() -> int:
+    """Return how many lines of this process's log were dropped because nobody read them."""
+    return sum(stream.dropped for stream in _behind)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from gateway.celery import app
 from gateway.management.watchdog import touch_heartbeat
 from gateway.services.mail import send_due_mail
 from gateway.services.purge import purge
+from gateway.services.task_states import noted
 
 logger = logging.getLogger("sluice.jobs")
 
@@ -52,7 +53,7 @@ def _task(job: Job) -> Callable[[], None]:
         if time.monotonic() < rests_until:
             return
         try:
-            job.run(seconds=LONGEST_S, goes_on=_goes_on)
+            noted(job.name, lambda: job.run(seconds=LONGEST_S, goes_on=_goes_on))
         except Exception:
             # A database that can't be reached and a bad row are both logged, since both need people.
             logger.exception("job failed", extra={"job": job.name})

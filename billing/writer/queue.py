@@ -65,6 +65,11 @@ class Writer:
         return max((entry.age for entry in first if entry is not None), default=0.0)
 
     @property
+    def waiting(self) -> int:
+        """How many operations have no answer yet."""
+        return len(self._queue) + len(self._in_flight) + len(self._locked.entries)
+
+    @property
     def is_behind(self) -> bool:
         """True while new reserves are refused; readiness reports it."""
         return len(self._queue) >= MAX_QUEUE or self.oldest_age > self._driver.max_age

@@ -74,6 +74,8 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         self._caller: Caller = await caller_of(self.scope)
         self._sockets.take(self._caller.owner)
         self._ending.callback(self._sockets.give_back, self._caller.owner)
+        self._runtime.metrics.websockets.inc()
+        self._ending.callback(self._runtime.metrics.websockets.dec)
         self._sender = EventSender(self.send)
         self._ending.callback(self._sender.shut)
         self._streams = Streams(self._runtime, self._respond)

@@ -93,6 +93,7 @@ class _Exchange:
         if (runtime := self._runtime) is not None:
             whose = {"tenant": self.caller.get("tenant"), "api_key": self.caller.get("key")}
             note_refusal(runtime, refusal, self._id, **whose, model=self.model)
+            runtime.metrics.refused(self.route.name, refusal.status, refusal.code)
         body = self.route.error_body(refusal, self._id)
         if self._scope["type"] == "websocket":
             await deny(self.send, refusal, body)

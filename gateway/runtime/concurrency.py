@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -57,6 +58,7 @@ class ConcurrencyLimiter:
         self._size = size
         self._tenants: dict[UUID, _Tenant] = {}
         self._is_closed = False
+        self.on_waited: Callable[[float], object] = lambda _: None  # told how long each waiting request waited
 
     def __len__(self) -> int:
         return sum(tenant.running for tenant in self._tenants.values())
@@ -86,7 +88,8 @@ class ConcurrencyLimiter:
             return
         if len(tenant.waiting) >= self._length or tenant.size + size > self._size:
             raise self._full(tenant)
-        waiter = _Waiter(asyncio.get_running_loop().create_future(), principal.concurrency, size)
+        loop = asyncio.get_running_loop()
+        waiter, began = _Waiter(loop.create_future(), principal.concurrency, size), loop.time()
         tenant.waiting.append(waiter)
         tenant.size += size
         try:
@@ -99,6 +102,8 @@ class ConcurrencyLimiter:
         except BaseException:
             self._give_up(principal.tenant, waiter)
             raise
+        finally:
+            self.on_waited(loop.time() - began)
 
     def leave(self, principal: Principal) -> None:
         """Count one less, and let the request run that has waited longest."""

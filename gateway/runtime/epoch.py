@@ -114,9 +114,14 @@ class Epoch:
         return None if self._stamp is None else self._stamp.sequence
 
     @property
+    def age(self) -> float:
+        """Seconds since the epoch was read; infinite before the first reading."""
+        return self._clock() - self._read_at
+
+    @property
     def is_fresh(self) -> bool:
         """True when the epoch was read within the last `STALE_AFTER` seconds."""
-        return self._clock() - self._read_at <= STALE_AFTER
+        return self.age <= STALE_AFTER
 
     async def stamp(self) -> Stamp:
         """Return the stamp for what is read from now on, waiting for at most one more reading when the last is too old.

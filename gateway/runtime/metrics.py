@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TypeVar, cast
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from gateway.runtime.gauges import Gauges
+from gateway.runtime.installation import Installation
 from inference.types import Health
 
 TTFT_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0)
+DELAY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 SECONDS_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+MOST_CHILDREN = 5000  # of counters and histograms with labels
 
 M = TypeVar("M", Counter, Histogram)
 
@@ -23,7 +28,31 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._labelled: dict[tuple[object, ...], object] = {}
+        self.gauges = Gauges(self.registry)
+        ProcessCollector(registry=self.registry)
         self.requests = Counter("sluice_requests", "Answered requests.", ["endpoint", "status"], registry=self.registry)
+        self.refusals = Counter(
+            "sluice_refusals", "Refused requests by their error's code.", ["endpoint", "code"], registry=self.registry
+        )
+        self.authentication_failures = Counter(
+            "sluice_authentication_failures",
+            "Requests without a valid key or session (kind: the error's code), and failed sign-ins (kind: password).",
+            ["kind"],
+            registry=self.registry,
+        )
+        self.websockets = Gauge("sluice_websockets", "Open websockets.", registry=self.registry)
+        self.queue_wait = Histogram(
+            "sluice_queue_wait_seconds",
+            "How long requests waited for a place of their tenant, of those that had to.",
+            buckets=SECONDS_BUCKETS,
+            registry=self.registry,
+        )
+        self.loop_delay = Histogram(
+            "sluice_event_loop_delay_seconds",
+            "How much later than asked the event loop came to a timer; sampled.",
+            buckets=DELAY_BUCKETS,
+            registry=self.registry,
+        )
         self.refusals_dropped = Counter(
             "sluice_refusals_dropped", "Refusals of which no row tells: too many kinds at once.", registry=self.registry
         )
@@ -33,10 +62,6 @@ class Metrics:
         self.credits = Counter("sluice_credits_micro", "Charged micro-credits.", ["model"], registry=self.registry)
         self.generations = Counter(
             "sluice_generations", "Ended generations by reason.", ["model", "reason"], registry=self.registry
-        )
-        self.open_holds = Gauge("sluice_open_holds", "Holds of this gateway that are open.", registry=self.registry)
-        self.queued = Gauge(
-            "sluice_queued_requests", "Requests that wait for a place of their tenant.", registry=self.registry
         )
         self.ttft = Histogram(
             "sluice_ttft_seconds", "Time to first token.", ["model"], buckets=TTFT_BUCKETS, registry=self.registry
@@ -60,26 +85,50 @@ class Metrics:
         self.redis_losses = Counter("sluice_redis_losses", "How often Redis was lost.", registry=self.registry)
         self.gateways = Gauge("sluice_gateways", "Gateways that share this database.", registry=self.registry)
         self.limits_shared.set(1)
-        self.writer_age = Gauge(
-            "sluice_writer_oldest_seconds", "Age of the oldest unanswered ledger operation.", registry=self.registry
+        task = ["task"]
+        self.task_success = Gauge(
+            "sluice_task_last_success_timestamp_seconds",
+            "When a periodic task succeeded last.",
+            task,
+            registry=self.registry,
         )
+        self.task_seconds = Gauge(
+            "sluice_task_duration_seconds", "How long its last success took.", task, registry=self.registry
+        )
+        self.task_failures = Gauge(
+            "sluice_task_consecutive_failures", "How often it failed since.", task, registry=self.registry
+        )
+        self.checked_at = Gauge(
+            "sluice_reconciliation_timestamp_seconds",
+            "When the last check of the books ended; 0: never.",
+            registry=self.registry,
+        )
+        self.contradictions = Gauge(
+            "sluice_reconciliation_findings", "Contradictions that it found.", registry=self.registry
+        )
+        self.mail_waiting = Gauge("sluice_mail_waiting", "Mails that are to be sent.", registry=self.registry)
+        self.mail_failed = Gauge("sluice_mail_failed", "Mails given up within a day.", registry=self.registry)
+        self.overdue_holds = Gauge("sluice_overdue_holds", "Holds whose lease is over.", registry=self.registry)
         place = ["deployment", "node"]  # a replica
         self.ready = Gauge("sluice_deployment_ready", "1 when it takes work.", place, registry=self.registry)
         self.running = Gauge("sluice_deployment_running", "Running requests.", place, registry=self.registry)
         self.waiting = Gauge("sluice_deployment_waiting", "Queued requests.", place, registry=self.registry)
         self.kv_used = Gauge("sluice_deployment_kv_used", "Used share of KV blocks.", place, registry=self.registry)
 
-    def follow(self, *, holds: Callable[[], int], writer_age: Callable[[], float], waiting: Callable[[], int]) -> None:
-        """Show what these functions return at each scrape: open holds, the writer's age, requests in tenants'
-        queues.
-        """
-        self.open_holds.set_function(holds)
-        self.writer_age.set_function(writer_age)
-        self.queued.set_function(waiting)
-
     def answered(self, endpoint: str, status: int) -> None:
         """Count one answer."""
         self._of(self.requests, endpoint, str(status)).inc()
+
+    def refused(self, endpoint: str, status: int, code: str) -> None:
+        """Count one refusal, under its code while these are not too many: a foreign server may make some up."""
+        known = (self.refusals, endpoint, code) in self._labelled or len(self._labelled) < MOST_CHILDREN
+        self._of(self.refusals, endpoint, code if known else "other").inc()
+        if status == 401:
+            self.authentication_failed(code)
+
+    def authentication_failed(self, kind: str) -> None:
+        """Count somebody who wasn't let in."""
+        self._of(self.authentication_failures, kind).inc()
 
     def settled(self, model: str, classes: Mapping[str, int], charge: int) -> None:
         """Count what one request was charged for."""
@@ -113,6 +162,20 @@ class Metrics:
         """Forget a replica that left the catalogue."""
         for gauge in (self.ready, self.running, self.waiting, self.kv_used):
             gauge.remove(name, node)
+
+    def installation_seen(self, seen: Installation) -> None:
+        """Show the latest reading of what all gateways share."""
+        for task in seen.tasks:
+            if task.succeeded_at is not None:
+                self.task_success.labels(task.name).set(task.succeeded_at.timestamp())
+            self.task_seconds.labels(task.name).set(task.seconds)
+            self.task_failures.labels(task.name).set(task.failures)
+        if seen.checked_at is not None:
+            self.checked_at.set(seen.checked_at.timestamp())
+        self.contradictions.set(seen.contradictions)
+        self.mail_waiting.set(seen.mail_waiting)
+        self.mail_failed.set(seen.mail_failed)
+        self.overdue_holds.set(seen.overdue_holds)
 
     def render(self) -> bytes:
         """Return everything in Prometheus' text format."""

@@ -46,6 +46,11 @@ class Ledger(Protocol):
         """Seconds for which the oldest unanswered operation has waited."""
         ...
 
+    @property
+    def waiting(self) -> int:
+        """How many operations have no answer yet."""
+        ...
+
     async def submit(self, operation: Operation) -> Answer: ...
 
     async def close(self) -> None: ...
@@ -105,10 +110,16 @@ class Runtime:
         self.is_leaving = False
         self.on_leave: set[Callable[[], object]] = set()  # called once, when this gateway is about to stop
         self.live: dict[UUID, Running] = {}
-        self.metrics.follow(
-            holds=lambda: len(self.live),
-            writer_age=lambda: self.writer.oldest_age,
-            waiting=lambda: self.gate.waiting + self.turns.waiting,
+        self.gate.on_waited = self.turns.on_waited = self.metrics.queue_wait.observe
+        self.metrics.gauges.follow(
+            {
+                "sluice_open_holds": lambda: len(self.live),
+                "sluice_unsettled_requests": lambda: len(self.closings),
+                "sluice_queued_requests": lambda: self.gate.waiting + self.turns.waiting,
+                "sluice_writer_oldest_seconds": lambda: self.writer.oldest_age,
+                "sluice_writer_queued_operations": lambda: self.writer.waiting,
+                "sluice_epoch_age_seconds": lambda: self.epoch.age,
+            }
         )
         self.closings: dict[UUID, Settle | Release] = {}
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -34,6 +34,11 @@ class DatabaseThreads:
         self._inside = 0
         self._mutex = threading.Lock()
 
+    @property
+    def calls(self) -> int:
+        """How many calls wait or run."""
+        return self._inside
+
     async def run(self, function: Callable[[], T]) -> T:
         """Return `function()`, called on one of the threads; raise DatabaseBusyError when too many calls wait."""
         with self._mutex:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from billing.limits.types import Decision, Lease, Limited, RateStore, Take, Taken, Waiting
@@ -33,6 +33,7 @@ class Turns:
         self._poll_seconds = poll_seconds
         self._queues: dict[str, list[_Waiter]] = {}
         self._is_closed = False
+        self.on_waited: Callable[[float], object] = lambda _: None  # told how long each waiting request waited
 
     @property
     def waiting(self) -> int:
@@ -48,7 +49,7 @@ class Turns:
             decision = await self._store.take(takes, lease)
             if not _is_short_of_leases(decision) or _now() >= until:
                 return decision
-        waiter = _Waiter(since)
+        waiter, began = _Waiter(since), _now()
         queue = self._queues.setdefault(lease.key, [])
         insort(queue, waiter)
         has_it = False
@@ -56,6 +57,7 @@ class Turns:
             decision = await self._take_in_turn(takes, lease, waiter, queue, until)
             has_it = isinstance(decision, Taken)
         finally:
+            self.on_waited(_now() - began)
             queue.remove(waiter)
             if queue:
                 queue[0].woken.set()

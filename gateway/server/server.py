@@ -61,11 +61,13 @@ class Server(uvicorn.Server):
         config: uvicorn.Config,
         probes: uvicorn.Config | None = None,
         *,
+        listener: Listener | None = None,
         probes_on: socket.socket | None = None,
         leave_seconds: float = 30.0,
     ) -> None:
         super().__init__(config)
         self._probes = probes
+        self._listener = listener
         self._probes_on = probes_on
         self._leave_seconds = leave_seconds
         self._is_to_leave = False
@@ -78,6 +80,12 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the runtime and listen."""
         await super().startup(sockets)
+        runtime: Runtime | None = self.lifespan.state.get("runtime")
+        if (listener := self._listener) is not None and runtime is not None:
+            most = listener.bounds.connections
+            runtime.metrics.gauges.follow(
+                {"sluice_connections": lambda: listener.connections, "sluice_connections_limit": lambda: most}
+            )
         probes = self._probes
         if probes is not None and self.started:
             probes.load()
@@ -147,9 +155,10 @@ def gateway_server(
     """
     bounds = Bounds.of_settings()
     raise_file_limit(bounds.connections + OWN_FILES)
+    listener = Listener(bounds, trusted_proxies())
     config = configuration(
         application,
-        Listener(bounds, trusted_proxies()),
+        listener,
         host=host,
         port=port,
         lifespan="on",
@@ -160,10 +169,10 @@ def gateway_server(
     )
     leave_seconds = settings.SLUICE_DRAIN_SECONDS
     if not settings.SLUICE_METRICS_PORT:
-        return Server(config, leave_seconds=leave_seconds)
+        return Server(config, listener=listener, leave_seconds=leave_seconds)
     own = Listener(bounds, trusted_proxies())
     of_probes = configuration(probes, own, host=host, port=settings.SLUICE_METRICS_PORT, ws="none")
-    return Server(config, of_probes, probes_on=probes_on, leave_seconds=leave_seconds)
+    return Server(config, of_probes, listener=listener, probes_on=probes_on, leave_seconds=leave_seconds)
 
 
 def trusted_proxies() -> Addresses:

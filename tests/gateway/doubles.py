@@ -46,6 +46,7 @@ class MemoryWriter:
         self.operations: list[object] = []
         self.before = None
         self.oldest_age = 0.0
+        self.waiting = 0
         self.closed = False
 
     async def submit(self, operation):

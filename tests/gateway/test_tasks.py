@@ -43,6 +43,7 @@ PARTIES = 3
 DUE = 30  # rows of each kind: more than a chunk of any sweep
 
 
+@pytest.mark.django_db
 def test_beat_celery_and_cron_know_the_same_work(monkeypatch):
     entries = tasks.app.conf.beat_schedule
     assert set(entries) == set(NAMES) == {name for name in tasks.app.tasks if not name.startswith("celery.")}

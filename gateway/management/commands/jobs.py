@@ -25,6 +25,7 @@ class Command(BaseCommand):
             raise CommandError(problem)
         touch_heartbeat()
         from gateway.celery import app
+        from gateway.services.task_states import noted
         from gateway.tasks import JOBS
 
         if not options["once"]:
@@ -32,4 +33,4 @@ class Command(BaseCommand):
 
             sys.exit(worker.run(app))
         for job in JOBS:
-            job.run()
+            noted(job.name, job.run)

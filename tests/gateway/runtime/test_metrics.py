@@ -1,0 +1,142 @@
+"""What `/metrics` says beside the charges: who wasn't let in, who waited, periodic work, the books, the pool."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+from django.contrib.auth.signals import user_login_failed
+from django.db import DatabaseError
+from django.test import RequestFactory
+from django.utils import timezone
+
+from billing.models import Reconciliation
+from gateway.models import OutgoingMail, TaskState
+from gateway.runtime import metrics as module
+from gateway.runtime.concurrency import ConcurrencyLimiter
+from gateway.runtime.installation import read_installation
+from gateway.runtime.metrics import Metrics
+from gateway.services import task_states
+from gateway.services.task_states import noted
+from tests.gateway.doubles import StandingEpoch, make_principal, make_stand
+
+
+def value(metrics, name, **labels):
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def test_a_refusal_counts_under_its_code_and_a_401_as_somebody_who_was_not_let_in():
+    metrics = Metrics()
+    metrics.refused("/v1/models", 401, "invalid_api_key")
+    metrics.refused("/v1/models", 429, "rate_limited")
+    assert value(metrics, "sluice_refusals_total", endpoint="/v1/models", code="rate_limited") == 1
+    assert value(metrics, "sluice_authentication_failures_total", kind="invalid_api_key") == 1
+    assert value(metrics, "sluice_authentication_failures_total", kind="rate_limited") is None
+
+
+def test_codes_that_a_foreign_server_makes_up_end_in_one_series(monkeypatch):
+    monkeypatch.setattr(module, "MOST_CHILDREN", 3)
+    metrics = Metrics()
+    for number in range(10):
+        metrics.refused("/v1/models", 500, f"code-{number}")
+    metrics.refused("/v1/models", 500, "code-0")
+    assert value(metrics, "sluice_refusals_total", endpoint="/v1/models", code="code-0") == 2
+    assert value(metrics, "sluice_refusals_total", endpoint="/v1/models", code="other") == 7
+
+
+@pytest.mark.django_db
+def test_a_failed_sign_in_counts_at_the_gateway_that_refused_it():
+    metrics = Metrics()
+    request = RequestFactory().post("/accounts/login/")
+    request.scope = {"state": {"runtime": SimpleNamespace(metrics=metrics)}}
+    user_login_failed.send(sender=__name__, credentials={}, request=request)
+    user_login_failed.send(sender=__name__, credentials={}, request=None)  # in a command
+    assert value(metrics, "sluice_authentication_failures_total", kind="password") == 1
+
+
+async def test_only_those_who_waited_for_a_place_count_as_waiting():
+    gate, waited = ConcurrencyLimiter(), []
+    gate.on_waited = waited.append
+    principal = make_principal(concurrency=1)
+    await gate.enter(principal)
+    assert not waited
+    second = asyncio.create_task(gate.enter(principal))
+    await asyncio.sleep(0)
+    gate.leave(principal)
+    await second
+    assert len(waited) == 1
+
+
+async def test_a_runtime_shows_its_epochs_age_and_its_queues():
+    stand = await make_stand()
+    metrics = stand.runtime.metrics
+    assert 0 <= value(metrics, "sluice_epoch_age_seconds") < 60
+    assert value(metrics, "sluice_writer_queued_operations") == 0
+    assert value(metrics, "sluice_unsettled_requests") == 0
+    assert value(metrics, "process_resident_memory_bytes") > 0
+    assert isinstance(stand.runtime.epoch, StandingEpoch)
+
+
+@pytest.mark.django_db
+def test_the_installation_is_read_from_its_rows():
+    now = timezone.now()
+    TaskState.objects.create(name="gateway.mail", succeeded_at=now, seconds=0.5, failures=2)
+    TaskState.objects.create(name="gateway.purge", failures=1)
+    Reconciliation.objects.create(is_running=None, finished_at=now, found=3)
+    for state, ended in (("waiting", None), ("failed", now), ("failed", now - timedelta(days=2)), ("sent", now)):
+        OutgoingMail.objects.create(to="a@b.example", subject="s", sealed_text=b"", state=state, ended_at=ended)
+    metrics = Metrics()
+    metrics.installation_seen(read_installation())
+    assert value(metrics, "sluice_task_last_success_timestamp_seconds", task="gateway.mail") == now.timestamp()
+    assert value(metrics, "sluice_task_duration_seconds", task="gateway.mail") == 0.5
+    assert value(metrics, "sluice_task_consecutive_failures", task="gateway.mail") == 2
+    assert value(metrics, "sluice_task_last_success_timestamp_seconds", task="gateway.purge") is None
+    assert value(metrics, "sluice_reconciliation_timestamp_seconds") == now.timestamp()
+    assert value(metrics, "sluice_reconciliation_findings") == 3
+    assert (value(metrics, "sluice_mail_waiting"), value(metrics, "sluice_mail_failed")) == (1, 1)
+    assert value(metrics, "sluice_overdue_holds") == 0
+
+
+@pytest.fixture
+def unnoted(monkeypatch):
+    """No task has run in this process yet."""
+    monkeypatch.setattr(task_states, "_noted", {})
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("unnoted")
+def test_a_tasks_failures_are_counted_until_it_succeeds():
+    def broken():
+        raise ValueError("no such row")
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no such row"):
+            noted("t", broken)
+    state = TaskState.objects.get()
+    assert (state.failures, state.error, state.succeeded_at) == (2, "ValueError: no such row", None)
+    noted("t", lambda: True)
+    state = TaskState.objects.get()
+    assert (state.failures, state.error) == (0, "")
+    assert state.succeeded_at is not None
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("unnoted")
+def test_a_task_that_another_thread_runs_is_no_success_and_many_successes_are_one_write(django_assert_num_queries):
+    with django_assert_num_queries(0):
+        noted("t", lambda: False)
+    noted("t", lambda: True)
+    with django_assert_num_queries(0):
+        noted("t", lambda: True)
+
+
+@pytest.mark.usefixtures("unnoted")
+def test_a_note_that_cannot_be_written_fails_no_task(monkeypatch):
+    def gone(*args, **kwargs):
+        raise DatabaseError("gone")
+
+    monkeypatch.setattr(TaskState.objects, "bulk_create", gone)
+    monkeypatch.setattr(task_states.clock, "now", timezone.now)
+    noted("t", lambda: True)
