@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from django.db import DatabaseError
 from django.db.models import F
@@ -22,34 +23,34 @@ _noted: dict[str, float] = {}
 def noted(name: str, run: Callable[[], bool]) -> None:
     """Run the task `name` and note how it ended, unless `run` returns False: it did nothing. Raise what it raises.
 
-    That a note can't be written is logged, and fails no task.
+    That a note can't be written fails no task; a success without a note is logged.
     """
     began = time.monotonic()
     try:
         has_run = run()
     except Exception as error:
         _noted.pop(name, None)
-        _write(name, error=f"{type(error).__name__}: {error}")
+        with suppress(DatabaseError):  # very likely the one that the task raises, which says more
+            _note_failure(name, f"{type(error).__name__}: {error}"[:300])
         raise
     now = time.monotonic()
     if has_run and now - _noted.get(name, float("-inf")) >= SUCCESS_SECONDS:
         _noted[name] = now
-        _write(name, seconds=now - began)
+        try:
+            _note_success(name, now - began)
+        except DatabaseError as error:
+            logger.warning("no note of a task: %s", error, extra={"job": name})
 
 
-def _write(name: str, *, seconds: float = 0.0, error: str = "") -> None:
-    try:
-        if error:
-            failed = TaskState.objects.filter(name=name).update(failures=F("failures") + 1, error=error[:300])
-            if not failed:
-                TaskState.objects.get_or_create(name=name, defaults={"failures": 1, "error": error[:300]})
-            return
-        state = TaskState(name=name, succeeded_at=clock.now(), seconds=seconds)
-        TaskState.objects.bulk_create(
-            [state],
-            update_conflicts=True,
-            unique_fields=["name"],
-            update_fields=["succeeded_at", "seconds", "failures", "error"],
-        )
-    except DatabaseError as trouble:
-        logger.warning("no note of a task: %s", trouble, extra={"job": name})
+def _note_failure(name: str, error: str) -> None:
+    if not TaskState.objects.filter(name=name).update(failures=F("failures") + 1, error=error):
+        TaskState.objects.get_or_create(name=name, defaults={"failures": 1, "error": error})
+
+
+def _note_success(name: str, seconds: float) -> None:
+    TaskState.objects.bulk_create(
+        [TaskState(name=name, succeeded_at=clock.now(), seconds=seconds)],
+        update_conflicts=True,
+        unique_fields=["name"],
+        update_fields=["succeeded_at", "seconds", "failures", "error"],
+    )
