@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ async def measure(gateway: str, key: str, server: str, model: str) -> dict[str, 
             through = await whole(ours, gateway, body(number, "remote"))
             found = await record(ours, gateway, through["request"])
             same += counts(direct["usage"]) == counts(through["usage"])
-            exact += not found.get("estimated", False)
+            exact += found["is_exact"]
         alone = [await streamed(theirs, server, body(number, model)) for number in range(STREAMED)]
         behind = [await streamed(ours, gateway, body(number, "remote")) for number in range(STREAMED)]
         left = await asyncio.gather(
@@ -127,18 +128,11 @@ async def measure(gateway: str, key: str, server: str, model: str) -> dict[str, 
             "ttft direct, ms": round(statistics.median(first or 0 for _, first, _ in alone) * 1000, 1),
             "ttft behind the gateway, ms": round(statistics.median(first or 0 for _, first, _ in behind) * 1000, 1),
             "left": LEFT,
-            "records of those": [
-                {
-                    "texts read": texts,
-                    **{
-                        name: found[name]
-                        for name in ("output_tokens", "finish", "estimated", "credits")
-                        if name in found
-                    },
-                }
+            "texts read, output tokens charged, exact": [
+                (texts, found["usage"]["output_tokens"], found["is_exact"])
                 for (_, _, texts), found in zip(left, records, strict=True)
             ],
-            "a record": explained,
+            "routed": explained["route"]["reason"],
         }
 
 
@@ -182,15 +176,20 @@ def main(kind: str) -> None:
 
 def ready(gateway: str, key: str, process: subprocess.Popen[bytes]) -> None:
     """Wait until the remote model is served."""
-    request = urllib.request.Request(f"{gateway}/v1/models", headers={"authorization": f"Bearer {key}"})
+    given = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+    data = json.dumps(body(0, "remote", max_tokens=1)).encode()
+    request = urllib.request.Request(f"{gateway}/v1/chat/completions", data=data, headers=given)
     for _ in range(120):
         assert process.poll() is None, "the gateway ended"
         try:
-            with urllib.request.urlopen(request, timeout=2) as answer:
-                if "remote" in answer.read().decode():
-                    return
+            urllib.request.urlopen(request, timeout=30).close()
+        except urllib.error.HTTPError as refused:  # served, and its engine not reached yet
+            if refused.status != 503:
+                raise SystemExit(refused.read().decode()) from refused
         except OSError:
             pass
+        else:
+            return
         time.sleep(0.25)
     raise SystemExit("the gateway didn't come up")
 

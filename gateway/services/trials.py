@@ -48,7 +48,9 @@ class Trial:
         cost = format_credits(rating.charge(self.usage.classes(), card, 10_000))
         counted = " (counted here: the server didn't say)" if self.is_estimate else ""
         tokens = f"{self.usage.prompt} tokens in, {self.usage.completion} out{counted}"
-        answer = f"{self.vector_width} dimensions" if self.kind is Kind.EMBEDDING else f"“{self.text.strip()}”"
+        answer = (
+            f"{self.vector_width} dimensions" if self.kind is Kind.EMBEDDING else f"“{' '.join(self.text.split())}”"
+        )
         return f"test prompt ({self.kind}): {answer}; {tokens}, {self.milliseconds} ms, {cost} credits"
 
 

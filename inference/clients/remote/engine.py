@@ -67,7 +67,7 @@ class RemoteEngine:
         self._pool.join(self, self._options)
         self._headers = {"authorization": f"Bearer {spec.credential}"} if spec.credential else {}
         self._probe = Probe(spec.deployment, self._dialect, self._options, self._ask)
-        self._prepared: OrderedDict[str, float] = OrderedDict()  # when, by request
+        self._prepared: OrderedDict[str, tuple[float, int]] = OrderedDict()  # when, and the likely size, by request
         self._runs: dict[str, RemoteRun] = {}
         self._ended: OrderedDict[str, Evidence] = OrderedDict()
         self._idle = asyncio.Event()
@@ -90,19 +90,20 @@ class RemoteEngine:
         count = await self._count(request)
         prepared = Prepared(request, count.tokens, self._most_output(request, count, info), exact=count.is_exact)
         now = time.monotonic()
-        while self._prepared and next(iter(self._prepared.values())) < now - PREPARED_SECONDS:
+        while self._prepared and next(iter(self._prepared.values()))[0] < now - PREPARED_SECONDS:
             self._prepared.popitem(last=False)
-        self._prepared[request.id] = now
+        self._prepared[request.id] = (now, count.likely)
         self._prepared.move_to_end(request.id)
         return prepared
 
     async def generate(self, prepared: Prepared, allowance: int, is_final: bool) -> AsyncIterator[Event]:
         request = prepared.request
-        self._admit(request.id)
+        likely = self._admit(request.id)
         is_shared = self._options.shared_prefixes or not self._options.salt_key
         run = RemoteRun(
             prepared,
             allowance,
+            likely_prompt=likely,
             pool=self._pool,
             dialect=self._dialect,
             options=self._options,
@@ -184,9 +185,9 @@ class RemoteEngine:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _admit(self, request_id: str) -> None:
-        """Raise what a worker refuses a Submit with."""
-        at = self._prepared.pop(request_id, float("-inf"))
+    def _admit(self, request_id: str) -> int:
+        """Return how many tokens a prepared request's prompt is likely to have; raise what a worker would."""
+        at, likely = self._prepared.pop(request_id, (float("-inf"), 0))
         if request_id in self._runs:
             raise InvalidRequestError("The request is running already.")
         if request_id in self._ended:
@@ -195,6 +196,7 @@ class RemoteEngine:
             raise UnpreparedError("The request is not prepared here.")
         if self._is_draining:
             raise DrainingError("The engine is about to be closed.")
+        return likely
 
     def _note(self, request_id: str, evidence: Evidence) -> None:
         self._ended[request_id] = evidence

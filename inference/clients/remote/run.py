@@ -65,6 +65,7 @@ class RemoteRun:
         prepared: Prepared,
         allowance: int,
         *,
+        likely_prompt: int,
         pool: Pool,
         dialect: Dialect,
         options: RemoteOptions,
@@ -78,7 +79,7 @@ class RemoteRun:
         self._options = options
         self._headers = headers | {"x-request-id": prepared.request.id}
         self._salt = salt
-        self._counter = Counter(prepared.prompt_tokens, prepared.most_prompt, self.most_output)
+        self._counter = Counter(likely_prompt, prepared.most_prompt, self.most_output)
         self._ticket = Ticket(prepared.request.tenant, prepared.request.weight)
         self._patience: asyncio.Timeout | None = None
         self._is_cancelled = False

@@ -29,6 +29,11 @@ class Count:
         """Whether the server counted it as it will run it."""
         return self.tokens == self.least
 
+    @property
+    def likely(self) -> int:
+        """What is charged where the server never says it."""
+        return (self.tokens + self.least) // 2
+
     def plus(self, known: int) -> Count:
         """Return this and `known` tokens more."""
         return Count(self.tokens + known, self.least + known)

@@ -22,7 +22,7 @@ class Report:
 
 
 class Counter:
-    """Counts one request: `prompt` tokens are expected, at most `most_prompt` and `most_output` are paid for.
+    """Counts one request: `prompt` tokens are likely, at most `most_prompt` and `most_output` are paid for.
 
     A later report never lowers an earlier one, and what one doesn't say leaves what another said. What a server says
     against reason is not believed: more output than was asked for, no output where there was text, a part larger than

@@ -44,6 +44,15 @@ async def test_it_is_counted_and_marked_an_estimate_where_the_server_counts_at_t
     assert await engine.usage_of(request.id) == Lost()
 
 
+async def test_a_prompt_whose_size_the_server_never_says_is_charged_as_is_likely(remote):
+    """Credit is held for a cautious guess; charged is less."""
+    engine, _ = await remote("generic", die_at=2)
+    request = chat("word " * 200)
+    prepared = await engine.prepare(request)
+    finished = end_of(await run(engine, request))
+    assert 200 < finished.usage.prompt < 0.8 * prepared.prompt_tokens
+
+
 async def test_a_proper_end_of_the_stream_within_the_answer_is_a_cut_all_the_same(remote):
     engine, _ = await remote(end_at=3)
     finished = end_of(await run(engine, chat("a b c d")))
