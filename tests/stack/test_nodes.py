@@ -1,0 +1,149 @@
+"""Two workers, one of them over tcp with keys: one dies in the middle of seeded streams, which end as without that."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.inference.text.folders import save_tokenizer
+from tests.inference.tiny import save_tiny
+from tests.services.postgres import free_port
+from tests.stack.conftest import ROOT, running_stack
+from tests.stack.web import ask
+
+pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+
+STREAMS = 20
+SECONDS = 60.0
+
+
+@contextmanager
+def far_worker(stack, address):
+    """`manage.py worker` of the node "far"."""
+    command = [sys.executable, "manage.py", "worker", "--node", "far", "--listen", address]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=stack.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    said: list[str] = []
+    threading.Thread(target=lambda: said.extend(process.stdout), daemon=True).start()
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0, "".join(said[-40:])
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """A stack whose model "tiny" (random weights, float32) has replicas on "local" and "far"."""
+    folder = tmp_path_factory.mktemp("models") / "tiny-llama"
+    folder.mkdir()
+    save_tiny("llama", folder, vocab_size=save_tokenizer(folder))
+    address = f"tcp://127.0.0.1:{free_port()}"
+    with running_stack() as stack:
+        stack.manage("nodes", "add", "far", "--address", address)
+        with far_worker(stack, address) as process:
+            options = {"dtype": "float32", "kv_tokens": 32_768}
+            given = ("--name", "tiny", "--node", "local", "--node", "far", "--options", json.dumps(options))
+            assert "served: tiny" in stack.manage("models", "add", str(folder), *given)
+            asyncio.run(until_ready(stack))
+            yield stack, process
+        assert stack.stop() == 0, "".join(stack.said[-40:])
+
+
+async def until_ready(stack):
+    wanted = [f'sluice_deployment_ready{{deployment="tiny",node="{node}"}} 1.0' for node in ("local", "far")]
+    async with asyncio.timeout(SECONDS):
+        while True:
+            shown = (await asyncio.to_thread(ask, f"{stack.base_url}/metrics")).text
+            if all(line in shown for line in wanted):
+                return
+            await asyncio.sleep(0.2)
+
+
+async def stream(session, stack, seed, started):
+    """Return the text of a seeded stream and the usage that it ends with."""
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": f"the quick brown fox jumps over the end {seed}"}],
+        "max_tokens": 200,
+        "temperature": 1.0,
+        "seed": seed,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    text, usage, count = [], None, 0
+    headers = {"Authorization": f"Bearer {stack.tenants['max']['key']}"}
+    async with session.post("/v1/chat/completions", json=body, headers=headers) as answer:
+        assert answer.status == 200, await answer.text()
+        async for line in answer.content:
+            if not line.startswith(b"data: ") or line == b"data: [DONE]\n":
+                continue
+            event = json.loads(line[6:])
+            assert "error" not in event, event
+            usage = event.get("usage") or usage
+            text += [choice["delta"].get("content") or "" for choice in event["choices"]]
+            count += 1
+            if count == 4:
+                started.set()
+    started.set()
+    return "".join(text), usage
+
+
+async def streams(stack, when_started=lambda: None):
+    """Return what each of the streams gave; `when_started` is called once all of them have begun."""
+    timeout = aiohttp.ClientTimeout(total=SECONDS)
+    async with aiohttp.ClientSession(stack.base_url, timeout=timeout) as session:
+        started = [asyncio.Event() for _ in range(STREAMS)]
+        reading = [asyncio.create_task(stream(session, stack, seed, event)) for seed, event in enumerate(started)]
+        await asyncio.gather(*(event.wait() for event in started))
+        when_started()
+        return await asyncio.gather(*reading)
+
+
+def worker_of(process):
+    """Return the process id of the worker under a `manage.py worker`."""
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+            if parent == process.pid and b"inference.worker" in (status.parent / "cmdline").read_bytes():
+                return int(status.parent.name)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    raise LookupError("no worker runs")
+
+
+@pytest.mark.parametrize("victim", ["far", "local"])
+def test_streams_whose_worker_is_killed_end_with_the_text_they_would_have_had(two, victim):
+    stack, process = two
+    expected = asyncio.run(streams(stack))
+    before = len(stack.audit()["usage"])
+
+    def kill():
+        if victim == "local":
+            stack.kill("worker")
+        else:
+            os.kill(worker_of(process), signal.SIGKILL)
+
+    moved = sum("request_moved" in line for line in stack.said)
+    got = asyncio.run(streams(stack, kill))
+    assert [text for text, _ in got] == [text for text, _ in expected]
+    for (_, usage), (_, other) in zip(got, expected, strict=True):
+        assert usage["completion_tokens"] == other["completion_tokens"]
+        assert usage["prompt_tokens"] == other["prompt_tokens"]
+    stack.wait_until_said(lambda said: sum("request_moved" in line for line in said) > moved)
+    found = stack.audit()
+    assert found["usage_sum"] == found["ledger_sum"] == found["recomputed_sum"]
+    assert len(found["usage"]) == before + STREAMS, "each is charged once"
+    assert all(record["exact"] and not record["waived"] for record in found["usage"].values())
+    asyncio.run(until_ready(stack))
