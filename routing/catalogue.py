@@ -65,7 +65,10 @@ class DeploymentEntry:
 
 @dataclass(frozen=True, slots=True)
 class RuleEntry:
-    """An active rule with its `targets` as (model name, weight). Empty conditions and None match every request."""
+    """An active rule with its `targets` as (model name, weight). Empty conditions and None match every request.
+
+    `fallbacks` are the targets for what none of the others can serve.
+    """
 
     name: str
     plan: str
@@ -73,6 +76,7 @@ class RuleEntry:
     min_prompt_tokens: int | None
     max_prompt_tokens: int | None
     targets: tuple[tuple[str, int], ...]
+    fallbacks: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +129,9 @@ def load() -> Catalogue:
                 replicas=tuple(replicas.get(row.id, ())) if has_nodes else (ReplicaEntry(row.id),),
             )
         )
-    targets: dict[UUID, list[tuple[str, int]]] = {}
+    targets: dict[tuple[UUID, bool], list[tuple[str, int]]] = {}
     for target in RouteTarget.objects.filter(model__is_active=True).select_related("model").order_by("model__name"):
-        targets.setdefault(target.rule_id, []).append((target.model.name, target.weight))
+        targets.setdefault((target.rule_id, target.is_fallback), []).append((target.model.name, target.weight))
     rules = tuple(
         RuleEntry(
             name=row.name,
@@ -135,7 +139,8 @@ def load() -> Catalogue:
             task=row.task,
             min_prompt_tokens=row.min_prompt_tokens,
             max_prompt_tokens=row.max_prompt_tokens,
-            targets=tuple(targets.get(row.id, ())),
+            targets=tuple(targets.get((row.id, False), ())),
+            fallbacks=tuple(targets.get((row.id, True), ())),
         )
         for row in RouteRule.objects.filter(is_active=True)
     )

@@ -146,12 +146,16 @@ class RouteRule(models.Model):
 
 
 class RouteTarget(models.Model):
-    """One model that a rule may choose: of those that can serve the request, one is drawn in proportion to `weight`."""
+    """One model that a rule may choose: of those that can serve the request, one is drawn in proportion to `weight`.
+
+    One with `is_fallback` is chosen only when none of the others can serve it, or took it.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     rule = models.ForeignKey(RouteRule, on_delete=models.CASCADE, related_name="targets")
     model = models.ForeignKey(PublicModel, on_delete=models.PROTECT, related_name="+")
     weight = models.PositiveIntegerField(default=1)
+    is_fallback = models.BooleanField("fallback", default=False, help_text="Only when none of the others can serve.")
 
     class Meta:
         constraints = [

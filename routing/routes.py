@@ -101,9 +101,10 @@ class _Decision:
         for rule in self.catalogue.rules:
             if not self._matches(rule):
                 continue
-            picked = self._pick(rule)
-            if picked is not None:
-                return self._route(picked, rule.name, self._reason(rule))
+            for targets, note in ((rule.targets, ""), (rule.fallbacks, " None of its targets can serve: a fallback.")):
+                picked = self._pick(targets)
+                if picked is not None:
+                    return self._route(picked, rule.name, self._reason(rule) + note)
         if any(candidate.deployment for candidate in self.candidates):
             raise self._nothing_ready("No deployment that the routing rules name is ready.")
         message = f"No routing rule gives a model for task {self.task!r} on plan {self.query.plan!r}."
@@ -118,10 +119,10 @@ class _Decision:
             return False
         return rule.max_prompt_tokens is None or self.tokens <= rule.max_prompt_tokens
 
-    def _pick(self, rule: RuleEntry) -> Option | None:
-        """Return a replica of one of the rule's targets, drawn by weight; None when no target can serve."""
+    def _pick(self, targets: Sequence[tuple[str, int]]) -> Option | None:
+        """Return a replica of one of the targets, drawn by weight; None when no target can serve."""
         ready: list[tuple[Option, int]] = []
-        for name, weight in rule.targets:
+        for name, weight in targets:
             if reason := self._unfit_reason(name):
                 self.candidates.append(Candidate(name, "", reason))
                 continue

@@ -1,5 +1,6 @@
 """Routing decides in memory, so these tests need no database."""
 
+from dataclasses import replace
 from uuid import UUID, uuid4
 
 import pytest
@@ -136,6 +137,19 @@ def test_nothing_ready_says_why():
     assert error.code == "no_ready_deployment"
     assert "big-1: worker not connected" in error.message
     assert refused(ask(), unready=lambda _: "down").code == "no_ready_deployment"
+
+
+def test_a_fallback_serves_what_no_target_can_and_says_so():
+    book = catalogue(replace(rule("first", ("big", 1)), fallbacks=(("small", 1),)), rule("rest", ("vectors", 1)))
+    decision = route(ask(), book, ready)
+    assert (decision.model, decision.rule) == ("big", "first")
+    decision = route(ask(), book, Replicas(lambda d: "" if d == AT_SMALL.id else "circuit open"))
+    assert (decision.model, decision.rule) == ("small", "first")
+    assert decision.reason.endswith("None of its targets can serve: a fallback.")
+    assert [(c.deployment, c.rejected) for c in decision.candidates if c.rejected] == [
+        ("big-1", "circuit open"),
+        ("big-2", "circuit open"),
+    ]
 
 
 def test_weights_split_the_draw():

@@ -15,7 +15,8 @@ from gateway.errors.refusal import Refusal
 from gateway.generation.attempts import attempt_id
 from gateway.generation.generation import start_generation
 from inference.types import Finished, FinishReason, Kind, Lost, SamplingParams, Usage
-from tests.gateway.doubles import CARD, collect, make_intent, make_stand
+from routing.catalogue import RuleEntry
+from tests.gateway.doubles import CARD, FAKE, collect, make_intent, make_stand
 
 TOKENS = 40
 WHOLE = " ".join(f"w{n}" for n in range(1, TOKENS + 1))
@@ -48,7 +49,7 @@ async def assert_clean(stand, others=1):
     assert stand.writer.wallet.held == 0
     assert stand.places() == 0
     assert len(stand.runtime.gate) == 0
-    assert [entry.requests for entry in entries(stand)] == [0] * (others + 1)
+    assert not any(entry.requests for entry in entries(stand))
     assert sum(entry.uncached for entry in entries(stand)) == 100_000 * others
 
 
@@ -246,3 +247,23 @@ def test_attempts_have_ids_of_their_own_and_the_age_of_their_request():
     assert len({*ids, *(attempt_id(uuid7(), number) for number in range(3))}) == 6
     for made in map(UUID, ids):
         assert (made.version, made.bytes[:6]) == (7, request.bytes[:6])
+
+
+async def test_a_fallback_model_serves_what_the_targets_do_not_take():
+    """The target is ready by its health and refuses all the same: at its own model's price the fallback serves."""
+    target, spare = replace(FAKE, name="target", rate_card="target-card"), replace(FAKE, name="spare")
+    rules = (RuleEntry("r", "", "", None, None, (("target", 1),), (("spare", 1),)),)
+    stand = await make_stand(models=(target, spare), rules=rules, tokens=3)
+    stand.engine_of("target").options = replace(stand.engine_of("target").options, prepare_error="overloaded")
+    generation = await start(stand, model="auto")
+    _, outcome, text = await collect(generation)
+    assert (generation.route.model, text) == ("spare", "w1 w2 w3")
+    [reserve] = stand.writer.reserves
+    assert reserve.model == "spare"
+    assert "fallback" in reserve.facts["route"]["reason"]
+    assert {c["model"]: c["rejected"] for c in reserve.facts["route"]["candidates"]} == {
+        "target": "the fake engine refuses to prepare: overloaded",
+        "spare": "",
+    }
+    assert outcome.error is None
+    await assert_clean(stand, others=0)
