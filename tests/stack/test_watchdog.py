@@ -60,6 +60,10 @@ def until_alive(runtime, child):
         time.sleep(0.05)
 
 
+def until_said(stack, words):
+    stack.wait_until_said(lambda said: any(words in line for line in said))
+
+
 def test_stopped_processes_are_replaced(stack, runtime):
     assert answer(stack).status == 200
     until_alive(runtime, "jobs")
@@ -68,8 +72,8 @@ def test_stopped_processes_are_replaced(stack, runtime):
         os.kill(pid, signal.SIGSTOP)
     for child, pid in hung.items():
         patience = SILENCE * (2 if child == "jobs" else 1)
-        stack.wait_until_said(lambda said: f"{child} gave no sign of life for {patience} s: killed\n" in said)  # noqa: B023
-        stack.wait_until_said(lambda said: any(line.startswith(f"{child} ended (signal SIGKILL)") for line in said))  # noqa: B023
+        until_said(stack, f"{child} gave no sign of life for {patience} s: killed")
+        until_said(stack, f"{child} ended (signal SIGKILL)")
         assert another(stack, child, pid) != pid
     until_answered(stack)
     found = stack.audit()
