@@ -44,7 +44,7 @@ layers: $(VENV)/.dev
 fast: $(VENV)/.dev
 	@$(PY) -m pytest -n 2 -m "not slow and not stack and not browser and not model" tests
 
-system:  ## PostgreSQL and Chromium from Debian's packages, where they are missing and may be installed
+system:  ## PostgreSQL, Redis and Chromium from Debian's packages, where they are missing and may be installed
 	@tests/services/system.sh
 
 vendor:  ## refresh the browser libraries in static/vendor from package-lock.json (needs Node.js)

@@ -122,7 +122,7 @@ class RedisConnection:
                     await self._send(batch)
                 finally:
                     self._fail(batch)
-            except (RedisError, OSError, TimeoutError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for an answer
                 if self._connection is not None:
                     await self._lose(error)
                     delay = RETRY_SECONDS if loop.time() - since > STEADY_SECONDS else delay

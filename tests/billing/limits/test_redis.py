@@ -129,9 +129,7 @@ async def test_who_is_cancelled_while_redis_decides_has_taken_nothing(redis_serv
         await asyncio.sleep(0)  # it is on its way
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
-        await store._connection.send(
-            Call(ADJUST, ["sluice:other"], ["", 0, 0])
-        )  # whatever was decided has been answered
+        await store._connection.send(Call(ADJUST, ["sluice:other"], ["", 0, 0]))  # by now the other is answered too
         assert isinstance(await store.take([Take(one, 1)], lease("b", limit=1)), Taken)
 
 

@@ -213,3 +213,28 @@ async def test_many_calls_at_once_are_no_reason_to_give_redis_up(redis_server):
         await store.take([Take(HOURLY, 0)])
         assert int(redis_server.counted("total_reads_processed")) - before >= 2_000 // connection.MOST_TOGETHER
         assert store._connection.losses == 0
+
+
+@pytest.mark.parametrize("error", [ValueError("no such reply"), OSError("reset")])
+async def test_whatever_goes_wrong_on_the_wire_nobody_waits(redis_server, monkeypatch, error):
+    async with gateway(redis_server) as store:
+        send = store._connection._send
+
+        async def fails(batch):
+            monkeypatch.setattr(store._connection, "_send", send)
+            raise error
+
+        monkeypatch.setattr(store._connection, "_send", fails)
+        assert isinstance(await store.take([Take(HOURLY, 1)]), Taken)
+        await until(lambda: store.is_shared)
+
+
+async def test_a_redis_that_refuses_to_write_is_as_good_as_gone(redis_server):
+    async with gateway(redis_server) as store:
+        redis_server.ask("CONFIG", "SET", "maxmemory", "1")
+        try:
+            assert await taken([store], BURST) == BURST // 2
+        finally:
+            redis_server.ask("CONFIG", "SET", "maxmemory", "0")
+        await until(lambda: store.is_shared)
+        assert await taken([store], BURST) == BURST
