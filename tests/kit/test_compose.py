@@ -32,7 +32,7 @@ KEYS = {
         "network_mode",
     ),
     *("depends_on", "volumes", "environment", "entrypoint", "command", "healthcheck", "stop_grace_period", "ports"),
-    *("profiles", "deploy", "shm_size", "network_mode"),
+    *("profiles", "deploy", "shm_size", "network_mode", "stop_signal"),
 }
 HEALTH = {"test", "interval", "timeout", "retries", "start_period", "disable"}
 CONDITIONS = {"service_healthy", "service_completed_successfully", "service_started"}

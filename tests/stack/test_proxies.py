@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
+import os
 import re
 import shutil
+import signal
+import socket
 import ssl
+import subprocess
+import sys
 from http.client import HTTPConnection, HTTPSConnection
+from itertools import chain
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -16,7 +23,9 @@ import pytest
 
 from tests.services.postgres import free_port
 from tests.services.proxies import Scripted, caddy, nginx
-from tests.stack.conftest import running_stack
+from tests.services.redis import RedisServer
+from tests.stack.conftest import ROOT, running_stack
+from tests.stack.web import ask
 
 pytestmark = [
     pytest.mark.stack,
@@ -234,3 +243,92 @@ def test_people_sign_in_through_it(proxy, gateway):
                 return answer.status, "sluice_session" in answer.cookies
 
         assert run(address, use) == (302, True)
+
+
+@pytest.fixture(scope="module")
+def several():
+    """PostgreSQL, Redis and a worker, for gateways that a test starts itself."""
+    if not os.environ.get("DATABASE_URL"):
+        pytest.skip("several gateways need PostgreSQL")
+    redis = RedisServer.start()
+    variables = {"REDIS_URL": redis.url, "SLUICE_REDIS_SECONDS": "2", "SLUICE_TRUST_PROXY": "true"}
+    try:
+        with running_stack(variables, chat={"step_seconds": 0.002}) as stack:
+            yield stack
+            found = stack.audit()
+            assert found["usage_sum"] == found["ledger_sum"] == found["recomputed_sum"]
+            assert stack.stop() == 0, "".join(stack.said[-40:])
+    finally:
+        redis.stop()
+
+
+class Activated:
+    """A gateway on a socket that stays open while it is restarted, as systemd's does."""
+
+    def __init__(self, stack):
+        self._stack = stack
+        self.socket = socket.create_server(("127.0.0.1", 0), backlog=2048)
+        self.port = self.socket.getsockname()[1]
+        self.start()
+
+    def start(self):
+        descriptor = self.socket.fileno()
+        command = [sys.executable, "manage.py", "gateway", "--fd", str(descriptor)]
+        log = (self._stack.home / "gateways.log").open("ab")
+        with log:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=self._stack.environment, pass_fds=[descriptor], stdout=log, stderr=log
+            )
+
+    def end(self, number):
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+    def is_ready(self):
+        with contextlib.suppress(OSError):
+            return ask(f"http://127.0.0.1:{self.port}/readyz").status == 200
+        return False
+
+
+@pytest.mark.money
+def test_gateways_behind_it_are_restarted_without_a_failed_request_and_one_is_killed(proxy, several):
+    gateways = [Activated(several), Activated(several)]
+    key = several.tenants["max"]["key"]
+
+    async def client(session, over):
+        seen = []
+        while not over.is_set():
+            async with session.post("/v1/chat/completions", **call(key)) as answer:
+                seen.append(answer.status if answer.status == 200 else await answer.text())
+        return seen
+
+    async def use(session):
+        over = asyncio.Event()
+        clients = [asyncio.create_task(client(session, over)) for _ in range(6)]
+        for gateway in gateways:
+            assert await asyncio.to_thread(gateway.end, signal.SIGHUP) == 0
+            gateway.start()
+            while not await asyncio.to_thread(gateway.is_ready):
+                assert not any(one.done() for one in clients)
+        over.set()
+        return list(chain(*await asyncio.gather(*clients)))
+
+    async def after_the_kill(session):
+        async with session.post("/v1/chat/completions", **call(key)) as answer:
+            return answer.status
+
+    try:
+        while not all(gateway.is_ready() for gateway in gateways):
+            assert all(gateway.process.poll() is None for gateway in gateways)
+        with proxy(*(f"127.0.0.1:{gateway.port}" for gateway in gateways)) as address:
+            statuses = run(address, use)
+            assert set(statuses) == {200}
+            assert len(statuses) > 30
+            gateways[0].socket.close()  # the machine is gone, with whatever held the socket
+            gateways[0].end(signal.SIGKILL)
+            assert [run(address, after_the_kill) for _ in range(10)] == [200] * 10
+    finally:
+        for gateway in gateways:
+            gateway.socket.close()
+            gateway.process.kill()
+            gateway.process.wait()
