@@ -4,11 +4,13 @@ import uuid
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 from django.db.models import F
 from django.utils import timezone
 
+from billing import reconcile
 from billing.models import Hold
-from billing.services.holds import end_leases_of_earlier_owners, take_expired
+from billing.services.holds import end_leases_of_earlier_owners, end_restored_leases, take_expired
 from billing.writer.operations import Renewed, Settled, Stale
 from tests.billing.writer.world import OWNER, extend, make_wallet, release, renew, reserve, settle
 
@@ -62,6 +64,25 @@ def test_a_new_owner_ends_leases_that_a_clock_which_went_back_left_in_the_future
     assert end_leases_of_earlier_owners(uuid.uuid4()) == 1
     Hold.objects.update(lease_until=F("lease_until") - timedelta(milliseconds=1))  # SQLite's clock counts these
     assert [orphan.request for orphan in take_expired()] == [made.request]
+
+
+def test_a_hold_of_a_restored_database_is_looked_for_as_long_as_any(desk):
+    """The backup may be days old: without a new lease its holds would count as left open, and as past all evidence."""
+    wallet = make_wallet(credit=100)
+    running, orphaned = reserve(wallet, 10), reserve(wallet, 20)
+    desk.ask(running, orphaned)
+    expire(orphaned)
+    assert len(take_expired()) == 1
+    long_ago = timezone.now() - timedelta(days=2)
+    Hold.objects.update(reserved_at=long_ago, lease_until=long_ago)
+    Hold.objects.filter(pk=orphaned.request).update(orphaned_at=long_ago)
+    assert {finding.check for finding in reconcile.check(connection)} == {"hold_left_open"}
+    assert end_restored_leases() == 2
+    assert reconcile.check(connection) == []
+    Hold.objects.update(lease_until=F("lease_until") - timedelta(milliseconds=1))  # SQLite's clock counts these
+    taken = take_expired()
+    assert {orphan.request for orphan in taken} == {running.request, orphaned.request}
+    assert all(orphan.orphaned_at > long_ago for orphan in taken)
 
 
 def test_orphans_that_were_taken_with_a_lease_are_left_alone_until_it_is_over(desk):
