@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, cast
+from uuid import UUID
 
 import structlog
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
 
 from billing.ids import uuid7
@@ -50,6 +52,8 @@ async def open_runtime() -> Runtime:
         incarnation = uuid7()
         lock = await take_lock(connection.settings_dict, incarnation, is_shared=bool(settings.REDIS_URL))
         stack.push_async_callback(lock.close)
+        if settings.OTEL_EXPORTER_OTLP_ENDPOINT:
+            stack.push_async_callback(_open_traces(incarnation))
         threads = DatabaseThreads()
         stack.callback(threads.close)
         own_threads = DatabaseThreads(2)  # the gateway's own reads must not wait behind clients'
@@ -128,6 +132,17 @@ async def open_runtime() -> Runtime:
         runtime.on_close(stack.pop_all().aclose)
     log.info("gateway_open", incarnation=str(incarnation), deployments=len(engines.entries()))
     return runtime
+
+
+def _open_traces(incarnation: UUID) -> Callable[[], Awaitable[None]]:
+    """Begin to export traces; return what ends it."""
+    try:
+        from gateway.otel import open_spans
+    except ImportError as error:
+        raise ImproperlyConfigured(
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set and OpenTelemetry isn't installed: pip install 'sluice[otel]'"
+        ) from error
+    return open_spans(settings.SLUICE_TRACE_SHARE, str(incarnation))
 
 
 async def _open_rates(lock: GatewayLock, metrics: Metrics) -> RateStore:

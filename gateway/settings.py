@@ -158,6 +158,10 @@ SLUICE_REDIS_SECONDS = env.number("SLUICE_REDIS_SECONDS", 0.05, most=5.0)
 LOGGING_CONFIG = "gateway.logs.configure_command"
 LOGGING = {"version": 1}
 
+# Traces are exported where this is set; OpenTelemetry's own variables say how. The share is drawn here, by chance.
+OTEL_EXPORTER_OTLP_ENDPOINT = env.str("OTEL_EXPORTER_OTLP_ENDPOINT", default="")
+SLUICE_TRACE_SHARE = env.number("SLUICE_TRACE_SHARE", 1.0, least=0.0, most=1.0)
+
 # Requests of a tenant beyond its plan's concurrency wait for a place.
 SLUICE_QUEUE_SECONDS = env.number("SLUICE_QUEUE_SECONDS", 10.0, least=0.0)
 SLUICE_QUEUE_LENGTH = env.whole("SLUICE_QUEUE_LENGTH", 256, least=0)

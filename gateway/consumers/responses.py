@@ -14,6 +14,7 @@ from channels.exceptions import StopConsumer
 from django.conf import settings
 
 from billing.ids import uuid7
+from gateway import tracing
 from gateway.consumers.callers import Caller, caller_of
 from gateway.consumers.history import History
 from gateway.consumers.sender import EventSender
@@ -134,7 +135,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         """Generate one response and send its events on its stream; any error is sent as an error event."""
         request_id = uuid7()
         principal: Principal | None = None
-        with request_bound(str(request_id)):
+        with tracing.span("response", {"sluice.request_id": str(request_id)}), request_bound(str(request_id)):
             try:
                 principal = await self._caller.principal(request.metadata or {})
                 await self._generate(stream, request, request_id, principal)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import structlog
 
 from billing.ids import uuid7
+from gateway import tracing
 from gateway.edge.access import note_refusal
 from gateway.edge.handshake import deny
 from gateway.edge.http import Application, ASGIMessage, ClientLeftError, Receive, Scope, Send, send_json
@@ -17,6 +18,9 @@ from gateway.edge.routes import NOWHERE, Route
 from gateway.errors.faults import refusal_of
 from gateway.errors.refusal import Refusal, internal_error
 from gateway.logs import request_bound
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 log = structlog.get_logger("gateway.access")
 
@@ -35,7 +39,12 @@ def guarded(application: Application) -> Application:
             return
         request_id = uuid7()
         exchange = _Exchange(scope, send, request_id)
-        with request_bound(exchange.id_text) as exchange.caller:
+        with (
+            tracing.request(scope["headers"], exchange.is_told) as exchange.span,
+            request_bound(exchange.id_text) as exchange.caller,
+        ):
+            if exchange.span is not None:
+                exchange.caller["trace_id"] = tracing.trace_id_of(exchange.span)
             try:
                 await application({**scope, "request_id": request_id, "exchange": exchange}, receive, exchange.send)
             except ClientLeftError:
@@ -69,11 +78,16 @@ class _Exchange:
         self.route: Route = NOWHERE
         self.caller: dict[str, Any] = {}  # tenant, key, user: set by `note_caller`, and in each line of the log
         self.model = ""  # as the client wrote it
+        self.span: Span | None = None
 
     @property
     def begun(self) -> bool:
         """Whether an answer's head (or a handshake's end) has been sent."""
         return bool(self.status)
+
+    def is_told(self) -> bool:
+        """Whether the log and the traces tell of it: not of probes, which come all the time."""
+        return self.route.name not in _QUIET
 
     @property
     def _runtime(self) -> Any:
@@ -105,12 +119,23 @@ class _Exchange:
         path = self._scope["path"]
         if (runtime := self._runtime) is not None:
             runtime.metrics.answered(self.route.name, self.status)
-        if self.route.name not in _QUIET:
+        method = self._scope.get("method", "WEBSOCKET")
+        if self.span is not None:
+            self._describe(self.span, method)
+        if self.is_told():
             log.info(
                 "answered",
-                method=self._scope.get("method", "WEBSOCKET"),
+                method=method,
                 path=path,
                 status=self.status,
                 ms=round((time.monotonic() - self._started) * 1000, 1),
                 address=(self._scope.get("client") or ("",))[0],
             )
+
+    def _describe(self, span: Span, method: str) -> None:
+        span.update_name(f"{method} {self.route.name}")
+        named = {f"sluice.{name}": str(self.caller[name]) for name in ("request_id", "tenant") if name in self.caller}
+        status = {"http.response.status_code": self.status, "http.request.method": method}
+        tracing.describe(span, {"http.route": self.route.name, **status, **named})
+        if self.status >= 500:
+            tracing.failed(span)

@@ -11,6 +11,7 @@ from django.utils.crypto import salted_hmac
 
 from billing.writer.errors import WriterError
 from billing.writer.operations import LEASE_SECONDS, Held, Refused, Reserve
+from gateway import tracing
 from gateway.errors.faults import (
     draining,
     ledger_unavailable,
@@ -120,7 +121,8 @@ async def _admit(
     await limits.take(first.amount, since=arrived_at, until=runtime.gate.waits_until(arrived_at))
     try:
         lease_from = asyncio.get_running_loop().time()
-        held = await _hold(runtime.writer, reserve)
+        with tracing.span("hold"):
+            held = await _hold(runtime.writer, reserve)
     except BaseException:
         runtime.supervise(limits.give_back())
         raise

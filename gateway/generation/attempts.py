@@ -22,6 +22,7 @@ from uuid import UUID
 
 import structlog
 
+from gateway import tracing
 from gateway.generation.placement import Placement, is_failure
 from inference.errors import EngineError, InvalidRequestError, UnpreparedError, UnreachableError
 from inference.types import (
@@ -211,6 +212,7 @@ class Attempts:
             route = self.placement.route
             where = {"deployment": route.deployment_name, "node": route.node}
             log.info("request_moved", **where, attempt=self._number, tokens=len(self._tokens))
+            tracing.event("sluice.request_moved", {f"sluice.{name}": value for name, value in where.items()})
             return True
         return False
 

@@ -17,8 +17,10 @@ from billing.ids import moment_of
 from billing.limits.types import BucketState
 from billing.writer.errors import WriterError
 from billing.writer.operations import Extend, Held, Refused, Release, Settle
+from gateway import tracing
 from gateway.errors import faults
 from gateway.errors.refusal import Refusal
+from gateway.generation import spans
 from gateway.generation.admission import Admitted, admit
 from gateway.generation.attempts import Attempts
 from gateway.generation.events import EventBuffer, GenerationEvent, Outcome
@@ -47,10 +49,16 @@ async def start_generation(runtime: Runtime, principal: Principal, intent: Inten
     `Refusal` when it may not or can't run: then nothing is held, taken or charged.
     """
     arrived_at = asyncio.get_running_loop().time()
-    await runtime.gate.enter(principal, intent.characters)
+    with tracing.span("admission"):
+        await runtime.gate.enter(principal, intent.characters)
+        try:
+            admitted = await admit(runtime, principal, intent, request_id, arrived_at)
+        except BaseException:
+            runtime.gate.leave(principal)
+            raise
     try:
         generation = Generation(
-            await admit(runtime, principal, intent, request_id, arrived_at),
+            admitted,
             arrived_at,
             gate=runtime.gate,
             ledger=runtime.writer,
@@ -205,9 +213,15 @@ class Generation:
         outcome = Outcome(FinishReason.ERROR, Usage(), None, error=faults.INTERNAL)
         charge = 0
         try:
-            finished = await self._generate()
+            with spans.engine_call(self.id, self.principal.tenant, self.intent, self.route) as span:
+                finished = await self._generate()
+                if span is not None:
+                    spans.engine_ended(span, finished, self.route)
             self._is_ended = True
-            charge, outcome = await self._settle(finished)
+            with tracing.span("settle") as span:
+                charge, outcome = await self._settle(finished)
+                if span is not None:
+                    spans.settled(span, outcome)
         except Exception:
             # Nothing is known for sure: the hold is left to the sweep, which asks the engine.
             log.exception("generation_failed")
@@ -278,6 +292,7 @@ class Generation:
     def _note_first(self) -> None:
         if self._first_at is None:
             self._first_at = asyncio.get_running_loop().time()
+            tracing.event(spans.FIRST_TOKEN)
 
     async def _allow(self) -> None:
         """Tell the engine what it may generate, where that changed."""

@@ -230,4 +230,6 @@ class Engines:
         if (info := entry.engine.info) is not None and info.kv_blocks:
             entry.prefixes.most = max(1, info.kv_blocks * info.block_size // CHUNK_TOKENS)
         if self._entries.get(entry.replica.id) is entry:
-            self._metrics.deployment_seen(entry.deployment.name, entry.replica.place, health)
+            is_open = entry.breaker.state == "open"
+            place = entry.replica.place
+            self._metrics.deployment_seen(entry.deployment.name, place, health, is_circuit_open=is_open)

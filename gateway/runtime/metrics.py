@@ -113,6 +113,12 @@ class Metrics:
         self.ready = Gauge("sluice_deployment_ready", "1 when it takes work.", place, registry=self.registry)
         self.running = Gauge("sluice_deployment_running", "Running requests.", place, registry=self.registry)
         self.waiting = Gauge("sluice_deployment_waiting", "Queued requests.", place, registry=self.registry)
+        self.circuit = Gauge(
+            "sluice_deployment_circuit_open",
+            "1 while it gets no requests since it failed again and again.",
+            place,
+            registry=self.registry,
+        )
         self.kv_used = Gauge("sluice_deployment_kv_used", "Used share of KV blocks.", place, registry=self.registry)
 
     def answered(self, endpoint: str, status: int) -> None:
@@ -151,8 +157,9 @@ class Metrics:
             child = self._labelled[metric, *labels] = metric.labels(*labels)
         return cast("M", child)
 
-    def deployment_seen(self, name: str, node: str, health: Health) -> None:
+    def deployment_seen(self, name: str, node: str, health: Health, *, is_circuit_open: bool = False) -> None:
         """Show the latest health of a deployment on a node."""
+        self.circuit.labels(name, node).set(is_circuit_open)
         self.ready.labels(name, node).set(health.ready)
         self.running.labels(name, node).set(health.running)
         self.waiting.labels(name, node).set(health.waiting)
@@ -160,7 +167,7 @@ class Metrics:
 
     def deployment_gone(self, name: str, node: str) -> None:
         """Forget a replica that left the catalogue."""
-        for gauge in (self.ready, self.running, self.waiting, self.kv_used):
+        for gauge in (self.ready, self.running, self.waiting, self.circuit, self.kv_used):
             gauge.remove(name, node)
 
     def installation_seen(self, seen: Installation) -> None:

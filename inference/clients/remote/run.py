@@ -22,6 +22,7 @@ from inference.clients.remote.queue import Ticket
 from inference.clients.remote.sse import Chunk, GarbageError, chunks
 from inference.clients.remote.usage import Counter
 from inference.errors import EngineError, UnreachableError
+from inference.tracing import traceparent
 from inference.types import (
     Delta,
     EngineFault,
@@ -78,6 +79,8 @@ class RemoteRun:
         self._dialect = dialect
         self._options = options
         self._headers = headers | {"x-request-id": prepared.request.id}
+        if trace := traceparent.get():
+            self._headers["traceparent"] = trace
         self._salt = salt
         self._counter = Counter(likely_prompt, prepared.most_prompt, self.most_output)
         self._ticket = Ticket(prepared.request.tenant, prepared.request.weight)

@@ -11,6 +11,7 @@ from inference.clients.remote.dialects import DIALECTS
 from inference.engine import EngineSpec
 from inference.errors import InvalidRequestError
 from inference.open import check_remote, open_engine
+from inference.tracing import traceparent
 from inference.types import Kind, Message, SamplingParams
 from tests.inference.engine_contract import chat, embedding, end_of, run, until
 from tests.upstream import MODEL
@@ -259,3 +260,14 @@ async def test_options_are_checked_when_it_is_opened():
         open_engine(EngineSpec("d", "openai", "http://10.0.0.1", {}))
     with pytest.raises(ValueError, match="address"):
         open_engine(EngineSpec("d", "openai", "10.0.0.1:8000", {"model": "m", "dialect": "vllm"}))
+
+
+async def test_a_traced_call_is_sent_on_and_another_is_not(remote):
+    engine, upstream = await remote()
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    token = traceparent.set(trace)
+    await run(engine, chat("a b"))
+    traceparent.reset(token)
+    assert upstream.heads[-1].get("traceparent") == trace
+    await run(engine, chat("a b"))
+    assert "traceparent" not in upstream.heads[-1]
