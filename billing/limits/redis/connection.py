@@ -41,13 +41,14 @@ class Script:
 
 
 class Call:
-    """A script's call; `future` is its answer."""
+    """A script's call as it is sent; `future` is its answer. Keys and arguments are ASCII."""
 
-    __slots__ = ("arguments", "future", "script")
+    __slots__ = ("future", "packed")
 
     def __init__(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> None:
-        self.script = script
-        self.arguments = (len(keys), *keys, *arguments)
+        # By hand: the library takes half of a request's time for it, since an argument may be anything there.
+        texts = ["EVALSHA", script.digest, str(len(keys)), *keys, *map(str, arguments)]
+        self.packed = f"*{len(texts)}\r\n" + "".join([f"${len(text)}\r\n{text}\r\n" for text in texts])
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
 
@@ -194,7 +195,7 @@ class RedisConnection:
             await connection.send_command("PING", check_health=False)
             await connection.read_response()
             return []
-        packed = connection.pack_commands([("EVALSHA", one.script.digest, *one.arguments) for one in calls])
+        packed = "".join([one.packed for one in calls]).encode("ascii")
         await connection.send_packed_command(packed, check_health=False)
         unknown: list[Call] = []
         for one in calls:
