@@ -1,0 +1,97 @@
+"""Whatever a server says of its usage, however its stream is cut into pieces: what is counted stays within reason."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.clients.remote.dialects import DIALECTS
+from inference.clients.remote.sse import GarbageError, chunks
+from inference.clients.remote.tokens import estimated
+from inference.clients.remote.usage import Counter
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 2**40) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["cached_tokens", "x"]), inner),
+    max_leaves=4,
+)
+NUMBERS = st.integers(0, 40) | ANYTHING
+USAGE = ANYTHING | st.fixed_dictionaries(
+    {},
+    optional={
+        "prompt_tokens": NUMBERS,
+        "completion_tokens": NUMBERS,
+        "reasoning_tokens": NUMBERS,
+        "prompt_tokens_details": st.fixed_dictionaries({"cached_tokens": NUMBERS}) | ANYTHING,
+        "completion_tokens_details": st.fixed_dictionaries({"reasoning_tokens": NUMBERS}) | ANYTHING,
+    },
+)
+TIMINGS = ANYTHING | st.fixed_dictionaries({}, optional=dict.fromkeys(("prompt_n", "cache_n", "predicted_n"), NUMBERS))
+
+
+@given(
+    st.sampled_from(sorted(DIALECTS)), st.lists(st.tuples(st.text(max_size=20), USAGE, TIMINGS), max_size=8),
+    st.integers(1, 30), st.integers(0, 30),
+)  # fmt: skip
+def test_no_report_takes_usage_beyond_what_is_paid_for(dialect, events, most_prompt, most_output):
+    counter = Counter(min(10, most_prompt), most_prompt, most_output)
+    for text, usage, timings in events:
+        if text:
+            counter.output(text)
+        counter.report(DIALECTS[dialect].report(usage, timings))
+        found = counter.usage
+        assert min(found.input, found.cache_read, found.output, found.reasoning) >= 0
+        assert found.prompt <= most_prompt
+        assert found.completion <= most_output
+        assert found.prompt > 0
+        if counter.is_exact:
+            assert counter.completion == found.completion
+
+
+@given(st.lists(st.text(), max_size=5), st.booleans())
+def test_an_estimate_lies_above_what_is_likely_and_that_above_the_least(texts, template):
+    count = estimated(texts, template=template)
+    assert count.least >= 1
+    if texts:
+        assert count.least <= count.likely <= count.tokens or not any(texts)
+
+
+class Pieces:
+    """A stream that arrives in these pieces."""
+
+    def __init__(self, pieces):
+        self.pieces = list(pieces)
+
+    async def readany(self):
+        return self.pieces.pop(0) if self.pieces else b""
+
+
+def read(pieces):
+    async def collect():
+        return [chunk async for arrived in chunks(Pieces(pieces)) for chunk in arrived]
+
+    return asyncio.run(collect())
+
+
+def cut(data, places):
+    ends = sorted({place % (len(data) + 1) for place in places} | {0, len(data)})
+    return [data[start:end] for start, end in itertools.pairwise(ends)]
+
+
+@given(st.lists(st.text(max_size=5), max_size=6), st.lists(st.integers(0, 10_000), max_size=12), st.booleans())
+def test_a_stream_means_the_same_however_it_is_cut(texts, places, has_returns):
+    end = b"\r\n\r\n" if has_returns else b"\n\n"
+    events = [b"data: " + json.dumps({"choices": [{"delta": {"content": text}}]}).encode() + end for text in texts]
+    whole = b": ping" + end + b"".join(events) + b"data: [DONE]" + end
+    assert [chunk.choices[0].delta.content for chunk in read(cut(whole, places))] == texts
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40) | st.just(b"data: {}\n\n"), max_size=6))
+def test_garbage_is_told_as_garbage(pieces):
+    with contextlib.suppress(GarbageError):
+        read(pieces)
