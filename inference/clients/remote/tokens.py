@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PER_MESSAGE = 8  # tokens that a chat template adds to each message, and once more for the answer's head
+UNSEEN = 128  # tokens that it may say by itself: a date, a default system message
 _BYTES = 3  # at least so many to a token in nearly all text: more tokens than that are unlikely
 _MOST_BYTES = 6  # and fewer than that, too
 _MOST = 1 << 31  # more tokens than anything has
@@ -19,10 +20,14 @@ def number(value: Any) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """`tokens` to hold credit for; the prompt has at least `least`, which is the same where the count is exact."""
+    """`tokens` to hold credit for; the prompt has at least `least`, which is the same where the count is exact.
+
+    Of `tokens`, `unseen` are for what the prompt may have beside what was sent.
+    """
 
     tokens: int
     least: int
+    unseen: int = 0
 
     @property
     def is_exact(self) -> bool:
@@ -32,18 +37,23 @@ class Count:
     @property
     def likely(self) -> int:
         """What is charged where the server never says it."""
-        return (self.tokens + self.least) // 2
+        return (self.tokens - self.unseen + self.least) // 2
 
     def plus(self, known: int) -> Count:
         """Return this and `known` tokens more."""
-        return Count(self.tokens + known, self.least + known)
+        return Count(self.tokens + known, self.least + known, self.unseen)
+
+
+def templated(tokens: int, least: int, messages: int) -> Count:
+    """Return the count of a chat whose texts have so many tokens, with what its template adds."""
+    return Count(tokens + PER_MESSAGE * (messages + 1) + UNSEEN, least, UNSEEN)
 
 
 def estimated(texts: Iterable[str], *, template: bool) -> Count:
     """Return an estimate from the texts' lengths; with `template` they are messages of a chat."""
     sizes = [len(text.encode()) for text in texts]
-    extra = PER_MESSAGE * (len(sizes) + 1) if template else 2 * len(sizes)
-    return Count(-(-sum(sizes) // _BYTES) + extra, max(1, sum(sizes) // _MOST_BYTES))
+    tokens, least = -(-sum(sizes) // _BYTES), max(1, sum(sizes) // _MOST_BYTES)
+    return templated(tokens, least, len(sizes)) if template else Count(tokens + 2 * len(sizes), least)
 
 
 def counted(answer: Any) -> Count | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from inference.clients.remote.dialects.base import Ask, SaltingDialect
-from inference.clients.remote.tokens import PER_MESSAGE, Count, counted, number
+from inference.clients.remote.tokens import Count, counted, number, templated
 from inference.clients.remote.usage import Report
 from inference.types import GenerationRequest
 
@@ -34,7 +34,7 @@ class SGLang(SaltingDialect):
         count = await self.count_text(ask, texts, model)
         if count is None:
             return await super().count_chat(ask, request, model)
-        return Count(count + PER_MESSAGE * (len(request.messages) + 1), count)
+        return templated(count, count, len(request.messages))
 
     async def count_text(self, ask: Ask, text: str, model: str) -> int | None:
         """Ask ``/tokenize`` for the text."""

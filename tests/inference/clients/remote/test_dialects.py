@@ -142,6 +142,14 @@ async def test_a_tokenizer_that_fails_costs_exactness_only(remote):
     assert "estimated" in engine.info.details["prompts"]
 
 
+async def test_what_a_template_says_by_itself_is_paid_for(remote):
+    """SmolLM2's template adds a system message of some twenty tokens: `transformers serve` counts 40 for 36 bytes."""
+    engine, _ = await remote("generic", usage={"prompt_tokens": 40, "completion_tokens": 1})
+    request = chat("Name 3 animals, one after the other.", max_tokens=1)
+    finished = end_of(await run(engine, request))
+    assert (finished.usage.prompt, finished.exact) == (40, True)
+
+
 async def test_a_tokenizer_that_hangs_is_not_waited_for_long(remote, monkeypatch):
     engine, upstream = await remote()
     monkeypatch.setattr("inference.clients.remote.pool.ASK_SECONDS", 0.05)
