@@ -49,6 +49,7 @@ class Plan:
     cached: int | None = 0  # cached tokens that usage says; None: null
     reasoning: int = 0  # so many tokens are thought first
     in_bytes: int = 0  # the stream leaves in pieces of so many bytes
+    pace: float = 0.0  # seconds before each token
 
 
 class Upstream:
@@ -290,6 +291,8 @@ class _Answer:
                 async with self.upstream.changed:
                     self.upstream.changed.notify_all()
                 await self.upstream.released.wait()
+            if plan.pace:
+                await asyncio.sleep(plan.pace)
             self.made += 1
             self.upstream.served[self.request.headers["x-request-id"]] = {
                 "prompt": self.prompt,

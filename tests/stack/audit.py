@@ -1,9 +1,15 @@
-"""Run in the stack's home: what the database says and what the worker's record says, as one JSON object."""
+"""Run in the stack's home: what the database says and what the engines' records say, as one JSON object.
+
+Arguments, where there is more than this machine's worker: the paths of the workers' records as JSON, and a file with
+what a foreign server says that it ran.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
+import uuid
 from pathlib import Path
 
 import django
@@ -21,13 +27,28 @@ from billing.selectors.prices import prices_at  # noqa: E402
 from inference.worker.record import ends_in  # noqa: E402
 
 
-def engine_record() -> dict[str, dict[str, int]]:
-    """Return the worker's own words: request → usage of its finish, empty for one that was only begun."""
-    ends = ends_in(Path(settings.SLUICE_HOME) / "worker-local.record")
-    return {request: {} if end is None else end.usage.classes() for request, end in ends.items()}
+def engine_record(paths: list[str]) -> dict[str, dict[str, int]]:
+    """Return the workers' own words: request → usage of its finish, empty for one that was only begun."""
+    found: dict[str, dict[str, int]] = {}
+    for path in paths:
+        for request, end in ends_in(Path(path)).items():
+            if end is not None or request not in found:
+                found[request] = {} if end is None else end.usage.classes()
+    return found
+
+
+def foreign_record(path: str) -> dict[str, dict[str, int]]:
+    """Return the foreign server's words in our classes of tokens."""
+    served = json.loads(Path(path).read_text())
+    return {
+        uuid.UUID(request).hex: {"input": ran["prompt"], "output": ran["completion"]} for request, ran in served.items()
+    }
 
 
 def main() -> None:
+    paths = json.loads(sys.argv[1]) if len(sys.argv) > 1 else [f"{settings.SLUICE_HOME}/worker-local.record"]
+    foreign = foreign_record(sys.argv[2]) if len(sys.argv) > 2 else {}
+    engine = engine_record(paths)
     cards = {card.id: card for card in prices_at(timezone.now()).values()}
     records, recomputed = {}, 0
     latest = {row.request: row for row in UsageRecord.objects.order_by("revision")}
@@ -37,9 +58,11 @@ def main() -> None:
             for name in ("input", "cache_read", "output", "reasoning")
             if getattr(row, f"{name}_tokens")
         }
+        ran = engine.get(request.hex) or foreign.get(request.hex) or {}
         records[request.hex] = {
             "classes": classes,
             "charge": row.charge,
+            "engine_charge": charge(ran, cards[row.card_version], row.multiplier_bp),
             "exact": row.exact,
             "finish": row.finish,
             "waived": row.waived,
@@ -54,7 +77,8 @@ def main() -> None:
         "usage_sum": sum(record["charge"] for record in records.values()),
         "recomputed_sum": recomputed,
         "ledger_sum": sum(charges.values_list("amount", flat=True)) - 2 * given_back,
-        "engine": engine_record(),
+        "engine": engine,
+        "foreign": foreign,
     }
     print(json.dumps(answer))
 

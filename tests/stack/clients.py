@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import aiohttp
@@ -30,10 +31,13 @@ class Answered:
     body: str
 
 
-def mixed_jobs(keys: list[str], count: int, seed: int = 1) -> list[Job]:
-    """Return `count` jobs of all kinds; about a third of the clients leave, some before the first byte."""
+KINDS = ("chat", "chat-stream", "chat-stream", "responses", "responses-stream", "embeddings", "responses-socket")
+REMOTE_KINDS = ("remote", "remote-stream")  # chat of the model that a foreign server has
+
+
+def mixed_jobs(keys: list[str], count: int, seed: int = 1, kinds: Sequence[str] = KINDS) -> list[Job]:
+    """Return `count` jobs of `kinds`; about a third of the clients leave, some before the first byte."""
     dice = random.Random(seed)
-    kinds = ["chat", "chat-stream", "chat-stream", "responses", "responses-stream", "embeddings", "responses-socket"]
     return [
         Job(dice.choice(kinds), dice.choice(keys), dice.choice([None, None, dice.randrange(0, 3000)]), number)
         for number in range(count)
@@ -62,8 +66,9 @@ def _request(job: Job) -> tuple[str, dict[str, object]]:
     words = " ".join(dice.choice(["alpha", "beta", "gamma", "delta"]) for _ in range(dice.randrange(1, 120)))
     stream = job.kind.endswith("-stream")
     match job.kind.partition("-")[0]:
-        case "chat":
-            body = {"model": "auto", "messages": [{"role": "user", "content": words}], "stream": stream}
+        case "chat" | "remote" as task:
+            model = "auto" if task == "chat" else "remote-chat"
+            body = {"model": model, "messages": [{"role": "user", "content": words}], "stream": stream}
             more = {"max_tokens": dice.randrange(1, 400)} if dice.random() < 0.7 else {}
             if stream:
                 more["stream_options"] = {"include_usage": True}

@@ -1,0 +1,197 @@
+"""Sluice past one machine, as processes on loopback.
+
+PostgreSQL, Redis, `serve` with two gateways (and a worker, Celery and beat of its own), a second worker as a node over
+tcp with keys, a Celery worker and a beat beside them, and a scripted foreign server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.services.postgres import free_port
+from tests.services.redis import RedisServer
+from tests.stack.conftest import ROOT, Stack, running_stack
+from tests.stack.web import ask
+
+NODE = "far"
+READY_SECONDS = 90.0
+
+
+@dataclass
+class Process:
+    """One process beside `serve` that may be killed and started again."""
+
+    command: list[str]
+    environment: dict[str, str]
+    log: Path
+    running: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.running = subprocess.Popen(self.command, cwd=ROOT, env=self.environment, stdout=log, stderr=log)
+
+    @property
+    def pid(self) -> int:
+        assert self.running is not None
+        return self.running.pid
+
+    def send(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def end(self, number: int = signal.SIGTERM, patience: float = 20.0) -> None:
+        """Send `number` and return once it is gone."""
+        if self.running is None:
+            return
+        self.send(signal.SIGCONT)
+        self.send(number)
+        try:
+            self.running.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.running.kill()
+            self.running.wait()
+        self.running = None
+
+
+@dataclass
+class Topology:
+    """All of it while it runs; `beside` are the processes that `serve` doesn't start."""
+
+    stack: Stack
+    redis: RedisServer
+    far_home: Path
+    metrics_port: int
+    upstream_port: int
+    beside: dict[str, Process] = field(default_factory=dict)
+
+    def far_worker(self) -> int:
+        """Return the process id of the far node's worker process; LookupError while there is none."""
+        for child in children_of(self.beside[NODE].pid):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                if b"inference.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return child
+        raise LookupError("no worker runs on the far node")
+
+    def places(self) -> dict[str, set[str]]:
+        """Return for each gateway the engines that it has ready, as ``deployment@node``."""
+        found = {}
+        for index in range(2):
+            text = ask(f"http://127.0.0.1:{self.metrics_port + index}/metrics").text
+            lines = [line for line in text.splitlines() if line.startswith("sluice_deployment_ready{")]
+            found[f"gateway-{index + 1}"] = {
+                "@".join(line.split('"')[1:4:2]) for line in lines if float(line.rpartition(" ")[2]) == 1
+            }
+        return found
+
+    def wait_until(self, is_so: Callable[[], bool], what: str, patience: float = READY_SECONDS) -> None:
+        """Return once it is so; AssertionError with what was said when it takes too long."""
+        until = time.monotonic() + patience
+        while True:
+            with suppress(OSError):
+                if is_so():
+                    return
+            assert time.monotonic() < until, f"{what}\n{self.said()[-8000:]}"
+            time.sleep(0.1)
+
+    def served(self) -> dict[str, dict[str, int]]:
+        """Return what the foreign server says that it ran, by request: tokens of the prompt and of the answer."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.upstream_port}/stats", timeout=30) as answer:
+            return dict(json.load(answer))
+
+    def leases(self) -> int:
+        """Return how many leases and waiting requests the rate store holds, those that have ended left out."""
+        return int(self.stack.script("leases")["held"])
+
+    def audit(self) -> dict[str, Any]:
+        """Return what database, both workers' records and the foreign server say."""
+        records = [f"{self.stack.home}/worker-local.record", f"{self.far_home}/worker-{NODE}.record"]
+        remote = self.far_home / "served.json"
+        remote.write_text(json.dumps(self.served()))
+        return dict(self.stack.script("audit", json.dumps(records), str(remote)))
+
+    def settled(self, patience: float = 180.0) -> dict[str, Any]:
+        """The same once no hold is open, or after `patience` seconds."""
+        until = time.monotonic() + patience
+        while (found := self.audit())["holds"] and time.monotonic() < until:
+            time.sleep(1)
+        return found
+
+    def said(self) -> str:
+        """All that its processes wrote."""
+        logs = "".join(f"--- {name}\n{part.log.read_text()}" for name, part in self.beside.items() if part.log.exists())
+        return logs + "--- serve\n" + "".join(self.stack.said)
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if int(status.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(status.parent.name))
+    return sorted(found)
+
+
+def _metrics_port() -> int:
+    while (port := free_port()) >= 60_000:
+        pass
+    return port
+
+
+@contextmanager
+def running_topology(variables: dict[str, str] | None = None, **fake_options: Any) -> Iterator[Topology]:
+    """Run all of it, ready for work; DATABASE_URL must name a PostgreSQL server. Whatever happens, nothing is left."""
+    with ExitStack() as parts:
+        redis = RedisServer.start()
+        parts.callback(redis.stop)
+        far_home = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="sluice-far-")))
+        metrics_port, upstream_port = _metrics_port(), free_port()
+        settings = {
+            "REDIS_URL": redis.url,
+            "SLUICE_REDIS_SECONDS": "2",  # a busy machine is no dead Redis
+            "SLUICE_METRICS_PORT": str(metrics_port),
+            "SLUICE_REMOTE_NETWORKS": "127.0.0.0/8",
+            "SLUICE_QUEUE_SECONDS": "60",
+        }
+        stack = parts.enter_context(running_stack(settings | (variables or {}), ("--gateways", "2"), **fake_options))
+        topology = Topology(stack, redis, far_home, metrics_port, upstream_port)
+        parts.callback(_end, topology)
+        _spread(topology)
+        yield topology
+
+
+def _spread(topology: Topology) -> None:
+    """Start what `serve` doesn't start, and have the catalogue know of it."""
+    stack, far_home = topology.stack, topology.far_home
+    stack.manage("nodes", "add", NODE, "--address", f"tcp://127.0.0.1:{free_port()}")
+    (stack.home / f"node-{NODE}.key").rename(far_home / f"node-{NODE}.key")
+    celery = [sys.executable, "-m", "celery", "-A", "gateway"]
+    upstream = [sys.executable, "-m", "tests.stack.programs.upstream", "--port", str(topology.upstream_port)]
+    far = stack.environment | {"SLUICE_HOME": str(far_home)}
+    for name, command, environment in (
+        ("upstream", upstream, stack.environment),
+        (NODE, [sys.executable, "manage.py", "worker", "--node", NODE], far),
+        ("celery", [*celery, "worker", "--concurrency", "1", "--pool", "solo"], stack.environment),
+        ("beat", [*celery, "beat", "--schedule", str(far_home / "beat")], stack.environment),
+    ):
+        topology.beside[name] = Process(command, environment, far_home / f"{name}.log")
+        topology.beside[name].start()
+    topology.wait_until(lambda: topology.served() == {}, "the foreign server doesn't answer")
+    stack.script("spread", NODE, f"http://127.0.0.1:{topology.upstream_port}")
+    topology.wait_until(lambda: all(len(one) == 4 for one in topology.places().values()), "some engine isn't ready")
+
+
+def _end(topology: Topology) -> None:
+    for part in reversed(topology.beside.values()):
+        part.end()
