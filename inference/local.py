@@ -157,7 +157,9 @@ class LocalEngine:
         """
         request = prompt.request
         if request.kind is Kind.EMBEDDING and self._encoding is not None:
-            self._encoding.submit(EncodeTask(request.id, request.tenant, prompt.inputs, request.weight))
+            self._encoding.submit(
+                EncodeTask(request.id, request.tenant, prompt.inputs, request.weight, request.priority)
+            )
             return
         if self._generating is None:
             raise InvalidRequestError(f"this model takes no {request.kind} requests", code="unsupported_task")
@@ -173,6 +175,7 @@ class LocalEngine:
                 allowance=prompt.max_output if allowance is None else allowance,
                 is_final=is_final,
                 weight=request.weight,
+                priority=request.priority,
                 sampling=request.sampling,
                 seed=secrets.randbits(64) if seed is None else seed & (2**64 - 1),
                 resumed=resumed,

@@ -43,6 +43,9 @@ class PlanVersion(models.Model):
     credit_burst = models.PositiveBigIntegerField(help_text="µcr at once.")
     concurrency = models.PositiveIntegerField()
     weight = models.PositiveIntegerField(default=1000, help_text="Share of the engine, in thousandths.")
+    priority = models.SmallIntegerField(
+        default=0, help_text="Waiting requests of a higher priority are served before all of a lower one."
+    )
     slice_tokens = models.PositiveIntegerField(default=256)
     monthly_credits = models.PositiveBigIntegerField(default=0, help_text="µcr granted at the start of each period.")
     multiplier_bp = models.PositiveIntegerField(default=10_000, help_text="Price multiplier in basis points.")

@@ -71,12 +71,20 @@ class PlanVersionAdmin(ServiceAdmin):
     """Versions of plans; "add" publishes a new one."""
 
     add_form = PublishVersionForm
-    list_display = ["__str__", "display_requests", "display_rate", "display_monthly", "concurrency", "weight"]
+    list_display = [
+        "__str__",
+        "display_requests",
+        "display_rate",
+        "display_monthly",
+        "concurrency",
+        "weight",
+        "priority",
+    ]
     list_filter = ["plan"]
     list_select_related = ["plan"]
     ordering = ["plan__slug", "-number"]
     fields = [
-        "plan", "number", "display_requests", "display_rate", "display_monthly", "concurrency", "weight",
+        "plan", "number", "display_requests", "display_rate", "display_monthly", "concurrency", "weight", "priority",
         "slice_tokens", "multiplier_bp", "overage", "display_overdraft", "allowed_models", "default_task", "created_at",
     ]  # fmt: skip
     readonly_fields = fields

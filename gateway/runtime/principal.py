@@ -23,6 +23,7 @@ class Principal:
     plan: str
     multiplier_bp: int
     weight: int
+    priority: int
     concurrency: int
     slice_tokens: int
     allowed_models: frozenset[str]  # empty means all

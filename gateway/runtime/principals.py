@@ -196,6 +196,7 @@ _TERMS = {
     for name in (
         "multiplier_bp",
         "weight",
+        "priority",
         "concurrency",
         "slice_tokens",
         "allowed_models",
@@ -266,6 +267,7 @@ def _principal(
         plan=row["subscription__version__plan__slug"],
         multiplier_bp=terms["multiplier_bp"],
         weight=terms["weight"],
+        priority=terms["priority"],
         concurrency=terms["concurrency"],
         slice_tokens=terms["slice_tokens"],
         allowed_models=frozenset(terms["allowed_models"]),

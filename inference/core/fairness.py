@@ -17,13 +17,16 @@ from inference.errors import DrainingError, OverloadedError
 
 
 class Queued(Protocol):
-    """An item of a fair queue: it belongs to a tenant with a weight in thousandths (1000 = 1.0)."""
+    """An item of a fair queue: it belongs to a tenant with a weight in thousandths (1000 = 1.0) and a priority."""
 
     @property
     def tenant(self) -> str: ...
 
     @property
     def weight(self) -> int: ...
+
+    @property
+    def priority(self) -> int: ...
 
 
 T = TypeVar("T", bound=Queued)
@@ -58,12 +61,16 @@ class Prices:
 @dataclass(slots=True)
 class _Share(Generic[T]):
     weight: int
+    priority: int
     counter: int = 0
     items: OrderedDict[T, int] = field(default_factory=OrderedDict)  # item → arrival number
 
 
 class FairQueue(Generic[T]):
-    """First in, first out within a tenant; the lowest counter first between tenants (ties: the oldest head)."""
+    """First in, first out within a tenant; the lowest counter first between tenants (ties: the oldest head).
+
+    Tenants of a higher priority come before all of a lower one, however little those got.
+    """
 
     def __init__(self, prices: Prices | None = None) -> None:
         self.prices = prices or Prices()
@@ -97,11 +104,11 @@ class FairQueue(Generic[T]):
 
         At the front for what was admitted before: its tenant wasn't idle, so its counter stays.
         """
-        share = self._shares.setdefault(item.tenant, _Share(item.weight))
-        share.weight = item.weight
+        share = self._shares.setdefault(item.tenant, _Share(item.weight, item.priority))
+        share.weight, share.priority = item.weight, item.priority
         if not share.items:
             if not front:
-                share.counter = max(share.counter, self._floor())
+                share.counter = max(share.counter, self._floor(item.priority))
             self._waiting[item.tenant] = share
         share.items[item] = next(self._front) if front else next(self._back)
         share.items.move_to_end(item, last=not front)
@@ -115,7 +122,7 @@ class FairQueue(Generic[T]):
         return next(iter(min(self._waiting.values(), key=_turn).items))
 
     def heads(self) -> Iterator[T]:
-        """Yield the first item of each tenant, the tenant with the lowest counter first."""
+        """Yield the first item of each tenant, in the order of their turns."""
         for share in sorted(self._waiting.values(), key=_turn):
             yield next(iter(share.items))
 
@@ -141,24 +148,29 @@ class FairQueue(Generic[T]):
 
     def prune(self, active: Container[str]) -> None:
         """Forget idle tenants with counters at or below the floor, to which a return would raise them anyway."""
-        floor = self._floor()
         for tenant, share in list(self._shares.items()):
-            if share.counter <= floor and not share.items and tenant not in active and tenant != self._emptied:
+            if (
+                share.counter <= self._floor(share.priority)
+                and not share.items
+                and tenant not in active
+                and tenant != self._emptied
+            ):
                 del self._shares[tenant]
 
     def tenants(self) -> int:
         """How many tenants are remembered."""
         return len(self._shares)
 
-    def _floor(self) -> int:
-        """The counter of a newcomer: the lowest of the tenants that wait, else that of the queue that emptied last."""
-        if self._waiting:
-            return min(share.counter for share in self._waiting.values())
-        return self.counter(self._emptied)
+    def _floor(self, priority: int) -> int:
+        """The counter of a newcomer: the lowest of the tenants of its priority that wait, else that of the queue that
+        emptied last.
+        """
+        waiting = [share.counter for share in self._waiting.values() if share.priority == priority]
+        return min(waiting) if waiting else self.counter(self._emptied)
 
 
-def _turn(share: _Share[T]) -> tuple[int, int]:
-    return share.counter, next(iter(share.items.values()))
+def _turn(share: _Share[T]) -> tuple[int, int, int]:
+    return -share.priority, share.counter, next(iter(share.items.values()))
 
 
 class WaitingQueue(Generic[T]):

@@ -217,11 +217,13 @@ class Planner:
         return True
 
     def _victim(self, spared: Sequence | None) -> Sequence:
-        """Choose what to preempt: a paused one, else of the tenant served most the one with fewest computed tokens."""
+        """Choose what to preempt: a paused one, else one of the lowest priority, and of the tenant served most the one
+        with fewest computed tokens.
+        """
         counter = self._queue.counter
         return min(
             (seq for seq in reversed(self.running) if seq is not spared),
-            key=lambda seq: (seq.status is not Status.PAUSED, -counter(seq.tenant), seq.computed),
+            key=lambda seq: (seq.status is not Status.PAUSED, seq.priority, -counter(seq.tenant), seq.computed),
         )
 
     def _preempt(self, seq: Sequence) -> None:

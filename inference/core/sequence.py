@@ -45,6 +45,7 @@ class Sequence:
     allowance: int
     is_final: bool = False
     weight: int = 1000
+    priority: int = 0
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int = 0
     resumed: Resumed | None = None

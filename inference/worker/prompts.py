@@ -49,6 +49,10 @@ class PromptCall:
     def weight(self) -> int:
         return max(1, self.message.request.weight)
 
+    @property
+    def priority(self) -> int:
+        return self.message.request.priority
+
 
 @dataclass(frozen=True, slots=True)
 class PromptResult:

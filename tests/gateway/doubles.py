@@ -94,6 +94,7 @@ def make_principal(wallet=None, **terms):
         "plan": "business",
         "multiplier_bp": 10_000,
         "weight": 1000,
+        "priority": 0,
         "concurrency": 4,
         "slice_tokens": 16,
         "allowed_models": frozenset(),

@@ -761,3 +761,16 @@ async def test_engine_that_breaks_its_contract_leaves_the_hold_to_the_sweep(monk
     assert (outcome.charge, outcome.error.code) == (None, "internal_error")
     assert len(stand.writer.holds) == 1
     assert stand.places() == 0
+
+
+async def test_the_plans_weight_and_priority_reach_the_engine(monkeypatch):
+    stand = await make_stand(terms={"weight": 3000, "priority": 2}, tokens=1)
+    prepare, seen = stand.engine.prepare, []
+
+    async def watched(request):
+        seen.append((request.weight, request.priority))
+        return await prepare(request)
+
+    monkeypatch.setattr(stand.engine, "prepare", watched)
+    await collect(await start(stand))
+    assert seen == [(3000, 2)]

@@ -9,6 +9,7 @@ from inference.core.fairness import FairQueue, Prices
 class Item:
     tenant: str
     weight: int = 1000
+    priority: int = 0
 
 
 def pop(queue: FairQueue[Item]) -> Item:
@@ -121,3 +122,23 @@ def test_prices_follow_the_ratios_of_a_rate_card():
     assert Prices.of({"input": 200, "output": 200}) == Prices(output=1000)
     assert Prices.of({"input": 200, "cache_read": 0, "output": 0}) == Prices(cached=1, output=1)
     assert Prices.of({}) == Prices.of({"input": 0, "output": 10}) == Prices()
+
+
+def test_a_higher_priority_comes_before_all_of_a_lower_one():
+    queue: FairQueue[Item] = FairQueue()
+    low, high = [Item("low") for _ in range(2)], [Item("high", priority=1) for _ in range(2)]
+    for item in (*low, *high):
+        queue.push(item)
+    queue.charge("high", output=1_000_000)
+    assert [item.tenant for item in queue.heads()] == ["high", "low"]
+    assert [pop(queue) for _ in range(4)] == [*high, *low]
+
+
+def test_a_newcomer_is_raised_to_those_of_its_own_priority():
+    """What a lower priority lacks is no head start for it over its peers."""
+    queue: FairQueue[Item] = FairQueue()
+    queue.push(Item("low"))
+    queue.push(Item("peer", priority=1))
+    queue.charge("peer", output=500)
+    queue.push(Item("new", priority=1))
+    assert queue.counter("new") == queue.counter("peer") > queue.counter("low")
