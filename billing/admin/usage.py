@@ -99,9 +99,24 @@ class UsageRecordAdmin(SearchById, ReadOnlyAdmin):
     @display(description="Why this model")
     def display_route(self, record: UsageRecord) -> SafeString:
         route = record.route
-        passed = ((one["model"], one["deployment"], one["rejected"] or "chosen") for one in route.get("candidates", []))
-        return format_html("{}{}", route.get("reason", ""), table(("Model", "Deployment", ""), passed, empty=""))
+        passed = (
+            (
+                one["model"],
+                one["deployment"],
+                one.get("node") or "",
+                _or_blank(one.get("load")),
+                _or_blank(one.get("matched")),
+                one["rejected"] or "chosen",
+            )
+            for one in route.get("candidates", [])
+        )
+        headings = ("Model", "Deployment", "Node", "Tokens to compute", "Tokens cached", "")
+        return format_html("{}{}", route.get("reason", ""), table(headings, passed, empty=""))
 
     @display(description="Tenant")
     def display_tenant(self, record: Any) -> str:
         return record.tenant_name or str(record.tenant)
+
+
+def _or_blank(count: int | None) -> str:
+    return "" if count is None else f"{count:,}"

@@ -15,8 +15,6 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.inference.text.folders import save_tokenizer
-from tests.inference.tiny import save_tiny
 from tests.services.postgres import free_port
 from tests.stack.conftest import ROOT, running_stack
 from tests.stack.web import ask
@@ -25,6 +23,10 @@ pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stac
 
 STREAMS = 20
 SECONDS = 60.0
+REPLICATE = """
+from routing.models import Deployment, Node, Replica
+Replica.objects.create(deployment=Deployment.objects.get(name="fake-chat"), node=Node.objects.get(name="far"))
+"""
 
 
 @contextmanager
@@ -44,25 +46,20 @@ def far_worker(stack, address):
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    """A stack whose model "tiny" (random weights, float32) has replicas on "local" and "far"."""
-    folder = tmp_path_factory.mktemp("models") / "tiny-llama"
-    folder.mkdir()
-    save_tiny("llama", folder, vocab_size=save_tokenizer(folder))
+def two():
+    """A stack whose model "fake-chat" counts slowly, with replicas on "local" and "far"."""
     address = f"tcp://127.0.0.1:{free_port()}"
-    with running_stack() as stack:
+    with running_stack(chat={"step_seconds": 0.02, "text": " ".join(map(str, range(1000)))}) as stack:
         stack.manage("nodes", "add", "far", "--address", address)
+        stack.manage("shell", "-c", REPLICATE)
         with far_worker(stack, address) as process:
-            options = {"dtype": "float32", "kv_tokens": 32_768}
-            given = ("--name", "tiny", "--node", "local", "--node", "far", "--options", json.dumps(options))
-            assert "served: tiny" in stack.manage("models", "add", str(folder), *given)
             asyncio.run(until_ready(stack))
             yield stack, process
         assert stack.stop() == 0, "".join(stack.said[-40:])
 
 
 async def until_ready(stack):
-    wanted = [f'sluice_deployment_ready{{deployment="tiny",node="{node}"}} 1.0' for node in ("local", "far")]
+    wanted = [f'sluice_deployment_ready{{deployment="fake-chat",node="{node}"}} 1.0' for node in ("local", "far")]
     async with asyncio.timeout(SECONDS):
         while True:
             shown = (await asyncio.to_thread(ask, f"{stack.base_url}/metrics")).text
@@ -74,9 +71,9 @@ async def until_ready(stack):
 async def stream(session, stack, seed, started):
     """Return the text of a seeded stream and the usage that it ends with."""
     body = {
-        "model": "tiny",
+        "model": "fake-chat",
         "messages": [{"role": "user", "content": f"the quick brown fox jumps over the end {seed}"}],
-        "max_tokens": 200,
+        "max_tokens": 400,
         "temperature": 1.0,
         "seed": seed,
         "stream": True,
@@ -127,6 +124,7 @@ def worker_of(process):
 def test_streams_whose_worker_is_killed_end_with_the_text_they_would_have_had(two, victim):
     stack, process = two
     expected = asyncio.run(streams(stack))
+    assert all(text == expected[0][0] and usage["completion_tokens"] == 400 for text, usage in expected)
     before = len(stack.audit()["usage"])
 
     def kill():
