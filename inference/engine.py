@@ -10,6 +10,8 @@ Contract of every implementation:
 - A request that has generated its `allowance` (output tokens permitted in all) pauses until `extend` raises it, for 2 s
   at most; after that, or at once when `is_final` is set, it ends with reason ``allowance``. At max_tokens it ends with
   ``length``.
+- A request with `resumed` goes on behind those tokens as the engine that generated them would have; its allowance, its
+  max_tokens and the usage that it reports include them. One without room for another token is refused as invalid.
 - `extend` is absolute, so a repeat is harmless. `cancel` is idempotent.
 - `usage_of` answers for 24 hours, from the worker's append-only record. Asking for an unknown id closes it: the answer
   is `NothingRan`, and the id stays refused.

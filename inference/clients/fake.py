@@ -122,6 +122,9 @@ class FakeEngine:
     async def generate(self, prepared: Prepared, allowance: int, is_final: bool) -> AsyncIterator[Event]:
         request_id = prepared.request.id
         self._admit(request_id)
+        resumed = prepared.request.resumed
+        if resumed is not None and len(resumed.tokens) >= allowance:
+            raise InvalidRequestError("a resumed generation needs room for one more token")
         run = FakeRun(self._state, prepared, allowance, is_final=is_final)
         self._runs[request_id] = run
         self.record.entries[request_id] = Running(run.usage)

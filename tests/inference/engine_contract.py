@@ -164,6 +164,8 @@ class EngineContract:
         again = replace(request, id=uuid.uuid4().hex, resumed=resumed)
         finished = end_of(await run(harness.engine, again, allowance=len(tokens) + 1))
         assert (finished.reason, finished.usage.completion) == (FinishReason.ALLOWANCE, len(tokens) + 1)
+        with pytest.raises(InvalidRequestError):
+            await run(harness.engine, replace(again, id=uuid.uuid4().hex), allowance=len(tokens))
 
     async def test_max_tokens_ends_with_length_and_never_pauses(self, harness: Harness) -> None:
         events = await run(harness.engine, harness.request("a b c d", max_tokens=3), allowance=3, is_final=False)
