@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -167,3 +168,30 @@ def test_only_the_proxy_can_be_reached_and_nothing_of_ours_has_more_rights_than_
         assert service["read_only"] is True, name
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
+
+
+@pytest.mark.slow
+def test_its_settings_pass_the_checks_of_production(tmp_path):
+    own, database = tmp_path / "own", tmp_path / "database"
+    own.mkdir()
+    database.mkdir()
+    subprocess.run([sys.executable, "deploy/docker/make_secrets.py", str(own), str(database)], cwd=ROOT, check=True)
+    given = {
+        name: re.sub(r"\$\{\w+:-(.*)\}", r"\1", str(value)) for name, value in variables(OURS["gateway-1"]).items()
+    }
+    given = {name: value.replace("/run/sluice/secrets", str(own)) for name, value in given.items()}
+    (own / "database_url").chmod(0o600)
+    (own / "database_url").write_text(f"sqlite:///{tmp_path}/books.sqlite3")
+    environment = {"PATH": os.environ["PATH"], "SLUICE_HOME": str(tmp_path / "home"), **given}
+    for command in (["setup"], ["check", "--fail-level", "ERROR"]):
+        done = subprocess.run(
+            [sys.executable, "manage.py", *command],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    known = {"sluice.W001", "sluice.W002", "sluice.W003"}  # this machine's address, SQLite here, no mail
+    assert set(re.findall(r"sluice\.\w\d+", done.stderr)) <= known
