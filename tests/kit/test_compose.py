@@ -12,6 +12,8 @@ import pytest
 import yaml
 from django.core.management import get_commands, load_command_class
 
+from gateway.management.watchdog import REPLACES, VARIABLE
+
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES = COMPOSE["services"]
@@ -107,7 +109,7 @@ def test_images_are_built_from_targets_that_exist():
 def test_every_variable_is_a_setting():
     for name, service in OURS.items():
         for variable in variables(service):
-            assert variable.removesuffix("_FILE") in documented() | {"SLUICE_HEARTBEAT"}, (name, variable)
+            assert variable.removesuffix("_FILE") in documented() | {VARIABLE, REPLACES}, (name, variable)
     text = (ROOT / "docker-compose.yml").read_text()
     asked = set(re.findall(r"\$\{(\w+)", text))
     head = text[: text.index("name: sluice")]

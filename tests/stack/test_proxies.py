@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from gateway.management.watchdog import REPLACES
 from tests.services.postgres import free_port
 from tests.services.proxies import Scripted, caddy, nginx
 from tests.services.redis import RedisServer
@@ -276,8 +277,9 @@ class Activated:
         command = [sys.executable, "manage.py", "gateway", "--fd", str(descriptor)]
         log = (self._stack.home / "gateways.log").open("ab")
         with log:
+            environment = {**self._stack.environment, REPLACES: "1"}  # as the unit has it
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env=self._stack.environment, pass_fds=[descriptor], stdout=log, stderr=log
+                command, cwd=ROOT, env=environment, pass_fds=[descriptor], stdout=log, stderr=log
             )
 
     def end(self, number):
