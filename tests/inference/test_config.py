@@ -29,7 +29,9 @@ def test_a_spec_is_read_as_it_was_written(tmp_path: Path) -> None:
     ("fields", "match"),
     [
         ({"endpoint": "ipc:///" + "x" * 110}, "107"),
-        ({"endpoint": "tcp://127.0.0.1:1"}, "ipc"),
+        ({"endpoint": "inproc://x"}, "ipc://path or tcp://"),
+        ({"endpoint": "tcp://127.0.0.1:1"}, "key file"),
+        ({"keys": "node.key"}, "key file"),
         ({"engines": (ENGINE, ENGINE)}, "same deployment"),
     ],
 )
