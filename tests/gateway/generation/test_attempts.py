@@ -10,7 +10,7 @@ import pytest
 
 from billing.ids import uuid7
 from billing.rating import charge
-from billing.writer.operations import Release, Settle
+from billing.writer.operations import Extend, Release, Settle
 from gateway.errors.refusal import Refusal
 from gateway.generation.attempts import attempt_id
 from gateway.generation.generation import start_generation
@@ -228,15 +228,36 @@ async def test_a_worker_that_stops_the_request_for_its_drain_passes_it_on():
     await assert_clean(stand)
 
 
-async def test_credit_that_ends_between_two_workers_ends_the_answer_at_its_token():
-    """9 tokens are paid for; at the moment of the switch nothing more can be held."""
-    stand = await make_stand(replicas=2, tokens=TOKENS, credit=1000 + 9 * 40)
-    set_first(stand, lose_at=10)
-    _, outcome, text = await collect(await start(stand, max_tokens=TOKENS))
-    assert outcome.sluice_reason == "credit_exhausted"
-    assert outcome.usage.output == 9
-    assert stand.writer.wallet.posted == 0
-    assert text == " ".join(f"w{n}" for n in range(1, 10))
+@pytest.mark.parametrize(("credit", "output"), [(1_000_000, TOKENS), (1000 + 16 * 40, 16)])
+async def test_a_worker_that_dies_while_the_request_waits_for_credit(credit, output):
+    """16 tokens are paid for, and the answer of the extension comes only after the move: an engine takes no request
+    at its allowance.
+    """
+    stand = await make_stand(replicas=2, tokens=TOKENS, credit=credit)
+    first, answer = set_first(stand), asyncio.Event()
+
+    async def before(operation):
+        if isinstance(operation, Extend):
+            await answer.wait()
+
+    stand.writer.before = before
+    generation = await start(stand)
+    reading = asyncio.ensure_future(collect(generation))
+    second = engines(stand)[1]
+    async with asyncio.timeout(5):
+        while generation.checkpoint().get("output", 0) < 16:  # noqa: ASYNC110 - it has to be let run
+            await asyncio.sleep(0)
+        await first.close()
+        while not second.prepares:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    answer.set()
+    _, outcome, text = await reading
+    assert text == " ".join(f"w{n}" for n in range(1, output + 1))
+    assert outcome.usage.output == output
+    assert outcome.error is None
+    assert outcome.sluice_reason == (None if output == TOKENS else "credit_exhausted")
     await assert_clean(stand)
 
 
