@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Attributes = Mapping[str, str | int | float | bool]
 
-_NOTHING: nullcontext[None] = nullcontext()
+NOTHING: nullcontext[None] = nullcontext()  # the context of what makes no span
 _spans: Spans | None = None
 
 
@@ -24,6 +24,11 @@ def use(spans: Spans | None) -> None:
     """Make spans with `spans` from now on; None: make none."""
     global _spans  # noqa: PLW0603 - one per process, as the exporter is
     _spans = spans
+
+
+def is_on() -> bool:
+    """Whether spans are made."""
+    return _spans is not None
 
 
 def request(
@@ -34,17 +39,17 @@ def request(
     A valid `traceparent` among the headers makes it a child of the client's span. It is exported if, at the end,
     `is_wanted()`.
     """
-    return _NOTHING if _spans is None else _spans.request(headers, is_wanted)
+    return NOTHING if _spans is None else _spans.request(headers, is_wanted)
 
 
 def span(name: str, attributes: Attributes | None = None) -> AbstractContextManager[Span | None]:
     """Return the context of one step of the current request, with its span or None."""
-    return _NOTHING if _spans is None else _spans.span(name, attributes)
+    return NOTHING if _spans is None else _spans.span(name, attributes)
 
 
 def call(name: str, attributes: Attributes) -> AbstractContextManager[Span | None]:
     """Return the context of a call of an engine, with its span or None; a remote one is told of it by `traceparent`."""
-    return _NOTHING if _spans is None else _spans.call(name, attributes)
+    return NOTHING if _spans is None else _spans.call(name, attributes)
 
 
 def event(name: str, attributes: Attributes | None = None) -> None:

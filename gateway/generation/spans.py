@@ -22,6 +22,8 @@ _OPERATIONS = {Kind.CHAT: "chat", Kind.EMBEDDING: "embeddings"}
 
 def engine_call(request: UUID, tenant: UUID, intent: Intent, route: Route) -> AbstractContextManager[Span | None]:
     """Return the span of an admitted request's time on its engines."""
+    if not tracing.is_on():
+        return tracing.NOTHING
     operation = _OPERATIONS[intent.kind]
     given: dict[str, str | float | bool | None] = {
         "gen_ai.operation.name": operation,
