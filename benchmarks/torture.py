@@ -49,6 +49,10 @@ class Torture(faults.Run):
         assert self.topology is not None
         return self.topology
 
+    @property
+    def probes(self) -> list[str]:
+        return [f"http://127.0.0.1:{self.parts.metrics_port + index}" for index in range(2)]
+
     def audit(self) -> dict[str, Any]:
         return self.parts.audit()
 

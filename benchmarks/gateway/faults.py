@@ -78,6 +78,11 @@ class Run:
     def now(self) -> float:
         return time.monotonic() - self.since
 
+    @property
+    def probes(self) -> list[str]:
+        """Where each gateway says whether it is ready."""
+        return [self.stack.base_url]
+
     def audit(self) -> dict[str, Any]:
         """What the database and the engines' records say."""
         return dict(self.stack.script("audit"))
@@ -146,16 +151,19 @@ async def load(run: Run, jobs: list[Job], rate: float) -> None:
 
 
 async def until_ready(run: Run) -> None:
-    """Return when the gateway says that it can answer; at most a minute."""
-    async with asyncio.timeout(60), aiohttp.ClientSession(run.stack.base_url) as session:
-        while True:
-            try:
-                async with session.get("/readyz") as answer:
-                    if answer.status == 200 and "loading" not in await answer.text():
-                        return
-            except aiohttp.ClientError:
-                pass
-            await asyncio.sleep(0.2)
+    """Return when every gateway says that it can answer; at most a minute."""
+    async with asyncio.timeout(60), aiohttp.ClientSession() as session:
+        for url in run.probes:
+            while not await is_ready(session, url):  # noqa: ASYNC110 - other processes are what is waited for
+                await asyncio.sleep(0.2)
+
+
+async def is_ready(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(f"{url}/readyz", timeout=aiohttp.ClientTimeout(total=5)) as answer:
+            return answer.status == 200 and "loading" not in await answer.text()
+    except (aiohttp.ClientError, TimeoutError):
+        return False
 
 
 async def kill_gateway(run: Run) -> None:
