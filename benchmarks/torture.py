@@ -198,6 +198,8 @@ def books(run: Torture) -> list[tuple[str, bool, str]]:
     places = run.parts.places()
     working = sum(one.code in faults.RETRIED for one in run.asked)
     print(f"  {len(apart)} records apart from the engines' word, {sum(row['charge'] for row in apart.values()):,} µcr")
+    moved = {name for name, row in usage.items() if row["moved"]}
+    print(f"  {len(moved)} went on at another engine, {len(moved - apart.keys())} of them charged as that one counted")
     print(f"  answers that failed through an engine that was lost or away: {working}")
     tracebacks = Counter(line.strip()[:120] for line in run.parts.said().splitlines() if "Traceback" in line)
     print(f"  tracebacks in the logs: {sum(tracebacks.values())}")

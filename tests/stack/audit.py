@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-import uuid
+from collections.abc import Iterable
 from pathlib import Path
+from uuid import UUID
 
 import django
 
@@ -24,6 +25,7 @@ from django.utils import timezone  # noqa: E402
 from billing.models import Hold, LedgerTransfer, UsageRecord, Wallet  # noqa: E402
 from billing.rating import charge  # noqa: E402
 from billing.selectors.prices import prices_at  # noqa: E402
+from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id  # noqa: E402
 from inference.worker.record import ends_in  # noqa: E402
 
 
@@ -37,12 +39,24 @@ def engine_record(paths: list[str]) -> dict[str, dict[str, int]]:
     return found
 
 
+def whole_requests(engine: dict[str, dict[str, int]], requests: Iterable[UUID]) -> set[str]:
+    """Put what was recorded of a request's later attempts (on other engines, under ids of their own) under its own id;
+    return the requests that had some. The usage of the last attempt is the whole request's.
+    """
+    moved = set()
+    for request in requests:
+        for number in range(1, MOST_ATTEMPTS):
+            ran = engine.pop(attempt_id(request, number), None)
+            if ran is not None:
+                engine[request.hex] = ran
+                moved.add(request.hex)
+    return moved
+
+
 def foreign_record(path: str) -> dict[str, dict[str, int]]:
     """Return the foreign server's words in our classes of tokens."""
     served = json.loads(Path(path).read_text())
-    return {
-        uuid.UUID(request).hex: {"input": ran["prompt"], "output": ran["completion"]} for request, ran in served.items()
-    }
+    return {UUID(request).hex: {"input": ran["prompt"], "output": ran["completion"]} for request, ran in served.items()}
 
 
 def main() -> None:
@@ -52,6 +66,7 @@ def main() -> None:
     cards = {card.id: card for card in prices_at(timezone.now()).values()}
     records, recomputed = {}, 0
     latest = {row.request: row for row in UsageRecord.objects.order_by("revision")}
+    moved = whole_requests(engine, latest) | whole_requests(foreign, latest)
     for request, row in latest.items():
         classes = {
             name: getattr(row, f"{name}_tokens")
@@ -66,6 +81,7 @@ def main() -> None:
             "exact": row.exact,
             "finish": row.finish,
             "waived": row.waived,
+            "moved": request.hex in moved,
         }
         recomputed += charge(classes, cards[row.card_version], row.multiplier_bp)
     charges = LedgerTransfer.objects.filter(code__in=[2, 3])
