@@ -70,9 +70,12 @@ async def frozen(run: Torture, what: str, pid: int) -> None:
     """Stop a process in its tracks for a while; its watchdog may replace it meanwhile."""
     seconds = run.dice.choice([0.5, 1, 2, 4, 18])
     run.note(f"SIGSTOP of {what} ({pid}) for {seconds} s")
-    if hurt(pid, signal.SIGSTOP):
-        await asyncio.sleep(seconds)
-        run.note(f"{what} goes on" if hurt(pid, signal.SIGCONT) else f"{what} had been replaced")
+    is_there = hurt(pid, signal.SIGSTOP)
+    try:
+        await asyncio.sleep(seconds if is_there else 0)
+    finally:
+        is_there = hurt(pid, signal.SIGCONT)
+    run.note(f"{what} goes on" if is_there else f"{what} had been replaced")
 
 
 async def pid_of(run: Torture, what: str) -> int:
