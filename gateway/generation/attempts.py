@@ -211,7 +211,7 @@ class Attempts:
                 continue
             route = self.placement.route
             where = {"deployment": route.deployment_name, "node": route.node}
-            log.info("request_moved", **where, attempt=self._number, tokens=len(self._tokens))
+            log.warning("request_moved", **where, attempt=self._number, tokens=len(self._tokens))
             tracing.event("sluice.request_moved", {f"sluice.{name}": value for name, value in where.items()})
             return True
         return False
