@@ -53,6 +53,10 @@ class Torture(faults.Run):
     def probes(self) -> list[str]:
         return [f"http://127.0.0.1:{self.parts.metrics_port + index}" for index in range(2)]
 
+    async def until_well(self) -> None:
+        await asyncio.to_thread(self.parts.wait_until_ready)
+        await super().until_well()
+
     def audit(self) -> dict[str, Any]:
         return self.parts.audit()
 

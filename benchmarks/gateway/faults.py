@@ -83,6 +83,10 @@ class Run:
         """Where each gateway says whether it is ready."""
         return [self.stack.base_url]
 
+    async def until_well(self) -> None:
+        """Return once nothing of earlier faults is left to be seen."""
+        await asyncio.sleep(3)
+
     def audit(self) -> dict[str, Any]:
         """What the database and the engines' records say."""
         return dict(self.stack.script("audit"))
@@ -197,7 +201,7 @@ async def freeze_database(run: Run) -> None:
 async def lock_wallet(run: Run) -> None:
     """Hold one tenant's wallet row in another connection's transaction; everybody is well before it begins."""
     await until_ready(run)
-    await asyncio.sleep(3)
+    await run.until_well()
     tenant = run.dice.choice(sorted(run.tenants))
     url = run.stack.environment["DATABASE_URL"]
     async with await psycopg.AsyncConnection.connect(url) as connection:

@@ -105,6 +105,10 @@ class Topology:
             assert time.monotonic() < until, f"{what}\n{self.said()[-8000:]}"
             time.sleep(0.1)
 
+    def wait_until_ready(self) -> None:
+        """Return once both gateways have all engines ready."""
+        self.wait_until(lambda: all(len(one) == 4 for one in self.places().values()), "some engine isn't ready")
+
     def served(self) -> dict[str, dict[str, int]]:
         """Return what the foreign server says that it ran, by request: tokens of the prompt and of the answer."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.upstream_port}/stats", timeout=30) as answer:
@@ -189,7 +193,7 @@ def _spread(topology: Topology) -> None:
         topology.beside[name].start()
     topology.wait_until(lambda: topology.served() == {}, "the foreign server doesn't answer")
     stack.script("spread", NODE, f"http://127.0.0.1:{topology.upstream_port}")
-    topology.wait_until(lambda: all(len(one) == 4 for one in topology.places().values()), "some engine isn't ready")
+    topology.wait_until_ready()
 
 
 def _end(topology: Topology) -> None:
