@@ -37,12 +37,16 @@ def far_worker(stack, address):
         command, cwd=ROOT, env=stack.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     said: list[str] = []
-    threading.Thread(target=lambda: said.extend(process.stdout), daemon=True).start()
+    listening = threading.Thread(target=lambda: said.extend(process.stdout), daemon=True)
+    listening.start()
     try:
         yield process
     finally:
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0, "".join(said[-40:])
+        code = process.wait(30)
+        listening.join()
+        process.stdout.close()
+        assert code == 0, "".join(said[-40:])
 
 
 @pytest.fixture(scope="module")
