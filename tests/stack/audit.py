@@ -60,6 +60,7 @@ def foreign_record(path: str) -> dict[str, dict[str, int]]:
 
 
 def main() -> None:
+    holds = Hold.objects.count()  # first: what is closed from now on has its record below
     paths = json.loads(sys.argv[1]) if len(sys.argv) > 1 else [f"{settings.SLUICE_HOME}/worker-local.record"]
     foreign = foreign_record(sys.argv[2]) if len(sys.argv) > 2 else {}
     engine = engine_record(paths)
@@ -87,7 +88,7 @@ def main() -> None:
     charges = LedgerTransfer.objects.filter(code__in=[2, 3])
     given_back = charges.filter(debit__kind="usage").aggregate(total=Sum("amount"))["total"] or 0
     answer = {
-        "holds": Hold.objects.count(),
+        "holds": holds,
         "wallets": {str(w.tenant_id): {"posted": w.posted, "held": w.held} for w in Wallet.objects.all()},
         "usage": records,
         "usage_sum": sum(record["charge"] for record in records.values()),
