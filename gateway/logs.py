@@ -153,7 +153,12 @@ def configure_logs(level: int = logging.INFO, stream: Lines | None = None) -> No
 
 
 def configure_command(_: object) -> None:
-    """Configure the logs of a command, as Django's LOGGING_CONFIG: what went wrong; those that serve say more."""
+    """Configure the logs of a command, as Django's LOGGING_CONFIG: what went wrong; those that serve say more.
+
+    Django calls it with every `setup`, which making the ASGI application is too: what is configured by then stays.
+    """
+    if structlog.is_configured():
+        return
     configure_logs(logging.WARNING)
     structlog.configure(cache_logger_on_first_use=False)  # a command that serves configures again
 

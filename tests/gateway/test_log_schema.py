@@ -21,6 +21,7 @@ from gateway.logs import request_bound
 with request_bound("0199c0de-5f6a-7b8c-9d0e-1f2a3b4c5d6e") as about:
     about["tenant"] = about["key"] = "0199c0de-5f6a-7b8c-9d0e-1f2a3b4c5d6f"
     structlog.get_logger("gateway.test").warning("ours", model="m", usage={"input": 3})
+    structlog.get_logger("gateway.test").info("more")
 logging.getLogger("sluice.jobs").warning("theirs %d", 1, extra={"job": "purge"})
 try:
     1 / 0
@@ -29,7 +30,9 @@ except ZeroDivisionError:
 """
 SET_UP = "import os, sys, django; sys.argv = ['manage.py', {process!r}]; django.setup()\n"
 PROCESSES = {
-    "gateway": "from gateway.logs import background, configure_logs; configure_logs(stream=background())",
+    "gateway": """from gateway.logs import background, configure_logs
+configure_logs(stream=background())
+import gateway.asgi  # which sets Django up once more""",
     "serve": "from gateway.logs import configure_logs; configure_logs()",
     "migrate": "",  # any command that configures nothing itself
 }
@@ -57,9 +60,10 @@ def validated(lines):
 def test_each_process_writes_the_same_lines(process, tmp_path):
     program = SET_UP.format(process=process) + PROCESSES[process] + SAID
     with run(program, tmp_path, stderr=subprocess.PIPE) as started:
-        ours, theirs, failed = validated(started.stderr)
+        ours, *more, theirs, failed = validated(started.stderr)
     assert started.returncode == 0
     assert {line["process"] for line in (ours, theirs, failed)} == {process}
+    assert [line["event"] for line in more] == (["more"] if PROCESSES[process] else [])  # those that serve say more
     assert ours["request_id"] == "0199c0de-5f6a-7b8c-9d0e-1f2a3b4c5d6e"
     assert ours["tenant"] == ours["key"] == "0199c0de-5f6a-7b8c-9d0e-1f2a3b4c5d6f"
     assert (theirs["event"], theirs["logger"], theirs["job"]) == ("theirs 1", "sluice.jobs", "purge")
@@ -77,7 +81,7 @@ def test_the_workers_lines_are_of_the_schema_too(tmp_path):
 
 def test_a_gateway_whose_log_nobody_reads_goes_on_and_ends(tmp_path):
     program = SET_UP.format(process="gateway") + PROCESSES["gateway"] + "\nfor _ in range(2000):" + (
-        "\n    structlog.get_logger('gateway.test').info('x' * 1000)"
+        "\n    structlog.get_logger('gateway.test').warning('x' * 1000)"
     ).replace("structlog", "__import__('structlog')") + "\nprint('here', flush=True)"  # fmt: skip
     reading, writing = os.pipe()
     try:
