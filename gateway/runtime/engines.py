@@ -226,6 +226,8 @@ class Engines:
         if health.ready != entry.health.ready:
             event = "deployment_ready" if health.ready else "deployment_not_ready"
             log.info(event, deployment=entry.deployment.name, node=entry.replica.place)
+            if health.ready:
+                entry.breaker.succeeded()  # what failed is gone or mended: a worker that died is another process now
         entry.health = health
         if (info := entry.engine.info) is not None and info.kv_blocks:
             entry.prefixes.most = max(1, info.kv_blocks * info.block_size // CHUNK_TOKENS)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from uuid import uuid4
 
 from gateway.home import worker_endpoint
+from gateway.runtime.breaker import FAILURES
 from gateway.runtime.engines import Engines, spec_of
 from gateway.runtime.flight import RUNNING_TOKENS
 from gateway.runtime.metrics import Metrics
@@ -136,6 +137,22 @@ async def test_sick_engine_hides_no_other():
     await engines.look()
     assert engines.usable(one.id) == "broken"
     assert engines.usable(two.id) == ""
+
+
+async def test_an_engine_that_comes_back_is_not_kept_out_for_what_failed_before():
+    engines, _ = make_engines()
+    engines.follow([entry()])
+    await engines.look()
+    [found] = engines.entries()
+    for _ in range(FAILURES):
+        found.breaker.failed()
+    await engines.look()  # it was ready all the while: nothing has changed
+    assert "circuit open" in found.obstacle
+    found.engine.answer = Health(ready=False, reason="its worker has gone")
+    await engines.look()
+    found.engine.answer = Health(ready=True)
+    await engines.look()
+    assert found.obstacle == ""
 
 
 async def test_a_deployment_that_is_unfit_takes_no_work_however_well_its_engine_is():
