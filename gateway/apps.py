@@ -21,7 +21,7 @@ class GatewayConfig(AppConfig):
         from gateway import checks  # noqa: F401 - checks registers itself
         from gateway.accounts import failures
         from gateway.audit import sign_ins, tracked, trail
-        from gateway.database import lift_limits, restore_limits
+        from gateway.database.connections import lift_limits, restore_limits
         from gateway.runtime import epoch_triggers
 
         pre_migrate.connect(lift_limits, sender=self, dispatch_uid="gateway.lift_limits")

@@ -137,7 +137,7 @@ async def open_runtime() -> Runtime:
 def _open_traces(incarnation: UUID) -> Callable[[], Awaitable[None]]:
     """Begin to export traces; return what ends it."""
     try:
-        from gateway.otel import open_spans
+        from gateway.runtime.otel import open_spans
     except ImportError as error:
         raise ImproperlyConfigured(
             "OTEL_EXPORTER_OTLP_ENDPOINT is set and OpenTelemetry isn't installed: pip install 'sluice[otel]'"

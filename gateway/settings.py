@@ -11,7 +11,7 @@ from csp.constants import NONCE, NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
 from django.core.exceptions import ImproperlyConfigured
 
 from gateway.audit import LEAST_AUDIT_DAYS
-from gateway.database import postgresql_options
+from gateway.database.connections import postgresql_options
 from gateway.environment import Environment, made_once
 from gateway.unfold import UNFOLD  # noqa: F401 - a setting
 
@@ -133,7 +133,7 @@ if "sqlite" in _database["ENGINE"]:
         ),
     }
 else:
-    from gateway.bounded_connection import BoundedConnection
+    from gateway.database.bounded_connection import BoundedConnection
 
     _database["CONN_MAX_AGE"] = 0
     _database["CONN_HEALTH_CHECKS"] = True

@@ -17,9 +17,9 @@ from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from billing.admin.base import named_in, take_over
-from gateway import made_keys
 from gateway.admin.base import KeptAdmin
 from gateway.models import APIKey, Project, User
+from gateway.secrets import made_keys
 from gateway.services import keys
 
 

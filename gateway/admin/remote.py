@@ -17,7 +17,7 @@ from unfold.widgets import (
 
 from gateway.admin.choices import NameField, rate_cards
 from gateway.errors.service import ServiceError
-from gateway.sealing import seal
+from gateway.secrets.sealing import seal
 from gateway.services.remote_models import checked
 from inference.open import remote_dialects
 from inference.types import Kind

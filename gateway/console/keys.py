@@ -15,10 +15,10 @@ from django.utils import timezone
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods, require_safe
 
-from gateway import made_keys
 from gateway.console.tenancy import Place, tenant_page
 from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Project
+from gateway.secrets import made_keys
 from gateway.services import keys
 
 SHOWN = 200

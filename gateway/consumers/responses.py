@@ -14,7 +14,6 @@ from channels.exceptions import StopConsumer
 from django.conf import settings
 
 from billing.ids import uuid7
-from gateway import tracing
 from gateway.consumers.callers import Caller, caller_of
 from gateway.consumers.history import History
 from gateway.consumers.sender import EventSender
@@ -30,6 +29,7 @@ from gateway.errors.refusal import Refusal, internal_error
 from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation, start_generation
 from gateway.logs import request_bound
+from gateway.runtime import tracing
 from gateway.runtime.caps import Cap
 from gateway.runtime.principal import Principal
 from inference.types import Delta, Message

@@ -10,7 +10,6 @@ from uuid import UUID
 import structlog
 
 from billing.ids import uuid7
-from gateway import tracing
 from gateway.edge.access import note_refusal
 from gateway.edge.handshake import deny
 from gateway.edge.http import Application, ASGIMessage, ClientLeftError, Receive, Scope, Send, send_json
@@ -18,6 +17,7 @@ from gateway.edge.routes import NOWHERE, Route
 from gateway.errors.faults import refusal_of
 from gateway.errors.refusal import Refusal, internal_error
 from gateway.logs import request_bound
+from gateway.runtime import tracing
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

@@ -11,7 +11,6 @@ from django.utils.crypto import salted_hmac
 
 from billing.writer.errors import WriterError
 from billing.writer.operations import LEASE_SECONDS, Held, Refused, Reserve
-from gateway import tracing
 from gateway.errors.faults import (
     draining,
     ledger_unavailable,
@@ -23,6 +22,7 @@ from gateway.generation.intent import Intent
 from gateway.generation.limits import Limits
 from gateway.generation.meter import Meter
 from gateway.generation.placement import Placement
+from gateway.runtime import tracing
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Ledger, Runtime
 from gateway.runtime.snapshot import Snapshot

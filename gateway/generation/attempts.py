@@ -22,8 +22,8 @@ from uuid import UUID
 
 import structlog
 
-from gateway import tracing
 from gateway.generation.placement import Placement, is_failure
+from gateway.runtime import tracing
 from inference.errors import EngineError, InvalidRequestError, UnpreparedError, UnreachableError
 from inference.types import (
     Delta,

@@ -17,7 +17,6 @@ from billing.ids import moment_of
 from billing.limits.types import BucketState
 from billing.writer.errors import WriterError
 from billing.writer.operations import Extend, Held, Refused, Release, Settle
-from gateway import tracing
 from gateway.errors import faults
 from gateway.errors.refusal import Refusal
 from gateway.generation import spans
@@ -27,6 +26,7 @@ from gateway.generation.events import EventBuffer, GenerationEvent, Outcome
 from gateway.generation.intent import Intent
 from gateway.generation.meter import HoldRequest
 from gateway.generation.settlement import close_hold, closing, end_of
+from gateway.runtime import tracing
 from gateway.runtime.concurrency import ConcurrencyLimiter
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principal import Principal

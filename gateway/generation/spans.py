@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from gateway import tracing
 from gateway.generation.events import Outcome
 from gateway.generation.intent import Intent
+from gateway.runtime import tracing
 from inference.types import Finished, Kind
 from routing.types import Route
 

@@ -12,8 +12,8 @@ from billing.ids import uuid7
 class OutgoingMail(models.Model):
     """One mail to one address, written in the transaction of what it tells of and sent later.
 
-    Its text, which may hold a link that works by itself, is encrypted (`gateway.sealing`) and removed when it was sent
-    or given up.
+    Its text, which may hold a link that works by itself, is encrypted (`gateway.secrets.sealing`) and removed when it
+    was sent or given up.
     """
 
     class State(models.TextChoices):

@@ -10,11 +10,11 @@ from uuid import UUID
 import structlog
 
 from gateway.home import worker_endpoint
-from gateway.node_keys import gateway_key
 from gateway.runtime.breaker import Breaker
 from gateway.runtime.flight import CHUNK_TOKENS, RUNNING_TOKENS, Flight
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.remote import REMOTE, open_deployment
+from gateway.secrets.node_keys import gateway_key
 from inference.engine import Engine, EngineSpec
 from inference.types import Health
 from routing.catalogue import DeploymentEntry, ReplicaEntry

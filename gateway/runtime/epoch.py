@@ -22,7 +22,7 @@ import structlog
 from django.db import connection
 
 from billing import clock
-from gateway.bounded_connection import answered_within
+from gateway.database.bounded_connection import answered_within
 
 INTERVAL = 0.5
 STALE_AFTER = 1.0

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from django.db import connections
 
-from gateway.bounded_connection import answered_within
+from gateway.database.bounded_connection import answered_within
 from gateway.errors.service import DatabaseBusyError
 
 MOST_WAITING = 256

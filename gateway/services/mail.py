@@ -16,7 +16,7 @@ from django.db.models import F
 
 from billing import clock
 from gateway.models import OutgoingMail
-from gateway.sealing import SealError, seal, unseal
+from gateway.secrets.sealing import SealError, seal, unseal
 
 logger = logging.getLogger("sluice.jobs")
 

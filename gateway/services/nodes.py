@@ -9,7 +9,7 @@ from django.db import transaction
 
 from billing import clock
 from gateway.errors.service import ServiceError
-from gateway.node_keys import make_keys
+from gateway.secrets.node_keys import make_keys
 from routing.models import Node
 from routing.services.catalogue import LOCAL
 

@@ -16,7 +16,7 @@ from billing.selectors.prices import prices_at
 from billing.services import cards
 from gateway.errors.service import ServiceError
 from gateway.runtime.remote import REMOTE
-from gateway.sealing import SealError, resealed, seal
+from gateway.secrets.sealing import SealError, resealed, seal
 from gateway.services.trials import Tried, try_remote
 from inference.engine import EngineSpec
 from inference.open import check_remote

@@ -17,7 +17,7 @@ from billing import clock
 from billing.rating import CardPrices
 from billing.selectors.prices import prices_at
 from gateway.home import runtime_directory, worker_endpoint
-from gateway.node_keys import key_file
+from gateway.secrets.node_keys import key_file
 from inference.config import EngineConfig, WorkerConfig
 from routing.models import Deployment, Node
 

@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from gateway.models import User
-from gateway.sealing import unseal
+from gateway.secrets.sealing import unseal
 from routing.models import Deployment
 from tests.upstream import MODEL, Upstream, serving_in_thread
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 from django.contrib.sessions.models import Session
 
-from gateway.made_keys import COOKIE
 from gateway.models import APIKey, Membership
+from gateway.secrets.made_keys import COOKIE
 from gateway.services import keys
 from gateway.services.keys import digest_of
 

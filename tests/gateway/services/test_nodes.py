@@ -12,7 +12,7 @@ from django.db import IntegrityError, connection, transaction
 from django.db.migrations.executor import MigrationExecutor
 
 from gateway.errors.service import ServiceError
-from gateway.node_keys import gateway_key, key_file
+from gateway.secrets.node_keys import gateway_key, key_file
 from gateway.services.nodes import add_node, remove_node, renew_keys
 from gateway.services.worker_specs import worker_spec
 from inference.curve import WorkerKeys, public_key_of

@@ -13,7 +13,7 @@ from gateway.errors.service import ServiceError
 from gateway.models import AuditEvent
 from gateway.runtime.engines import spec_of
 from gateway.runtime.remote import open_deployment
-from gateway.sealing import unseal
+from gateway.secrets.sealing import unseal
 from gateway.services.remote_models import add_remote_model, reseal_credentials, try_again
 from inference.types import Usage
 from routing import catalogue

@@ -17,11 +17,11 @@ from opentelemetry.sdk.trace.sampling import ParentBased
 from opentelemetry.trace import SpanKind, StatusCode
 
 from billing.ids import uuid7
-from gateway import otel, tracing
 from gateway.edge.guard import guarded
 from gateway.edge.routes import Route
 from gateway.errors.refusal import Refusal
 from gateway.generation.generation import start_generation
+from gateway.runtime import otel, tracing
 from inference.tracing import traceparent
 from tests.gateway.doubles import collect, make_intent, make_stand
 
@@ -214,7 +214,7 @@ async def test_a_collector_gets_the_spans_over_http(monkeypatch):
 def test_off_nothing_of_it_is_imported(tmp_path):
     program = (
         "import django, sys; django.setup(); import gateway.asgi, gateway.bootstrap, gateway.server.server\n"
-        "sys.exit('gateway.otel' in sys.modules or 'opentelemetry.sdk' in sys.modules)"
+        "sys.exit('gateway.runtime.otel' in sys.modules or 'opentelemetry.sdk' in sys.modules)"
     )
     environment = {**os.environ, "SLUICE_HOME": str(tmp_path), "DJANGO_SETTINGS_MODULE": "gateway.settings"}
     environment.pop("OTEL_EXPORTER_OTLP_ENDPOINT", None)

@@ -1,4 +1,4 @@
-"""OpenTelemetry behind `gateway.tracing`: imported only where an exporter is configured."""
+"""OpenTelemetry behind `gateway.runtime.tracing`: imported only where an exporter is configured."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import Attributes as AnyAttributes
 
-from gateway import tracing
 from gateway.errors.refusal import Refusal
-from gateway.tracing import Attributes
+from gateway.runtime import tracing
+from gateway.runtime.tracing import Attributes
 from inference.tracing import traceparent
 
 CLOSE_SECONDS = 2.0  # for what was not exported yet when the gateway ends

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-    from gateway.otel import Spans
+    from gateway.runtime.otel import Spans
 
 Attributes = Mapping[str, str | int | float | bool]
 

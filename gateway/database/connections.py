@@ -2,7 +2,7 @@
 
 The kernel ends a connection whose peer is silent (keepalives, unacknowledged data); the server ends a statement that
 takes too long, and a transaction of ours that is idle for too long, with its locks. A peer that acknowledges but never
-answers is caught by `gateway.bounded_connection`.
+answers is caught by `gateway.database.bounded_connection`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def lift_limits(*, using: str = "default", **signal: Any) -> None:
 
 def restore_limits(*, using: str = "default", **signal: Any) -> None:
     """Receive `post_migrate`: set the time limits again, since the connection may go back to a pool."""
-    from gateway.bounded_connection import LONGEST_SECONDS
+    from gateway.database.bounded_connection import LONGEST_SECONDS
 
     _set_limits(using, "RESET {}", answer_seconds=LONGEST_SECONDS)
 

@@ -1,0 +1,1 @@
+"""How every process connects to the database."""
