@@ -253,6 +253,8 @@ class _Answer:
         while plan.pings_for_ever:
             await self.write(b": ping\n\n")
             await asyncio.sleep(0.005)
+        # The first event may tell the prompt's size, so a client that leaves now owes that much.
+        upstream.served[self.request.headers["x-request-id"]] = {"prompt": self.prompt, "completion": 0}
         await self.event({"role": "assistant", "content": ""})
         finish, stop = await self.tokens()
         if finish:
