@@ -25,6 +25,7 @@ class GatewayConfig(AppConfig):
         from gateway.runtime import epoch_triggers
 
         pre_migrate.connect(lift_limits, sender=self, dispatch_uid="gateway.lift_limits")
+        pre_migrate.connect(epoch_triggers.drop_before_migrate, sender=self, dispatch_uid="gateway.drop_epoch_triggers")
         post_migrate.connect(restore_limits, sender=self, dispatch_uid="gateway.restore_limits")
         post_migrate.connect(epoch_triggers.install_after_migrate, sender=self, dispatch_uid="gateway.epoch_triggers")
         if settings.REDIS_URL:

@@ -11,7 +11,7 @@ from django.db import OperationalError, connection, connections
 
 from billing.ids import uuid7
 from billing.writer.postgresql import driver
-from gateway import bounded_connection
+from gateway.database import bounded_connection
 from gateway.generation.generation import start_generation
 from gateway.runtime import epoch, readiness, threads
 from gateway.services import keys

@@ -25,7 +25,7 @@ from gateway.runtime import otel, tracing
 from inference.tracing import traceparent
 from tests.gateway.doubles import collect, make_intent, make_stand
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 THEIRS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"  # with the flag "not sampled"
 
 

@@ -12,6 +12,7 @@ from django.db import IntegrityError, connection, transaction
 from django.db.migrations.executor import MigrationExecutor
 
 from gateway.errors.service import ServiceError
+from gateway.runtime import epoch_triggers
 from gateway.secrets.node_keys import gateway_key, key_file
 from gateway.services.nodes import add_node, remove_node, renew_keys
 from gateway.services.worker_specs import worker_spec
@@ -125,6 +126,7 @@ def test_nodes_are_listed_with_what_they_serve():
 
 @pytest.mark.django_db(transaction=True)
 def test_migrating_keeps_on_which_node_a_deployment_is():
+    epoch_triggers.drop_before_migrate()
     executor = MigrationExecutor(connection)
     try:
         executor.migrate([("routing", "0004_remote_engines")])
@@ -146,3 +148,4 @@ def test_migrating_keeps_on_which_node_a_deployment_is():
     finally:
         executor = MigrationExecutor(connection)
         executor.migrate(executor.loader.graph.leaf_nodes())
+        epoch_triggers.install()

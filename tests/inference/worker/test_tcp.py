@@ -88,7 +88,7 @@ async def test_nobody_else_is_served(far: Far) -> None:
     for engine in (known, *strangers):
         await engine.close()
     assert far.worker.stop() == 0
-    assert any("unknown key" in line["message"] for line in far.worker.lines())
+    assert any("unknown key" in line["event"] for line in far.worker.lines())
     assert far.spec.secret_key not in far.worker.output
 
 
@@ -101,6 +101,6 @@ def test_an_unusable_key_file_is_one_clear_line(far: Far) -> None:
     second = WorkerProcess(ECHO, endpoint="tcp://127.0.0.1:0", keys="/nowhere")
     try:
         assert second.start().wait() == 2
-        assert "the key file can't be used" in second.lines()[-1]["message"]
+        assert "the key file can't be used" in second.lines()[-1]["event"]
     finally:
         second.close()
