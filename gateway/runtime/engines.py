@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from uuid import UUID
 
 import structlog
 
 from gateway.home import worker_endpoint
-from gateway.runtime.breaker import Breaker
-from gateway.runtime.flight import CHUNK_TOKENS, RUNNING_TOKENS, Flight
+from gateway.runtime.engine_entry import CHUNK_TOKENS, EngineEntry
+from gateway.runtime.flight import Flight
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.remote import REMOTE, open_deployment
 from gateway.secrets.node_keys import gateway_key
 from inference.engine import Engine, EngineSpec
 from inference.types import Health
 from routing.catalogue import DeploymentEntry, ReplicaEntry
-from routing.prefix import Digest, PrefixIndex
+from routing.prefix import Digest
 
 HEALTH_INTERVAL = 0.5
 HEALTH_TIMEOUT = 2.0
 CONNECT_INTERVAL = 0.1
-PREFIX_CHUNKS = 16_384  # about a million tokens
 
 log = structlog.get_logger(__name__)
 
@@ -44,37 +42,6 @@ def spec_of(deployment: DeploymentEntry, replica: ReplicaEntry) -> EngineSpec:
         server_key=node.public_key,
         secret_key=gateway_key(),
     )
-
-
-@dataclass(slots=True)
-class EngineEntry:
-    """The open engine of a replica, what this gateway has running on it (`Flight`), and its health as last seen.
-
-    `unfit` says what is wrong with the deployment itself, such as a missing price, however well its engine is.
-    `uncached` counts the prompt tokens of its requests that are not computed yet.
-    """
-
-    deployment: DeploymentEntry
-    replica: ReplicaEntry
-    spec: EngineSpec
-    engine: Engine
-    unfit: str = ""
-    requests: int = 0
-    uncached: int = 0
-    health: Health = field(default_factory=lambda: Health(ready=False, reason="not heard from yet"))
-    breaker: Breaker = field(default_factory=Breaker)
-    prefixes: PrefixIndex = field(default_factory=lambda: PrefixIndex(PREFIX_CHUNKS))
-
-    @property
-    def obstacle(self) -> str:
-        """Why it can't take work now; empty when it can."""
-        return self.unfit or ("" if self.health.ready else self.health.reason or "not ready") or self.breaker.obstacle
-
-    @property
-    def load(self) -> int:
-        """How many tokens it has to compute for this gateway and, by its own count of requests, for others."""
-        others = max(0, self.health.running + self.health.waiting - self.requests)
-        return self.uncached + RUNNING_TOKENS * (self.requests + others)
 
 
 class Engines:

@@ -5,15 +5,8 @@ Load is counted here and nowhere else, so that it returns to zero on every path.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from routing.prefix import CHUNK_BYTES, Digest
-
-if TYPE_CHECKING:
-    from gateway.runtime.engines import EngineEntry
-
-RUNNING_TOKENS = 64  # what a request costs others while it generates, as much as so many tokens of a prompt
-CHUNK_TOKENS = CHUNK_BYTES // 4
+from gateway.runtime.engine_entry import CHUNK_TOKENS, EngineEntry
+from routing.prefix import Digest
 
 
 class Flight:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.http import HttpRequest
 
-from gateway.runtime.engines import EngineEntry
+from gateway.runtime.engine_entry import EngineEntry
 from routing import catalogue
 from routing.catalogue import Catalogue
 from routing.prefix import Digest

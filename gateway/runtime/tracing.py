@@ -7,14 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-    from gateway.runtime.otel import Spans
-
 Attributes = Mapping[str, str | int | float | bool]
+
+
+class Spans(Protocol):
+    """What makes the spans (`gateway.runtime.otel`); its methods are this module's functions."""
+
+    def request(
+        self, headers: Sequence[tuple[bytes, bytes]], is_wanted: Callable[[], bool]
+    ) -> AbstractContextManager[Span]: ...
+
+    def span(self, name: str, attributes: Attributes | None) -> AbstractContextManager[Span]: ...
+
+    def call(self, name: str, attributes: Attributes) -> AbstractContextManager[Span]: ...
+
+    def event(self, name: str, attributes: Attributes | None) -> None: ...
+
+    def failed(self, span: Span) -> None: ...
+
 
 NOTHING: nullcontext[None] = nullcontext()  # the context of what makes no span
 _spans: Spans | None = None

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 from gateway.home import worker_endpoint
 from gateway.runtime.breaker import FAILURES
+from gateway.runtime.engine_entry import RUNNING_TOKENS
 from gateway.runtime.engines import Engines, spec_of
-from gateway.runtime.flight import RUNNING_TOKENS
 from gateway.runtime.metrics import Metrics
 from inference.curve import new_pair
 from inference.types import Health

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from gateway.runtime.engines import EngineEntry
-from gateway.runtime.flight import CHUNK_TOKENS, RUNNING_TOKENS, Flight
+from gateway.runtime.engine_entry import CHUNK_TOKENS, RUNNING_TOKENS, EngineEntry
+from gateway.runtime.flight import Flight
 from inference.types import Health
 from routing.catalogue import DeploymentEntry, NodeEntry, ReplicaEntry
 

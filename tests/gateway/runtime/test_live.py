@@ -5,7 +5,7 @@ import pytest
 from django.urls import reverse
 
 from gateway.models import User
-from gateway.runtime.engines import EngineEntry
+from gateway.runtime.engine_entry import EngineEntry
 from gateway.runtime.live import Live, live_of
 from inference.types import Health
 from routing.catalogue import ReplicaEntry

@@ -1,0 +1,46 @@
+"""The open engine of one replica: what runs on it, how it is, and what it probably has in its prefix cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gateway.runtime.breaker import Breaker
+from inference.engine import Engine, EngineSpec
+from inference.types import Health
+from routing.catalogue import DeploymentEntry, ReplicaEntry
+from routing.prefix import CHUNK_BYTES, PrefixIndex
+
+RUNNING_TOKENS = 64  # what a request costs others while it generates, as much as so many tokens of a prompt
+CHUNK_TOKENS = CHUNK_BYTES // 4
+PREFIX_CHUNKS = 16_384  # about a million tokens
+
+
+@dataclass(slots=True)
+class EngineEntry:
+    """The open engine of a replica, what this gateway has running on it (`Flight`), and its health as last seen.
+
+    `unfit` says what is wrong with the deployment itself, such as a missing price, however well its engine is.
+    `uncached` counts the prompt tokens of its requests that are not computed yet.
+    """
+
+    deployment: DeploymentEntry
+    replica: ReplicaEntry
+    spec: EngineSpec
+    engine: Engine
+    unfit: str = ""
+    requests: int = 0
+    uncached: int = 0
+    health: Health = field(default_factory=lambda: Health(ready=False, reason="not heard from yet"))
+    breaker: Breaker = field(default_factory=Breaker)
+    prefixes: PrefixIndex = field(default_factory=lambda: PrefixIndex(PREFIX_CHUNKS))
+
+    @property
+    def obstacle(self) -> str:
+        """Why it can't take work now; empty when it can."""
+        return self.unfit or ("" if self.health.ready else self.health.reason or "not ready") or self.breaker.obstacle
+
+    @property
+    def load(self) -> int:
+        """How many tokens it has to compute for this gateway and, by its own count of requests, for others."""
+        others = max(0, self.health.running + self.health.waiting - self.requests)
+        return self.uncached + RUNNING_TOKENS * (self.requests + others)
