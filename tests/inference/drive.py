@@ -87,6 +87,22 @@ def reference_model(folder: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
 
 
+def assert_greedy(model: Any, prompt: Many[int], row: list[int], tokens: int, eos: frozenset[int]) -> None:
+    """Fail unless `row` is the model's greedy continuation of `prompt`: `tokens` tokens, or fewer before an end token.
+
+    One forward of prompt and answer shows at each position whether the next token is the reference's best, or within
+    MARGIN of it; so it costs a fraction of what the reference's own generation would.
+    """
+    with torch.no_grad():
+        logits = model(torch.tensor([[*prompt, *row]])).logits[0, len(prompt) - 1 :].float()
+    best = logits.max(-1).values
+    for place, token in enumerate(row):
+        lead = float(best[place] - logits[place, token])
+        assert lead < MARGIN, f"token {place}: the reference prefers another by {lead:.2g}"
+    if len(row) < tokens:
+        assert int(logits[len(row)].argmax()) in eos, "the answer ended before the reference's"
+
+
 def assert_same(got: Many[list[int]], expected: Many[Reference], eos: frozenset[int] = frozenset()) -> None:
     """Fail unless each row equals its reference, up to the first place where the reference itself was undecided."""
     for number, (row, reference) in enumerate(zip(got, expected, strict=True)):

@@ -39,12 +39,13 @@ QUESTION = "What is the capital of France?"
 
 @pytest.fixture(scope="module")
 def home():
-    """A fresh home; the converted models come from where SLUICE_TEST_MODELS points, if it does."""
+    """A fresh home, with the first models that were made once for the whole run."""
     if first_models.missing():
         pytest.skip("the first models' packages are not installed")
     with tempfile.TemporaryDirectory(prefix="sluice-first-") as folder:
-        if kept := os.environ.get("SLUICE_TEST_MODELS"):
-            shutil.copytree(Path(kept) / "models", Path(folder) / "models", copy_function=os.link)
+        made = Path(os.environ["SLUICE_TEST_MODELS"])
+        for model in first_models.install(made).values():
+            shutil.copytree(model, Path(folder) / "models" / model.name, copy_function=os.link)
         yield Path(folder)
 
 
