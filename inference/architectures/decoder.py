@@ -111,10 +111,10 @@ class Decoder:
             normed = rms_norm(hidden, hidden.shape[-1:], layer.mlp_norm, self.eps)
             gate, up = layer.gate_up(normed).chunk(2, -1)
             hidden = hidden + layer.down(silu(gate) * up)
-        if not len(batch.order):  # no row of the step samples
-            return hidden.new_empty(0, self.vocab_size)
-        wanted = rms_norm(hidden[batch.sampled], hidden.shape[-1:], self.norm, self.eps)
-        return self.head(wanted)
+        return rms_norm(hidden[batch.sampled], hidden.shape[-1:], self.norm, self.eps)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.head(hidden)
 
     def _attention(
         self, hidden: torch.Tensor, number: int, rotations: torch.Tensor, batch: StepBatch, cache: KVCache
@@ -131,7 +131,7 @@ class Decoder:
             both = rotate(joint[:, :rotated], rotations)
             query, key = both[:, : self.heads], both[:, self.heads :]
         layer_cache = cache.layers[number]
-        layer_cache.store(batch.attention.slots, key, joint[:, rotated:])
+        layer_cache.store(batch.attention.places, key, joint[:, rotated:])
         mixed = attend(query, layer_cache, batch.attention, scale=self.head_dim**-0.5, window=layer.window)
         return layer.out(mixed.reshape(tokens, -1))
 

@@ -143,7 +143,7 @@ def paged_logits(model: CausalBackend, sequences: Sequence[list[int]], block_siz
         batch = replace(batch, sampled=torch.tensor(every), order=tuple(every))
         # `pack` puts single tokens first.
         packed = sorted(turn, key=lambda item: (len(item[1]) > 1, done[item[0]] if len(item[1]) == 1 else 0))
-        parts = torch.split(model.forward(batch, cache).float(), [len(ids) for _, ids in packed])
+        parts = torch.split(model.logits(model.forward(batch, cache)).float(), [len(ids) for _, ids in packed])
         for (i, ids), part in zip(packed, parts, strict=True):
             logits[i].append(part)
             done[i] += len(ids)

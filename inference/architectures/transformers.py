@@ -8,7 +8,6 @@ those of its plain forward pass.
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from pathlib import Path
 from typing import Any, Self
@@ -67,7 +66,7 @@ class PagedHook:
             return mixed.transpose(1, 2), None
         meta, cache = self.step
         layer_cache = cache.layers[number]
-        layer_cache.store(meta.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+        layer_cache.store(meta.places, key[0].transpose(0, 1), value[0].transpose(0, 1))
         mixed = attend(
             query[0].transpose(0, 1),
             layer_cache,
@@ -112,10 +111,13 @@ class TransformersModel:
         self.vocab_size = int(text.vocab_size)
         self.layer_count = int(text.num_hidden_layers)
         self.proof = Proof(0, "not proved")
-        self._selects_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         model.set_attn_implementation(self.interface)
-        self._logits(torch.tensor([1, 2]), torch.arange(2), torch.arange(2))
+        ids, positions = torch.tensor([1, 2]), torch.arange(2)
+        logits = self._logits(ids, positions, positions)
         self._expect_calls()
+        self._body: Any = model.base_model
+        self._output: Any = None  # the class of what the body returns
+        self._splits = self._splits_at_body(ids, positions, logits)
         self.spec = KVSpec(tuple(self.hook.shapes[i] for i in range(self.layer_count)), model.dtype)
 
     @classmethod
@@ -141,15 +143,44 @@ class TransformersModel:
     def forward(self, batch: StepBatch, cache: KVCache) -> torch.Tensor:
         self.hook.step = (batch.attention, cache)
         try:
+            if self._splits:
+                return self._hidden(batch.ids, batch.positions)[batch.sampled]
             return self._logits(batch.ids, batch.positions, batch.sampled)
         finally:
             self.hook.step = None
 
-    def _logits(self, ids: torch.Tensor, positions: torch.Tensor, sampled: torch.Tensor) -> torch.Tensor:
-        keep = {"logits_to_keep": sampled} if self._selects_logits else {}
-        answer = self.model(input_ids=ids[None], position_ids=positions[None], use_cache=False, **keep)
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._after_body(hidden) if self._splits else hidden
+
+    def _splits_at_body(self, ids: torch.Tensor, positions: torch.Tensor, logits: torch.Tensor) -> bool:
+        """Whether the body and what follows it can run apart; else `forward` computes the logits at once."""
+        if self._body is self.model:
+            return False
+        try:
+            return torch.equal(self._after_body(self._hidden(ids, positions)), logits)
+        except Exception:  # noqa: BLE001 - a foreign model can raise anything where it is called otherwise than usual
+            return False
+
+    def _after_body(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return logits [n, vocabulary]: head, scales and caps as the model has them, after a body that is given."""
+        self._body.forward = lambda *_, **__: self._output(last_hidden_state=hidden[None])
+        try:
+            answer = self.model(input_ids=None, inputs_embeds=hidden[None], use_cache=False)
+        finally:
+            del self._body.forward
         logits: torch.Tensor = answer.logits[0]
-        return logits if self._selects_logits else logits[sampled]
+        return logits
+
+    def _hidden(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        answer = self._body(input_ids=ids[None], position_ids=positions[None], use_cache=False)
+        self._output = type(answer)
+        hidden: torch.Tensor = answer.last_hidden_state[0]
+        return hidden
+
+    def _logits(self, ids: torch.Tensor, positions: torch.Tensor, sampled: torch.Tensor) -> torch.Tensor:
+        answer = self.model(input_ids=ids[None], position_ids=positions[None], use_cache=False)
+        logits: torch.Tensor = answer.logits[0]
+        return logits[sampled]
 
     def _check(self, block_size: int) -> None:
         """Compare with the plain forward pass, within the rounding of the dtype; raise UnservableError."""

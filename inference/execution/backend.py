@@ -40,10 +40,14 @@ class CausalBackend(Protocol):
     vocab_size: int
 
     def forward(self, batch: StepBatch, cache: KVCache) -> torch.Tensor:
-        """Compute the batch's tokens, store their K/V in `cache`, and return logits [sampled rows, vocabulary].
+        """Compute the batch's tokens, store their K/V in `cache`, and return hidden states [sampled tokens, width].
 
-        Row i of the result belongs to the token at packed index `batch.sampled[i]`; only those tokens need logits.
+        Row i of the result belongs to the token at packed index `batch.sampled[i]`.
         """
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the logits [n, vocabulary] of n ≥ 1 rows of what `forward` returned."""
         ...
 
 

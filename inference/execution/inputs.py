@@ -10,7 +10,7 @@ import torch
 from inference.core.step import Row
 from inference.execution.attention.paged import AttentionMeta, Chunk, DecodeGroup
 
-# Decode rows share one padded gather while the longest has at most this many slots, or twice as many as the shortest.
+# Decode rows share one padded gather while the longest has at most this many places, or twice as many as the shortest.
 SMALL_GATHER = 128
 
 
@@ -37,7 +37,7 @@ def pack(rows: Sequence[Row], block_size: int) -> StepBatch:
     positions: list[int] = []
     sampled: list[int] = []
     order: list[int] = []
-    slots: list[torch.Tensor] = []
+    places: list[torch.Tensor] = []
     spans: list[tuple[int, int]] = []
     for index in [*decodes, *chunks]:
         row = rows[index]
@@ -45,12 +45,12 @@ def pack(rows: Sequence[Row], block_size: int) -> StepBatch:
         spans.append((len(ids), len(ids) + len(row.ids)))
         ids.extend(row.ids)
         positions.extend(range(row.start, end))
-        slots.append(_slots(row.blocks, end, block_size))
+        places.append(_places(row.blocks, end, block_size))
         if row.samples:
             sampled.append(len(ids) - 1)
             order.append(index)
-    groups = _decode_groups([rows[i].start + 1 for i in decodes], slots)
-    written = [row_slots[rows[i].start :] for row_slots, i in zip(slots, [*decodes, *chunks], strict=True)]
+    groups = _decode_groups([rows[i].start + 1 for i in decodes], places)
+    written = [row_places[rows[i].start :] for row_places, i in zip(places, [*decodes, *chunks], strict=True)]
     first = len(decodes)
     return StepBatch(
         ids=torch.tensor(ids),
@@ -58,23 +58,23 @@ def pack(rows: Sequence[Row], block_size: int) -> StepBatch:
         sampled=torch.tensor(sampled, dtype=torch.long),
         order=tuple(order),
         attention=AttentionMeta(
-            slots=torch.cat(written),
+            places=torch.cat(written),
             groups=groups,
             chunks=tuple(
-                Chunk(begin, end, rows[i].start, row_slots)
-                for i, (begin, end), row_slots in zip(chunks, spans[first:], slots[first:], strict=True)
+                Chunk(begin, end, rows[i].start, row_places)
+                for i, (begin, end), row_places in zip(chunks, spans[first:], places[first:], strict=True)
             ),
         ),
     )
 
 
-def _slots(blocks: Sequence[int], length: int, block_size: int) -> torch.Tensor:
-    """The slots of positions 0 … length - 1."""
+def _places(blocks: Sequence[int], length: int, block_size: int) -> torch.Tensor:
+    """The places of positions 0 … length - 1."""
     used = torch.tensor(blocks[: -(-length // block_size)])
     return (used[:, None] * block_size + torch.arange(block_size)).view(-1)[:length]
 
 
-def _decode_groups(lengths: list[int], slots: list[torch.Tensor]) -> tuple[DecodeGroup, ...]:
+def _decode_groups(lengths: list[int], places: list[torch.Tensor]) -> tuple[DecodeGroup, ...]:
     """Group decode rows, sorted by length, so that padding at most doubles a gather above SMALL_GATHER."""
     groups: list[DecodeGroup] = []
     begin = 0
@@ -83,8 +83,8 @@ def _decode_groups(lengths: list[int], slots: list[torch.Tensor]) -> tuple[Decod
             continue
         longest = lengths[i - 1]
         index = torch.zeros(i - begin, longest, dtype=torch.long)
-        for row, row_slots in enumerate(slots[begin:i]):
-            index[row, : row_slots.shape[0]] = row_slots
+        for row, row_places in enumerate(places[begin:i]):
+            index[row, : row_places.shape[0]] = row_places
         groups.append(DecodeGroup(begin, i, index, torch.tensor(lengths[begin:i])))
         begin = i
     return tuple(groups)

@@ -32,26 +32,36 @@ class KVSpec:
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """One layer's K/V by slot: `keys` [slots, kv_heads·key_dim], `values` [slots, kv_heads·value_dim].
+    """One layer: `keys` [blocks, kv_heads, block_size, key_dim] and `values` [blocks, kv_heads, block_size, value_dim].
 
-    Slot = block · block_size + offset.
+    One head's keys of a block are contiguous, so that a kernel reads them in one run. A token's place is block ·
+    block_size + offset.
     """
 
     keys: torch.Tensor
     values: torch.Tensor
     shape: LayerShape
 
-    def store(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Write the K/V of T tokens to `slots` [T]: `key` [T, kv_heads, key_dim], `value` likewise, or both flat."""
-        tokens = slots.shape[0]
-        self.keys.index_copy_(0, slots, key.reshape(tokens, self.keys.shape[1]))
-        self.values.index_copy_(0, slots, value.reshape(tokens, self.values.shape[1]))
+    def store(self, places: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Write the K/V of T tokens to `places` [T]: `key` [T, kv_heads, key_dim], `value` [T, kv_heads, value_dim]."""
+        blocks, offsets = self._split(places)
+        self.keys[blocks, :, offsets] = key
+        self.values[blocks, :, offsets] = value
+
+    def load(self, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the keys [T, kv_heads, key_dim] and the values [T, kv_heads, value_dim] at `places` [T]."""
+        blocks, offsets = self._split(places)
+        return self.keys[blocks, :, offsets], self.values[blocks, :, offsets]
+
+    def _split(self, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        size = self.keys.shape[2]
+        return places // size, places % size
 
 
 class KVCache:
     """The K/V tensors of every layer, for `blocks` blocks of `block_size` tokens.
 
-    Block 0 is the null block: never written, so that the slots which pad a gather read as zeros.
+    Block 0 is the null block: never written, so that the places which pad a gather read as zeros.
     """
 
     def __init__(self, spec: KVSpec, blocks: int, block_size: int) -> None:
@@ -61,19 +71,14 @@ class KVCache:
         # The operating system allocates zeroed pages on first access: memory grows with use, up to `nbytes`.
         self.layers = tuple(
             LayerCache(
-                torch.zeros(self.slots, layer.kv_heads * layer.key_dim, dtype=spec.dtype),
-                torch.zeros(self.slots, layer.kv_heads * layer.value_dim, dtype=spec.dtype),
+                torch.zeros(blocks, layer.kv_heads, block_size, layer.key_dim, dtype=spec.dtype),
+                torch.zeros(blocks, layer.kv_heads, block_size, layer.value_dim, dtype=spec.dtype),
                 layer,
             )
             for layer in spec.layers
         )
 
     @property
-    def slots(self) -> int:
-        """How many tokens each layer's tensors hold, the null block included."""
-        return self.blocks * self.block_size
-
-    @property
     def nbytes(self) -> int:
         """The size of all tensors."""
-        return self.slots * self.spec.bytes_per_token
+        return self.blocks * self.block_size * self.spec.bytes_per_token

@@ -57,10 +57,10 @@ class CPURunner:
         sound = [i for i, fault in enumerate(results) if fault is None]
         if sound:
             batch = pack([rows[i] for i in sound], cache.block_size)
-            logits = model.forward(batch, cache)
+            hidden = model.forward(batch, cache)
             order = [sound[i] for i in batch.order]
             if order:
-                for i, token in zip(order, sample(logits, [rows[i] for i in order]), strict=True):
+                for i, token in zip(order, sample(model.logits(hidden), [rows[i] for i in order]), strict=True):
                     results[i] = token
         return tuple(results)
 

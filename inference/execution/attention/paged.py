@@ -1,8 +1,8 @@
 """Attention over paged K/V in plain torch, on the CPU.
 
 Decode rows of similar length share one gather and one batched product; each prefill chunk has its own. A gather takes
-only a sequence's own slots, padded with slot 0 of the null block (always zeros), so that K/V left by an ended sequence
-never reach another's result.
+only a sequence's own places, padded with place 0 of the null block (always zeros), so that K/V left by an ended
+sequence never reach another's result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from inference.execution.kv_cache import LayerCache
 class DecodeGroup:
     """Rows of one token each at packed indices `begin` … `end` - 1.
 
-    `index` [rows, longest] holds each row's slots by position, 0 beyond its length; `lengths` [rows] include the
+    `index` [rows, longest] holds each row's places by position, 0 beyond its length; `lengths` [rows] include the
     new token.
     """
 
@@ -33,7 +33,7 @@ class DecodeGroup:
 class Chunk:
     """Tokens of one sequence at packed indices `begin` … `end` - 1 and positions `start`, `start` + 1, ….
 
-    `index` [start + tokens] holds the sequence's slots by position.
+    `index` [start + tokens] holds the sequence's places by position.
     """
 
     begin: int
@@ -44,12 +44,12 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class AttentionMeta:
-    """The slot of each packed token's K/V (`slots` [T]), and the keys that each row attends to.
+    """The place of each packed token's K/V (`places` [T]), and the keys that each row attends to.
 
     `masks` caches the masks, which layers with the same window share.
     """
 
-    slots: torch.Tensor
+    places: torch.Tensor
     groups: tuple[DecodeGroup, ...]
     chunks: tuple[Chunk, ...]
     masks: dict[tuple[str, int, int], torch.Tensor | None] = field(default_factory=dict)
@@ -105,9 +105,9 @@ def attend(
     plain = not softcap and sinks is None
     for number, group in enumerate(meta.groups):
         rows, longest = group.index.shape
-        flat = group.index.view(-1)
-        key = cache.keys.index_select(0, flat).view(rows, longest, shape.kv_heads, shape.key_dim).transpose(1, 2)
-        value = cache.values.index_select(0, flat).view(rows, longest, shape.kv_heads, shape.value_dim).transpose(1, 2)
+        keys, values = cache.load(group.index.view(-1))
+        key = keys.view(rows, longest, shape.kv_heads, shape.key_dim).transpose(1, 2)
+        value = values.view(rows, longest, shape.kv_heads, shape.value_dim).transpose(1, 2)
         # The heads that share a K/V head take the place of the query positions, so that K/V need no repetition.
         q = query[group.begin : group.end].view(rows, shape.kv_heads, grouped, shape.key_dim)
         mask = meta.group_mask(number, window)
@@ -120,9 +120,8 @@ def attend(
     for number, chunk in enumerate(meta.chunks):
         length = chunk.index.shape[0]
         tokens = chunk.end - chunk.begin
-        key = cache.keys.index_select(0, chunk.index).view(1, length, shape.kv_heads, shape.key_dim).transpose(1, 2)
-        value = cache.values.index_select(0, chunk.index)
-        value = value.view(1, length, shape.kv_heads, shape.value_dim).transpose(1, 2)
+        keys, values = cache.load(chunk.index)
+        key, value = keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
         q = query[chunk.begin : chunk.end].transpose(0, 1)
         mask = meta.chunk_mask(number, window)
         if plain:

@@ -12,7 +12,10 @@ import torch
 
 from inference.architectures.load import load_model
 from inference.config import EngineConfig
+from inference.core.step import Row
 from inference.execution.backend import LoadedModel
+from inference.execution.inputs import pack
+from inference.types import SamplingParams
 from tests.inference.drive import Drive, Reference, assert_same, reference_model
 from tests.inference.tiny import save_tiny
 
@@ -91,3 +94,18 @@ def test_scaled_rope(tmp_path: Path, kind: str) -> None:
     assert loaded.details["architecture"] == "own decoder (llama)"
     model = reference_model(folder)
     assert_same(Drive(loaded).run(prompts(), NEW), [Reference.of(model, prompt, NEW) for prompt in prompts()])
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "mixtral"])
+def test_body_and_head_of_a_foreign_model_run_apart(tmp_path: Path, kind: str) -> None:
+    """Gemma 2 caps its logits after the head, which has to stay; only wanted tokens go through the head."""
+    loaded = load_model(EngineConfig("test", str(save_tiny(kind, tmp_path)), dtype="float32", kv_tokens=64), threads=1)
+    model, cache = loaded.runner._causal
+    batch = pack([Row(0, "r", (5, 6, 7), 0, (1,), True, 0, SamplingParams(), 0)], cache.block_size)
+    with torch.inference_mode():
+        hidden = model.forward(batch, cache)
+        assert hidden.shape == (1, 64)
+        logits = model.logits(hidden)
+        model.model.set_attn_implementation("eager")
+        plain = model.model(input_ids=torch.tensor([[5, 6, 7]]), position_ids=torch.arange(3)[None]).logits[0, -1]
+        torch.testing.assert_close(logits[0], plain, atol=1e-5, rtol=1e-4)

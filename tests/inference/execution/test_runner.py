@@ -112,7 +112,7 @@ def test_the_null_block_stays_empty(loaded: LoadedModel) -> None:
     step(loaded, row(0, (5, 6, 7), (1,)), row(1, (5,), (2,)))
     step(loaded, row(0, (5,), (1,), start=3), row(1, (5,), (2,), start=1))
     _, cache = loaded.runner._causal
-    assert not any(layer.keys[:16].any() or layer.values[:16].any() for layer in cache.layers)
+    assert not any(layer.keys[0].any() or layer.values[0].any() for layer in cache.layers)
 
 
 def test_embeddings_asked_of_a_chat_model_fail_the_step(loaded: LoadedModel) -> None:

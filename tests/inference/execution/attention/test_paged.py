@@ -49,8 +49,8 @@ def test_against_attention_by_hand(window: int, extras: str, shape: tuple[int, .
     cache = KVCache(KVSpec((LayerShape(kv_heads, key_dim, value_dim),), torch.float32), len(free) + 1, BLOCK)
     layer = cache.layers[0]
     # What others left in the blocks, beyond a sequence's own length too, must not be seen: not even as 0 · NaN.
-    layer.keys[BLOCK:] = float("nan")
-    layer.values[BLOCK:] = float("nan")
+    layer.keys[1:] = float("nan")
+    layer.values[1:] = float("nan")
     rows, held = [], []
     for number, ((new, length), count) in enumerate(zip(MIXED, counts, strict=True)):
         blocks = tuple(free.pop() for _ in range(count))
@@ -58,15 +58,15 @@ def test_against_attention_by_hand(window: int, extras: str, shape: tuple[int, .
         rows.append(Row(number, str(number), (0,) * new, start, blocks, False, 0, SamplingParams(), 0))
         key, value = torch.randn(length, kv_heads, key_dim), torch.randn(length, kv_heads, value_dim)
         held.append((key, value, torch.randn(new, heads, key_dim)))
-        slots = torch.tensor([blocks[p // BLOCK] * BLOCK + p % BLOCK for p in range(start)], dtype=torch.long)
-        layer.store(slots, key[:start], value[:start])
+        places = torch.tensor([blocks[p // BLOCK] * BLOCK + p % BLOCK for p in range(start)], dtype=torch.long)
+        layer.store(places, key[:start], value[:start])
     batch = pack(rows, BLOCK)
     order = sorted(
         range(len(rows)), key=lambda i: (len(rows[i].ids) > 1, rows[i].start if len(rows[i].ids) == 1 else 0)
     )
     assert batch.positions.tolist() == [rows[i].start + j for i in order for j in range(len(rows[i].ids))]
     layer.store(
-        batch.attention.slots,
+        batch.attention.places,
         torch.cat([held[i][0][rows[i].start :] for i in order]),
         torch.cat([held[i][1][rows[i].start :] for i in order]),
     )
@@ -101,4 +101,4 @@ def test_what_is_sampled_keeps_its_row() -> None:
     assert batch.order == (3, 1, 0)
     assert batch.ids[batch.sampled].tolist() == [6, 9, 8]
     assert batch.positions[batch.sampled].tolist() == [2, 5, 1]
-    assert batch.attention.slots.tolist() == [22, 13, 4, 5, 16, 17, 18]
+    assert batch.attention.places.tolist() == [22, 13, 4, 5, 16, 17, 18]
