@@ -1,6 +1,7 @@
 """Early pytest plugin: a home of its own for each run, and the database that ``--database`` names.
 
-SLUICE_TEST_MODELS is where the first models are made, once for each run; set it to keep them between runs.
+SLUICE_TEST_MODELS is where the first models are made, once for each run; set it to keep them between runs. Triton's
+kernels run in its interpreter, on the CPU's tensors.
 
 PostgreSQL is started from the system's binaries on a free port, once for all xdist workers, and stopped at the end.
 """
@@ -28,6 +29,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: Any, args
     os.environ["SLUICE_HOME"] = home
     os.environ["SLUICE_ENV"] = "test"
     os.environ.setdefault("SLUICE_TEST_MODELS", f"{home}/first-models")
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read where a kernel is defined; 0 runs them on a GPU
     early_config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
     if early_config.known_args_namespace.database == "postgresql":
         from tests.services.postgres import PostgresServer

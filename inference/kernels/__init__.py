@@ -1,0 +1,1 @@
+"""Functions on tensors, in C for processors and in Triton for GPUs. They import nothing else of ours."""

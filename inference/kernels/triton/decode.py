@@ -1,0 +1,253 @@
+"""Attention of rows with few queries over long contexts: the keys are split, the parts merged (FlashDecoding).
+
+A split has a fixed number of keys, so that a row's result doesn't depend on its batch: only how many programs share its
+splits does. Each split's part is written by itself, and the merge adds them in their order.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from inference.kernels.triton.softmax import LOG2E, attend_tile
+
+MAX_SPLITS = 32
+
+
+@triton.jit
+def _decode(
+    query,
+    keys,
+    values,
+    parts,
+    logs,
+    begins,
+    lengths,
+    slots,
+    tables,
+    scale,
+    softcap,
+    kv_heads,
+    query_stride,
+    table_width,
+    GROUP: tl.constexpr,
+    WINDOW: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    PADDED_KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    PADDED_VALUE_DIM: tl.constexpr,
+    SPLIT: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    kv_head = tl.program_id(1)
+    begin = tl.load(begins + row)
+    count = tl.load(begins + row + 1) - begin
+    length = tl.load(lengths + row)
+    table = tables + tl.load(slots + row).to(tl.int64) * table_width
+
+    lane = tl.arange(0, BLOCK_M)
+    number = lane // GROUP
+    valid = number < count
+    token = (begin + number).to(tl.int64)
+    head = kv_head * GROUP + lane % GROUP
+    position = length - count + number
+    column = tl.arange(0, PADDED_KEY_DIM)
+    q = tl.load(
+        query + token[:, None] * query_stride + head[:, None] * KEY_DIM + column[None, :],
+        mask=valid[:, None] & (column[None, :] < KEY_DIM),
+        other=0.0,
+    )
+    first = 0
+    if WINDOW > 0:
+        first = tl.maximum(length - count - WINDOW + 1, 0) // SPLIT
+    column = tl.arange(0, PADDED_VALUE_DIM)
+    for split in range(first + tl.program_id(2), tl.cdiv(length, SPLIT), tl.num_programs(2)):
+        peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        total = tl.zeros([BLOCK_M], tl.float32)
+        acc = tl.zeros([BLOCK_M, PADDED_VALUE_DIM], tl.float32)
+        low = split * SPLIT
+        if WINDOW > 0:
+            low = tl.maximum(low, tl.maximum(length - count - WINDOW + 1, 0) // BLOCK_N * BLOCK_N)
+        limit = tl.minimum(split * SPLIT + SPLIT, length)
+        for start in range(low, limit, BLOCK_N):
+            acc, peak, total = attend_tile(
+                q,
+                acc,
+                peak,
+                total,
+                position,
+                start,
+                limit,
+                table,
+                keys,
+                values,
+                kv_head,
+                scale,
+                softcap,
+                kv_heads,
+                WINDOW,
+                HAS_SOFTCAP,
+                BLOCK_SIZE,
+                BLOCK_N,
+                KEY_DIM,
+                PADDED_KEY_DIM,
+                VALUE_DIM,
+                PADDED_VALUE_DIM,
+            )
+        seen = total > 0.0
+        safe = tl.where(seen, total, 1.0)
+        part = (token * (kv_heads * GROUP) + head) * SPLITS + split
+        tl.store(logs + part, tl.where(seen, peak + tl.log2(safe), float("-inf")), mask=valid)
+        tl.store(
+            parts + part[:, None] * VALUE_DIM + column[None, :],
+            acc / safe[:, None],
+            mask=valid[:, None] & (column[None, :] < VALUE_DIM),
+        )
+
+
+@triton.jit
+def _merge(
+    parts,
+    logs,
+    out,
+    begins,
+    lengths,
+    sinks,
+    value_scale,
+    heads,
+    MAX_QUERIES: tl.constexpr,
+    WINDOW: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    PADDED_VALUE_DIM: tl.constexpr,
+    SPLIT: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    row = tl.program_id(0) // MAX_QUERIES
+    number = tl.program_id(0) % MAX_QUERIES
+    head = tl.program_id(1)
+    begin = tl.load(begins + row)
+    count = tl.load(begins + row + 1) - begin
+    if number >= count:
+        return
+    length = tl.load(lengths + row)
+    first = 0
+    if WINDOW > 0:
+        first = tl.maximum(length - count - WINDOW + 1, 0) // SPLIT
+    split = tl.arange(0, SPLITS)
+    used = (split >= first) & (split < tl.cdiv(length, SPLIT))
+    part = ((begin + number).to(tl.int64) * heads + head) * SPLITS + split
+    log = tl.load(logs + part, mask=used, other=float("-inf"))
+    peak = tl.max(log, 0)
+    if HAS_SINKS:
+        sink = tl.load(sinks + head).to(tl.float32) * LOG2E
+        peak = tl.maximum(peak, sink)
+    base = tl.where(peak == float("-inf"), 0.0, peak)
+    weight = tl.exp2(log - base)
+    total = tl.sum(weight, 0)
+    if HAS_SINKS:
+        total += tl.exp2(sink - base)
+    column = tl.arange(0, PADDED_VALUE_DIM)
+    value = tl.load(
+        parts + part[:, None] * VALUE_DIM + column[None, :],
+        mask=used[:, None] & (column[None, :] < VALUE_DIM),
+        other=0.0,
+    )
+    mixed = tl.sum(value * weight[:, None], 0) * value_scale / tl.where(total > 0.0, total, 1.0)
+    at = ((begin + number).to(tl.int64) * heads + head) * VALUE_DIM + column
+    tl.store(out + at, mixed.to(out.dtype.element_ty), mask=column < VALUE_DIM)
+
+
+def split_size(context: int) -> int:
+    """Return how many keys a split has where no row is longer than `context`: at least 256, MAX_SPLITS at most."""
+    return max(256, int(triton.next_power_of_2(triton.cdiv(context, MAX_SPLITS))))
+
+
+def decode(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    begins: torch.Tensor,
+    lengths: torch.Tensor,
+    slots: torch.Tensor,
+    tables: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    scale: float,
+    processors: int,
+    max_queries: int = 1,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
+    key_scale: float = 1.0,
+    value_scale: float = 1.0,
+) -> None:
+    """Do what `prefill` does, for rows of at most `max_queries` queries each.
+
+    `processors` is the device's number of multiprocessors: it decides how many programs share the work, never a result.
+    """
+    tokens, heads, key_dim = query.shape
+    kv_heads, block_size, value_dim = values.shape[1:]
+    rows = lengths.shape[0]
+    group = heads // kv_heads
+    split = split_size(tables.shape[1] * block_size)
+    splits = triton.next_power_of_2(triton.cdiv(tables.shape[1] * block_size, split))
+    parts = torch.empty(tokens, heads, splits, value_dim, dtype=torch.float32, device=query.device)
+    logs = torch.empty(tokens, heads, splits, dtype=torch.float32, device=query.device)
+    programs = min(splits, max(1, 2 * processors // (rows * kv_heads)))
+    padded_value_dim = max(16, triton.next_power_of_2(value_dim))
+    wide = max(key_dim, value_dim) > 128
+    _decode[(rows, kv_heads, programs)](
+        query,
+        keys,
+        values,
+        parts,
+        logs,
+        begins,
+        lengths,
+        slots,
+        tables,
+        scale * key_scale,
+        softcap,
+        kv_heads,
+        query.stride(0),
+        tables.stride(0),
+        GROUP=group,
+        WINDOW=window,
+        HAS_SOFTCAP=softcap > 0,
+        BLOCK_SIZE=block_size,
+        BLOCK_M=max(16, triton.next_power_of_2(group * max_queries)),
+        BLOCK_N=32 if query.dtype == torch.float32 or wide else 64,
+        KEY_DIM=key_dim,
+        PADDED_KEY_DIM=max(16, triton.next_power_of_2(key_dim)),
+        VALUE_DIM=value_dim,
+        PADDED_VALUE_DIM=padded_value_dim,
+        SPLIT=split,
+        SPLITS=splits,
+        num_warps=4,
+        num_stages=3,
+    )
+    _merge[(rows * max_queries, heads)](
+        parts,
+        logs,
+        out,
+        begins,
+        lengths,
+        logs if sinks is None else sinks,
+        value_scale,
+        heads,
+        MAX_QUERIES=max_queries,
+        WINDOW=window,
+        HAS_SINKS=sinks is not None,
+        VALUE_DIM=value_dim,
+        PADDED_VALUE_DIM=padded_value_dim,
+        SPLIT=split,
+        SPLITS=splits,
+        num_warps=4,
+    )
