@@ -73,7 +73,7 @@ def summed(records: list[dict[str, Any]], names: dict[str, str]) -> dict[str, An
             for name in served
         },
         "statuses": dict(Counter(one["status"] for one in records)),
-        "an explanation": records[0]["route"],
+        "the last explanation": records[-1]["route"],
     }
 
 
