@@ -78,14 +78,15 @@ class LocalEngine:
         self._encoding: EncodeScheduler | None = None
         context = max_input = model.max_input
         keys: PrefixKeys | None = None
+        # Checkpoints tuned for chat often name their new end of turn only in the tokenizer.
+        ends = model.eos_ids | (tokenizer.end_ids if tokenizer is not None else frozenset())
         if Kind.CHAT in model.kinds:
             bounds = SchedulerConfig.of(
                 config,
                 blocks=model.kv_blocks,
                 max_context=model.max_context,
                 vocab_size=model.vocab_size,
-                # Checkpoints tuned for chat often name their new end of turn only in the tokenizer.
-                eos_ids=model.eos_ids | (tokenizer.end_ids if tokenizer is not None else frozenset()),
+                eos_ids=ends,
                 pause_seconds=pause_seconds,
             )
             dtype = str(model.details.get("dtype", config.dtype))
@@ -114,6 +115,7 @@ class LocalEngine:
             max_input=max_input,
             keys=keys if config.prefix_cache else None,
             recommended={**recommended_sampling(model.tokenizer_folder), **config.sampling},
+            ends=ends,
         )
         self.info = EngineInfo(
             deployment=config.deployment,
@@ -183,7 +185,8 @@ class LocalEngine:
             )
         )
         if self.tokenizer is not None:
-            stream = TextStream(self.tokenizer.decode, prompt.ids, request.sampling.stop)
+            sampling = request.sampling
+            stream = TextStream(self.tokenizer.decode, prompt.ids, sampling.stop, sampling.min_tokens)
             if resumed is not None:
                 stream.push(resumed.tokens)
             self._streams[request.id] = stream

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class FinishReason(StrEnum):
@@ -69,12 +69,23 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the next token is chosen. Temperature 0 is greedy; a filter at its neutral value is off.
+    """How the next token is chosen. Temperature 0 is greedy; a field at its neutral value is off.
 
     `max_tokens` None permits as many as the context. `seed` None draws 64 random bits at submission. The noise is a
     pure function of (seed, output position, token id), so batching, preemption and caching never change the result.
     `unset` names the fields that the client didn't set: they take the recommended value of the deployment or model, if
     any.
+
+    In this order: `logit_bias` adds to the logits of its (token id, bias) pairs; `allowed_token_ids`, unless empty, are
+    the only ones permitted; below `min_tokens` output tokens the tokens that end the request are not permitted, and
+    stop strings not looked for; `repetition_penalty` divides positive logits of tokens in prompt and output and
+    multiplies negative ones; `frequency_penalty` is subtracted for each time that a token stands in the output, and
+    `presence_penalty` once; then come temperature, top_k, top_p and min_p.
+
+    `logprobs` asks for the log-probability of each output token and of that many most probable ones beside it, before
+    all of the above; `prompt_logprobs` for the same of each prompt token but the first. With `echo` the text begins
+    with the prompt's. `n` answers are generated; of `best_of` answers the `n` of the highest mean log-probability
+    count, and nothing is sent before all have ended.
     """
 
     max_tokens: int | None = None
@@ -87,11 +98,49 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     unset: tuple[str, ...] = ()
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+    allowed_token_ids: tuple[int, ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    echo: bool = False
+    n: int = 1
+    best_of: int | None = None
+
+    @property
+    def penalises(self) -> bool:
+        """Whether a token's logit depends on the tokens before it."""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
     def with_recommended(self, recommended: Mapping[str, float]) -> SamplingParams:
         """Return a copy in which the `unset` fields have their `recommended` values, and `unset` is empty."""
         chosen: dict[str, Any] = {name: recommended[name] for name in self.unset if name in recommended}
         return replace(self, **chosen, unset=())
+
+
+class TokenLogprob(NamedTuple):
+    """A token, its natural log-probability under the model's own distribution, and its text alone.
+
+    The text may be U+FFFD, where a character has several tokens.
+    """
+
+    token: int
+    logprob: float
+    text: str = ""
+
+
+class PositionLogprobs(NamedTuple):
+    """The token that stands at one position, its rank there (1: the most probable), and the `top` most probable ones.
+
+    The distribution is that of the model's raw logits: before bias, masks, penalties, temperature and filters.
+    """
+
+    chosen: TokenLogprob
+    rank: int
+    top: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

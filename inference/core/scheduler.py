@@ -29,6 +29,7 @@ from inference.core.sequence import Ending, Sequence, Status
 from inference.core.step import Row, RowFailure, StepPlan, StepResult
 from inference.errors import InvalidRequestError
 from inference.types import EngineFault, Finished, FinishReason, Started
+from inference.validation import check_ids, check_sampling
 
 
 class Scheduler(BaseScheduler[Sequence]):
@@ -60,6 +61,12 @@ class Scheduler(BaseScheduler[Sequence]):
                 self._planner.resume(seq)
             elif seq.is_final:
                 self._end(seq, Ending(FinishReason.ALLOWANCE))
+
+    def submit(self, request: Sequence) -> None:
+        super().submit(request)
+        if request.sampling.min_tokens:
+            eos = frozenset() if request.sampling.ignore_eos else self.config.eos_ids
+            request.ends = tuple(sorted(eos.union(request.sampling.stop_token_ids)))
 
     def plan(self) -> StepPlan | None:
         self._expire_pauses()
@@ -160,6 +167,8 @@ class Scheduler(BaseScheduler[Sequence]):
             output_index=seq.output,
             sampling=seq.sampling,
             seed=seq.seed,
+            history=seq.tokens if seq.sampling.penalises else (),
+            banned=seq.ends,
         )
 
     def _fail_first_waiting(self) -> None:
@@ -273,6 +282,6 @@ class Scheduler(BaseScheduler[Sequence]):
                 code="context_length_exceeded",
                 param="max_tokens",
             )
-        for ids in (seq.tokens, seq.sampling.stop_token_ids):
-            if ids and (min(ids) < 0 or max(ids) >= self.config.vocab_size):
-                raise InvalidRequestError(f"a token id is outside the model's vocabulary of {self.config.vocab_size}")
+        if min(seq.tokens) < 0 or max(seq.tokens) >= self.config.vocab_size:
+            check_ids(seq.tokens, self.config.vocab_size, "messages")
+        check_sampling(seq.sampling, self.config.vocab_size, self.config.eos_ids)

@@ -55,6 +55,7 @@ class Sequence:
     tokens: list[int] = field(init=False)
     blocks: list[int] = field(default_factory=list)
     table: tuple[int, ...] = ()  # `blocks` as the rows carry it, rebuilt when it grows
+    ends: tuple[int, ...] = ()  # with min_tokens: the ids that would end it
     root: Key = b""
     slot: int = -1
     scheduled: int = 0

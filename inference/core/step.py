@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inference.types import SamplingParams
@@ -14,6 +15,10 @@ class Row:
     `blocks` is the sequence's whole block table (block i holds positions [i·size, (i+1)·size)). `samples` is set when
     the row reaches the sequence's last known token: then the runner samples output token number `output_index` (from 0)
     with `sampling` and `seed`. `slot` is stable while the sequence runs and unique among running rows.
+
+    `history` is the sequence's own list of known tokens, prompt first, if its sampling counts them: the same list in
+    all of its rows, and longer in time. `banned` are the ids that would end it, if it has `min_tokens`. `targets` are
+    prompt tokens whose log-probabilities are wanted: those that follow the first len(targets) of `ids`.
     """
 
     slot: int
@@ -25,6 +30,9 @@ class Row:
     output_index: int
     sampling: SamplingParams
     seed: int
+    history: Sequence[int] = ()
+    banned: tuple[int, ...] = ()
+    targets: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from inference.core.step import EncodeRow, Row, RowFailure, StepPlan, StepResult
 from inference.execution.backend import CausalBackend, EncoderBackend, Pending
 from inference.execution.inputs import pack
 from inference.execution.kv_cache import KVCache
-from inference.sampling.sampler import sample
+from inference.sampling.sampler import Sampler
 
 
 class CompletedStep:
@@ -38,6 +38,7 @@ class CPURunner:
         self._causal = causal
         self._encoder = encoder
         self._limit = limit
+        self._sampler = Sampler(torch.device("cpu"))
 
     def launch(self, plan: StepPlan) -> Pending:
         try:
@@ -60,8 +61,9 @@ class CPURunner:
             hidden = model.forward(batch, cache)
             order = [sound[i] for i in batch.order]
             if order:
-                for i, token in zip(order, sample(model.logits(hidden), [rows[i] for i in order]), strict=True):
-                    results[i] = token
+                sampled = self._sampler.sample(model.logits(hidden), [rows[i] for i in order])
+                for number, (i, token) in enumerate(zip(order, sampled.tokens.tolist(), strict=True)):
+                    results[i] = sampled.failures.get(number, token)
         return tuple(results)
 
     def _encode(self, rows: Sequence[EncodeRow]) -> tuple[bytes | RowFailure, ...]:

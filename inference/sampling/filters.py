@@ -21,7 +21,7 @@ def surviving(
     may pass too, since the last of them does.
     """
     count = scaled.shape[1]
-    ranks = torch.arange(count)
+    ranks = torch.arange(count, device=scaled.device)
     within = torch.where(top_k > 0, ranks < top_k, True)
     # Probabilities are normalised over the top k; without top-k, over the whole vocabulary.
     limited = torch.where(within, scaled, float("-inf"))
@@ -29,7 +29,7 @@ def surviving(
     probabilities = torch.exp(limited - base)
     before = probabilities.cumsum(1) - probabilities
     mask = within & ((before < top_p) | (top_p >= 1) | (ranks == 0))
-    mask &= scaled >= scaled[:, :1] + torch.log(min_p)
+    mask &= (scaled >= scaled[:, :1] + torch.log(min_p)) & (scaled > float("-inf"))
     # With top_k > m and top_p the base above is the whole vocabulary instead of the first k: not known yet.
     unknown = (top_k > count) & (top_p < 1)
     complete = ~mask[:, -1] | (top_k[:, 0] == count)

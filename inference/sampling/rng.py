@@ -27,9 +27,37 @@ def mix(word: int) -> int:
     return word ^ (word >> 31)
 
 
+def seed_key(seed: int) -> int:
+    """Return what `noise_keys` takes for `seed`, as an int64."""
+    return signed(mix(seed + GOLDEN))
+
+
 def noise_key(seed: int, position: int) -> int:
     """Return the key of output `position` (from 0) under `seed`, as an int64."""
-    return signed(mix(mix(seed + GOLDEN) + (position + 1) * GOLDEN))
+    return signed(mix(seed_key(seed) + (position + 1) * GOLDEN))
+
+
+def noise_keys(seed_keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Return the int64 keys [n] of n output positions (int64, from 0) under the seeds of `seed_keys` [n]."""
+    return hashed(seed_keys + (positions + 1) * signed(GOLDEN))
+
+
+def hashed(word: torch.Tensor) -> torch.Tensor:
+    """Return the splitmix64 hash of each int64; `word` is overwritten with it."""
+    shifted = torch.empty_like(word)
+    for by, factor in ((30, signed(FIRST)), (27, signed(SECOND)), (31, None)):
+        # Shift right logically; torch's own shift is arithmetic.
+        torch.bitwise_right_shift(word, by, out=shifted)
+        word.bitwise_xor_(shifted.bitwise_and_((1 << (64 - by)) - 1))
+        if factor is not None:
+            word.mul_(factor)
+    return word
+
+
+def uniforms(keys: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Return float32 variates in (0, 1] of `keys` [rows, 1] (int64) and `tokens` [rows or 1, n] (ids)."""
+    word = hashed(keys + (tokens + 1) * signed(GOLDEN))
+    return word.bitwise_right_shift_(1).bitwise_and_((1 << 63) - 1).bitwise_or_(1).to(torch.float32).mul_(2.0**-63)
 
 
 def exponentials(keys: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -37,14 +65,4 @@ def exponentials(keys: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
     Small ones have full relative precision, since sampling takes the smallest.
     """
-    word = keys + (tokens + 1) * signed(GOLDEN)
-    word = (word ^ _shift(word, 30)) * signed(FIRST)
-    word = (word ^ _shift(word, 27)) * signed(SECOND)
-    word ^= _shift(word, 31)
-    uniform = (_shift(word, 1) | 1).to(torch.float32) * 2.0**-63
-    return -torch.log1p(-uniform.clamp_(max=1 - 2.0**-24))
-
-
-def _shift(word: torch.Tensor, by: int) -> torch.Tensor:
-    """Shift right logically; torch's own shift is arithmetic."""
-    return (word >> by) & ((1 << (64 - by)) - 1)
+    return -torch.log1p(-uniforms(keys, tokens).clamp_(max=1 - 2.0**-24))

@@ -3,69 +3,90 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from inference.core.step import Row, RowFailure
-from inference.sampling.filters import surviving
-from inference.sampling.rng import exponentials
-from inference.sampling.rows import SamplingRows
+from inference.sampling.draw import Lines, draw, draw_filtered
+from inference.sampling.logprobs import Distributions
+from inference.sampling.penalties import Histories
+from inference.sampling.processors import process
+from inference.sampling.rng import noise_keys
+from inference.sampling.state import SlotStates
+from inference.types import PositionLogprobs
 
-CANDIDATES = 1024  # largest logits that are tried first: most rows need no others, and sorting all is slow
+NON_FINITE = RowFailure("non_finite_logits", "The model gave logits that are not finite for this request.")
+NONE_LEFT = RowFailure("no_token_left", "The model gives no finite logit to any token that this request permits.")
 
 
-def sample(logits: torch.Tensor, rows: Sequence[Row]) -> list[int | RowFailure]:
-    """Return the token of each row from `logits` [rows, vocabulary], or the failure of a row without finite logits.
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The tokens [rows] that were chosen, on the device; `failures` and `logprobs` are by row number."""
 
-    A row's result depends on its own logits, parameters, seed and output index alone. Temperature 0 takes the largest
-    logit (the first of equals). Otherwise the token with the smallest Exp(1) / probability is an exact draw.
+    tokens: torch.Tensor
+    failures: dict[int, RowFailure]
+    logprobs: dict[int, PositionLogprobs]
+
+
+class Sampler:
+    """Samples the rows of one model's steps on `device`. Not thread-safe.
+
+    A row's result depends on its own logits, parameters, seed, history and output index alone. Temperature 0 takes the
+    largest processed logit (the first of equals). Otherwise the token with the smallest Exp(1) / probability is an
+    exact draw.
     """
-    logits = logits.float()
-    peak, best = logits.max(1, keepdim=True)
-    finite = torch.isfinite(peak[:, 0]).tolist()  # a NaN or +inf anywhere is the maximum; all -inf likewise
-    tokens = best[:, 0].tolist()
-    if all(finite) and all(row.sampling.temperature <= 0 for row in rows):
-        return [*tokens]
-    params = SamplingRows.of(rows)
-    drawn = [i for i in params.unfiltered if finite[i]]
-    if drawn:
-        scaled = (logits[drawn] - peak[drawn]) / params.temperature[drawn]
-        race = scaled - exponentials(params.keys[drawn], torch.arange(logits.shape[1])[None]).log_()
-        for i, token in zip(drawn, race.argmax(1).tolist(), strict=True):
-            tokens[i] = token
-    for i, token in _filtered(logits, peak, params, [i for i in params.filtered if finite[i]]):
-        tokens[i] = token
-    failure = RowFailure("non_finite_logits", "The model gave logits that are not finite for this request.")
-    return [token if ok else failure for token, ok in zip(tokens, finite, strict=True)]
+
+    def __init__(self, device: torch.device) -> None:
+        self._states = SlotStates(device)
+        self._histories = Histories(device)
+
+    def sample(self, logits: torch.Tensor, rows: Sequence[Row]) -> Sampled:
+        """Choose the token of each row from `logits` [rows, vocabulary], which may be overwritten."""
+        logits = logits.float()
+        states = self._states.admit(rows)
+        asking = [i for i, row in enumerate(rows) if row.sampling.logprobs is not None]
+        raw = Distributions.of(logits[asking], [rows[i].sampling.logprobs or 0 for i in asking]) if asking else None
+        tokens = logits.argmax(1, keepdim=True)  # of a NaN or +inf, or of the first token where all are -inf
+        peak = logits.gather(1, tokens)
+        failures = _not_finite(peak, NON_FINITE)
+        penalised = [i for i, state in enumerate(states) if state.is_penalised]
+        if penalised or any(state.is_masked for state in states):
+            process(logits, rows, states)
+            if penalised:
+                self._penalise(logits, rows, penalised)
+            tokens = logits.argmax(1, keepdim=True)
+            peak = logits.gather(1, tokens)
+            failures = _not_finite(peak, NONE_LEFT) | failures
+        tokens = tokens[:, 0]
+        for is_filtered in (False, True):
+            drawn = [
+                i
+                for i, state in enumerate(states)
+                if not state.is_greedy and state.is_filtered is is_filtered and i not in failures
+            ]
+            if drawn:
+                lines = self._lines(drawn, rows)
+                tokens[drawn] = (draw_filtered if is_filtered else draw)(logits, peak, lines)
+        if penalised:
+            self._histories.append([rows[i] for i in penalised], tokens[penalised])
+        told: dict[int, PositionLogprobs] = {}
+        if raw is not None:
+            told = dict(zip(asking, raw.positions(tokens[asking]), strict=True))
+        return Sampled(tokens, failures, told)
+
+    def _penalise(self, logits: torch.Tensor, rows: Sequence[Row], numbers: list[int]) -> None:
+        chosen = [rows[i] for i in numbers]
+        slots = torch.tensor([row.slot for row in chosen]).to(logits.device)
+        lines = torch.tensor(numbers).to(logits.device)
+        self._histories.apply(logits, lines, chosen, self._states.penalties(slots))
+
+    def _lines(self, numbers: list[int], rows: Sequence[Row]) -> Lines:
+        both = torch.tensor([[rows[i].slot for i in numbers], [rows[i].output_index for i in numbers]])
+        slots, positions = both.to(self._states.device)
+        params = self._states.gather(slots)
+        return Lines(numbers, params, noise_keys(params.seed_keys, positions[:, None]))
 
 
-def _filtered(
-    logits: torch.Tensor, peak: torch.Tensor, params: SamplingRows, numbers: list[int]
-) -> list[tuple[int, int]]:
-    """Return (row number, token) for the rows `numbers`: from their candidates, or from all tokens where needed."""
-    chosen: list[tuple[int, int]] = []
-    vocabulary = logits.shape[1]
-    for count in (min(CANDIDATES, vocabulary), vocabulary):
-        if not numbers:
-            break
-        shifted = logits[numbers] - peak[numbers]
-        temperature = params.temperature[numbers]
-        values, ids = (
-            torch.sort(shifted, stable=True, dim=1, descending=True)
-            if count == vocabulary
-            else shifted.topk(count, dim=1)
-        )
-        scaled = values / temperature
-        mask, complete = surviving(
-            scaled,
-            torch.logsumexp(shifted / temperature, 1, keepdim=True),
-            params.top_k[numbers],
-            params.top_p[numbers],
-            params.min_p[numbers],
-        )
-        race = (scaled - exponentials(params.keys[numbers], ids).log_()).masked_fill_(~mask, float("-inf"))
-        winners = ids.gather(1, race.argmax(1, keepdim=True))[:, 0].tolist()
-        done = complete.tolist() if count < vocabulary else [True] * len(numbers)
-        chosen += [(i, token) for i, token, ok in zip(numbers, winners, done, strict=True) if ok]
-        numbers = [i for i, ok in zip(numbers, done, strict=True) if not ok]
-    return chosen
+def _not_finite(peak: torch.Tensor, failure: RowFailure) -> dict[int, RowFailure]:
+    return {i: failure for i, finite in enumerate(torch.isfinite(peak[:, 0]).tolist()) if not finite}

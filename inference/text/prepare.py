@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,10 +11,9 @@ from inference.config import SAMPLING_FIELDS
 from inference.core.prefix import PrefixKeys
 from inference.errors import InvalidRequestError
 from inference.text.tokenizer import Tokenizer
-from inference.types import GenerationRequest, Kind, SamplingParams
+from inference.types import GenerationRequest, Kind
+from inference.validation import check_ids, check_sampling
 
-MAX_STOPS = 64
-MAX_STOP_CHARACTERS = 1000  # characters
 CHARACTERS_PER_TOKEN = 128  # of the longest tokens in common vocabularies, which are white space
 
 
@@ -42,7 +40,8 @@ class Preparer:
     """Prepares the requests of one model, in any thread.
 
     `context` bounds a prompt and its output together, `max_input` one prompt or one embedding input. Without `keys` no
-    prefix is hashed. `recommended` has values for the sampling fields that a client doesn't set.
+    prefix is hashed. `recommended` has values for the sampling fields that a client doesn't set; `ends` are
+    the ids that end a generation.
     """
 
     def __init__(
@@ -54,6 +53,7 @@ class Preparer:
         max_input: int,
         keys: PrefixKeys | None,
         recommended: Mapping[str, float],
+        ends: frozenset[int] = frozenset(),
     ) -> None:
         self._kinds = kinds
         self._vocab_size = vocab_size
@@ -61,6 +61,7 @@ class Preparer:
         self._max_input = max_input
         self._keys = keys
         self._recommended = recommended
+        self._ends = ends
 
     def prepare(self, request: GenerationRequest, tokenizer: Tokenizer) -> Prompt:
         """Return the request in tokens; raise `InvalidRequestError` for what this model can't serve."""
@@ -76,8 +77,7 @@ class Preparer:
         if not request.messages:
             raise InvalidRequestError("there are no messages", param="messages")
         request = replace(request, sampling=request.sampling.with_recommended(self._recommended))
-        _check_sampling(request.sampling)
-        self._check_ids(request.sampling.stop_token_ids, "stop_token_ids")
+        check_sampling(request.sampling, self._vocab_size, self._ends)
         characters = sum(len(message.content) for message in request.messages)
         if characters > CHARACTERS_PER_TOKEN * self._max_input:  # counting tokens would take seconds
             raise InvalidRequestError(
@@ -137,8 +137,7 @@ class Preparer:
 
     def _check_ids(self, ids: Sequence[int], param: str) -> None:
         if ids and not 0 <= min(ids) <= max(ids) < self._vocab_size:
-            token = next(token for token in ids if not 0 <= token < self._vocab_size)
-            raise InvalidRequestError(f"token id {token} is not in the model's vocabulary", param=param)
+            check_ids(ids, self._vocab_size, param)
 
 
 def recommended_sampling(folder: Path) -> dict[str, float]:
@@ -146,18 +145,3 @@ def recommended_sampling(folder: Path) -> dict[str, float]:
     path = folder / "generation_config.json"
     stated = json.loads(path.read_text()) if path.is_file() else {}
     return {name: stated[name] for name in SAMPLING_FIELDS if isinstance(stated.get(name), int | float)}
-
-
-def _check_sampling(sampling: SamplingParams) -> None:
-    """Raise `InvalidRequestError` for values out of range; NaN fails each comparison."""
-    for name, fits in (
-        ("max_tokens", sampling.max_tokens is None or sampling.max_tokens >= 1),
-        ("temperature", 0.0 <= sampling.temperature < math.inf),
-        ("top_p", 0.0 < sampling.top_p <= 1.0),
-        ("top_k", sampling.top_k >= 0),
-        ("min_p", 0.0 <= sampling.min_p <= 1.0),
-        # Each token's text is compared with each of them, in the step thread.
-        ("stop", len(sampling.stop) <= MAX_STOPS and all(len(stop) <= MAX_STOP_CHARACTERS for stop in sampling.stop)),
-    ):
-        if not fits:
-            raise InvalidRequestError(f"{name} is out of range", param=name)

@@ -9,15 +9,20 @@ from inference.text.stops import StopMatcher
 
 
 class TextStream:
-    """Detokenizer and stop strings of one sequence."""
+    """Detokenizer and stop strings of one sequence; the text of its first `min_tokens` tokens is not searched."""
 
-    __slots__ = ("_detokenizer", "_stops")
+    __slots__ = ("_detokenizer", "_stops", "_unsearched")
 
     def __init__(
-        self, decode: Callable[[Sequence[int]], str], prompt: Sequence[int] = (), stops: Sequence[str] = ()
+        self,
+        decode: Callable[[Sequence[int]], str],
+        prompt: Sequence[int] = (),
+        stops: Sequence[str] = (),
+        min_tokens: int = 0,
     ) -> None:
         self._detokenizer = Detokenizer(decode, prompt)
         self._stops = StopMatcher(stops)
+        self._unsearched = min_tokens
 
     @property
     def matched(self) -> str | None:
@@ -26,9 +31,16 @@ class TextStream:
 
     def push(self, tokens: Iterable[int]) -> str:
         """Return the text that `tokens` add; empty after a match."""
-        return "".join(self._stops.push(self._detokenizer.push(token)) for token in tokens)
+        return "".join(self._push(token) for token in tokens)
 
     def finish(self) -> str:
         """Return what was held back, at the end of the tokens; it may still complete a stop string."""
         text = self._stops.push(self._detokenizer.finish())
         return text if self.matched is not None else text + self._stops.finish()
+
+    def _push(self, token: int) -> str:
+        text = self._detokenizer.push(token)
+        if self._unsearched:
+            self._unsearched -= 1
+            return text
+        return self._stops.push(text)

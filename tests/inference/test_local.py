@@ -100,3 +100,12 @@ def test_the_rate_cards_ratios_decide_whose_turn_it_is() -> None:
     usual, dear = charged({}), charged({"input": 10, "output": 80})
     assert dear - usual == 10 * (8000 - 2000) * 1000
     assert charged({}, {"input": 10, "output": 80}) == dear
+
+
+def test_stop_strings_are_not_looked_for_below_min_tokens() -> None:
+    served = engine()
+    served.submit(served.prepare(chat("abcdabcd", stop=("cd",), min_tokens=4)))
+    text = ""
+    while served.unfinished:
+        text += "".join(output.text for output in served.step())
+    assert text == "abcdab"

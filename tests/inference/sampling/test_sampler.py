@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 
 from inference.core.step import Row, RowFailure
-from inference.sampling import sampler
+from inference.sampling import draw
 from inference.sampling.rng import exponentials, mix, noise_key
-from inference.sampling.sampler import sample
+from inference.sampling.sampler import Sampler
 from inference.types import SamplingParams
 
 
 def row(number: int = 0, *, seed: int = 1, index: int = 0, **params: float) -> Row:
     return Row(number, str(number), (1,), 0, (1,), True, index, SamplingParams(**params), seed)
+
+
+def sample(logits: torch.Tensor, rows: list[Row]) -> list[int | RowFailure]:
+    """What a new sampler chooses; each row has a slot of its own."""
+    rows = [replace(row, slot=slot) for slot, row in enumerate(rows)]
+    sampled = Sampler(torch.device("cpu")).sample(logits.clone(), rows)
+    return [sampled.failures.get(number, token) for number, token in enumerate(sampled.tokens.tolist())]
 
 
 def allowed(logits: list[float], *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) -> dict[int, float]:
@@ -58,7 +66,7 @@ CASES = [
 @pytest.mark.parametrize("params", CASES, ids=str)
 def test_distribution(params: dict[str, float], candidates: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chi-square over 12 tokens; with few candidates the rows whose filters reach further are sorted whole."""
-    monkeypatch.setattr(sampler, "CANDIDATES", candidates)
+    monkeypatch.setattr(draw, "CANDIDATES", candidates)
     chance = random.Random(4)
     logits = [chance.gauss(0, 1.5) for _ in range(12)]
     draws = 6000

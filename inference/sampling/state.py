@@ -1,0 +1,133 @@
+"""The sampling parameters of running rows by slot, written when a row is admitted and gathered in each step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from inference.core.step import Row
+from inference.sampling.rng import seed_key
+from inference.types import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Admitted:
+    """What the row in one slot uses: it decides which parts of a step are skipped.
+
+    `is_filtered`: top-k, top-p or min-p (never with greedy). The tensors are None where the row doesn't use them:
+    `bias` (ids, values), `allowed` ids, and `banned` ids of `min_tokens`.
+    """
+
+    sampling: SamplingParams
+    seed: int
+    is_greedy: bool
+    is_filtered: bool
+    is_penalised: bool
+    bias: tuple[torch.Tensor, torch.Tensor] | None
+    allowed: torch.Tensor | None
+    banned: torch.Tensor | None
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether tokens are ruled out, or may be."""
+        return self.bias is not None or self.allowed is not None or self.banned is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The parameters of n rows: float32 [n, 1], `top_k` (0: off) and `seed_keys` int64 [n, 1]."""
+
+    temperature: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
+    top_k: torch.Tensor
+    seed_keys: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Penalties:
+    """The penalties of n rows, float32 [n, 1]."""
+
+    repetition: torch.Tensor
+    presence: torch.Tensor
+    frequency: torch.Tensor
+
+
+class SlotStates:
+    """The parameters by slot: one float32 and one int64 tensor, which grow with the highest slot."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._slots: list[Admitted | None] = []
+        self._floats = torch.zeros(0, 6, device=device)
+        self._words = torch.zeros(0, 2, dtype=torch.long, device=device)
+
+    def admit(self, rows: Sequence[Row]) -> list[Admitted]:
+        """Return what each row uses; the parameters of rows that are new in their slot are written."""
+        known = self._slots
+        fresh: dict[int, Admitted] = {}
+        admitted: list[Admitted] = []
+        for row in rows:
+            slot = row.slot
+            if slot >= len(known):
+                self._grow(slot + 1)
+            state = known[slot]
+            # The parameters decide, not the request: an equal pair of them is the same state.
+            if state is None or state.sampling is not row.sampling or state.seed != row.seed:
+                state = fresh[slot] = known[slot] = self._admitted(row)
+            admitted.append(state)
+        if fresh:
+            self._write(fresh)
+        return admitted
+
+    def gather(self, slots: torch.Tensor) -> Gathered:
+        """Return the parameters of `slots` [n]."""
+        floats, words = self._floats[slots], self._words[slots]
+        return Gathered(floats[:, 0:1], floats[:, 1:2], floats[:, 2:3], words[:, 0:1], words[:, 1:2])
+
+    def penalties(self, slots: torch.Tensor) -> Penalties:
+        """Return the penalties of `slots` [n]."""
+        floats = self._floats[slots]
+        return Penalties(floats[:, 3:4], floats[:, 4:5], floats[:, 5:6])
+
+    def _admitted(self, row: Row) -> Admitted:
+        p = row.sampling
+        is_greedy = p.temperature <= 0
+        return Admitted(
+            sampling=p,
+            seed=row.seed,
+            is_greedy=is_greedy,
+            is_filtered=not is_greedy and (p.top_k > 0 or p.top_p < 1 or p.min_p > 0),
+            is_penalised=p.penalises,
+            bias=(self._ids([i for i, _ in p.logit_bias]), torch.tensor([b for _, b in p.logit_bias]).to(self.device))
+            if p.logit_bias
+            else None,
+            allowed=self._ids(p.allowed_token_ids) if p.allowed_token_ids else None,
+            banned=self._ids(row.banned) if row.banned and p.min_tokens else None,
+        )
+
+    def _ids(self, ids: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(ids, dtype=torch.long).to(self.device)
+
+    def _write(self, fresh: dict[int, Admitted]) -> None:
+        slots = self._ids(list(fresh))
+        params = [state.sampling for state in fresh.values()]
+        self._floats[slots] = torch.tensor(
+            [
+                (p.temperature, p.top_p, p.min_p, p.repetition_penalty, p.presence_penalty, p.frequency_penalty)
+                for p in params
+            ],
+            dtype=torch.float32,
+        ).to(self.device)
+        self._words[slots] = torch.tensor([(s.sampling.top_k, seed_key(s.seed)) for s in fresh.values()]).to(
+            self.device
+        )
+
+    def _grow(self, count: int) -> None:
+        count = max(count, 2 * len(self._slots), 16)
+        more = count - len(self._slots)
+        self._slots += [None] * more
+        self._floats = torch.cat((self._floats, self._floats.new_zeros(more, 6)))
+        self._words = torch.cat((self._words, self._words.new_zeros(more, 2)))

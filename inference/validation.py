@@ -1,0 +1,84 @@
+"""What a request may ask of sampling: every bound is checked before the request enters an engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from inference.errors import InvalidRequestError
+from inference.types import SamplingParams
+
+MAX_STOPS = 64
+MAX_STOP_CHARACTERS = 1000
+MAX_STOP_IDS = 256
+MAX_BIASES = 1024
+MAX_BIAS = 100.0
+MAX_ALLOWED = 4096
+MAX_LOGPROBS = 20
+MAX_CHOICES = 16
+MAX_PENALTY = 2.0
+MAX_REPETITION = 10.0
+
+
+def check_sampling(sampling: SamplingParams, vocabulary: int, ends: frozenset[int] = frozenset()) -> None:
+    """Raise `InvalidRequestError` for the first field out of range; NaN fails each comparison.
+
+    Token ids are below `vocabulary`; `ends` are the ids that end a generation by themselves.
+    """
+    p = sampling
+    best_of = p.n if p.best_of is None else p.best_of
+    for name, fits, way_out in (
+        ("max_tokens", p.max_tokens is None or p.max_tokens >= 1, "at least 1"),
+        ("temperature", 0.0 <= p.temperature < math.inf, "a number from 0"),
+        ("top_p", 0.0 < p.top_p <= 1.0, "above 0 and at most 1"),
+        ("top_k", p.top_k >= 0, "at least 0"),
+        ("min_p", 0.0 <= p.min_p <= 1.0, "from 0 to 1"),
+        # Each token's text is compared with each of them, in the step thread.
+        (
+            "stop",
+            len(p.stop) <= MAX_STOPS and all(len(stop) <= MAX_STOP_CHARACTERS for stop in p.stop),
+            f"at most {MAX_STOPS} strings of {MAX_STOP_CHARACTERS} characters",
+        ),
+        ("stop_token_ids", len(p.stop_token_ids) <= MAX_STOP_IDS, f"at most {MAX_STOP_IDS} ids"),
+        ("repetition_penalty", 0.0 < p.repetition_penalty <= MAX_REPETITION, f"above 0 and at most {MAX_REPETITION}"),
+        ("presence_penalty", abs(p.presence_penalty) <= MAX_PENALTY, f"from -{MAX_PENALTY} to {MAX_PENALTY}"),
+        ("frequency_penalty", abs(p.frequency_penalty) <= MAX_PENALTY, f"from -{MAX_PENALTY} to {MAX_PENALTY}"),
+        (
+            "logit_bias",
+            len(p.logit_bias) <= MAX_BIASES and all(abs(bias) <= MAX_BIAS for _, bias in p.logit_bias),
+            f"at most {MAX_BIASES} values from -{MAX_BIAS} to {MAX_BIAS}",
+        ),
+        ("allowed_token_ids", len(p.allowed_token_ids) <= MAX_ALLOWED, f"at most {MAX_ALLOWED} ids"),
+        ("min_tokens", 0 <= p.min_tokens <= (math.inf if p.max_tokens is None else p.max_tokens), "0 to max_tokens"),
+        ("logprobs", p.logprobs is None or 0 <= p.logprobs <= MAX_LOGPROBS, f"0 to {MAX_LOGPROBS}"),
+        (
+            "prompt_logprobs",
+            p.prompt_logprobs is None or 0 <= p.prompt_logprobs <= MAX_LOGPROBS,
+            f"0 to {MAX_LOGPROBS}",
+        ),
+        ("n", 1 <= p.n <= MAX_CHOICES, f"1 to {MAX_CHOICES}"),
+        ("best_of", p.n <= best_of <= MAX_CHOICES, f"n to {MAX_CHOICES}"),
+    ):
+        if not fits:
+            raise InvalidRequestError(f"{name} is out of range: it must be {way_out}", param=name)
+    biased = [token for token, _ in p.logit_bias]
+    for name, ids in (
+        ("stop_token_ids", p.stop_token_ids),
+        ("logit_bias", biased),
+        ("allowed_token_ids", p.allowed_token_ids),
+    ):
+        check_ids(ids, vocabulary, name)
+    for name, ids in (("logit_bias", biased), ("allowed_token_ids", p.allowed_token_ids)):
+        if len(set(ids)) != len(ids):
+            raise InvalidRequestError(f"{name} names a token id twice", param=name)
+    if p.min_tokens and p.allowed_token_ids and ends.union(p.stop_token_ids).issuperset(p.allowed_token_ids):
+        raise InvalidRequestError(
+            "allowed_token_ids has only tokens that end the answer, which min_tokens forbids", param="allowed_token_ids"
+        )
+
+
+def check_ids(ids: Iterable[int], vocabulary: int, param: str) -> None:
+    """Raise `InvalidRequestError` for the first id that is not in the model's vocabulary."""
+    for token in ids:
+        if not 0 <= token < vocabulary:
+            raise InvalidRequestError(f"token id {token} is not in the model's vocabulary of {vocabulary}", param=param)
