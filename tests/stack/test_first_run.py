@@ -26,7 +26,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from inference.sources import first_models
+from tests import first_models
 from tests.services.postgres import free_port
 from tests.stack.conftest import ROOT, Stack
 from tests.stack.web import ask
@@ -40,11 +40,9 @@ QUESTION = "What is the capital of France?"
 @pytest.fixture(scope="module")
 def home():
     """A fresh home, with the first models that were made once for the whole run."""
-    if first_models.missing():
-        pytest.skip("the first models' packages are not installed")
+    models = first_models.made()
     with tempfile.TemporaryDirectory(prefix="sluice-first-") as folder:
-        made = Path(os.environ["SLUICE_TEST_MODELS"])
-        for model in first_models.install(made).values():
+        for model in models.values():
             shutil.copytree(model, Path(folder) / "models" / model.name, copy_function=os.link)
         yield Path(folder)
 

@@ -654,6 +654,7 @@ async def test_drain_refuses_what_waits_at_once():
 
 async def test_place_taken_in_another_process_is_429_and_gives_the_buckets_back():
     stand = await make_stand(terms={"concurrency": 1})
+    stand.runtime.gate = ConcurrencyLimiter(seconds=0.05)
     tenant = stand.principal.tenant
     await stand.runtime.rates.take([], Lease(f"{{{tenant}}}:concurrency", 1, "elsewhere", 30_000_000))
     with pytest.raises(Refusal) as caught:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.core.step import EncodeRow, StepPlan
 from inference.sources import first_models
+from tests.first_models import made
 from tests.inference.drive import Drive, assert_greedy, reference_model
 
 PROMPTS = (
@@ -70,18 +70,11 @@ def test_an_installed_model_is_kept_without_its_package(tmp_path: Path, monkeypa
     assert first_models.install(tmp_path) == {first_models.CHAT: folder}
 
 
-def installed(name: str) -> Path:
-    """The folder of one first model, made once for the whole run."""
-    if name in first_models.missing():
-        pytest.skip("the first models' packages are not installed")
-    return first_models.install(Path(os.environ["SLUICE_TEST_MODELS"]))[name]
-
-
 @pytest.mark.model
 def test_embeddings_equal_the_reference() -> None:
     from transformers import AutoTokenizer, BertModel
 
-    folder = installed(first_models.EMBEDDING)
+    folder = made()[first_models.EMBEDDING]
     loaded = load_model(EngineConfig("test", str(folder)), threads=1)
     assert (loaded.max_input, loaded.vector_width) == (256, 384)
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -104,7 +97,7 @@ def prompt_ids(tokenizer: Any, text: str) -> list[int]:
 def test_chat_equals_generate_on_twenty_prompts() -> None:
     from transformers import AutoTokenizer
 
-    folder = installed(first_models.CHAT)
+    folder = made()[first_models.CHAT]
     loaded = load_model(EngineConfig("test", str(folder), dtype="float32", kv_tokens=4096))
     assert loaded.details["architecture"] == "own decoder (llama)"
     assert loaded.max_context == 8192
