@@ -1,0 +1,212 @@
+/* Attention over paged K/V, for decoding rows and prefill chunks alike.
+ *
+ * A block of `keys` holds, for each K/V head, its positions as lanes: [key_dim / 2][block_size] pairs of bf16, or
+ * [key_dim][block_size] floats; a block of `values` [block_size / 2][value_dim] pairs of positions, or
+ * [block_size][value_dim] floats. So neither product needs a transposition or a sum across lanes.
+ *
+ * A query's result is computed over tiles of TILE positions from absolute position 0 on, in order, with the maximum and
+ * the sum carried along. What other queries share a tile changes nothing: their keys have weight 0 exactly.
+ */
+#include "simd.h"
+#include "threads.h"
+
+#define TILE 64
+#define TILE_VECTORS (TILE / LANES)
+#define UNIT 24 /* queries × heads that one thread computes together */
+#define LOWEST -3.0e38f
+
+typedef struct {
+    const void *query, *keys, *values;
+    const float *sinks;
+    void *out;
+    const int32_t *begins, *lengths, *slots, *tables;
+    int64_t rows, width, heads, kv_heads, key_dim, value_dim, block_size, window;
+    float scale, softcap;
+} Attention;
+
+INLINE vf dot(int is_bf16, vf acc, uint32_t x, vf w) { return is_bf16 ? v_dot_bf16(acc, x, w) : v_dot_fp32(acc, x, w); }
+
+/* Scores of `rows` queries with PANEL vectors of keys. */
+INLINE void score(int is_bf16, const int rows, const uint32_t *query, int64_t words, const uint32_t *const *keys, int64_t block_size,
+                  float *scores) {
+    vf acc[ROWS][PANEL];
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < PANEL; j++) acc[i][j] = v_set(0.0f);
+    for (int64_t k = 0; k < words; k++) {
+        vf panel[PANEL];
+        for (int j = 0; j < PANEL; j++) panel[j] = v_load(keys[j] + k * block_size);
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < PANEL; j++) acc[i][j] = dot(is_bf16, acc[i][j], query[i * words + k], panel[j]);
+    }
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < PANEL; j++) v_store(scores + i * TILE + j * LANES, acc[i][j]);
+}
+
+/* Add the first `count` positions' values, times their weights, to PANEL vectors of the sums of `rows` queries. */
+INLINE void mix(int is_bf16, const int rows, const int vectors, const float *weights, const uint32_t *const *values, int count,
+                int64_t value_dim, float *sums) {
+    vf acc[ROWS][PANEL];
+    const int step = is_bf16 ? 2 : 1, chunk = LANES / step; /* words of one vector of positions */
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < vectors; j++) acc[i][j] = v_load(sums + i * value_dim + j * LANES);
+    for (int k = 0; k < (count + step - 1) / step; k++) {
+        const uint32_t *from = values[k / chunk] + (k % chunk) * value_dim;
+        vf panel[PANEL];
+        for (int j = 0; j < vectors; j++) panel[j] = v_load(from + j * LANES);
+        if (is_bf16 && 2 * k + 1 == count) /* the pair's second position is past the end: anything may lie there */
+            for (int j = 0; j < vectors; j++) panel[j] = v_low_halves(panel[j]);
+        for (int i = 0; i < rows; i++) {
+            uint32_t word;
+            memcpy(&word, (const char *)(weights + i * TILE) + 4 * k, 4);
+            for (int j = 0; j < vectors; j++) acc[i][j] = dot(is_bf16, acc[i][j], word, panel[j]);
+        }
+    }
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < vectors; j++) v_store(sums + i * value_dim + j * LANES, acc[i][j]);
+}
+
+#if ROWS > 2
+#define FOR_ROWS(count, call) \
+    switch (count) { \
+        case 1: { enum { rows = 1 }; call; break; } \
+        case 2: { enum { rows = 2 }; call; break; } \
+        case 3: { enum { rows = 3 }; call; break; } \
+        case 4: { enum { rows = 4 }; call; break; } \
+        case 5: { enum { rows = 5 }; call; break; } \
+        default: { enum { rows = ROWS }; call; } \
+    }
+#else
+#define FOR_ROWS(count, call) \
+    switch (count) { \
+        case 1: { enum { rows = 1 }; call; break; } \
+        default: { enum { rows = ROWS }; call; } \
+    }
+#endif
+
+/* Turn one query's scores of a tile, of which those in [first, last) are visible, into weights; carry maximum and sum. */
+INLINE void soften(int is_bf16, float *scores, int first, int last, float scale, float softcap, float *peak, float *total, float *sums,
+                   int64_t value_dim) {
+    vf s[TILE_VECTORS], top = v_set(*peak), added = v_set(0.0f);
+    for (int j = 0; j < TILE_VECTORS; j++) {
+        s[j] = v_mul(v_load(scores + j * LANES), v_set(scale));
+        if (softcap > 0) { /* cap · tanh(s / cap) */
+            const vf twice = v_exp(v_mul(s[j], v_set(2.0f / softcap)));
+            const vf bounded = v_where(v_set(40.0f * softcap), s[j], v_div(v_sub(twice, v_set(1.0f)), v_add(twice, v_set(1.0f))), v_set(1.0f));
+            s[j] = v_mul(bounded, v_set(softcap));
+        }
+        s[j] = v_between(first - j * LANES, last - j * LANES, s[j], v_set(-INFINITY));
+        top = v_max(s[j], top);
+    }
+    const float highest = v_peak(top);
+    if (highest != *peak) {
+        float shrink[LANES];
+        v_store(shrink, v_exp(v_set(*peak - highest)));
+        *total *= shrink[0];
+        for (int64_t d = 0; d < value_dim; d += LANES) v_store(sums + d, v_mul(v_load(sums + d), v_set(shrink[0])));
+        *peak = highest;
+    }
+    for (int j = 0; j < TILE_VECTORS; j++) {
+        const vf weight = v_exp(v_sub(s[j], v_set(highest)));
+        if (is_bf16) { /* in place: a vector of bf16 never reaches the scores that are still to be read */
+            v_to_bf16((bf16 *)scores + j * LANES, weight);
+            added = v_add(added, v_from_bf16((bf16 *)scores + j * LANES));
+        } else {
+            v_store(scores + j * LANES, weight);
+            added = v_add(added, weight);
+        }
+    }
+    *total += v_sum(added);
+}
+
+/* Attention of `count` (query, head) pairs from number `first` on, of row `row` and K/V head `kv_head`. */
+INLINE void attend_unit(int is_bf16, const Attention *a, int64_t row, int64_t kv_head, int64_t first, int count, float *memory) {
+    const int64_t group = a->heads / a->kv_heads, step = is_bf16 ? 2 : 1, words = a->key_dim / step, size = is_bf16 ? 2 : 4;
+    const int64_t queries = a->begins[row + 1] - a->begins[row], start = a->lengths[row] - queries;
+    const int64_t end = start + (first + count - 1) / group + 1, earliest = start + first / group; /* positions of the last and first query */
+    const int32_t *table = a->tables + (int64_t)a->slots[row] * a->width;
+    uint32_t *query = (uint32_t *)memory;
+    float *scores = memory + UNIT * words, *sums = scores + UNIT * TILE, peak[UNIT], total[UNIT];
+    for (int i = 0; i < count; i++) {
+        const int64_t token = a->begins[row] + (first + i) / group, head = kv_head * group + (first + i) % group;
+        memcpy(query + i * words, (const char *)a->query + (token * a->heads + head) * a->key_dim * size, (size_t)(words * 4));
+        peak[i] = a->sinks ? a->sinks[head] : LOWEST;
+        total[i] = a->sinks ? 1.0f : 0.0f;
+    }
+    memset(sums, 0, (size_t)(count * a->value_dim) * 4);
+    const int64_t seen = a->window > 0 && earliest - a->window + 1 > 0 ? earliest - a->window + 1 : 0;
+    for (int64_t tile = seen / TILE * TILE; tile < end; tile += TILE) {
+        const uint32_t *keys[TILE_VECTORS], *values[TILE_VECTORS];
+        for (int j = 0; j < TILE_VECTORS; j++) {
+            const int64_t position = tile + j * LANES < end ? tile + j * LANES : tile, offset = position % a->block_size;
+            const int64_t at = table[position / a->block_size] * a->kv_heads + kv_head;
+            keys[j] = (const uint32_t *)a->keys + at * words * a->block_size + offset;
+            values[j] = (const uint32_t *)a->values + at * a->value_dim * (a->block_size / step) + offset / step * a->value_dim;
+        }
+        const int64_t visible = end - tile < TILE ? end - tile : TILE;
+        for (int i = 0; i < count; i += ROWS)
+            for (int j = 0; j < TILE_VECTORS && j * LANES < visible; j += PANEL)
+                FOR_ROWS(count - i, score(is_bf16, rows, query + i * words, words, keys + j, a->block_size, scores + i * TILE + j * LANES))
+        for (int i = 0; i < count; i++) {
+            const int64_t position = start + (first + i) / group, low = a->window > 0 ? position - a->window + 1 - tile : -tile;
+            const int64_t high = position + 1 - tile;
+            soften(is_bf16, scores + i * TILE, low > TILE ? TILE : low < 0 ? 0 : (int)low, high > TILE ? TILE : high < 0 ? 0 : (int)high,
+                   a->scale, a->softcap, peak + i, total + i, sums + i * a->value_dim, a->value_dim);
+        }
+        for (int i = 0; i < count; i += ROWS) {
+            int64_t d = 0;
+            const uint32_t *from[TILE_VECTORS];
+            for (; d + COLUMNS <= a->value_dim; d += COLUMNS) {
+                for (int j = 0; j < TILE_VECTORS; j++) from[j] = values[j] + d;
+                FOR_ROWS(count - i, mix(is_bf16, rows, PANEL, scores + i * TILE, from, (int)visible, a->value_dim, sums + i * a->value_dim + d))
+            }
+            for (; d < a->value_dim; d += LANES) {
+                for (int j = 0; j < TILE_VECTORS; j++) from[j] = values[j] + d;
+                FOR_ROWS(count - i, mix(is_bf16, rows, 1, scores + i * TILE, from, (int)visible, a->value_dim, sums + i * a->value_dim + d))
+            }
+        }
+    }
+    for (int i = 0; i < count; i++) {
+        const int64_t token = a->begins[row] + (first + i) / group, head = kv_head * group + (first + i) % group;
+        for (int64_t d = 0; d < a->value_dim; d += LANES)
+            v_write(is_bf16, a->out, (token * a->heads + head) * a->value_dim + d, v_div(v_load(sums + i * a->value_dim + d), v_set(total[i])));
+    }
+}
+
+static void unit_bf16(const Attention *a, int64_t row, int64_t head, int64_t first, int count, float *memory) {
+    attend_unit(1, a, row, head, first, count, memory);
+}
+static void unit_fp32(const Attention *a, int64_t row, int64_t head, int64_t first, int count, float *memory) {
+    attend_unit(0, a, row, head, first, count, memory);
+}
+
+/* See `attend` in attention.py. Return 0, or 1 where memory ran out. */
+int attend(int64_t is_bf16, const void *query, const void *keys, const void *values, void *out, const int32_t *begins,
+           const int32_t *lengths, const int32_t *slots, const int32_t *tables, const float *sinks, int64_t rows, int64_t width,
+           int64_t heads, int64_t kv_heads, int64_t key_dim, int64_t value_dim, int64_t block_size, int64_t window, double scale,
+           double softcap) {
+    const Attention a = {query, keys, values, sinks, out, begins, lengths, slots, tables, rows, width, heads, kv_heads, key_dim, value_dim,
+                         block_size, window, (float)scale, (float)softcap};
+    const int64_t group = heads / kv_heads;
+    int64_t units = 0;
+    for (int64_t row = 0; row < rows; row++) units += ((begins[row + 1] - begins[row]) * group + UNIT - 1) / UNIT;
+    const size_t memory_words = (size_t)(UNIT * (key_dim + TILE + value_dim) + LANES);
+    float *memory = scratch(0, memory_words * 4 * (size_t)kernel_threads);
+    int64_t *list = scratch(1, (size_t)units * 2 * sizeof(int64_t));
+    if (!memory || !list) return 1;
+    /* The last units of each row first: they see the most keys, and none of those may be left for the end. */
+    int64_t unit = 0;
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t number = ((begins[row + 1] - begins[row]) * group + UNIT - 1) / UNIT - 1; number >= 0; number--, unit++) {
+            list[2 * unit] = row;
+            list[2 * unit + 1] = number * UNIT;
+        }
+#pragma omp parallel for num_threads(kernel_threads) schedule(dynamic, 1)
+    for (int64_t i = 0; i < units * kv_heads; i++) {
+        const int64_t row = list[2 * (i / kv_heads)], first = list[2 * (i / kv_heads) + 1];
+        const int64_t left = (begins[row + 1] - begins[row]) * group - first;
+        float *mine = memory + memory_words * (size_t)thread_number();
+        if (is_bf16) unit_bf16(&a, row, i % kv_heads, first, left < UNIT ? (int)left : UNIT, mine);
+        else unit_fp32(&a, row, i % kv_heads, first, left < UNIT ? (int)left : UNIT, mine);
+    }
+    return 0;
+}

@@ -1,0 +1,88 @@
+"""The built library, loaded into this process."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch  # before the library: they share the OpenMP runtime that torch has loaded
+
+from inference.kernels.cpu.build import BuildError, best_level, build
+
+_P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "use_threads": (None, [ctypes.c_int]),
+    "pack_fp32": (None, [_P, _P, _I, _I]),
+    "pack_bf16": (None, [_P, _P, _I, _I]),
+    "pack_w8a8": (None, [_P, _P, _P, _P, _I, _I]),
+    "pack_w4": (None, [_P, _P, _P, _I, _I]),
+    "linear_fp32": (None, [_P, _P, _P, _P, _P, _I, _I, _I]),
+    "linear_bf16": (None, [_P, _P, _P, _P, _P, _I, _I, _I]),
+    "linear_w8a8": (ctypes.c_int, [_I, _P, _P, _P, _P, _P, _P, _P, _I, _I, _I]),
+    "linear_w4": (ctypes.c_int, [_I, _P, _P, _P, _P, _P, _P, _I, _I, _I]),
+    "attend": (ctypes.c_int, [_I, *[_P] * 9, *[_I] * 8, _F, _F]),
+    "rope_store": (None, [_I, *[_P] * 8, *[_I] * 6, _F]),
+    "store": (None, [_I, *[_P] * 5, *[_I] * 5]),
+    "rms_norm": (None, [_I, _P, _P, _P, _P, _I, _I, _F]),
+    "silu_mul": (None, [_I, _P, _P, _I, _I]),
+    "argmax": (None, [_I, _P, _I, _I, _P, _P]),
+    "gumbel_argmax": (None, [_I, _P, _I, _I, _P, _P, _P]),
+    "log_sum_exp": (None, [_I, _P, _I, _I, _P, _P]),
+    "top_candidates": (ctypes.c_int, [_I, _P, _I, _I, _I, _P, _P]),
+}
+
+
+class Library:
+    """The functions of one built file, by their names in C; `level` is what it was compiled for.
+
+    Kernels run on as many threads as torch had when the library was loaded, or as `use_threads` says.
+    """
+
+    columns: int  # outputs of one packed panel
+
+    def __init__(self, file: Path, level: str) -> None:
+        """Load `file`; raise BuildError with the reason when it can't be."""
+        self.level = level
+        self.columns = 64 if level.startswith("avx512") else 32
+        try:
+            loaded = ctypes.CDLL(str(file))
+        except OSError as error:
+            raise BuildError(f"the built kernels can't be loaded: {error}") from error
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(loaded, name)
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
+        self.use_threads(torch.get_num_threads())
+
+    def __getattr__(self, name: str) -> Any:  # for the type checker; the functions are attributes of the instance
+        raise AttributeError(name)
+
+
+@cache
+def load(folder: Path, level: str = "") -> Library:
+    """Return the library for `level` (default: this processor's best), built in `folder` if need be.
+
+    Raise BuildError with the reason when there can't be one.
+    """
+    level = level or best_level()
+    return Library(build(folder, level), level)
+
+
+def element(tensor: torch.Tensor) -> int:
+    """Return 1 for bfloat16 and 0 for float32, as the kernels are told; raise TypeError for another dtype."""
+    if tensor.dtype is torch.bfloat16:
+        return 1
+    if tensor.dtype is torch.float32:
+        return 0
+    raise TypeError(f"the kernels compute in bfloat16 and float32, not in {tensor.dtype}")
+
+
+def require(tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, name: str) -> int:
+    """Return the address of `tensor`; raise TypeError or ValueError unless it is contiguous in this shape and dtype."""
+    if tensor.dtype is not dtype:
+        raise TypeError(f"{name} has to be {dtype}, not {tensor.dtype}")
+    if tensor.shape != shape or not tensor.is_contiguous():
+        raise ValueError(f"{name} has to be contiguous {list(shape)}, not {list(tensor.shape)}")
+    return tensor.data_ptr()

@@ -1,0 +1,89 @@
+/* Linear layers in eight bits: weights with one scale per output, activations with one per token, exact integer sums. */
+#define DOT v_dot_bytes
+#define INTEGERS
+#define FINISH(acc, row, rows, column) \
+    for (int i = 0; i < rows; i++) finish(is_bf16, acc[i], row + i, column, scale[row + i], scales, sums, bias, residual, out, outputs);
+#include "simd.h"
+
+INLINE void finish(int is_bf16, vi acc[PANEL], int64_t row, int64_t column, float scale, const float *scales, const int32_t *sums,
+                   const void *bias, const void *residual, void *out, int64_t outputs) {
+    for (int j = 0; j < PANEL; j++, column += LANES) {
+        const int64_t left = outputs - column;
+        if (left <= 0) return;
+        vf y = v_mul(v_mul(i_difference(acc[j], i_load(sums + column)), v_set(scale)), v_load(scales + column));
+        if (bias) y = v_add(y, v_read_some(is_bf16, bias, column, left));
+        if (residual) y = v_add(y, v_read_some(is_bf16, residual, row * outputs + column, left));
+        v_write_some(is_bf16, out, row * outputs + column, y, left);
+    }
+}
+#include "panels.h"
+
+/* Quantise and pack `weight` [outputs, inputs] float32, whose scale is its largest value / 127 in each output; `scales`
+ * and `sums` (128 × the output's sum, since activations are stored with 128 added) have an entry for every packed column. */
+void pack_w8a8(const float *weight, uint32_t *packed, float *scales, int32_t *sums, int64_t outputs, int64_t inputs) {
+    const int64_t words = (inputs + 3) / 4, panels = (outputs + COLUMNS - 1) / COLUMNS;
+#pragma omp parallel for num_threads(kernel_threads)
+    for (int64_t panel = 0; panel < panels; panel++)
+        for (int64_t column = 0; column < COLUMNS; column++) {
+            const int64_t output = panel * COLUMNS + column;
+            const float *row = weight + output * inputs;
+            float peak = 1e-12f;
+            int32_t sum = 0;
+            for (int64_t k = 0; output < outputs && k < inputs; k++) peak = fabsf(row[k]) > peak ? fabsf(row[k]) : peak;
+            for (int64_t k = 0; k < words; k++) {
+                int8_t bytes[4] = {0};
+                for (int64_t i = 0; output < outputs && i < 4 && 4 * k + i < inputs; i++) {
+                    bytes[i] = (int8_t)lrintf(row[4 * k + i] * (127.0f / peak));
+                    sum += bytes[i];
+                }
+                memcpy(packed + (panel * words + k) * COLUMNS + column, bytes, 4);
+            }
+            scales[output] = peak / 127.0f;
+            sums[output] = 128 * sum;
+        }
+}
+
+/* Quantise one row to bytes with 128 added, up to a whole word; return its scale. A row that isn't finite has the scale NaN. */
+INLINE float quantise(int is_bf16, const void *row, int64_t first, uint8_t *bytes, int64_t inputs) {
+    vf peaks = v_set(0.0f), total = v_set(0.0f);
+    for (int64_t k = 0; k < inputs; k += LANES) {
+        const vf x = v_read_some(is_bf16, row, first + k, inputs - k);
+        peaks = v_max(peaks, v_abs(x));
+        total = v_fma(x, v_set(0.0f), total); /* NaN where a value isn't finite: a maximum would lose that */
+    }
+    float peak = v_peak(peaks);
+    const float finite = v_sum(total);
+    peak = peak > 1e-12f ? peak : 1e-12f;
+    const vf inverse = v_set(finite == 0.0f ? 127.0f / peak : 0.0f);
+    int64_t k = 0;
+    for (; k + LANES <= inputs; k += LANES) v_to_bytes(bytes + k, v_mul(v_read(is_bf16, row, first + k), inverse));
+    if (k < inputs) {
+        uint8_t last[LANES];
+        v_to_bytes(last, v_mul(v_read_some(is_bf16, row, first + k, inputs - k), inverse));
+        memcpy(bytes + k, last, (size_t)((inputs - k + 3) / 4 * 4));
+    }
+    return finite == 0.0f ? peak / 127.0f : NAN;
+}
+
+INLINE int linear(int is_bf16, const void *rows_in, const uint32_t *packed, const float *scales, const int32_t *sums, const void *bias,
+                  const void *residual, void *out, int64_t count, int64_t outputs, int64_t inputs) {
+    const int64_t words = (inputs + 3) / 4, stride = words, panels = (outputs + COLUMNS - 1) / COLUMNS;
+    uint32_t *x = scratch(0, (size_t)(count * words) * 4);
+    float *scale = scratch(1, (size_t)count * 4);
+    if (!x || !scale) return 1;
+#pragma omp parallel num_threads(kernel_threads)
+    {
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < count; row++) scale[row] = quantise(is_bf16, rows_in, row * inputs, (uint8_t *)(x + row * words), inputs);
+#pragma omp for schedule(static)
+        for (int64_t panel = 0; panel < panels; panel++) MULTIPLY(panel, panel + 1 < panels);
+    }
+    return 0;
+}
+
+/* As `linear_bf16`; rows, bias, residual and out are bf16 or float32. Return 0, or 1 where memory ran out. */
+int linear_w8a8(int64_t is_bf16, const void *rows_in, const uint32_t *packed, const float *scales, const int32_t *sums,
+                const void *bias, const void *residual, void *out, int64_t count, int64_t outputs, int64_t inputs) {
+    return is_bf16 ? linear(1, rows_in, packed, scales, sums, bias, residual, out, count, outputs, inputs)
+                   : linear(0, rows_in, packed, scales, sums, bias, residual, out, count, outputs, inputs);
+}

@@ -1,0 +1,205 @@
+"""Paged attention in C against attention by hand; each query's bits in any chunk, batch and number of threads."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from inference.kernels.cpu.attention import attend, rope_store, store, unsupported
+from inference.kernels.cpu.library import Library
+
+BF16 = torch.bfloat16
+ROWS = [(1, 1), (1, 40), (5, 18), (1, 500), (23, 23), (7, 130), (1, 3), (1, 65), (2, 2), (70, 200)]  # queries, keys
+SHAPES = [(4, 4, 32, 32), (8, 2, 64, 64), (6, 1, 48, 80), (2, 1, 256, 256), (32, 1, 16, 16)]
+
+
+@dataclass
+class Paged:
+    """Rows with their K/V in scattered blocks; what isn't theirs is NaN."""
+
+    library: Library
+    heads: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    block_size: int
+    dtype: torch.dtype
+    rows: list[tuple[int, int]]
+
+    def __post_init__(self) -> None:
+        counts = [-(-length // self.block_size) for _, length in self.rows]
+        free = list(range(1, sum(counts) + 1))
+        random.Random(1).shuffle(free)
+        blocks = len(free) + 1
+        self.keys = torch.full((blocks, self.kv_heads, self.block_size, self.key_dim), float("nan"), dtype=self.dtype)
+        self.values = torch.full(
+            (blocks, self.kv_heads, self.block_size, self.value_dim), float("nan"), dtype=self.dtype
+        )
+        self.tables = torch.zeros(len(self.rows) + 3, max(counts) + 2, dtype=torch.int32)
+        self.slots = torch.arange(len(self.rows), dtype=torch.int32).flip(0) + 2
+        self.key, self.value, self.query = [], [], []
+        for number, ((queries, length), count) in enumerate(zip(self.rows, counts, strict=True)):
+            held = [free.pop() for _ in range(count)]
+            self.tables[self.slots[number], :count] = torch.tensor(held, dtype=torch.int32)
+            self.key.append(torch.randn(length, self.kv_heads, self.key_dim).to(self.dtype))
+            self.value.append(torch.randn(length, self.kv_heads, self.value_dim).to(self.dtype))
+            self.query.append(torch.randn(queries, self.heads, self.key_dim).to(self.dtype))
+            places = torch.tensor(
+                [held[p // self.block_size] * self.block_size + p % self.block_size for p in range(length)]
+            )
+            store(self.library, self.key[-1], self.value[-1], places, self.keys, self.values)
+
+    def attend(self, parts: list[tuple[int, int, int]], **options: Any) -> torch.Tensor:
+        """Attention of parts (row, first query, last query + 1) as one batch."""
+        begins = torch.tensor([0, *(end - begin for _, begin, end in parts)]).cumsum(0).int()
+        lengths = [self.rows[row][1] - self.rows[row][0] + end for row, _, end in parts]
+        return attend(
+            self.library,
+            torch.cat([self.query[row][begin:end] for row, begin, end in parts]),
+            self.keys,
+            self.values,
+            begins,
+            torch.tensor(lengths, dtype=torch.int32),
+            self.slots[[row for row, _, _ in parts]].contiguous(),
+            self.tables,
+            **options,
+        )
+
+    def plain(
+        self, row: int, *, scale: float, window: int = 0, softcap: float = 0.0, sinks: Any = None
+    ) -> torch.Tensor:
+        """Attention of a row's queries, written out in float64."""
+        key, value, query = self.key[row].double(), self.value[row].double(), self.query[row].double()
+        group = self.heads // self.kv_heads
+        positions = torch.arange(len(key))
+        own = positions[len(key) - len(query) :, None]
+        visible = (positions <= own) & ((positions > own - window) if window else True)
+        scores = torch.einsum("qhd,khd->hqk", query, key.repeat_interleave(group, 1)) * scale
+        if softcap:
+            scores = softcap * torch.tanh(scores / softcap)
+        scores = scores.masked_fill(~visible, float("-inf"))
+        if sinks is not None:
+            scores = torch.cat((scores, sinks.double()[:, None, None].expand(-1, len(query), 1)), -1)
+        weights = torch.softmax(scores, -1)[..., : len(key)]
+        return torch.einsum("hqk,khd->qhd", weights, value.repeat_interleave(group, 1))
+
+
+def whole(paged: Paged) -> list[tuple[int, int, int]]:
+    return [(row, 0, queries) for row, (queries, _) in enumerate(paged.rows)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+@pytest.mark.parametrize("extras", ["plain", "softcap", "sinks", "both"])
+@pytest.mark.parametrize("window", [0, 1, 9, 100])
+@pytest.mark.parametrize("shape", SHAPES[:3])
+def test_against_attention_by_hand(
+    library: Library, dtype: torch.dtype, extras: str, window: int, shape: tuple[int, ...]
+) -> None:
+    check(Paged(library, *shape, 16, dtype, ROWS), extras, window)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+@pytest.mark.parametrize("shape", SHAPES[3:])
+@pytest.mark.parametrize("block_size", [16, 32, 128])
+def test_wide_heads_and_large_blocks(
+    library: Library, dtype: torch.dtype, shape: tuple[int, ...], block_size: int
+) -> None:
+    check(Paged(library, *shape, block_size, dtype, ROWS), "plain", 0)
+
+
+def check(paged: Paged, extras: str, window: int) -> None:
+    options = {
+        "scale": 1.5 / paged.key_dim**0.5,
+        "window": window,
+        "softcap": 2.0 if extras in {"softcap", "both"} else 0.0,
+        "sinks": torch.randn(paged.heads) if extras in {"sinks", "both"} else None,
+    }
+    got = paged.attend(whole(paged), **options)
+    expected = torch.cat([paged.plain(row, **options) for row in range(len(paged.rows))])
+    bound = 1e-5 if paged.dtype is torch.float32 else 2e-2
+    torch.testing.assert_close(got.double(), expected, atol=bound, rtol=bound)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+@pytest.mark.parametrize("options", [{}, {"window": 37}, {"softcap": 3.0, "sinks": True}], ids=str)
+def test_a_query_has_the_same_bits_in_any_chunk_and_batch(
+    library: Library, dtype: torch.dtype, options: dict[str, Any]
+) -> None:
+    chance = random.Random(3)
+    paged = Paged(library, 6, 2, 64, 48, 16, dtype, [(300, 300), (64, 171), (1, 90), (33, 33), (130, 515)])
+    given = {**options, "scale": 0.2}
+    if "sinks" in options:
+        given["sinks"] = torch.randn(6)
+    library.use_threads(1)
+    alone = {
+        (row, query): paged.attend([(row, query, query + 1)], **given)[0]
+        for row, (queries, _) in enumerate(paged.rows)
+        for query in range(queries)
+    }
+    for turn in range(24):
+        library.use_threads(1 + turn % 3)
+        parts = []
+        for row in chance.sample(range(5), chance.randint(1, 5)):
+            begin = chance.randrange(paged.rows[row][0])
+            parts.append((row, begin, chance.randint(begin + 1, paged.rows[row][0])))
+        got = paged.attend(parts, **given)
+        expected = torch.stack([alone[row, query] for row, begin, end in parts for query in range(begin, end)])
+        assert torch.equal(got, expected)
+    library.use_threads(torch.get_num_threads())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+@pytest.mark.parametrize("normed", [True, False])
+def test_rope_and_store_against_their_plain_forms(library: Library, dtype: torch.dtype, normed: bool) -> None:
+    heads, kv_heads, key_dim, value_dim, tokens = 6, 2, 64, 32, 37
+    joint = torch.randn(tokens, heads * key_dim + kv_heads * (key_dim + value_dim)).to(dtype)
+    query, key, value = joint.split((heads * key_dim, kv_heads * key_dim, kv_heads * value_dim), -1)
+    query, key = query.reshape(tokens, heads, key_dim), key.reshape(tokens, kv_heads, key_dim)
+    norms = [torch.randn(key_dim).to(dtype) for _ in range(2)]
+    angles = torch.randn(tokens, key_dim // 2) * 9
+    rotations = torch.polar(torch.full_like(angles, 1.2), angles)
+
+    def turned(x: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+        x = x.float()
+        if normed:
+            x = torch.nn.functional.rms_norm(x, (key_dim,), norm.float(), 1e-5)
+        pairs = torch.view_as_complex(x.view(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * rotations[:, None]).flatten(-2).to(dtype)
+
+    places = torch.randperm(64)[:tokens] + 16
+    places[3] = -1
+
+    def memory(width: int) -> torch.Tensor:
+        return torch.zeros(5, kv_heads, 16, width, dtype=dtype)
+
+    caches = [(memory(key_dim), memory(value_dim)) for _ in range(2)]
+    given = {"query_norm": norms[0], "key_norm": norms[1], "eps": 1e-5} if normed else {}
+    got = rope_store(library, joint, rotations, places, *caches[0], **given)
+    close = {"atol": 1e-5, "rtol": 1e-5} if dtype is torch.float32 else {"atol": 0.02, "rtol": 0.01}
+    torch.testing.assert_close(got, turned(query, norms[0]), **close)
+    store(library, turned(key, norms[1]), value.reshape(tokens, kv_heads, value_dim).contiguous(), places, *caches[1])
+    torch.testing.assert_close(caches[0][0], caches[1][0], **close)
+    assert torch.equal(caches[0][1], caches[1][1])
+    for number in range(tokens):  # each token as in the batch, to the bit
+        one = rope_store(
+            library,
+            joint[number : number + 1],
+            rotations[number : number + 1],
+            places[number : number + 1],
+            *caches[1],
+            **given,
+        )
+        assert torch.equal(one[0], got[number])
+    assert torch.equal(caches[0][0], caches[1][0])
+    assert not caches[0][0][0].any()  # the null block stays as it is
+
+
+def test_what_is_unsupported_is_told() -> None:
+    assert unsupported(64, 64, 16, BF16) == ""
+    assert "block of 4" in unsupported(64, 64, 4, BF16)
+    assert "heads of 40" in unsupported(40, 64, 16, BF16)
+    assert "no float16" in unsupported(64, 64, 16, torch.float16)

@@ -1,0 +1,98 @@
+"""Building the C sources: once, by any number of processes, or not at all with the reason."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from inference.kernels.cpu import build as building
+from inference.kernels.cpu.build import LEVELS, BuildError, best_level, build, processor_flags
+
+COMPILER = """#!/bin/sh
+echo run >> "$(dirname "$0")/runs"
+while [ "$1" != "-o" ]; do shift; done
+sleep 0.05
+echo library > "$2"
+"""
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    script = tmp_path / "compiler"
+    script.write_text(COMPILER)
+    script.chmod(0o700)
+    monkeypatch.setenv("CC", str(script))
+    return script
+
+
+def test_a_library_is_built_once(tmp_path: Path, compiler: Path) -> None:
+    folder = tmp_path / "built"
+    first = build(folder, "plain")
+    assert build(folder, "plain") == first
+    assert (tmp_path / "runs").read_text() == "run\n"
+    assert [file.name for file in folder.iterdir()] == [first.name]
+
+
+def test_levels_and_compilers_have_their_own_files(
+    tmp_path: Path, compiler: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {build(tmp_path / "built", level) for level in LEVELS}
+    monkeypatch.setenv("CC", f"{compiler} -g")
+    files.add(build(tmp_path / "built", "plain"))
+    assert len(files) == len(LEVELS) + 1
+
+
+def test_a_change_of_a_source_is_built_again(tmp_path: Path, compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "one.c").write_text("int one;")
+    monkeypatch.setattr(building, "__file__", str(sources / "build.py"))
+    first = build(tmp_path / "built", "plain")
+    (sources / "one.c").write_text("int two;")
+    assert build(tmp_path / "built", "plain") != first
+
+
+def _build(folder: Path) -> str:
+    return str(build(folder, "plain"))
+
+
+def test_processes_build_at_once(tmp_path: Path, compiler: Path) -> None:
+    folder = tmp_path / "built"
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        files = set(pool.map(_build, [folder] * 8))
+    assert len(files) == 1
+    assert Path(files.pop()).read_text() == "library\n"
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_without_a_compiler_there_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", str(tmp_path / "none"))
+    with pytest.raises(BuildError, match="there is no C compiler"):
+        build(tmp_path / "built", "plain")
+
+
+def test_a_failing_compiler_leaves_nothing(tmp_path: Path, compiler: Path) -> None:
+    compiler.write_text("#!/bin/sh\necho 'simd.h:1: error: no such vector' >&2\nexit 1\n")
+    with pytest.raises(BuildError, match="error: no such vector"):
+        build(tmp_path / "built", "plain")
+    assert list((tmp_path / "built").iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_is_not_ours_is_the_reason(tmp_path: Path, compiler: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(BuildError, match="Permission denied"):
+        build(tmp_path / "built", "plain")
+
+
+def test_the_level_follows_the_processor(tmp_path: Path) -> None:
+    assert best_level(frozenset()) == "plain"
+    assert best_level(frozenset(LEVELS["avx2"][1])) == "avx2"
+    assert best_level(frozenset((*LEVELS["avx2"][1], *LEVELS["avx512-vnni"][1]))) == "avx512-vnni"
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu avx2 fma bmi2 f16c abm\n")
+    assert best_level(processor_flags(cpuinfo)) == "avx2"
+    assert processor_flags(tmp_path / "none") == frozenset()
