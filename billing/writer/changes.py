@@ -9,7 +9,7 @@ from enum import Enum
 from uuid import UUID
 
 from billing.rating import CLASSES
-from billing.writer.operations import Release, Reserve, Settle, TrueUp
+from billing.writer.operations import Release, Repin, Reserve, Settle, TrueUp
 from billing.writer.view import GrantRow, WalletRow
 
 
@@ -76,6 +76,7 @@ class Changes:
     now: datetime
     reserved: list[tuple[Reserve, int]] = field(default_factory=list)
     extended: dict[UUID, int] = field(default_factory=dict)  # hold → its new amount
+    repinned: dict[UUID, Repin] = field(default_factory=dict)  # hold → the last of this flush
     renewed: dict[UUID, Mapping[str, int]] = field(default_factory=dict)
     wallets: dict[UUID, list[int]] = field(default_factory=dict)  # wallet → [Δposted, Δheld]
     grants: dict[UUID, int] = field(default_factory=dict)  # grant → µcr taken (given back when negative)

@@ -23,6 +23,7 @@ from billing.writer.operations import (
     Release,
     Renew,
     Renewed,
+    Repin,
     Reserve,
     Settle,
     Settled,
@@ -35,8 +36,9 @@ from billing.writer.view import HELD, HoldRow, View, WalletRow
 HOLD_FACTS = {"endpoint": 40, "task": 40, "end_user": 64, "route": None, "streamed": None}
 """The keys of a Reserve's `facts` with the most characters of each (None: not a text). They become columns of the usage
 record, except `streamed` (the answer was sent while it was generated), which only the sweep of orphaned holds reads."""
-FACTS = frozenset({"waived", "finish", "ttft_ms", "duration_ms"})
-"""The keys of a Settle's and a Release's `facts`: columns of the usage record that are known when the request ends."""
+FACTS = frozenset({"waived", "finish", "ttft_ms", "duration_ms", "route"})
+"""The keys of a Settle's and a Release's `facts`: columns of the usage record that are known when the request ends. Of
+a request that moved, `route` takes the place of the hold's."""
 
 
 def decide(operations: Sequence[Operation], view: View) -> tuple[list[Answer | Locked], Changes]:
@@ -55,7 +57,7 @@ def _answer(operation: Operation, view: View, changes: Changes) -> Answer:  # no
     match operation:
         case Reserve():
             return _reserve(operation, view, changes)
-        case Extend():
+        case Extend() | Repin():
             return _extend(operation, view, changes)
         case Renew():
             return _renew(operation, view, changes)
@@ -72,12 +74,7 @@ def _answer(operation: Operation, view: View, changes: Changes) -> Answer:  # no
 
 
 def _reserve(op: Reserve, view: View, changes: Changes) -> Answer:
-    if op.amount < 0 or op.least < 0:
-        raise ValueError(f"reserve {op.request}: a negative amount")
-    for name, value in op.facts.items():  # checked now: the usage record would be refused only after the request ran
-        longest = HOLD_FACTS.get(name, 0)
-        if longest is not None and len(value) > longest:
-            raise ValueError(f"reserve {op.request}: no such fact, or too long: {name}")
+    _check(op)
     wallet = view.wallet(op.wallet)
     hold = view.holds.get(op.request)
     if hold is not None:  # repeated: the answer got lost; an extension may have raised the hold since
@@ -95,9 +92,8 @@ def _reserve(op: Reserve, view: View, changes: Changes) -> Answer:
     return Held(amount, wallet.available)
 
 
-def _extend(op: Extend, view: View, changes: Changes) -> Answer:
-    if op.amount < 0 or op.least < 0:
-        raise ValueError(f"extend {op.request}: a negative amount")
+def _extend(op: Extend | Repin, view: View, changes: Changes) -> Answer:
+    _check(op)
     wallet = view.wallet(op.wallet)
     hold = view.holds.get(op.request)
     if hold is None or hold.state != HELD:
@@ -111,6 +107,8 @@ def _extend(op: Extend, view: View, changes: Changes) -> Answer:
     if amount > hold.amount:
         changes.move(wallet, held=amount - hold.amount)
         hold.amount = changes.extended[op.request] = amount
+    if isinstance(op, Repin):
+        changes.repinned[op.request] = op
     return Held(amount, wallet.available)
 
 
@@ -170,6 +168,21 @@ def _burn(request: UUID, charge: int, hold: HoldRow, view: View, changes: Change
             left, order = left - part, order + 1
     if left:
         yield Burn(hold.wallet, request, order, left, None)
+
+
+def _check(op: Reserve | Extend | Repin) -> None:
+    """Raise ValueError where it could never be applied, or where its facts fit no usage record: that would be refused
+    only after the request ran.
+    """
+    what = type(op).__name__.lower()
+    if op.amount < 0 or op.least < 0:
+        raise ValueError(f"{what} {op.request}: a negative amount")
+    if isinstance(op, Extend):
+        return
+    for name, value in op.facts.items():
+        longest = HOLD_FACTS.get(name, 0)
+        if longest is not None and len(value) > longest:
+            raise ValueError(f"{what} {op.request}: no such fact, or too long: {name}")
 
 
 def _closed_before(request: UUID, charge: int, wallet: WalletRow, view: View) -> Answer:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from billing.writer.operations import Answer, Extend, Operation, Renew, Reserve
+from billing.writer.operations import Answer, Extend, Operation, Renew, Repin, Reserve
 
 RESEND_SECONDS = 20.0
 """Seconds after which a reserve of unknown outcome is not sent again: by then its hold may have been orphaned, swept
@@ -50,7 +50,7 @@ class Entry:
         """True when the caller has left and it need not be applied any more."""
         if self.is_outcome_unknown and isinstance(self.operation, Reserve):
             return self.is_too_old_to_resend
-        return self.future.cancelled() and isinstance(self.operation, Reserve | Extend | Renew)
+        return self.future.cancelled() and isinstance(self.operation, Reserve | Extend | Repin | Renew)
 
     @property
     def is_too_old_to_resend(self) -> bool:

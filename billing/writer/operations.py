@@ -1,9 +1,9 @@
 """The writer's operations and their answers, as plain data. A request takes two at least: Reserve, then Settle or
 Release.
 
-Amounts are µcr. A request's id is also its hold's id. Every operation is safe to repeat: a second Reserve of an open
-hold answers Held with what is held, a second Settle of a settled request answers Settled again when the charge is the
-same, and Stale otherwise; so does a second TrueUp.
+Amounts are µcr. A request's id is also its hold's id. Every operation is safe to repeat: a second Reserve or Repin of
+an open hold answers Held with what is held, a second Settle of a settled request answers Settled again when the charge
+is the same, and Stale otherwise; so does a second TrueUp.
 """
 
 from __future__ import annotations
@@ -58,6 +58,25 @@ class Extend:
 
 
 @dataclass(frozen=True, slots=True)
+class Repin:
+    """Pin the hold of a request that moved before its first token to another deployment and card version, and raise it
+    to min(`amount`, held + available credit) if that is at least `least`; else refuse, changing nothing.
+
+    Both are the hold's whole amount at the new prices; what is held already never falls. `facts` take the place of the
+    Reserve's.
+    """
+
+    request: UUID
+    wallet: UUID
+    amount: int
+    least: int
+    deployment: UUID
+    card_version: UUID
+    model: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Renew:
     """Renew the leases of this owner's open holds and store their checkpoints (tokens by usage class since the
     start).
@@ -71,7 +90,8 @@ class Renew:
 class Settle:
     """Close the hold and charge `charge` µcr for `classes` (tokens by usage class).
 
-    `facts` (waived, finish, ttft_ms, duration_ms) say how the request ended; not `exact` is an estimate.
+    `facts` (waived, finish, ttft_ms, duration_ms) say how the request ended, and `route` where it ran, if that isn't
+    what the hold says; not `exact` is an estimate.
 
     A charge above what is held takes the rest from the wallet's other grants, then overdraws it.
     """
@@ -123,12 +143,12 @@ class ExpireGrants:
     wallet: UUID
 
 
-Operation = Reserve | Extend | Renew | Settle | Release | TrueUp | ExpireGrants
+Operation = Reserve | Extend | Repin | Renew | Settle | Release | TrueUp | ExpireGrants
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Reserve or Extend succeeded: `total` µcr are held for the request, `available` µcr can still be held."""
+    """Reserve, Extend or Repin succeeded: `total` µcr are held for the request, `available` µcr can still be held."""
 
     total: int
     available: int
@@ -136,7 +156,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Reserve or Extend was refused: `limit` says why (``wallet``: too little credit, or ``wallet_frozen``),
+    """Reserve, Extend or Repin was refused: `limit` says why (``wallet``: too little credit, or ``wallet_frozen``),
     `available` how many µcr the wallet has left.
     """
 

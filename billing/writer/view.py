@@ -9,7 +9,7 @@ from datetime import date, datetime
 from uuid import UUID
 
 from billing.ids import day_of
-from billing.writer.operations import ExpireGrants, Extend, Operation, Release, Renew, Settle, TrueUp
+from billing.writer.operations import ExpireGrants, Extend, Operation, Release, Renew, Repin, Settle, TrueUp
 
 HELD, ORPHANED = 0, 1  # Hold.State
 
@@ -113,7 +113,7 @@ class View:
         if not self.locked or isinstance(operation, Renew):
             return False
         return operation.wallet in self.locked or (
-            isinstance(operation, Extend | Settle | Release) and operation.request in self.locked
+            isinstance(operation, Extend | Repin | Settle | Release) and operation.request in self.locked
         )
 
     def redate_holds(self) -> None:
@@ -202,9 +202,9 @@ class FollowUp:
         for operation in operations:
             if isinstance(operation, Renew):
                 absent += [request for request in operation.checkpoints if request not in view.holds]
-            elif isinstance(operation, Extend | Settle | Release) and operation.request not in view.holds:
+            elif isinstance(operation, Extend | Repin | Settle | Release) and operation.request not in view.holds:
                 absent.append(operation.request)
-                if not isinstance(operation, Extend):
+                if not isinstance(operation, Extend | Repin):
                     closed.append((operation.request, day_of(operation.request)))
         return cls(due, [wallet for wallet in due if wallet not in read], closed, absent)
 

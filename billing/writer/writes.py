@@ -32,6 +32,7 @@ def _writes(changes: Changes) -> Iterator[tuple[str, Row, Iterable[Row]]]:
     renewed = sorted(changes.renewed, key=lambda request: request.int)
     yield "insert_holds", (now, lease), _holds(changes)
     yield "extend_holds", (), ((amount, request) for request, amount in changes.extended.items())
+    yield "repin_holds", (), _repinned(changes)
     yield "renew_holds", (lease,), ((request, json.dumps(dict(changes.renewed[request]))) for request in renewed)
     yield "move_wallets", (), ((*deltas, wallet) for wallet, deltas in changes.wallets.items())
     yield "insert_usage", (FORMULA, now), _usage_records(changes)
@@ -57,8 +58,16 @@ def _holds(changes: Changes) -> Iterator[Row]:
         )  # fmt: skip
 
 
+def _repinned(changes: Changes) -> Iterator[Row]:
+    """Yield what holds are pinned to now: deployment, card, model, the facts as one JSON text; then the hold."""
+    for op in changes.repinned.values():
+        yield op.deployment, op.card_version, op.model, json.dumps(dict(op.facts)), op.request
+
+
 def _usage_records(changes: Changes) -> Iterator[Row]:
-    """Yield the new usage records: request, day, charge, exact, six classes, then how it ended."""
+    """Yield the new usage records: request, day, charge, exact, six classes, then how it ended and, where the hold
+    doesn't say it, the route as JSON.
+    """
     for closing in changes.closed:
         op, facts = closing.operation, closing.operation.facts
         classes = op.classes if isinstance(op, Settle) else {}
@@ -66,6 +75,7 @@ def _usage_records(changes: Changes) -> Iterator[Row]:
             op.request, day_of(op.request), closing.charge, closing.exact,
             *(classes.get(name, 0) for name in CLASSES),
             bool(facts.get("waived")), facts.get("finish") or "", facts.get("ttft_ms"), facts.get("duration_ms"),
+            json.dumps(facts["route"]) if "route" in facts else None,
         )  # fmt: skip
 
 

@@ -38,9 +38,13 @@ def uuid_array(values: Iterable[UUID | None]) -> str:
     return "{" + ",".join(["NULL" if value is None else f"{value.int:032x}" for value in values]) + "}"
 
 
-def text_array(values: Iterable[str]) -> str:
-    """Return an array literal of texts, quoted."""
-    return "{" + ",".join(['"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values]) + "}"
+def text_array(values: Iterable[str | None]) -> str:
+    """Return an array literal of texts, quoted; None is NULL."""
+    return "{" + ",".join(["NULL" if value is None else _quoted(value) for value in values]) + "}"
+
+
+def _quoted(value: str) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def moment_array(values: Iterable[datetime | None]) -> str:

@@ -66,6 +66,11 @@ FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid
 UPDATE billing_hold h SET amount = d.amount
 FROM unnest(%s::bigint[], %s::uuid[]) AS d(amount, id) WHERE h.id = d.id;
 
+-- name: repin_holds
+UPDATE billing_hold h SET deployment = d.deployment, card_version = d.card_version, model = d.model, facts = d.facts
+FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::jsonb[], %s::uuid[]) AS d(deployment, card_version, model, facts, id)
+WHERE h.id = d.id;
+
 -- A checkpoint never falls: of each class the greater count stays.
 -- name: renew_holds
 UPDATE billing_hold h SET lease_until = %s::timestamptz, checkpoint = (
@@ -88,13 +93,13 @@ INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, ap
     waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
 SELECT c.request, c.day, c.request, 0, h.tenant, h.project, h.api_key, h."user", coalesce(h.facts ->> 'end_user', ''),
     h.wallet_id, h.model, h.deployment, coalesce(h.facts ->> 'endpoint', ''), coalesce(h.facts ->> 'task', ''),
-    coalesce(h.facts -> 'route', '{}'::jsonb), c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
+    coalesce(c.route, h.facts -> 'route', '{}'::jsonb), c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
     c.cache_write_long_tokens, c.output_tokens, c.reasoning_tokens, h.card_version, h.multiplier_bp, %s::smallint,
     c.charge, h.amount, c.exact, c.waived, c.finish, c.ttft_ms, c.duration_ms, h.reserved_at, %s::timestamptz
 FROM unnest(%s::uuid[], %s::date[], %s::bigint[], %s::bool[], %s::int[], %s::int[], %s::int[], %s::int[], %s::int[],
-    %s::int[], %s::bool[], %s::text[], %s::int[], %s::int[])
+    %s::int[], %s::bool[], %s::text[], %s::int[], %s::int[], %s::jsonb[])
     AS c(request, day, charge, exact, input_tokens, cache_read_tokens, cache_write_short_tokens,
-        cache_write_long_tokens, output_tokens, reasoning_tokens, waived, finish, ttft_ms, duration_ms)
+        cache_write_long_tokens, output_tokens, reasoning_tokens, waived, finish, ttft_ms, duration_ms, route)
 LEFT JOIN billing_hold h ON h.id = c.request;
 
 -- Everything but the usage, the charge and how it ended is as in the revision before.

@@ -53,6 +53,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '{}');
 -- name: extend_holds
 UPDATE billing_hold SET amount = ? WHERE id = ?;
 
+-- name: repin_holds
+UPDATE billing_hold SET deployment = ?, card_version = ?, model = ?, facts = ? WHERE id = ?;
+
 -- A checkpoint never falls: of each class the greater count stays.
 -- name: renew_holds
 UPDATE billing_hold SET lease_until = d.lease_until, checkpoint = (
@@ -70,15 +73,15 @@ UPDATE billing_wallet SET posted = posted + ?, held = held + ?, version = versio
 -- A hold that isn't there leaves NULLs, which the table refuses.
 -- name: insert_usage
 WITH c(formula, settled_at, request, day, charge, exact, input_tokens, cache_read_tokens, cache_write_short_tokens,
-    cache_write_long_tokens, output_tokens, reasoning_tokens, waived, finish, ttft_ms, duration_ms)
-    AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+    cache_write_long_tokens, output_tokens, reasoning_tokens, waived, finish, ttft_ms, duration_ms, route)
+    AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, "user", end_user, wallet, model,
     deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
     waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
 SELECT c.request, c.day, c.request, 0, h.tenant, h.project, h.api_key, h."user", coalesce(h.facts ->> 'end_user', ''),
     h.wallet_id, h.model, h.deployment, coalesce(h.facts ->> 'endpoint', ''), coalesce(h.facts ->> 'task', ''),
-    coalesce(h.facts -> 'route', '{}'), c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
+    coalesce(c.route, h.facts -> 'route', '{}'), c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
     c.cache_write_long_tokens, c.output_tokens, c.reasoning_tokens, h.card_version, h.multiplier_bp, c.formula,
     c.charge, h.amount, c.exact, c.waived, c.finish, c.ttft_ms, c.duration_ms, h.reserved_at, c.settled_at
 FROM c LEFT JOIN billing_hold h ON h.id = c.request;

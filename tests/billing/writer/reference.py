@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from billing.writer.operations import Extend, Held, Refused, Release, Renewed, Reserve, Settle, Settled, Stale, TrueUp
+from billing.writer.operations import (
+    Extend,
+    Held,
+    Refused,
+    Release,
+    Renewed,
+    Repin,
+    Reserve,
+    Settle,
+    Settled,
+    Stale,
+    TrueUp,
+)
 
 FOREVER = 10**9
 
@@ -35,6 +47,7 @@ class Reference:
     purses: dict
     now: int = 0
     holds: dict = field(default_factory=dict)  # request → [wallet, amount, owner, moment, checkpoint]
+    pins: dict = field(default_factory=dict)  # request → (deployment, card, model, facts), then the record's
     records: dict = field(default_factory=dict)  # request → (charge, classes, held)
     transfers: set = field(default_factory=set)  # (request, order, grant, amount)
     estimates: dict = field(default_factory=dict)  # request → [wallet, [(grant, amount) its charge was taken from]]
@@ -52,8 +65,9 @@ class Reference:
                 return Refused("wallet", purse.available)
             purse.held += take
             self.holds[op.request] = [op.wallet, take, op.owner, self.now, {}]
+            self.pin(op)
             return Held(take, purse.available)
-        if isinstance(op, Extend):
+        if isinstance(op, Extend | Repin):
             if op.request not in self.holds:
                 return Stale()
             purse, hold = self.purses[op.wallet], self.holds[op.request]
@@ -64,6 +78,8 @@ class Reference:
                 return Refused("wallet", purse.available)
             purse.held += target - hold[1]
             hold[1] = target
+            if isinstance(op, Repin):
+                self.pin(op)
             return Held(target, purse.available)
         if isinstance(op, TrueUp):
             return self.true_up(op)
@@ -77,6 +93,8 @@ class Reference:
             _, amount, _, moment, _ = self.holds.pop(op.request)
             purse.held -= amount
             purse.posted -= charge
+            if "route" in op.facts:
+                self.pins[op.request][3]["route"] = op.facts["route"]
             self.records[op.request] = (charge, dict(op.classes) if isinstance(op, Settle) else {}, amount)
             first = [g for g in purse.grants if g.since <= moment < g.until]
             second = [g for g in purse.grants if moment < g.since <= self.now < g.until]
@@ -104,6 +122,9 @@ class Reference:
                     kept[name] = max(kept.get(name, 0), count)
                 renewed.add(request)
         return Renewed(frozenset(renewed))
+
+    def pin(self, op):
+        self.pins[op.request] = (op.deployment, op.card_version, op.model, dict(op.facts))
 
     def true_up(self, op):
         """An estimate becomes exact once; what it was short of is taken, what was too much undone from its end."""

@@ -16,7 +16,7 @@ from billing import reconcile
 from billing.ids import uuid7
 from billing.models import CreditGrant, Hold, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
 from billing.writer.apply import apply_now, groups_of_distinct
-from billing.writer.operations import Extend, Release, Renew, Reserve, Settle, TrueUp
+from billing.writer.operations import Extend, Release, Renew, Repin, Reserve, Settle, TrueUp
 from tests.billing.writer.reference import FOREVER, Grant, Purse, Reference
 from tests.billing.writer.world import OWNER, grant, make_wallet, open_desk, reserve
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
 OTHER = uuid.uuid4()
 KINDS = list(CreditGrant.Kind)
 amounts = st.integers(0, 60)
-OPERATIONS = ["reserve", "extend", "settle", "settle", "estimate", "release", "renew", "true-up", "true-up"]
+OPERATIONS = ["reserve", "extend", "repin", "settle", "settle", "estimate", "release", "renew", "true-up", "true-up"]
 who = st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 7))
 steps = st.lists(
     st.one_of(
@@ -71,8 +71,14 @@ def operation(choice, rows, requests):  # noqa: PLR0911 - one operation each
             return reserve(wallet, amount, min(amount, least), request, OWNER if number % 2 else OTHER)
         case "extend":
             return Extend(request, wallet.pk, amount + 30, least)
+        case "repin":
+            facts = {"route": {"rule": 'r "{}', "candidates": [{"load": None}]}, "task": "chat"} if flag else {}
+            pinned = uuid.UUID(int=least), uuid.UUID(int=amount), f"m {amount}"
+            return Repin(request, wallet.pk, amount + 30, least, *pinned, facts)
         case "settle":
-            return Settle(request, wallet.pk, amount, {"input": amount, "output": least}, {"finish": 'a "b"'})
+            moved = {"route": {"attempts": [{"node": 'n "1', "load": None}]}} if flag else {}
+            facts = {"finish": 'a "b"', **moved}
+            return Settle(request, wallet.pk, amount, {"input": amount, "output": least}, facts)
         case "estimate":
             return Settle(request, wallet.pk, amount, {"input": amount}, exact=False)
         case "true-up":
@@ -91,12 +97,17 @@ def assert_rows(rows, reference):
         assert left == {one.id: one.remaining for one in purse.grants}
     mine = {"wallet__in": list(reference.purses)}
     holds = {h.pk: [h.wallet_id, h.amount, h.owner, h.checkpoint] for h in Hold.objects.filter(**mine)}
+    for h in Hold.objects.filter(**mine):
+        assert (h.deployment, h.card_version, h.model, h.facts) == reference.pins[h.pk]
     assert holds == {r: [w, amount, owner, kept] for r, (w, amount, owner, _, kept) in reference.holds.items()}
     records = {r.request: r for r in UsageRecord.objects.filter(**mine, revision=0)}
     assert records.keys() == reference.records.keys()
     for request, (charge, classes, held) in reference.records.items():
         record = records[request]
         assert (record.charge, record.held, record.revision) == (charge, held, 0)
+        *pinned, facts = reference.pins[request]
+        assert [record.deployment, record.card_version, record.model] == pinned
+        assert (record.route, record.task) == (facts.get("route", {}), facts.get("task", ""))
         assert (record.input_tokens, record.output_tokens) == (classes.get("input", 0), classes.get("output", 0))
     corrected = {r.request: r for r in UsageRecord.objects.filter(**mine, revision__gt=0)}
     assert corrected.keys() == reference.corrections.keys()

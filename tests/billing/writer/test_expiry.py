@@ -11,7 +11,7 @@ import pytest
 
 from billing.ids import uuid7
 from billing.writer.decide import decide
-from billing.writer.operations import ExpireGrants, Extend, Held, Release, Reserve, Settle, Stale, TrueUp
+from billing.writer.operations import ExpireGrants, Extend, Held, Release, Repin, Reserve, Settle, Stale, TrueUp
 from billing.writer.view import Demand, FollowUp, GrantRow, HoldRow, PostedBurn, RecordRow, View, WalletRow
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -58,15 +58,17 @@ class Books:
         self.requests.append(uuid7())
         return Reserve(self.requests[-1], SOME, amount, 1, SOME, SOME, SOME, SOME, SOME, None, "m")
 
-    def operation(self):
+    def operation(self):  # noqa: PLR0911 - one operation each
         if not self.requests or self.chance.random() < 0.35:
             return self.reserve(self.chance.choice([10, 40, 500]))
         request = self.chance.choice(self.requests[-4:])
         hold = self.holds.get(request)
         amount = hold.amount if hold else 0
-        match self.chance.choice(["extend", "settle", "settle", "estimate", "release", "true-up", "roll"]):
+        match self.chance.choice(["extend", "repin", "settle", "settle", "estimate", "release", "true-up", "roll"]):
             case "extend":
                 return Extend(request, SOME, amount + self.chance.choice([10, 500]), 0)
+            case "repin":
+                return Repin(request, SOME, amount + self.chance.choice([0, 10, 500]), 0, SOME, SOME, "m")
             case "release":
                 return Release(request, SOME)
             case "roll":

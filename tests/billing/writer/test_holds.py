@@ -9,10 +9,12 @@ from django.db.models import F
 from django.utils import timezone
 
 from billing import reconcile
-from billing.models import Hold
+from billing.models import Hold, UsageRecord, Wallet
 from billing.services.holds import end_leases_of_earlier_owners, end_restored_leases, take_expired
-from billing.writer.operations import Renewed, Settled, Stale
-from tests.billing.writer.world import OWNER, extend, make_wallet, release, renew, reserve, settle
+from billing.writer.apply import apply_now
+from billing.writer.errors import WriterError
+from billing.writer.operations import Held, Refused, Renewed, Settled, Stale
+from tests.billing.writer.world import OWNER, extend, make_wallet, release, renew, repin, reserve, settle
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
 
@@ -99,3 +101,74 @@ def test_orphans_that_were_taken_with_a_lease_are_left_alone_until_it_is_over(de
     assert len(take_expired()) == 3, "who asks for no lease is shown all"
     expire(*made)
     assert len(take_expired(lease=lease)) == 3
+
+
+def test_a_hold_that_is_pinned_anew_is_recorded_and_swept_as_what_it_is_now(desk):
+    made = reserve(make_wallet(credit=100), 10, route={"model": "first"}, task="chat", streamed=True)
+    moved = repin(made, 40, least=30, facts={"route": {"model": "second"}, "task": "chat", "streamed": True})
+    assert desk.ask_one(made) == Held(10, 90)
+    assert desk.ask_one(moved) == Held(40, 60)
+    expire(made)
+    [orphan] = take_expired()
+    assert (orphan.deployment, orphan.card_version, orphan.amount) == (moved.deployment, moved.card_version, 40)
+    assert desk.ask_one(settle(made, 35)) == Settled(35, 65, 0)
+    record = UsageRecord.objects.get(request=made.request)
+    assert (record.model, record.deployment, record.card_version) == (moved.model, moved.deployment, moved.card_version)
+    assert (record.route, record.task, record.held) == ({"model": "second"}, "chat", 40)
+
+
+def test_pinning_anew_takes_what_fits_or_changes_nothing(desk):
+    wallet = make_wallet(credit=100)
+    made = reserve(wallet, 10)
+    desk.ask_one(made)
+    assert desk.ask_one(repin(made, 200, least=101)) == Refused("wallet", 90)
+    hold = Hold.objects.get(pk=made.request)
+    assert (hold.deployment, hold.card_version, hold.model) == (made.deployment, made.card_version, made.model)
+    assert hold.amount == 10
+    assert desk.ask_one(repin(made, 200, least=100)) == Held(100, 0)
+    assert desk.ask_one(repin(made, 5, least=5)) == Held(100, 0), "a hold never falls"
+
+
+def test_pinning_anew_may_be_repeated(desk):
+    made = reserve(make_wallet(credit=100), 10)
+    desk.ask_one(made)
+    moved = repin(made, 40, least=40)
+    assert desk.ask(moved, moved) == [Held(40, 60), Held(40, 60)]
+    assert apply_now([moved]) == [Held(40, 60)]
+    assert Wallet.objects.get(pk=made.wallet).held == 40
+
+
+def test_nothing_is_pinned_anew_that_is_not_held(desk):
+    made, swept = (reserve(make_wallet(credit=100), 10) for _ in range(2))
+    assert desk.ask_one(repin(made, 20)) == Stale()
+    desk.ask(made, swept)
+    desk.ask_one(settle(made, 4))
+    expire(swept)
+    take_expired()
+    assert desk.ask(repin(made, 20), repin(swept, 20)) == [Stale(), Stale()]
+
+
+def test_of_a_frozen_wallet_nothing_more_is_held_for_another_price(desk):
+    made = reserve(make_wallet(credit=100), 10)
+    desk.ask_one(made)
+    Wallet.objects.update(state=Wallet.State.FROZEN)
+    assert desk.ask_one(repin(made, 20, least=11)) == Refused("wallet_frozen", 0)
+    assert desk.ask_one(repin(made, 20, least=10)) == Held(10, 90)
+
+
+@pytest.mark.parametrize("fields", [{"amount": -1}, {"amount": 1, "least": -1}, {"amount": 1, "facts": {"tusk": "x"}}])
+def test_what_could_never_be_recorded_is_not_pinned(desk, fields):
+    made = reserve(make_wallet(credit=100), 10)
+    desk.ask_one(made)
+    with pytest.raises(WriterError, match=f"repin {made.request}"):
+        desk.ask_one(repin(made, **fields))
+    assert Hold.objects.get(pk=made.request).deployment == made.deployment
+
+
+def test_a_record_tells_the_route_that_its_end_tells(desk):
+    made, plain = (reserve(make_wallet(credit=100), 10, route={"node": "n1"}) for _ in range(2))
+    desk.ask(made, plain)
+    told = {"node": "n2", "attempts": [{"node": "n1", "failed": 'a "quoted" \\ reason'}, None]}
+    desk.ask(settle(made, 4, route=told), settle(plain, 4))
+    assert UsageRecord.objects.get(request=made.request).route == told
+    assert UsageRecord.objects.get(request=plain.request).route == {"node": "n1"}

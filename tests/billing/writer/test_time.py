@@ -28,7 +28,7 @@ from billing.services import credits, plans, sweeps
 from billing.services.errors import InsufficientCreditError
 from billing.writer import open_writer
 from billing.writer.apply import apply_now
-from billing.writer.operations import ExpireGrants, Extend, GrantsExpired, Held, Release, Settle, Settled, TrueUp
+from billing.writer.operations import ExpireGrants, Extend, GrantsExpired, Held, Release, Repin, Settle, Settled, TrueUp
 from gateway.models import Tenant
 from tests.billing.books import assert_books_balance
 from tests.billing.conftest import MovedClock, roll
@@ -53,6 +53,7 @@ operations = st.one_of(
     st.tuples(st.just("reserve"), wanted, st.integers(0, 10)),
     st.tuples(st.just("settle"), which, st.just(1.0)),
     st.tuples(st.just("extend"), which, wanted),
+    st.tuples(st.just("repin"), which, wanted),
     st.tuples(st.just("settle"), which, shares),
     st.tuples(st.just("estimate"), which, shares),
     st.tuples(st.just("release"), which, st.none()),
@@ -139,6 +140,8 @@ class Life(RuleBasedStateMachine):
         match kind:
             case "extend":
                 return Extend(request, self.wallet.pk, amount + second, 0)
+            case "repin":
+                return Repin(request, self.wallet.pk, amount + second, 0, self.wallet.pk, request, "m")
             case "release":
                 return Release(request, self.wallet.pk)
         charge = int(amount * second)  # never above the hold: that alone may pass the limit, and so may a correction

@@ -13,7 +13,7 @@ from billing.ids import uuid7
 from billing.models import CreditGrant, Wallet
 from billing.services import credits, wallets
 from billing.writer import Writer, open_writer
-from billing.writer.operations import Extend, Release, Renew, Reserve, Settle
+from billing.writer.operations import Extend, Release, Renew, Repin, Reserve, Settle
 from gateway.models import Tenant
 
 OWNER, DEPLOYMENT, CARD = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
@@ -43,6 +43,16 @@ def reserve(wallet: Wallet, amount: int, least: int | None = None, request=None,
 
 def extend(made: Reserve, amount: int, least: int = 0) -> Extend:
     return Extend(made.request, made.wallet, amount, least)
+
+
+def repin(made: Reserve, amount: int, least: int = 0, **fields) -> Repin:
+    """The hold moves to a deployment and card version that are made from `amount`, unless `fields` name them."""
+    pinned = {
+        "deployment": uuid.UUID(int=abs(amount)),
+        "card_version": uuid.UUID(int=abs(amount) + 1),
+        "model": 'else "\\where',
+    }
+    return Repin(made.request, made.wallet, amount, least, **(pinned | fields))
 
 
 def settle(made: Reserve, charge: int, classes=None, **facts) -> Settle:
