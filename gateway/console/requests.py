@@ -58,7 +58,8 @@ def detail(request: HttpRequest, place: Place, request_id: UUID) -> HttpResponse
         project=Project.objects.of(place.tenant).filter(id=record.project).first(),
         card=RateCardVersion.objects.select_related("card").filter(pk=record.card_version).first(),
         multiplier=f"{record.multiplier_bp / 100:g} %" if record.multiplier_bp != 10_000 else "",
-        candidates=candidates_of(record),
+        candidates=told(record, "candidates"),
+        attempts=told(record, "attempts"),
         tokens_per_second=speed_of(record),
     )
     return render(request, "console/request.html", context)
@@ -77,9 +78,9 @@ def lines_of(record: UsageRecord) -> list[ClassLine]:
     return lines
 
 
-def candidates_of(record: UsageRecord) -> list[dict[str, Any]]:
-    """Return the candidates of the routing decision."""
-    found = record.route.get("candidates", [])
+def told(record: UsageRecord, part: str) -> list[dict[str, Any]]:
+    """Return the candidates of the routing decision, or of a request that moved its attempts."""
+    found = record.route.get(part, [])
     return found if isinstance(found, list) else []
 
 

@@ -95,9 +95,10 @@ class ResponseEvents:
     def _ended(self, outcome: Outcome) -> Response:
         response = self._response
         response.usage = response_usage(outcome.usage, outcome.charge)
+        response.model = self._generation.route.model  # a request may have moved to another before its first token
         if self._with_account:
             response.sluice = Account(
-                route=self._generation.route.explain(),
+                route=self._generation.explain(),
                 prompt_tokens=self._generation.prompt_tokens,
                 ttft_ms=outcome.ttft_ms,
                 duration_ms=outcome.duration_ms,

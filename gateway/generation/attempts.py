@@ -4,16 +4,18 @@
     replica 2:                     prepared with the tokens so far, the same seed:  Delta…  Finished
     the reader: Started  Delta…                                                     Delta…  Finished
 
-As long as nothing was delivered, whatever an engine fails with lets the next one begin anew. Once tokens were, only the
-loss of the engine does, and the next one goes on behind them: noise is a function of (seed, position, token), so it
-continues the text that the first would have given. Each attempt has an id of its own, so that no engine refuses it and
-the sweep can ask for each; the usage that a resumed attempt reports is the whole request's.
+As long as nothing was delivered, whatever an engine fails with lets the next one begin anew: another replica, or where
+none takes it another deployment of the model, or a model that the rules fall back to, once the hold is pinned to its
+price. Once tokens were, only the loss of the engine does, and a replica of the same deployment goes on behind them:
+noise is a function of (seed, position, token), so it continues the text that the first would have given. Each attempt
+has an id of its own, so that no engine refuses it and the sweep can ask for each; the usage that a resumed attempt
+reports is the whole request's.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import replace
 from hashlib import blake2b
@@ -22,7 +24,8 @@ from uuid import UUID
 
 import structlog
 
-from gateway.generation.placement import Placement, is_failure
+from gateway.errors.refusal import Refusal
+from gateway.generation.placement import Placement, Reach, is_failure
 from gateway.runtime import tracing
 from inference.errors import EngineError, InvalidRequestError, UnpreparedError, UnreachableError
 from inference.types import (
@@ -56,7 +59,9 @@ def attempt_id(request: UUID, number: int) -> str:
 
 
 class Attempts:
-    """See the module. `allowed` returns what the request may generate now; `supervise` runs work to its end.
+    """See the module. `allowed` returns what the request may generate now; `reach` how far it may move before its first
+    token; `pinned` pins its hold to the deployment that its placement has now, for the request as prepared there, and
+    returns what of it the credit allows, or raises a Refusal; `supervise` runs work to its end.
 
     `may_have_run` is True when an attempt ended of which nobody knows what it computed, or that computed in vain.
     """
@@ -69,6 +74,8 @@ class Attempts:
         *,
         allowed: Callable[[], tuple[int, bool]],
         is_cancelled: Callable[[], bool],
+        reach: Callable[[], Reach],
+        pinned: Callable[[Prepared], Awaitable[Prepared]],
         supervise: Callable[[Coroutine[Any, Any, Any]], object],
     ) -> None:
         self.placement = placement
@@ -77,6 +84,9 @@ class Attempts:
         self._prepared = prepared
         self._allowed = allowed
         self._is_cancelled = is_cancelled
+        self._reach = reach
+        self._pin = pinned
+        self._pinned_to = placement.route.deployment
         self._supervise = supervise
         self._number = 0
         self._tokens: list[int] = []
@@ -168,10 +178,17 @@ class Attempts:
         return None
 
     async def _prepare(self, request: GenerationRequest) -> None:
-        """Have the current engine prepare `request`; raise what it raises, and where the prompt has become longer."""
+        """Have the current engine prepare `request`; raise what it raises, and where the prompt has become longer.
+
+        On another deployment than before the hold is pinned to its price; raise the Refusal for why it can't be.
+        """
         flight = self.placement.flight
         assert flight is not None, "an attempt is prepared on a replica"
         again = await flight.engine.prepare(request)
+        if self.placement.route.deployment != self._pinned_to:
+            self._prepared = await self._pin(again)
+            self._pinned_to = self.placement.route.deployment
+            return
         if again.prompt_tokens > self._prepared.prompt_tokens:
             raise EngineError("The prompt takes more tokens than its hold pays for.")
         self._prepared = replace(again, max_output=min(again.max_output, self._prepared.max_output))
@@ -201,7 +218,8 @@ class Attempts:
     async def _moved(self, failure: EngineError | Finished) -> bool:
         """Have another replica prepare the request with the tokens so far; False when none can."""
         self._fail(failure)
-        while self._number + 1 < MOST_ATTEMPTS and self.placement.another():
+        reach = Reach.DEPLOYMENT if self._delivered else self._reach()
+        while self._number + 1 < MOST_ATTEMPTS and self.placement.another(reach):
             self._number += 1
             self._was_forgotten = False
             try:
@@ -209,8 +227,13 @@ class Attempts:
             except EngineError as error:
                 self._fail(error)
                 continue
+            except Refusal as refusal:
+                self.placement.note_failure(refusal.message, is_engines=False)
+                if refusal.status == 503:  # the hold is not ours, or nobody knows what it is pinned to
+                    return False
+                continue
             route = self.placement.route
-            where = {"deployment": route.deployment_name, "node": route.node}
+            where = {"model": route.model, "deployment": route.deployment_name, "node": route.node}
             log.warning("request_moved", **where, attempt=self._number, tokens=len(self._tokens))
             tracing.event("sluice.request_moved", {f"sluice.{name}": value for name, value in where.items()})
             return True

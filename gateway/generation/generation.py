@@ -20,11 +20,13 @@ from billing.writer.operations import Extend, Held, Refused, Release, Settle
 from gateway.errors import faults
 from gateway.errors.refusal import Refusal
 from gateway.generation import spans
-from gateway.generation.admission import Admitted, admit
+from gateway.generation.admission import Admitted, admit, check_dimensions
 from gateway.generation.attempts import Attempts
 from gateway.generation.events import EventBuffer, GenerationEvent, Outcome
 from gateway.generation.intent import Intent
-from gateway.generation.meter import HoldRequest
+from gateway.generation.meter import HoldRequest, Meter
+from gateway.generation.placement import Reach
+from gateway.generation.pricing import pinned_anew
 from gateway.generation.settlement import close_hold, closing, end_of
 from gateway.runtime import tracing
 from gateway.runtime.concurrency import ConcurrencyLimiter
@@ -32,7 +34,7 @@ from gateway.runtime.metrics import Metrics
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Ledger, Running, Runtime
 from inference.errors import EngineError, UnpreparedError, UnreachableError
-from inference.types import Delta, EngineFault, Event, Finished, FinishReason, Started, Usage, Vector
+from inference.types import Delta, EngineFault, Event, Finished, FinishReason, Prepared, Started, Usage, Vector
 from routing.types import Route
 
 HEAD_SECONDS = 10.0  # an answer that was refused, or failed at once, has that status: wait so long for its first sign
@@ -100,7 +102,7 @@ class Generation:
         self.principal = admitted.principal
         self.intent = admitted.intent
         self._placement = admitted.placement
-        self.prompt_tokens = admitted.prepared.prompt_tokens
+        self.prompt_tokens = admitted.prepared.prompt_tokens  # where it runs: models count differently
         self.created = int(moment_of(admitted.id).timestamp())
         self.lease_until = admitted.lease_until
         self._gate = gate
@@ -119,6 +121,8 @@ class Generation:
             admitted.placement,
             allowed=self._permit,
             is_cancelled=lambda: self._is_cancelled,
+            reach=lambda: Reach.MODEL if self._is_model_told else Reach.ANYWHERE,
+            pinned=self._pinned,
             supervise=supervise,
         )
         self._buffer = EventBuffer()
@@ -127,7 +131,8 @@ class Generation:
         self._fault: EngineFault | None = None
         self._is_cancelled = False
         self._is_ended = False
-        self._extending = False
+        self._is_model_told = False
+        self._extending: Meter | None = None  # the one for which more is asked
         self._patience: asyncio.Timeout | None = None
         self._arrived_at = arrived_at
         self._first_at: float | None = None
@@ -143,6 +148,10 @@ class Generation:
     def rate_states(self) -> tuple[BucketState, ...]:
         """The tenant's buckets after this request was taken from them."""
         return self._limits.states
+
+    def explain(self) -> dict[str, object]:
+        """Return where it runs and why, and where it was tried before."""
+        return self._placement.explain()
 
     def charge_so_far(self, usage: Usage) -> int:
         """Return the µcr that `usage` costs under this request's rate card."""
@@ -174,20 +183,23 @@ class Generation:
         self._supervise(self._run())
 
     async def accepted(self) -> None:
-        """Return once the engine has begun or ended, or after `HEAD_SECONDS`; raise the Refusal if it took nothing."""
+        """Return at the first token or the end, or after `HEAD_SECONDS`; raise the Refusal if it took nothing.
+
+        From then on a stream's reader may know the model that answers.
+        """
         try:
             try:
                 async with asyncio.timeout(HEAD_SECONDS):
                     await self._opened.wait()
             except TimeoutError:
-                if self._refusal is None:
-                    return
-                await self._opened.wait()  # what was held is still being given back
+                if self._refusal is not None:
+                    await self._opened.wait()  # what was held is still being given back
         except asyncio.CancelledError:
             self.client_left()
             raise
         if self._refusal is not None:
             raise self._refusal
+        self._is_model_told = self.intent.stream
 
     def cancel(self, fault: EngineFault | None) -> None:
         """Stop the engine; `fault` says why, None that the client left."""
@@ -280,14 +292,15 @@ class Generation:
                 self._note_first()
             case Finished():
                 raise AssertionError("Finished is the relay's")
-        self._opened.set()
+        if not isinstance(event, Started):  # until then it may move to another model
+            self._opened.set()
         self._buffer.put(event)
         if self._buffer.is_overfull:
             self.cancel(faults.READER_TOO_SLOW)
-        more = None if self._extending or not self._meter.max_output else self._meter.next_hold()
+        more = None if self._extending is self._meter or not self._meter.max_output else self._meter.next_hold()
         if more is not None:
-            self._extending = True
-            self._supervise(self._extend(more))
+            self._extending = self._meter
+            self._supervise(self._extend(self._meter, more))
 
     def _note_first(self) -> None:
         if self._first_at is None:
@@ -304,10 +317,18 @@ class Generation:
         self._allowed = self._meter.allowed
         return self._allowed
 
-    async def _extend(self, more: HoldRequest | None) -> None:
-        """Hold more credit and raise the engine's allowance, for as long as the meter asks for more."""
+    async def _pinned(self, prepared: Prepared) -> Prepared:
+        """Pin the hold to where the request moved and meter it by the price there; see `pinned_anew`."""
+        assert self._placement.flight is not None, "a request is pinned to where it is"
+        check_dimensions(self._placement.flight.engine, self.intent)
+        price = await pinned_anew(self._ledger, self.id, self._placement, prepared, held=self._meter.held)
+        self._meter, self.prompt_tokens = price.meter, price.prepared.prompt_tokens
+        return price.prepared
+
+    async def _extend(self, meter: Meter, more: HoldRequest | None) -> None:
+        """Hold more credit and raise the engine's allowance, for as long as the meter in use asks for more."""
         try:
-            while more is not None and not self._is_ended:
+            while more is not None and not self._is_ended and meter is self._meter:
                 operation = Extend(request=self.id, wallet=self.principal.wallet, amount=more.amount, least=more.least)
                 try:
                     answer = await self._ledger.submit(operation)
@@ -316,17 +337,18 @@ class Generation:
                     await asyncio.sleep(EXTEND_RETRY_SECONDS)
                     continue
                 if isinstance(answer, Held):
-                    self._meter.extended(more, answer.total)
+                    meter.extended(more, answer.total)
                 elif isinstance(answer, Refused):
-                    self._meter.refused(more)
+                    meter.refused(more)
                 elif not self._is_ended:
                     self.cancel(faults.LEASE_LOST)
                     return
                 if not self._is_ended:
                     await self._allow()
-                more = self._meter.next_hold()
+                more = meter.next_hold()
         finally:
-            self._extending = False
+            if self._extending is meter:
+                self._extending = None
 
     # -- its end --------------------------------------------------------------------------------------------------
 
@@ -386,11 +408,8 @@ class Generation:
             self._gate.leave(self.principal)  # after its lease, which whoever comes next takes
 
     def _facts(self, finish: str) -> dict[str, Any]:
-        return {
-            "finish": finish[:40],
-            "ttft_ms": self._ttft_ms(),
-            "duration_ms": self._duration_ms(),
-        }
+        moved = {"route": self.explain()} if self._placement.attempts else {}
+        return {"finish": finish[:40], "ttft_ms": self._ttft_ms(), "duration_ms": self._duration_ms(), **moved}
 
     def _ttft_ms(self) -> int | None:
         return None if self._first_at is None else round((self._first_at - self._arrived_at) * 1000)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
 from uuid import UUID
 
 import structlog
 
+from billing.rating import CardPrices
 from gateway.errors.faults import refusal_of_engine, refusal_of_route
 from gateway.errors.refusal import Refusal
 from gateway.generation.intent import Intent
@@ -23,6 +25,7 @@ from inference.errors import (
     UnpreparedError,
 )
 from inference.types import GenerationRequest, Prepared
+from routing.catalogue import DeploymentEntry
 from routing.errors import RoutingError
 from routing.prefix import Digest, chain
 from routing.routes import CHARACTERS_PER_TOKEN
@@ -32,6 +35,14 @@ from routing.types import Route, RouteQuery
 MOST_REPLICAS = 3  # tried for one request
 
 log = structlog.get_logger(__name__)
+
+
+class Reach(IntEnum):
+    """How far a request may move: the hold pays for its deployment's price, and a client may know its model's name."""
+
+    DEPLOYMENT = 0
+    MODEL = 1
+    ANYWHERE = 2
 
 
 class _Besides:
@@ -54,17 +65,18 @@ class Placement:
 
     def __init__(self, engines: Engines, snapshot: Snapshot, principal: Principal, intent: Intent) -> None:
         self.failed: dict[UUID, str] = {}
+        self.attempts: list[dict[str, str]] = []  # the places that failed it, in order, as they are told
         self.flight: Flight | None = None
         self._engines = engines
         self._snapshot = snapshot
-        self._principal = principal
-        self._intent = intent
+        self.principal = principal
+        self.intent = intent
         self._prefixes: dict[str, tuple[Digest, ...]] = {}
         self.route = self._routed()
 
     def enter(self) -> Flight:
         """Count the request on the replica of its route; raise a 503 Refusal when it has just left the catalogue."""
-        route, tokens = self.route, self._intent.characters // CHARACTERS_PER_TOKEN
+        route, tokens = self.route, self.intent.characters // CHARACTERS_PER_TOKEN
         prefix = self._prefixes.get(route.model, ())
         self.flight = self._engines.enter(route.replica, tokens, matched=route.matched, prefix=prefix)
         if self.flight is None:
@@ -83,21 +95,47 @@ class Placement:
             self.flight.failed()
         self.leave()
         self.failed[self.route.replica] = error
+        self.attempts.append(self._told(error))
 
-    def another(self) -> bool:
-        """Route to another replica of the same deployment and enter it; False when none is ready or enough failed."""
+    def another(self, reach: Reach) -> bool:
+        """Route to another replica and enter it: of the same deployment if one takes work, else of the same model, else
+        where the rules lead, as far as `reach` allows. False when none is ready or enough have failed.
+        """
         if len(self.failed) >= MOST_REPLICAS:
             return False
-        deployment = self.route.deployment
-        try:
-            route = self._routed(only=deployment)
-            if route.deployment != deployment:
+        stays: dict[Reach, Callable[[DeploymentEntry], bool]] = {
+            Reach.DEPLOYMENT: lambda deployment: deployment.id == self.route.deployment,
+            Reach.MODEL: lambda deployment: deployment.model == self.route.model,
+            Reach.ANYWHERE: lambda _: True,
+        }
+        for far in Reach:
+            if far > reach:
                 return False
-            self.route = route
-            self.enter()
-        except Refusal:
-            return False
-        return True
+            try:
+                self.route = self._routed(stays[far])
+                self.enter()
+            except Refusal:
+                continue
+            return True
+        return False
+
+    @property
+    def card(self) -> CardPrices | None:
+        """The prices of its route, as they were in force when the request came."""
+        return self._snapshot.prices.get(self.route.rate_card)
+
+    def explain(self) -> dict[str, object]:
+        """Return the decision as JSON-ready data; of a request that moved with its `attempts`, each with why it failed,
+        the one that serves it last.
+        """
+        if not self.attempts:
+            return self.route.explain()
+        serves = [] if self.route.replica in self.failed else [self._told("")]
+        return self.route.explain() | {"attempts": self.attempts + serves}
+
+    def _told(self, failed: str) -> dict[str, str]:
+        route = self.route
+        return {"model": route.model, "deployment": route.deployment_name, "node": route.node, "failed": failed}
 
     async def prepare(self, request: GenerationRequest) -> tuple[Engine, Prepared]:
         """Return an engine and the request as it tokenised it; raise the Refusal for why none can.
@@ -120,14 +158,15 @@ class Placement:
                     raise refusal_of_engine(error) from error
                 log.info("rerouted", error=error.message, deployment=self.route.deployment_name, node=self.route.node)
 
-    def _routed(self, only: UUID | None = None) -> Route:
-        """Return where the request goes now, to deployment `only` if given; raise the Refusal that says why nowhere."""
-        principal, intent, catalogue = self._principal, self._intent, self._snapshot.catalogue
+    def _routed(self, stays: Callable[[DeploymentEntry], bool] = lambda _: True) -> Route:
+        """Return where the request goes now, among deployments where it `stays`; raise the Refusal that says why
+        nowhere.
+        """
+        principal, intent, catalogue = self.principal, self.intent, self._snapshot.catalogue
         failed = dict(self.failed)
-        if only is not None:
-            for deployment in catalogue.all_deployments():
-                if deployment.id != only:
-                    failed |= {replica.id: "another deployment" for replica in deployment.replicas}
+        for deployment in catalogue.all_deployments():
+            if not stays(deployment):
+                failed |= {replica.id: "the request stays where it began" for replica in deployment.replicas}
         query = RouteQuery(
             model=intent.model,
             kind=intent.kind.value,
@@ -145,7 +184,7 @@ class Placement:
     def _prefix(self, model: str) -> Sequence[Digest]:
         found = self._prefixes.get(model)
         if found is None:
-            found = self._prefixes[model] = prefix_of(model, self._principal, self._intent)
+            found = self._prefixes[model] = prefix_of(model, self.principal, self.intent)
         return found
 
 

@@ -54,6 +54,7 @@ def engine_ended(span: Span, finished: Finished, route: Route) -> None:
             "gen_ai.usage.cache_read.input_tokens": usage.cache_read,
             "gen_ai.usage.output_tokens": usage.completion,
             "gen_ai.usage.reasoning.output_tokens": usage.reasoning,
+            "gen_ai.response.model": route.model,
             "sluice.deployment": route.deployment_name,
             "sluice.node": route.node or None,
             "error.type": finished.error.code if finished.error is not None else None,

@@ -146,10 +146,9 @@ class Sweep:
         whole request's.
         """
         engines = self._engines_of(deployment)
-        found = [
-            await asyncio.gather(*(self._ask(engine, attempt_id(request, number)) for engine in engines))
-            for number in range(min(len(engines), MOST_ATTEMPTS))  # each was made on another replica
-        ]
+        found = await asyncio.gather(  # any may have been made here: those before it perhaps on another deployment
+            *(self._attempt(engines, attempt_id(request, number)) for number in range(MOST_ATTEMPTS))
+        )
         all_answer = bool(engines) and all(evidence is not None for attempt in found for evidence in attempt)
         for attempt in reversed(found):
             known = [one for one in attempt if one is not None and not isinstance(one, NothingRan)]
@@ -158,6 +157,9 @@ class Sweep:
                 is_whole = isinstance(evidence, Running) or (isinstance(evidence, Finished) and evidence.error is None)
                 return evidence if is_whole or all_answer else None
         return NothingRan() if all_answer else None
+
+    async def _attempt(self, engines: Sequence[Engine], attempt: str) -> list[Evidence | None]:
+        return await asyncio.gather(*(self._ask(engine, attempt) for engine in engines))
 
     async def _ask(self, engine: Engine, attempt: str) -> Evidence | None:
         """Return what the engine says of the attempt, None when it doesn't answer."""

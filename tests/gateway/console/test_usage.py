@@ -128,6 +128,10 @@ def test_one_request_tells_everything(acme, used, people):
             {"model": "large", "deployment": "large", "rejected": "not in the plan"},
             {"model": "small", "deployment": "small-1", "rejected": ""},
         ],
+        "attempts": [
+            {"model": "medium", "deployment": "medium-1", "node": "n1", "failed": "its worker was lost"},
+            {"model": "small", "deployment": "small-1", "node": "local", "failed": ""},
+        ],
     }
     made = used(acme, route=route, finish="stop", ttft_ms=20, duration_ms=120, charge=42)
     text = text_of(people("billing").get(f"/usage/requests/{made}/"))
@@ -135,6 +139,9 @@ def test_one_request_tells_everything(acme, used, people):
     assert "The first usable target." in text
     assert "large · passed over: not in the plan" in text
     assert "small on small-1 · chosen" in text
+    assert "It was tried 2 times:" in text
+    assert "medium on medium-1 at n1 · failed: its worker was lost" in text
+    assert "small on small-1 · served it" in text
     assert str(made) in text
     assert "120 ms · 40 tokens/s" in text
 

@@ -25,7 +25,7 @@ from billing.writer.errors import WriterError
 from billing.writer.operations import Held, Release, Renew, Reserve, Settle
 from gateway.edge.usage import usage_of_request
 from gateway.generation import sweep as sweep_module
-from gateway.generation.attempts import attempt_id
+from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id
 from gateway.generation.sweep import Sweep
 from gateway.runtime.threads import DatabaseThreads
 from inference.clients.fake import FakeEngine
@@ -307,7 +307,7 @@ async def test_estimate_is_asked_about_until_nothing_can_come_any_more(bench, ev
 
     bench.engine.usage_of = usage_of
     assert [await bench.turn(), await bench.turn()] == [{}, {}]
-    assert asked == [request.hex] * times
+    assert asked == [attempt_id(request, number) for number in range(MOST_ATTEMPTS)] * times
 
 
 async def test_estimates_are_looked_at_in_pages_and_a_silent_worker_is_asked_once_in_each(bench, monkeypatch):
@@ -326,7 +326,7 @@ async def test_estimates_are_looked_at_in_pages_and_a_silent_worker_is_asked_onc
     bench.engine.usage_of = noted
     for _ in range(4):
         assert await bench.turn() == {}
-    assert asked == [requests[i].hex for i in (0, 2, 4, 0)]
+    assert asked == [attempt_id(requests[i], number) for i in (0, 2, 4, 0) for number in range(MOST_ATTEMPTS)]
     bench.engine.options = reachable
     for request in requests:
         bench.engine.record.entries[request.hex] = Finished(FinishReason.STOP, DONE)
@@ -449,7 +449,8 @@ async def test_two_sweeps_at_once_settle_each_hold_once_and_with_leases_share_th
         threads.close()
     await in_database(assert_books, world, records=6)
     if lease is not None:
-        assert asked == dict.fromkeys((request.hex for request in requests), 1)
+        attempts = [attempt_id(request, number) for request in requests for number in range(MOST_ATTEMPTS)]
+        assert asked == dict.fromkeys(attempts, 1)
         assert found == {"settled": 6}
 
 
@@ -470,3 +471,14 @@ async def test_the_last_attempt_of_a_request_that_moved_counts(bench):
     assert dict(await bench.turn()) == {"settled": 1}
     _, [row] = await in_database(assert_books, world, records=1)
     assert (row.output_tokens, row.exact) == (30, True)
+
+
+@pytest.mark.parametrize("number", range(MOST_ATTEMPTS))
+async def test_what_a_deployment_with_one_replica_ran_as_a_later_attempt_is_found(bench, number):
+    """Those before it were made elsewhere: its hold was pinned to this deployment afterwards."""
+    world = await in_database(make_world)
+    request = await in_database(orphan, world, {"input": 60})
+    bench.engine.record.entries[attempt_id(request, number)] = Finished(FinishReason.STOP, DONE)
+    assert await bench.turn() == {"settled": 1}
+    charged, _ = await in_database(assert_books, world, records=1)
+    assert charged == 60 * 10 + 40 + 7 * 40

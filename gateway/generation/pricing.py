@@ -1,0 +1,144 @@
+"""What a request takes where it is to run: its meter there, what to hold first, and the hold that pins this price.
+
+A request that moves before its first token to where another price holds is priced anew, and its hold pinned to that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+import structlog
+from django.utils.crypto import salted_hmac
+
+from billing.writer.errors import WriterError
+from billing.writer.operations import Held, Refused, Repin, Reserve, Stale
+from gateway.errors.faults import ledger_unavailable, refusal_of_hold
+from gateway.errors.refusal import Refusal
+from gateway.generation.meter import HoldRequest, Meter
+from gateway.generation.placement import Placement
+from gateway.runtime.runtime import Ledger
+from inference.types import Prepared
+
+REPIN_SECONDS = 5.0  # a request that moves waits so long for its hold's new price
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A request priced where its placement is: `first` is its first hold, `prepared` generates no more than that
+    leaves it.
+    """
+
+    meter: Meter
+    first: HoldRequest
+    prepared: Prepared
+
+
+def priced(placement: Placement, prepared: Prepared) -> Priced:
+    """Price a request as its placement's engine prepared it; raise the 503 Refusal when no price is in force there."""
+    route, flight, principal = placement.route, placement.flight, placement.principal
+    assert flight is not None, "a request is priced where it is"
+    card = placement.card
+    if card is None:
+        log.error("route_without_card", deployment=route.deployment_name, rate_card=route.rate_card)
+        raise Refusal(503, "no_ready_deployment", f"{route.model} can't be served right now.")
+    info = flight.engine.info
+    meter = Meter(
+        card,
+        principal.multiplier_bp,
+        prompt_tokens=prepared.most_prompt,
+        max_output=prepared.max_output,
+        slice_tokens=principal.slice_tokens,
+        can_extend=info is None or info.can_extend,
+    )
+    first = meter.first_hold(principal.credit_bucket.burst)
+    return Priced(meter, first, replace(prepared, max_output=meter.max_output))
+
+
+def reserve_of(request: UUID, owner: UUID, placement: Placement, price: Priced) -> Reserve:
+    """Return the operation that makes the request's hold."""
+    principal = placement.principal
+    return Reserve(
+        request=request,
+        wallet=principal.wallet,
+        amount=price.first.amount,
+        least=price.first.least,
+        owner=owner,
+        deployment=placement.route.deployment,
+        card_version=price.meter.card.id,
+        tenant=principal.tenant,
+        project=principal.project,
+        api_key=principal.api_key,
+        model=placement.route.model,
+        multiplier_bp=principal.multiplier_bp,
+        user=principal.user,
+        facts=facts_of(placement),
+    )
+
+
+async def hold(ledger: Ledger, reserve: Reserve) -> Held:
+    """Return the answer of a hold that was made, or raise a Refusal; the writer releases one that came too late."""
+    try:
+        answer = await ledger.submit(reserve)
+    except WriterError as error:
+        log.warning("reserve_failed", error=str(error))
+        raise ledger_unavailable() from error
+    if isinstance(answer, Refused):
+        raise refusal_of_hold(answer, reserve.least)
+    assert isinstance(answer, Held), answer
+    return answer
+
+
+async def pinned_anew(ledger: Ledger, request: UUID, placement: Placement, prepared: Prepared, *, held: int) -> Priced:
+    """Pin the request's hold to where its placement is now, and return the request priced there, its credit granted.
+
+    Raise a Refusal, with the hold of `held` µcr as it was, where credit is short (402, 403) or the hold is not ours any
+    more (503). A 503 may also mean that nobody knows: then the request must not run on.
+    """
+    price = priced(placement, prepared)
+    operation = Repin(
+        request=request,
+        wallet=placement.principal.wallet,
+        amount=price.first.amount,
+        least=price.first.least,
+        deployment=placement.route.deployment,
+        card_version=price.meter.card.id,
+        model=placement.route.model,
+        facts=facts_of(placement),
+    )
+    try:
+        async with asyncio.timeout(REPIN_SECONDS):
+            answer = await ledger.submit(operation)
+    except (WriterError, TimeoutError) as error:
+        log.warning("repin_failed", request_id=str(request), error=str(error) or type(error).__name__)
+        raise ledger_unavailable() from error
+    if isinstance(answer, Refused):
+        raise refusal_of_hold(replace(answer, available=held + answer.available), operation.least)
+    if isinstance(answer, Stale):
+        raise ledger_unavailable()
+    assert isinstance(answer, Held), answer
+    price.meter.granted(answer.total)
+    return price
+
+
+def facts_of(placement: Placement) -> dict[str, Any]:
+    """Return what is stored with the hold for the request's usage record."""
+    intent = placement.intent
+    return {
+        "endpoint": intent.endpoint,
+        "task": placement.route.task,
+        "route": placement.explain(),
+        "streamed": intent.stream,
+        "end_user": end_user_digest(placement.principal.tenant, intent.end_user),
+    }
+
+
+def end_user_digest(tenant: UUID, end_user: str | None) -> str:
+    """Return a keyed hash of a tenant's `user` field in 64 hex digits, or "" where there is none."""
+    if not end_user:
+        return ""
+    return salted_hmac("gateway.privacy", f"{tenant}:{end_user}", algorithm="sha256").hexdigest()
