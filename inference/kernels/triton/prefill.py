@@ -156,7 +156,9 @@ def prefill(
     rows = lengths.shape[0]
     group = heads // kv_heads
     wide = max(key_dim, value_dim) > 128
-    block_m = max(triton.next_power_of_2(group), 64 if wide else 128)  # whatever the step holds: see above
+    block_m = max(
+        triton.next_power_of_2(group), 64 if wide or query.itemsize > 2 else 128
+    )  # whatever the step holds: see above
     block_q = block_m // group
     _prefill[(tokens // block_q + rows, kv_heads)](
         query,

@@ -1,0 +1,175 @@
+"""Compile every kernel as its functions launch it, for GPUs that needn't be here: python compiling.py 80 90 100.
+
+The functions are called with tensors of the device "meta", and each launch is compiled instead of run. It prints one
+line for each kernel and target, and fails with the first that doesn't build.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+os.environ["TRITON_INTERPRET"] = "0"  # before the kernels are defined
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from inference.kernels.triton.activation import gelu_mul, silu_mul
+from inference.kernels.triton.decode import decode
+from inference.kernels.triton.int4 import Int4Weight, int4_matvec, unpack_int4
+from inference.kernels.triton.matmul import scaled_matmul
+from inference.kernels.triton.matvec import matvec
+from inference.kernels.triton.norm import add_rms_norm, rms_norm
+from inference.kernels.triton.prefill import prefill
+from inference.kernels.triton.quantise import quantise
+from inference.kernels.triton.rope import rotate_and_store
+from inference.kernels.triton.sample import sample
+from inference.kernels.triton.store import store
+
+NAMES = {
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float8_e4m3fn: "fp8e4nv",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
+FLOAT8 = torch.float8_e4m3fn
+HALF = torch.bfloat16
+
+launches: dict[str, tuple[JITFunction[Any], dict[str, str], dict[str, Any], dict[Any, Any], dict[str, int]]] = {}
+
+
+def record(kernel: JITFunction[Any], *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+    """Stand in for a launch: note what would be compiled for it."""
+    values = dict(zip(kernel.arg_names, args, strict=False)) | {
+        name: options.pop(name) for name in list(options) if name in kernel.arg_names
+    }
+    signature: dict[str, str] = {}
+    constants: dict[str, Any] = {}
+    aligned: dict[Any, Any] = {}
+    for number, parameter in enumerate(kernel.params):
+        value = values[parameter.name]
+        if parameter.is_constexpr:
+            signature[parameter.name] = "constexpr"
+            constants[parameter.name] = value
+        elif isinstance(value, torch.Tensor):
+            signature[parameter.name] = f"*{NAMES[value.dtype]}"
+            aligned[number,] = [["tt.divisibility", 16]]
+        elif isinstance(value, float):
+            signature[parameter.name] = "fp32"
+        else:
+            signature[parameter.name] = "i32" if abs(value) < 1 << 31 else "i64"
+            if value % 16 == 0:
+                aligned[number,] = [["tt.divisibility", 16]]
+    types = " ".join(kind for kind in signature.values() if kind != "constexpr")
+    key = f"{kernel.fn.__name__} {types} {constants} {options}"
+    launches.setdefault(key, (kernel, signature, constants, aligned, options))
+
+
+def empty(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def attention(dtype: torch.dtype, cache: torch.dtype, dim: int, heads: int, kv_heads: int, **options: Any) -> None:
+    keys = empty(cache, 1000, kv_heads, 16, dim)
+    rows = (empty(torch.int32, 9), empty(torch.int32, 8), empty(torch.int32, 64), empty(torch.int32, 64, 512))
+    for kernel, tokens, extra in ((prefill, 2048, {}), (decode, 8, {"processors": 132})):
+        query = empty(dtype, tokens, heads, dim)
+        kernel(query, keys, keys, *rows, query, scale=0.1, **options, **extra)
+
+
+def layer(dtype: torch.dtype, cache: torch.dtype) -> None:
+    keys, places = empty(cache, 1000, 8, 16, 128), empty(torch.int64, 64)
+    joint, norm = empty(dtype, 64, 48, 128), empty(dtype, 128)
+    store(joint[:, :8], joint[:, 8:16], keys, keys, places)
+    rotations = empty(torch.float32, 64, 64, 2)
+    rotate_and_store(joint, rotations, keys, keys, places, query_heads=32)
+    rotate_and_store(joint, rotations, keys, keys, places, query_heads=32, query_norm=norm, key_norm=norm)
+    hidden, weight = empty(dtype, 64, 4096), empty(dtype, 4096)
+    rms_norm(hidden, weight, 1e-6)
+    add_rms_norm(hidden, hidden, weight, 1e-6)
+    silu_mul(empty(dtype, 64, 28672))
+    gelu_mul(empty(dtype, 64, 28672))
+
+
+def linears(dtype: torch.dtype, *, eight: torch.dtype) -> None:
+    weight, scales, bias = empty(eight, 4096, 4096), empty(torch.float32, 4096), empty(dtype, 4096)
+    for rows in (1, 64, 2048):
+        x, x_scales = quantise(empty(dtype, rows, 4096), eight)
+        scaled_matmul(x, weight, x_scales, scales, dtype, bias)
+        if rows <= 64:
+            matvec(x, weight, dtype, x_scales=x_scales, weight_scales=scales)
+    matvec(empty(dtype, 8, 4096), weight, dtype, weight_scales=scales, bias=bias)
+    matvec(empty(dtype, 8, 4096), empty(dtype, 150000, 4096), dtype)
+    groups = (empty(torch.float32, 4096, 32), empty(torch.uint8, 4096, 32))
+    int4 = Int4Weight(empty(torch.uint8, 4096, 2048), *groups, group=128)
+    int4_matvec(empty(dtype, 1, 4096), int4)
+    unpack_int4(int4, dtype)
+
+
+def sampling(dtype: torch.dtype) -> None:
+    rows = 8
+    parameters = {
+        "temperature": empty(torch.float32, rows),
+        "top_k": empty(torch.int32, rows),
+        "top_p": empty(torch.float32, rows),
+        "min_p": empty(torch.float32, rows),
+        "keys": empty(torch.int64, rows),
+    }
+    for allowed in (None, empty(torch.int32, rows, 4748)):
+        sample(empty(dtype, rows, 151936), empty(torch.int64, rows), allowed=allowed, **parameters)
+
+
+def everything(capability: int) -> list[Callable[[], None]]:
+    """What the engine launches on a GPU of that capability. Triton has float8_e4m3fn from 89 on."""
+    calls: list[Callable[[], None]] = [
+        lambda: attention(HALF, HALF, 128, 32, 8),
+        lambda: attention(HALF, HALF, 256, 8, 4, window=1024, softcap=50.0),
+        lambda: attention(torch.float16, torch.float16, 80, 5, 1),
+        lambda: attention(HALF, HALF, 64, 64, 8, window=128, sinks=empty(HALF, 64)),
+        lambda: attention(torch.float32, torch.float32, 64, 8, 2),
+        lambda: layer(HALF, HALF),
+        lambda: layer(torch.float32, torch.float32),
+        lambda: linears(HALF, eight=torch.int8),
+        lambda: sampling(HALF),
+        lambda: sampling(torch.float32),
+    ]
+    if capability >= 89:
+        calls += [
+            lambda: attention(HALF, FLOAT8, 128, 32, 8),
+            lambda: layer(HALF, FLOAT8),
+            lambda: linears(HALF, eight=FLOAT8),
+        ]
+    return calls
+
+
+def build(key: str, capability: int) -> str:
+    kernel, signature, constants, aligned, options = launches[key]
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    return f"sm_{capability} {kernel.fn.__name__} {len(compiled.asm['cubin'])}"
+
+
+def main(capabilities: list[int]) -> None:
+    JITFunction.run = record  # type: ignore[method-assign]
+    torch.set_num_threads(1)
+    with ThreadPoolExecutor(2) as pool:
+        for capability in capabilities:
+            launches.clear()
+            for call in everything(capability):
+                call()
+            for line in pool.map(lambda key, at=capability: build(key, at), list(launches)):
+                print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main([int(argument) for argument in sys.argv[1:]])
