@@ -12,7 +12,7 @@ import triton.language as tl
 
 from inference.kernels.triton.softmax import LOG2E, attend_tile
 
-MAX_SPLITS = 32
+MAX_SPLITS = 16
 
 
 @triton.jit
@@ -31,6 +31,7 @@ def _decode(
     kv_heads,
     query_stride,
     table_width,
+    MAX_QUERIES: tl.constexpr,
     GROUP: tl.constexpr,
     WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
@@ -48,6 +49,8 @@ def _decode(
     kv_head = tl.program_id(1)
     begin = tl.load(begins + row)
     count = tl.load(begins + row + 1) - begin
+    if count > MAX_QUERIES:
+        return
     length = tl.load(lengths + row)
     table = tables + tl.load(slots + row).to(tl.int64) * table_width
 
@@ -102,7 +105,7 @@ def _decode(
             )
         seen = total > 0.0
         safe = tl.where(seen, total, 1.0)
-        part = (token * (kv_heads * GROUP) + head) * SPLITS + split
+        part = ((row.to(tl.int64) * MAX_QUERIES + number) * (kv_heads * GROUP) + head) * SPLITS + split
         tl.store(logs + part, tl.where(seen, peak + tl.log2(safe), float("-inf")), mask=valid)
         tl.store(
             parts + part[:, None] * VALUE_DIM + column[None, :],
@@ -134,7 +137,7 @@ def _merge(
     head = tl.program_id(1)
     begin = tl.load(begins + row)
     count = tl.load(begins + row + 1) - begin
-    if number >= count:
+    if (number >= count) | (count > MAX_QUERIES):
         return
     length = tl.load(lengths + row)
     first = 0
@@ -142,7 +145,7 @@ def _merge(
         first = tl.maximum(length - count - WINDOW + 1, 0) // SPLIT
     split = tl.arange(0, SPLITS)
     used = (split >= first) & (split < tl.cdiv(length, SPLIT))
-    part = ((begin + number).to(tl.int64) * heads + head) * SPLITS + split
+    part = (tl.program_id(0).to(tl.int64) * heads + head) * SPLITS + split
     log = tl.load(logs + part, mask=used, other=float("-inf"))
     peak = tl.max(log, 0)
     if HAS_SINKS:
@@ -188,18 +191,18 @@ def decode(
     key_scale: float = 1.0,
     value_scale: float = 1.0,
 ) -> None:
-    """Do what `prefill` does, for rows of at most `max_queries` queries each.
+    """Do what `prefill` does for the rows of at most `max_queries` queries, and nothing for the others.
 
     `processors` is the device's number of multiprocessors: it decides how many programs share the work, never a result.
     """
-    tokens, heads, key_dim = query.shape
+    heads, key_dim = query.shape[1:]
     kv_heads, block_size, value_dim = values.shape[1:]
     rows = lengths.shape[0]
     group = heads // kv_heads
     split = split_size(tables.shape[1] * block_size)
     splits = triton.next_power_of_2(triton.cdiv(tables.shape[1] * block_size, split))
-    parts = torch.empty(tokens, heads, splits, value_dim, dtype=torch.float32, device=query.device)
-    logs = torch.empty(tokens, heads, splits, dtype=torch.float32, device=query.device)
+    parts = torch.empty(rows * max_queries, heads, splits, value_dim, dtype=torch.float32, device=query.device)
+    logs = torch.empty(rows * max_queries, heads, splits, dtype=torch.float32, device=query.device)
     programs = min(splits, max(1, 2 * processors // (rows * kv_heads)))
     padded_value_dim = max(16, triton.next_power_of_2(value_dim))
     wide = max(key_dim, value_dim) > 128
@@ -218,6 +221,7 @@ def decode(
         kv_heads,
         query.stride(0),
         tables.stride(0),
+        MAX_QUERIES=max_queries,
         GROUP=group,
         WINDOW=window,
         HAS_SOFTCAP=softcap > 0,

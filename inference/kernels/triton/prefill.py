@@ -45,6 +45,7 @@ def _prefill(
     kv_heads,
     query_stride,
     table_width,
+    MIN_QUERIES: tl.constexpr,
     GROUP: tl.constexpr,
     WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
@@ -64,7 +65,7 @@ def _prefill(
     begin = tl.load(begins + row)
     count = tl.load(begins + row + 1) - begin
     first = (tile - (begin // BLOCK_Q + row)) * BLOCK_Q  # the tile's first query within its row
-    if first >= count:
+    if (first >= count) | (count < MIN_QUERIES):
         return
     length = tl.load(lengths + row)
     table = tables + tl.load(slots + row).to(tl.int64) * table_width
@@ -137,6 +138,7 @@ def prefill(
     out: torch.Tensor,
     *,
     scale: float,
+    min_queries: int = 1,
     window: int = 0,
     softcap: float = 0.0,
     sinks: torch.Tensor | None = None,
@@ -144,6 +146,8 @@ def prefill(
     value_scale: float = 1.0,
 ) -> None:
     """Write causal attention of `query` [T, heads, key_dim] over the K/V of its rows to `out` [T, heads, value_dim].
+
+    Rows of fewer than `min_queries` queries are left out (`decode` takes them).
 
     `begins` int32 [R + 1] are the rows' first packed queries, `lengths` int32 [R] their keys with the step's own,
     `slots` int32 [R] their rows of `tables` int32 [slots, width], which hold the blocks by position. `keys` and
@@ -177,6 +181,7 @@ def prefill(
         kv_heads,
         query.stride(0),
         tables.stride(0),
+        MIN_QUERIES=min_queries,
         GROUP=group,
         WINDOW=window,
         HAS_SOFTCAP=softcap > 0,

@@ -85,7 +85,7 @@ def _rotate_and_store(
     tl.store(at + 1, imaginary, mask=to_query)
 
     place = tl.load(places + token)
-    written = (place >= 0) & within[None, :]
+    written = (place >= BLOCK_SIZE) & within[None, :]
     block_row = (place // BLOCK_SIZE) * kv_heads
     offset = place % BLOCK_SIZE
     stored: tl.constexpr = keys.dtype.element_ty

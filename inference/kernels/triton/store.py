@@ -32,7 +32,7 @@ def _store(
 ):
     token = tl.program_id(0).to(tl.int64)
     place = tl.load(places + token)
-    if place < 0:
+    if place < BLOCK_SIZE:  # nowhere, or the null block
         return
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     column = tl.arange(0, PADDED_WIDTH)
@@ -56,8 +56,9 @@ def store(
 ) -> None:
     """Write `key` and `value` [T, kv_heads, width] to `places` int64 [T] of `keys` and `values`.
 
-    These are [blocks, kv_heads, block_size, width], contiguous; place = block · block_size + offset, and a negative one
-    skips its token. They may be float8: what is stored is the key or value divided by its scale.
+    These are [blocks, kv_heads, block_size, width], contiguous; place = block · block_size + offset. Block 0 is never
+    written: what has its place there, or a negative one, is left out. They may be float8: what is stored is the key or
+    value divided by its scale.
     """
     for source, target, scale in ((key, keys, key_scale), (value, values, value_scale)):
         tokens, heads, width = source.shape
