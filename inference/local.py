@@ -160,7 +160,7 @@ class LocalEngine:
         request = prompt.request
         if request.kind is Kind.EMBEDDING and self._encoding is not None:
             self._encoding.submit(
-                EncodeTask(request.id, request.tenant, prompt.inputs, request.weight, request.priority)
+                EncodeTask(request.id, request.tenant, prompt.inputs, request.weight, request.band, request.priority)
             )
             return
         if self._generating is None:
@@ -177,6 +177,7 @@ class LocalEngine:
                 allowance=prompt.max_output if allowance is None else allowance,
                 is_final=is_final,
                 weight=request.weight,
+                band=request.band,
                 priority=request.priority,
                 sampling=request.sampling,
                 seed=secrets.randbits(64) if seed is None else seed & (2**64 - 1),

@@ -161,8 +161,9 @@ class GenerationRequest:
     """One request as the engine takes it.
 
     `id` is the gateway's uuid7 in hex, never a client's. `tenant` is the fairness key and `weight` its share in
-    thousandths (1000 = 1.0); requests of a higher `priority` come first, whatever the shares. `domain` roots every
-    prefix-cache key: requests share cached blocks only within a domain.
+    thousandths (1000 = 1.0). Waiting requests of a higher `band` (its plan's) come before all of a lower one, whatever
+    the shares; within its tenant one of a higher `priority` comes first. `domain` roots every prefix-cache key:
+    requests share cached blocks only within a domain.
     A chat carries `messages`, an embedding request `inputs` (texts or token ids) and whether a longer input than the
     model takes is cut (`truncate`) or refused.
     """
@@ -177,6 +178,7 @@ class GenerationRequest:
     truncate: bool = False
     sampling: SamplingParams = field(default_factory=SamplingParams)
     resumed: Resumed | None = None
+    band: int = 0
     priority: int = 0
 
 

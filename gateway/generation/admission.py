@@ -118,7 +118,7 @@ def request_of(principal: Principal, intent: Intent, identifier: str) -> Generat
         domain=tenant,
         kind=intent.kind,
         weight=principal.weight,
-        priority=principal.priority,
+        band=principal.priority,
         messages=intent.messages,
         inputs=intent.inputs,
         truncate=intent.truncate,

@@ -115,6 +115,10 @@ class BlockPool:
             self._by_key[key] = block
             self._keys[block] = key
 
+    def exclusive(self, blocks: Sequence[int]) -> int:
+        """Return how many of a sequence's `blocks` no other holds."""
+        return sum(1 for block in blocks if self._refs[block] == 1)
+
     def references(self) -> list[int]:
         """Return how many sequences hold each block."""
         return list(self._refs)

@@ -15,7 +15,9 @@ class SchedulerConfig:
     `blocks` counts the whole pool, the null block included. `max_context` bounds prompt and output together.
     `max_bypass` is how many requests may be admitted before one that came first but doesn't fit. `watermark_percent` of
     the pool stays free at each admission, so that running sequences can grow without a preemption. `pause_seconds` is
-    how long a sequence waits at its allowance.
+    how long a sequence waits at its allowance. While others wait, a tenant with fewer rows than its share gets one more
+    each `reclaim_seconds` from tenants above theirs; one without any row gets its first at once. Prompt tokens take at
+    most `prefill_seconds` of a step in which others decode (0: as long as they take).
     """
 
     blocks: int
@@ -32,6 +34,8 @@ class SchedulerConfig:
     pause_seconds: float = 2.0
     max_bypass: int = 8
     watermark_percent: int = 5
+    reclaim_seconds: float = 0.25
+    prefill_seconds: float = 0.05
     prices: Prices = field(default_factory=Prices)
 
     def __post_init__(self) -> None:

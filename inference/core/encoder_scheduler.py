@@ -24,6 +24,7 @@ class EncodeTask:
     tenant: str
     inputs: tuple[tuple[int, ...], ...]
     weight: int = 1000
+    band: int = 0
     priority: int = 0
 
     planned: int = 0  # inputs that a step had, from the first on

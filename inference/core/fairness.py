@@ -1,14 +1,16 @@
 """Fairness between tenants by weighted virtual token counters, and the bounds of the waiting queue.
 
 Each tenant has a counter of the service that it got, divided by its weight; of the tenants with waiting requests, the
-one with the lowest counter is served next. The counter of a tenant that was idle is raised to the lowest of those when
-it comes back, so that idle time earns nothing. Counters are integers in millionths of a priced token and never rebased.
+one with the lowest counter is served next (the virtual token counter of Sheng et al., 2024). The counter of a tenant
+that was idle is raised to the lowest of those when it comes back, so that idle time earns nothing. Counters are
+integers in millionths of a priced token and never rebased.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Container, Iterator, Mapping
+import heapq
+from collections import Counter, deque
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, Protocol, TypeVar
@@ -17,7 +19,7 @@ from inference.errors import DrainingError, OverloadedError
 
 
 class Queued(Protocol):
-    """An item of a fair queue: it belongs to a tenant with a weight in thousandths (1000 = 1.0) and a priority."""
+    """An item of a fair queue: its tenant's weight in thousandths (1000 = 1.0) and band, and its own priority."""
 
     @property
     def tenant(self) -> str: ...
@@ -26,10 +28,15 @@ class Queued(Protocol):
     def weight(self) -> int: ...
 
     @property
+    def band(self) -> int: ...
+
+    @property
     def priority(self) -> int: ...
 
 
 T = TypeVar("T", bound=Queued)
+
+NEWEST = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,29 +65,54 @@ class Prices:
         )
 
 
+Turn = tuple[int, int, int]
+"""A tenant's place in the order of turns, the lowest first: its band (negative), its counter, its lift (negative)."""
+
+
 @dataclass(slots=True)
 class _Share(Generic[T]):
+    """One tenant. `lift` is by how much its counter was raised last: it goes before the one it was raised to."""
+
     weight: int
-    priority: int
+    band: int
     counter: int = 0
-    items: OrderedDict[T, int] = field(default_factory=OrderedDict)  # item → arrival number
+    lift: int = 0
+    items: dict[T, tuple[int, int]] = field(default_factory=dict)  # item → its place: priority (negative), arrival
+    order: list[tuple[tuple[int, int], T]] = field(default_factory=list)  # a heap with removed items in it
+    entry: tuple[Turn, int] | None = None  # its entry in the queue's heap, never behind its turn
+
+    @property
+    def turn(self) -> Turn:
+        return -self.band, self.counter, -self.lift
+
+    def first(self) -> T:
+        """The first item; there is one."""
+        while (top := self.order[0])[0] != self.items.get(top[1]):
+            heapq.heappop(self.order)
+        return top[1]
 
 
 class FairQueue(Generic[T]):
-    """First in, first out within a tenant; the lowest counter first between tenants (ties: the oldest head).
+    """By priority and then first in, first out within a tenant; between tenants the lowest counter first.
 
-    Tenants of a higher priority come before all of a lower one, however little those got.
+    Of equal counters the one goes first that was lower before it was raised, then the oldest item. Tenants of a higher
+    band come before all of a lower one, however little those got; priority counts within a tenant only. Finding the
+    next few items costs O(log tenants) each, however many wait.
     """
 
     def __init__(self, prices: Prices | None = None) -> None:
         self.prices = prices or Prices()
+        self.changes = 0  # how many items were added or removed
         self._shares: dict[str, _Share[T]] = {}
         self._waiting: dict[str, _Share[T]] = {}
+        self._newest: deque[T] = deque(maxlen=NEWEST)
         self._emptied = ""  # the tenant whose queue emptied last
         self._size = 0
-        self.changes = 0  # how many items were added or removed
         self._back = count(1)
         self._front = count(-1, -1)
+        # Tenants by turn. A counter mostly rises, so an entry may be before its tenant's turn (it is moved when it
+        # comes up), never behind it; entries that a share no longer names are dropped.
+        self._turns: list[tuple[Turn, int, str]] = []
 
     def __len__(self) -> int:
         return self._size
@@ -99,32 +131,55 @@ class FairQueue(Generic[T]):
         share = self._shares.get(tenant)
         return share.counter if share else 0
 
+    def turn(self, tenant: str) -> Turn:
+        """The place of `tenant`, which has had an item here, in the order of turns."""
+        return self._shares[tenant].turn
+
     def push(self, item: T, *, front: bool = False) -> None:
-        """Add `item` at the back of its tenant's queue; the counter of a tenant that was idle is raised to the floor.
+        """Add `item` behind those of its tenant's with its priority; an idle tenant's counter is raised to the floor.
 
         At the front for what was admitted before: its tenant wasn't idle, so its counter stays.
         """
-        share = self._shares.setdefault(item.tenant, _Share(item.weight, item.priority))
-        share.weight, share.priority = item.weight, item.priority
+        share = self._shares.setdefault(item.tenant, _Share(item.weight, item.band))
+        share.weight, share.band = item.weight, item.band
         if not share.items:
+            share.order.clear()
             if not front:
-                share.counter = max(share.counter, self._floor(item.priority))
+                share.lift = max(0, self._floor(item.band) - share.counter)
+                share.counter += share.lift
             self._waiting[item.tenant] = share
-        share.items[item] = next(self._front) if front else next(self._back)
-        share.items.move_to_end(item, last=not front)
+        arrival = next(self._front) if front else next(self._back)
+        share.items[item] = place = -item.priority, arrival
+        heapq.heappush(share.order, (place, item))
         self._size += 1
         self.changes += 1
+        self._newest.append(item)
+        self._enter(item.tenant, share)
+
+    def newest(self) -> list[T]:
+        """Return the first items of their tenants among the last few that were added, the newest first."""
+        return [item for item in reversed(self._newest) if item in self and self._waiting[item.tenant].first() is item]
 
     def peek(self) -> T | None:
         """Return the next item, or None when none waits."""
-        if not self._waiting:
-            return None
-        return next(iter(min(self._waiting.values(), key=_turn).items))
+        return next(iter(self.heads(1)), None)
 
-    def heads(self) -> Iterator[T]:
-        """Yield the first item of each tenant, in the order of their turns."""
-        for share in sorted(self._waiting.values(), key=_turn):
-            yield next(iter(share.items))
+    def heads(self, most: int | None = None) -> list[T]:
+        """Return the first item of each tenant in the order of their turns, of the first `most` tenants."""
+        found: dict[str, tuple[Turn, int, str]] = {}
+        wanted = len(self._waiting) if most is None else min(most, len(self._waiting))
+        while len(found) < wanted:
+            turn, arrival, tenant = entry = heapq.heappop(self._turns)
+            share = self._waiting.get(tenant)
+            if share is None or share.entry != (turn, arrival) or tenant in found:
+                continue
+            if (now := _entry(share)) > (turn, arrival):
+                self._add(tenant, share, now)
+            else:
+                found[tenant] = entry
+        for entry in found.values():
+            heapq.heappush(self._turns, entry)
+        return [self._waiting[tenant].first() for tenant in found]
 
     def remove(self, item: T) -> bool:
         """Remove `item`; False when it wasn't waiting."""
@@ -135,8 +190,12 @@ class FairQueue(Generic[T]):
         self._size -= 1
         self.changes += 1
         if not share.items:
+            share.order.clear()
+            share.entry = None
             del self._waiting[item.tenant]
             self._emptied = item.tenant
+            if not self._waiting:
+                self._turns.clear()
         return True
 
     def charge(self, tenant: str, *, prompt: int = 0, cached: int = 0, output: int = 0) -> None:
@@ -145,38 +204,63 @@ class FairQueue(Generic[T]):
         cost = prompt * prices.prompt + cached * prices.cached + output * prices.output
         share = self._shares[tenant]
         share.counter += cost * 1_000_000 // share.weight
+        if cost < 0 and share.items:
+            self._enter(tenant, share)
 
     def prune(self, active: Container[str]) -> None:
         """Forget idle tenants with counters at or below the floor, to which a return would raise them anyway."""
+        floors: dict[int, int] = {}
         for tenant, share in list(self._shares.items()):
-            if (
-                share.counter <= self._floor(share.priority)
-                and not share.items
-                and tenant not in active
-                and tenant != self._emptied
-            ):
+            if share.items or tenant in active or tenant == self._emptied:
+                continue
+            if share.band not in floors:
+                floors[share.band] = self._floor(share.band)
+            if share.counter <= floors[share.band]:
                 del self._shares[tenant]
 
     def tenants(self) -> int:
         """How many tenants are remembered."""
         return len(self._shares)
 
-    def _floor(self, priority: int) -> int:
-        """The counter of a newcomer: the lowest of the tenants of its priority that wait, else that of the queue that
+    def check(self) -> None:
+        """Raise AssertionError unless the order of turns is what sorting all tenants gives."""
+        assert self._size == sum(len(share.items) for share in self._waiting.values())
+        assert all(share.items for share in self._waiting.values())
+        for share in self._waiting.values():
+            assert share.entry is not None
+            assert share.entry <= _entry(share), "a tenant is behind its turn"
+            assert share.items[share.first()] == min(share.items.values())
+        expected = sorted(self._waiting.values(), key=_entry)
+        assert self.heads() == [share.first() for share in expected]
+
+    def _enter(self, tenant: str, share: _Share[T]) -> None:
+        """Let the heap have an entry of `tenant` that is not behind its turn."""
+        now = _entry(share)
+        if share.entry is None or now < share.entry:
+            self._add(tenant, share, now)
+
+    def _add(self, tenant: str, share: _Share[T], entry: tuple[Turn, int]) -> None:
+        share.entry = entry
+        heapq.heappush(self._turns, (*entry, tenant))
+
+    def _floor(self, band: int) -> int:
+        """The counter of a newcomer: the lowest of the tenants of its band that wait, else that of the queue that
         emptied last.
         """
-        waiting = [share.counter for share in self._waiting.values() if share.priority == priority]
+        waiting = [share.counter for share in self._waiting.values() if share.band == band]
         return min(waiting) if waiting else self.counter(self._emptied)
 
 
-def _turn(share: _Share[T]) -> tuple[int, int, int]:
-    return -share.priority, share.counter, next(iter(share.items.values()))
+def _entry(share: _Share[T]) -> tuple[Turn, int]:
+    """The place of a tenant that waits, with the arrival of its first item."""
+    return share.turn, share.items[share.first()][1]
 
 
 class WaitingQueue(Generic[T]):
     """A fair queue with a bound for all and one for each tenant; it takes no new requests while `draining`.
 
-    The bounds count waiting requests; one that comes back after a preemption is always taken.
+    The bounds count waiting requests; one that comes back after a preemption is always taken. `weights` has the weight
+    of each tenant with a request that hasn't ended, and `total_weight` their sum.
     """
 
     def __init__(self, most: int, most_per_tenant: int, prices: Prices) -> None:
@@ -184,6 +268,8 @@ class WaitingQueue(Generic[T]):
         self.draining = False
         self.most = most
         self.most_per_tenant = most_per_tenant
+        self.weights: dict[str, int] = {}
+        self.total_weight = 0
         self._present: Counter[str] = Counter()  # requests of each tenant that haven't ended
         self._prune_at = 64
 
@@ -197,12 +283,15 @@ class WaitingQueue(Generic[T]):
             raise OverloadedError("too many requests of this tenant are waiting already", code="tenant_queue_full")
         self.queue.push(item)
         self._present[item.tenant] += 1
+        self.total_weight += item.weight - self.weights.get(item.tenant, 0)
+        self.weights[item.tenant] = item.weight
 
     def leave(self, item: T) -> None:
         """Count a request as ended; now and then forget tenants without requests."""
         self._present[item.tenant] -= 1
         if not self._present[item.tenant]:
             del self._present[item.tenant]
+            self.total_weight -= self.weights.pop(item.tenant)
         if self.queue.tenants() > self._prune_at:
             self.queue.prune(self._present)
             self._prune_at = 2 * self.queue.tenants() + 64

@@ -44,6 +44,7 @@ class Scheduler(BaseScheduler[Sequence]):
         super().__init__(waiting, StepBounds(config.rows, config.max_step_tokens), clock)
         self.config = config
         self._planner = Planner(config, self.bounds, keys, waiting, clock)
+        self._residents = self._planner.residents
 
     def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
         """Permit `allowance` output tokens in all (never fewer than before), with `is_final` for the last time.
@@ -58,7 +59,7 @@ class Scheduler(BaseScheduler[Sequence]):
         seq.is_final = is_final
         if seq.status is Status.PAUSED:
             if seq.output < seq.allowance:
-                self._planner.resume(seq)
+                self._residents.resume(seq)
             elif seq.is_final:
                 self._end(seq, Ending(FinishReason.ALLOWANCE))
 
@@ -71,10 +72,10 @@ class Scheduler(BaseScheduler[Sequence]):
     def plan(self) -> StepPlan | None:
         self._expire_pauses()
         if not self._flights:
-            self._planner.preempt_excess()
+            self._residents.preempt_excess()
         counts = self._planner.choose(in_flight=bool(self._flights))
         if not counts:
-            if not self._flights and not self._planner.running and self.waiting.queue:
+            if not self._flights and not self._residents.running and self.waiting.queue:
                 self._fail_first_waiting()
                 return self.plan()
             return None
@@ -122,25 +123,25 @@ class Scheduler(BaseScheduler[Sequence]):
 
     def next_deadline(self) -> float | None:
         """The clock's time at which the first pause ends; None when none is paused."""
-        return next((seq.pause_ends for seq in self._planner.paused), None)
+        return next((seq.pause_ends for seq in self._residents.paused), None)
 
     def stats(self) -> Stats:
         """Return the state now."""
-        pool = self._planner.pool
+        pool = self._residents.pool
         return Stats(
-            running=len(self._planner.running),
-            paused=len(self._planner.paused),
+            running=len(self._residents.running),
+            paused=len(self._residents.paused),
             waiting=len(self.waiting.queue),
             kv_used=(pool.usable - pool.free) / pool.usable,
             kv_cached=pool.cached / pool.usable,
             steps=self.steps,
-            preemptions=self._planner.preemptions,
+            preemptions=sum(self._residents.preemptions.values()),
         )
 
     def check(self) -> None:
         """Raise AssertionError unless the sequences and the pool agree (tests call it after every step)."""
         self._planner.check()
-        paused, running = self._planner.paused, self._planner.running
+        paused, running = self._residents.paused, self._residents.running
         for seq in self._live.values():
             assert seq.computed <= seq.scheduled <= seq.known
             assert (seq in running) == bool(seq.blocks) == (seq.slot >= 0)
@@ -198,7 +199,7 @@ class Scheduler(BaseScheduler[Sequence]):
             del self._planner.suspects[seq]
         # After a preemption fewer tokens may be cached than at the first admission, whose number counts.
         seq.prefilled = max(seq.prefilled, seq.cached_tokens or 0, min(seq.computed, len(seq.prompt)))
-        self._planner.publish(seq)
+        self._residents.publish(seq)
 
     def _accept(self, seq: Sequence, token: int) -> tuple[int, ...]:
         """Append a sampled token, and pause or end the sequence if it has to; return the token if it is text."""
@@ -221,23 +222,23 @@ class Scheduler(BaseScheduler[Sequence]):
             else:
                 seq.status = Status.PAUSED
                 seq.pause_ends = now + self.config.pause_seconds
-                self._planner.paused[seq] = None
+                self._residents.paused[seq] = None
         return (token,)
 
     # Pausing and ending -----------------------------------------------------------------------------------------
 
     def _expire_pauses(self) -> None:
         now = self.clock()
-        while self._planner.paused and (seq := next(iter(self._planner.paused))).pause_ends <= now:
+        while self._residents.paused and (seq := next(iter(self._residents.paused))).pause_ends <= now:
             self._end(seq, Ending(FinishReason.ALLOWANCE))
 
     def _finish(self, seq: Sequence, visible: tuple[int, ...] = ()) -> None:
         if seq.in_flight:
             return
-        if seq in self._planner.running:
-            self._planner.free(seq)
+        if seq in self._residents.running:
+            self._residents.free(seq)
         self.waiting.queue.remove(seq)
-        self._planner.paused.pop(seq, None)
+        self._residents.paused.pop(seq, None)
         self._planner.suspects.pop(seq, None)
         del self._live[seq.request_id]
         seq.status = Status.FINISHED

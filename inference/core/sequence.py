@@ -45,6 +45,7 @@ class Sequence:
     allowance: int
     is_final: bool = False
     weight: int = 1000
+    band: int = 0
     priority: int = 0
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int = 0
@@ -72,6 +73,7 @@ class Sequence:
     prefilled: int = 0  # the most prompt tokens that were ever computed or cached
     pause_ends: float = 0.0
     submitted_at: float = 0.0
+    preempted_at: float = 0.0
     admitted_at: float | None = None
     sampled_at: float | None = None
 

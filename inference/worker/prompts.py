@@ -50,6 +50,10 @@ class PromptCall:
         return max(1, self.message.request.weight)
 
     @property
+    def band(self) -> int:
+        return self.message.request.band
+
+    @property
     def priority(self) -> int:
         return self.message.request.priority
 

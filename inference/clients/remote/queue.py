@@ -20,6 +20,7 @@ class Ticket:
 
     tenant: str
     weight: int
+    band: int = 0
     priority: int = 0
     place: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     charged: Usage = field(default_factory=Usage)

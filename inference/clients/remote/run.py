@@ -83,7 +83,8 @@ class RemoteRun:
             self._headers["traceparent"] = trace
         self._salt = salt
         self._counter = Counter(likely_prompt, prepared.most_prompt, self.most_output)
-        self._ticket = Ticket(prepared.request.tenant, prepared.request.weight, prepared.request.priority)
+        request = prepared.request
+        self._ticket = Ticket(request.tenant, request.weight, request.band, request.priority)
         self._patience: asyncio.Timeout | None = None
         self._is_cancelled = False
         self._has_begun = False

@@ -110,6 +110,8 @@ class Bench:
         allowance: int = 1000,
         is_final: bool = False,
         weight: int = 1000,
+        band: int = 0,
+        priority: int = 0,
         sampling: SamplingParams | None = None,
         domain: str | None = None,
     ) -> Sequence:
@@ -123,6 +125,8 @@ class Bench:
             allowance=allowance,
             is_final=is_final,
             weight=weight,
+            band=band,
+            priority=priority,
             sampling=sampling or SamplingParams(),
         )
         self.scheduler.submit(seq)
@@ -183,4 +187,4 @@ class Bench:
 
     @property
     def pool(self):
-        return self.scheduler._planner.pool
+        return self.scheduler._residents.pool

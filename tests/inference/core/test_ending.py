@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from inference.core.resident import Cause
 from inference.core.step import StepResult
 from inference.types import EngineFault, FinishReason, SamplingParams, Usage
 from tests.inference.core.driving import VOCABULARY, Bench, continuation
@@ -279,7 +280,7 @@ def test_computing_again_after_a_preemption_never_changes_what_was_counted():
     bench = Bench(prefix_cache=False, prefill_chunk=4)
     seq = bench.submit("r", 12, 3)
     bench.run(until=lambda: len(bench.stories["r"].tokens) == 1)
-    bench.scheduler._planner._preempt(seq)
+    bench.scheduler._residents.preempt(seq, Cause.BLOCKS)
     bench.step()
     assert seq.computed == 4
     bench.scheduler.cancel("r")
@@ -295,7 +296,7 @@ def test_cached_tokens_are_those_of_the_first_admission():
     plan = bench.plan()
     assert plan
     bench.listen(bench.scheduler.abandon(plan, RuntimeError()))
-    bench.scheduler._planner._preempt(seq)
+    bench.scheduler._residents.preempt(seq, Cause.BLOCKS)
     assert bench.pool.acquire((), 8, "other") is not None  # evicts the prefix
     bench.pool.release(range(1, 9))
     bench.step()
@@ -387,7 +388,7 @@ def test_a_suspect_that_lost_its_blocks_is_tried_alone_and_holds_nobody_up(serve
     bench.submit("other", [1] * 6, 10, tenant="b")
     bench.memory.poison = {"suspect"}
     bench.step()
-    bench.scheduler._planner._preempt(bench.scheduler._live["suspect"])
+    bench.scheduler._residents.preempt(bench.scheduler._live["suspect"], Cause.BLOCKS)
     bench.scheduler.check()
     bench.submit("new", [2] * 6, 4, tenant="c")
     bench.scheduler.waiting.queue.charge("a", output=served)  # whether its turn comes before the newcomer's

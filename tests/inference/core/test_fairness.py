@@ -9,6 +9,7 @@ from inference.core.fairness import FairQueue, Prices
 class Item:
     tenant: str
     weight: int = 1000
+    band: int = 0
     priority: int = 0
 
 
@@ -46,7 +47,7 @@ def test_the_lowest_counter_goes_first_and_ties_go_to_the_oldest():
     queue.charge("b", prompt=10)
     queue.charge("a", prompt=20)
     assert [item.tenant for item in queue.heads()] == ["c", "b", "a"]
-    assert queue.peek() is next(queue.heads())
+    assert queue.peek() is queue.heads(1)[0]
 
 
 def test_charges_are_priced_and_divided_by_the_weight_exactly():
@@ -124,9 +125,9 @@ def test_prices_follow_the_ratios_of_a_rate_card():
     assert Prices.of({}) == Prices.of({"input": 0, "output": 10}) == Prices()
 
 
-def test_a_higher_priority_comes_before_all_of_a_lower_one():
+def test_a_higher_band_comes_before_all_of_a_lower_one():
     queue: FairQueue[Item] = FairQueue()
-    low, high = [Item("low") for _ in range(2)], [Item("high", priority=1) for _ in range(2)]
+    low, high = [Item("low") for _ in range(2)], [Item("high", band=1) for _ in range(2)]
     for item in (*low, *high):
         queue.push(item)
     queue.charge("high", output=1_000_000)
@@ -134,11 +135,11 @@ def test_a_higher_priority_comes_before_all_of_a_lower_one():
     assert [pop(queue) for _ in range(4)] == [*high, *low]
 
 
-def test_a_newcomer_is_raised_to_those_of_its_own_priority():
-    """What a lower priority lacks is no head start for it over its peers."""
+def test_a_newcomer_is_raised_to_those_of_its_own_band():
+    """What a lower band lacks is no head start for it over its peers."""
     queue: FairQueue[Item] = FairQueue()
     queue.push(Item("low"))
-    queue.push(Item("peer", priority=1))
+    queue.push(Item("peer", band=1))
     queue.charge("peer", output=500)
-    queue.push(Item("new", priority=1))
+    queue.push(Item("new", band=1))
     assert queue.counter("new") == queue.counter("peer") > queue.counter("low")

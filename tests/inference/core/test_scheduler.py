@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from inference.core.fairness import NEWEST
 from inference.core.step import StepPlan
 from inference.errors import DrainingError, InvalidRequestError, OverloadedError
 from inference.types import FinishReason, SamplingParams, Usage
@@ -141,7 +142,7 @@ def test_keys_hashed_when_the_prompt_was_prepared_serve_as_well():
     bench.submit("first", 12, 2)
     bench.run()
     seq = bench.submit("second", 12, 2)
-    seq.keys = bench.scheduler._planner._keys.keys("a", range(12))
+    seq.keys = bench.scheduler._residents._keys.keys("a", range(12))
     bench.run()
     assert bench.end("second").usage.cache_read == 8
 
@@ -358,10 +359,10 @@ def test_nothing_runs_and_the_head_does_not_fit_ends_that_request(monkeypatch):
     bench = Bench()
     bench.submit("r")
     bench.submit("next")
-    place = bench.scheduler._planner._try_admit
+    place = bench.scheduler._planner._admission.admit
     monkeypatch.setattr(
-        bench.scheduler._planner,
-        "_try_admit",
+        bench.scheduler._planner._admission,
+        "admit",
         lambda seq, *, may_preempt: seq.request_id != "r" and place(seq, may_preempt=may_preempt),
     )
     bench.run()
@@ -387,14 +388,14 @@ def test_a_request_that_does_not_fit_is_not_tried_at_every_step(monkeypatch: pyt
     for number in range(250):
         bench.submit(f"waits{number}", [number % 90] * 250, 4, tenant=f"t{number}")
     tried: list[object] = []
-    place = bench.scheduler._planner._try_admit
+    place = bench.scheduler._planner._admission.admit
     monkeypatch.setattr(
-        bench.scheduler._planner, "_try_admit", lambda seq, **options: tried.append(seq) or place(seq, **options)
+        bench.scheduler._planner._admission, "admit", lambda seq, **options: tried.append(seq) or place(seq, **options)
     )
     for _ in range(100):
         bench.step()
     assert len(bench.stories["runs"].tokens) > 90
-    assert len(tried) == 250
+    assert len(tried) == bench.config.max_bypass + 1 + NEWEST
     bench.submit("fits", [91] * 4, 2, tenant="small")
     bench.run(until=lambda: bool(bench.stories["fits"].finished), limit=5)
     tried.clear()
@@ -407,7 +408,7 @@ def test_a_head_that_fits_nowhere_makes_way_for_one_that_fits() -> None:
     bench = Bench(blocks=9, max_context=32, max_bypass=0)
     bench.submit("first", 20, 4, tenant="a")
     bench.submit("second", 8, 4, tenant="b")
-    bench.scheduler._planner.pool.acquire((), 4, "somebody's")  # as if blocks were lost
+    bench.pool.acquire((), 4, "somebody's")  # as if blocks were lost
     bench.scheduler.plan()
     assert bench.scheduler.stats().running == 1
     (output,) = bench.scheduler.take_outputs()

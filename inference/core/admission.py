@@ -1,0 +1,170 @@
+"""Which waiting sequences get a slot and blocks, and from whom room is taken back for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from inference.core.fairness import Turn, WaitingQueue
+from inference.core.resident import Cause, Residents
+from inference.core.sequence import Sequence
+
+
+class Admission:
+    """Admits sequences in the order of their tenants' turns.
+
+    An admission takes the blocks of all known tokens at once, so that two half-computed prompts can't block each other.
+    One that doesn't fit is bypassed by those behind it, `max_bypass` times at most, and only by the next few tenants
+    and the newest: what a step looks at doesn't grow with the number that waits. A tenant has what the order of turns
+    gives it, its share of rows and blocks or more, as long as no tenant that was served less waits with less than its
+    share: for that one, room is taken back (`reclaim`).
+    """
+
+    def __init__(self, residents: Residents, waiting: WaitingQueue[Sequence], clock: Callable[[], float]) -> None:
+        self._residents = residents
+        self._config = residents.config
+        self._queue = waiting.queue
+        self._clock = clock
+        self._window = residents.config.max_bypass + 1
+        self._blocked_state: tuple[object, ...] | None = None  # the state in which none could be admitted
+
+    def next(self, before: Turn | None = None) -> Sequence | None:
+        """Admit the first sequence of the queue or, if it doesn't fit, one that may bypass it; None if none fits.
+
+        With `before`, only when the first one's turn comes before that.
+        """
+        head = self._queue.peek()
+        if head is None or (before is not None and self._queue.turn(head.tenant) >= before):
+            return None
+        # No waiting sequence fits until blocks or a slot become free, the queue changes or one pauses.
+        residents = self._residents
+        first = head if residents.paused else None
+        state = (residents.freed, self._queue.changes, residents.bounds.rows, *residents.paused, first)
+        if state == self._blocked_state:
+            return None
+        for seq in self._candidates():
+            if self.admit(seq, may_preempt=seq is head):
+                if seq is not head:
+                    head.bypassed += 1
+                return seq
+        self._blocked_state = state
+        return None
+
+    def admit(self, seq: Sequence, *, may_preempt: bool) -> bool:
+        """Give `seq` a slot and blocks for all its known tokens, and return True; or change nothing but preemptions.
+
+        With `may_preempt`, paused sequences are preempted for it.
+        """
+        residents = self._residents
+        if len(residents.running) >= residents.bounds.rows and not (may_preempt and residents.paused):
+            return False
+        matched = residents.match(seq)
+        fresh = self._config.blocks_for(seq.known) - len(matched)
+        if not residents.fits(matched, fresh) and not (may_preempt and self._preempt_paused(matched, fresh)):
+            return False
+        return self._place(seq, matched, fresh)
+
+    def reclaim(self, *, in_flight: bool) -> bool:
+        """Take room back for waiting tenants below their shares from tenants above theirs that were served more.
+
+        A tenant without a row gets one at once; one with fewer than its share gets another each `reclaim_seconds`. Of
+        the tenant that was served most, the sequences with the fewest computed tokens are preempted; nothing happens
+        when all of those above the shares would not be enough. With a step `in_flight` none is preempted: return True
+        when one would have to be.
+        """
+        residents, queue = self._residents, self._queue
+        rows = residents.bounds.rows
+        above = [tenant for tenant in residents.shares.rows if residents.shares.is_above(tenant, rows)]
+        if not above:
+            return False
+        head = queue.peek()
+        for seq in self._candidates():
+            if self._is_due(seq):
+                matched = residents.match(seq)
+                fresh = self._config.blocks_for(seq.known) - len(matched)
+                if (
+                    residents.shares.is_below(seq.tenant, rows, fresh)
+                    and not residents.fits(matched, fresh)
+                    and not (seq is head and self._preempt_paused(matched, fresh))
+                    and (victims := self._victims(seq, above, matched, fresh))
+                ):
+                    if in_flight:
+                        return True
+                    if self._take_back(victims, matched, fresh) and self._place(seq, matched, fresh):
+                        residents.shares.reclaimed_at[seq.tenant] = self._clock()
+                        if seq is not head and head is not None:
+                            head.bypassed += 1
+        return False
+
+    def _candidates(self) -> Iterator[Sequence]:
+        """The first sequence of the queue and those that may bypass it: of the next tenants, and of the newest.
+
+        Once it was bypassed `max_bypass` times only tenants without a row may, and only if its own has one. Suspects
+        are admitted by the planner, since they run alone.
+        """
+        heads = self._queue.heads(self._window)
+        rows = self._residents.shares.rows
+        for seq in dict.fromkeys((*heads, *self._queue.newest())):
+            waited_enough = heads[0].bypassed >= self._config.max_bypass
+            if seq is not heads[0] and waited_enough and (rows[seq.tenant] or not rows[heads[0].tenant]):
+                continue
+            if not seq.failures:
+                yield seq
+
+    def _is_due(self, seq: Sequence) -> bool:
+        """Whether its tenant has no row, or has waited for more long enough."""
+        shares = self._residents.shares
+        if not shares.rows[seq.tenant]:
+            return True
+        since = max(seq.submitted_at, seq.preempted_at, shares.reclaimed_at.get(seq.tenant, 0.0))
+        return self._clock() - since >= self._config.reclaim_seconds
+
+    def _victims(self, seq: Sequence, above: list[str], matched: list[int], fresh: int) -> list[Sequence]:
+        """Return what to preempt so that `seq` fits; none when that is not enough."""
+        residents, turn = self._residents, self._queue.turn
+        shares, rows = residents.shares, residents.bounds.rows
+        own = turn(seq.tenant)[:2]
+        # A tenant that was served less than this one, or is of a higher band, keeps what it has.
+        lenders = sorted((tenant for tenant in above if turn(tenant)[:2] >= own), key=turn, reverse=True)
+        victims: list[Sequence] = []
+        released = 0
+        for tenant in lenders:
+            theirs = sorted((one for one in residents.running if one.tenant == tenant), key=lambda one: one.computed)
+            given_blocks = 0
+            for given_rows, victim in enumerate(theirs):
+                if not shares.is_above(tenant, rows, given_rows, given_blocks):
+                    break
+                victims.append(victim)
+                given_blocks += len(victim.blocks)
+                released += residents.pool.exclusive(victim.blocks)
+                if residents.pool.fits(matched, fresh, self._config.watermark - released):
+                    return victims
+        return []
+
+    def _take_back(self, victims: list[Sequence], matched: list[int], fresh: int) -> bool:
+        for victim in victims:
+            self._residents.preempt(victim, Cause.FAIRNESS)
+        return self._residents.fits(matched, fresh)
+
+    def _place(self, seq: Sequence, matched: list[int], fresh: int) -> bool:
+        if not self._residents.place(seq, matched, fresh):
+            return False
+        if seq.cached_tokens is None:
+            seq.cached_tokens = seq.computed
+            self._queue.charge(seq.tenant, prompt=len(seq.prompt) - seq.computed, cached=seq.computed)
+        if seq.admitted_at is None:
+            seq.admitted_at = self._clock()
+        return True
+
+    def _preempt_paused(self, matched: list[int], fresh: int) -> bool:
+        """Preempt paused sequences until the blocks fit; none when all of them would not be enough."""
+        residents = self._residents
+        idle = [seq for seq in residents.paused if seq.blocks and not seq.in_flight]
+        alone = len(idle) == len(residents.running)
+        watermark = 0 if alone else self._config.watermark
+        if not idle or not residents.pool.fits(matched, fresh, watermark - sum(len(seq.blocks) for seq in idle)):
+            return False
+        for seq in idle:
+            residents.preempt(seq, Cause.PAUSED)
+            if residents.fits(matched, fresh):
+                return True
+        return False  # they shared blocks with running ones, so fewer became free
