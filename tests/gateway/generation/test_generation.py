@@ -769,7 +769,7 @@ async def test_the_plans_weight_and_priority_reach_the_engine(monkeypatch):
     prepare, seen = stand.engine.prepare, []
 
     async def watched(request):
-        seen.append((request.weight, request.priority))
+        seen.append((request.weight, request.band))
         return await prepare(request)
 
     monkeypatch.setattr(stand.engine, "prepare", watched)
