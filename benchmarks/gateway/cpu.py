@@ -1,10 +1,12 @@
 """CPU of one gateway process per request, by load and by part; nothing on the machine beside it changes what it counts.
 
-    python benchmarks/gateway/cpu.py [--requests 400] [--streams 16] [--rounds 7] [--parts] [--only JSON]
+    python benchmarks/gateway/cpu.py [--database sqlite|postgresql] [--remote] [--requests 400] [--streams 16]
+        [--rounds 7] [--parts] [--only JSON]
 
-Everything runs in this process: the server's protocol on httptools, the data plane, the ledger's writer (SQLite), the
-fake engine. Only the sockets are left out: a client made of a transport sends each request as bytes and takes the
-answer from what is written. CPU is user and system time of the event loop's thread and of all others (the writer's),
+Everything of the gateway runs in this process: the server's protocol on httptools, the data plane, the ledger's writer,
+the fake engine; with `--remote` instead of it the client of a model server (`upstream.py`, a process of its own, as is
+PostgreSQL). Only the clients' sockets are left out: a client made of a transport sends each request as bytes and takes
+the answer from what is written. CPU is user and system time of the event loop's thread and of others (the writer's),
 the least of several rounds, since a neighbour can only add to it. `--parts` samples the loop's thread on top of that,
 and says in which part of ours it was, or which it was working for. Under `valgrind --tool=callgrind`, two runs
 with one round and `--requests` N and 2 N differ by the instructions of N requests of each load.
@@ -17,22 +19,18 @@ import asyncio
 import gc
 import json
 import os
-import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
 import uvloop
-
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-sys.path.insert(0, str(ROOT))
+from door import upstream
+from run import HERE, ROOT, home
 
 SAMPLE_SECONDS = 0.001
 WARM = 64
@@ -187,6 +185,7 @@ async def measure(options: argparse.Namespace, keys: list[str]) -> dict[str, Any
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     await server.lifespan.startup()
+    await server.lifespan.state["runtime"].engines.connected(10)
     found = {}
     for load in [name for name in LOADS if options.only in name]:
         run = Run(server, keys, load, options.streams)
@@ -217,6 +216,8 @@ def show(found: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--database", choices=["sqlite", "postgresql"], default="sqlite")
+    parser.add_argument("--remote", action="store_true", help="relay a model server instead of the fake engine")
     parser.add_argument("--requests", type=int, default=400, help="of each load in a round")
     parser.add_argument("--streams", type=int, default=16, help="connections that ask at once")
     parser.add_argument("--rounds", type=int, default=7)
@@ -224,25 +225,19 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only the loads whose names contain this")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    home = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
-    try:
-        os.environ.update(
-            SLUICE_HOME=str(home), SLUICE_ENV="test", DATABASE_URL=f"sqlite:///{home}/sluice.sqlite3",
-            DJANGO_SETTINGS_MODULE="gateway.settings",
-        )  # fmt: skip
-        seeded = subprocess.run(
-            [sys.executable, str(HERE / "books.py"), "seed"], stdout=subprocess.PIPE, text=True, check=True
-        )
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
+        address = stack.enter_context(upstream(folder)) if options.remote else ""
+        environment, keys = stack.enter_context(home(options.database, address))
+        os.environ.update(environment, DJANGO_SETTINGS_MODULE="gateway.settings")
         import django
 
         django.setup()
         from gateway.logs import configure_logs
 
-        with (home / "gateway.log").open("w") as log:
+        with (folder / "gateway.log").open("w") as log:
             configure_logs(stream=log)
-            found = uvloop.run(measure(options, json.loads(seeded.stdout.splitlines()[-1])))
-    finally:
-        shutil.rmtree(home)
+            found = uvloop.run(measure(options, keys))
     if options.json:
         print(json.dumps(found))
     else:

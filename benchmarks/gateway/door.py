@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import shutil
 import signal
 import statistics
 import subprocess
@@ -24,7 +23,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from client import CLIENT_CORE, SERVER_CORE, Cell, Seen, Target
-from run import HERE, TOKENS, books, cells, percentile, run, server, wait_for
+from run import HERE, TOKENS, books, cells, gateway, percentile, run, server, wait_for
 
 KEY = "sk-bench"
 
@@ -45,31 +44,6 @@ def upstream(folder: Path):
     finally:
         process.kill()
         process.wait()
-
-
-@contextmanager
-def ours(database: str, address: str):
-    """A seeded gateway whose models are the upstream's."""
-    with ExitStack() as stack:
-        home = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
-        stack.callback(shutil.rmtree, home)
-        url = f"sqlite:///{home}/sluice.sqlite3"
-        if database == "postgresql":
-            from tests.services.postgres import PostgresServer
-
-            postgres = PostgresServer.start("fsync=on")
-            stack.callback(postgres.stop)
-            url = f"postgresql://sluice@:{postgres.port}/{postgres.folder}/sluice"
-        environment = {
-            "SLUICE_HOME": str(home),
-            "SLUICE_ENV": "test",
-            "DATABASE_URL": url,
-            "SLUICE_REMOTE_NETWORKS": "127.0.0.0/8",
-            "SLUICE_BENCH_UPSTREAM": address,
-        }
-        more = {"keys": books("seed", environment), "ready": "/readyz", "log": home / "gateway.log"}
-        target = stack.enter_context(server("Sluice", ["manage.py", "gateway"], environment=environment, **more))
-        yield target, environment
 
 
 @contextmanager
@@ -128,10 +102,10 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
         address = stack.enter_context(upstream(folder))
-        gateway, environment = stack.enter_context(ours(options.database, address))
+        sluice, environment = stack.enter_context(gateway(options.database, address, name="Sluice"))
         bare = [str(HERE / "proxy.py"), "--upstream", address]
         more = {"keys": ["none"], "environment": {}, "ready": "/v1/models", "log": folder / "proxy.log"}
-        targets = [stack.enter_context(server("bare proxy", bare, **more)), gateway]
+        targets = [stack.enter_context(server("bare proxy", bare, **more)), sluice]
         if options.litellm:
             targets.append(stack.enter_context(litellm(options.litellm, address, folder)))
         targets.append(Target("the upstream itself", int(address.rpartition(":")[2]), os.getpid(), ["none"]))
@@ -141,7 +115,7 @@ def main() -> None:
                 for target in targets:
                     seen, _ = run(target, cell)
                     runs.setdefault((cell.name, target.name), []).append(seen)
-                    answered += seen.answered if target is gateway else 0
+                    answered += seen.answered if target is sluice else 0
         audit = books("audit", environment)
     recorded = sum(model["count"] for model in audit["records"].values())
     if recorded != answered or audit["holds"] or audit["ledger"] != audit["wallets"]:

@@ -95,22 +95,35 @@ def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 @contextmanager
-def gateway(database: str):
-    """A seeded home with one gateway process on it."""
+def home(database: str, upstream: str = ""):
+    """A seeded home: yield the environment of the gateways in it, and the tenants' keys.
+
+    The models are fake engines, or those of the server at the address `upstream`.
+    """
     with ExitStack() as stack:
-        home = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
-        stack.callback(shutil.rmtree, home)
-        url = f"sqlite:///{home}/sluice.sqlite3"
+        folder = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
+        stack.callback(shutil.rmtree, folder)
+        url = f"sqlite:///{folder}/sluice.sqlite3"
         if database == "postgresql":
             from tests.services.postgres import PostgresServer
 
             postgres = PostgresServer.start("fsync=on")  # a child of this process, so on the client's core
             stack.callback(postgres.stop)
             url = f"postgresql://sluice@:{postgres.port}/{postgres.folder}/sluice"
-        environment = {"SLUICE_HOME": str(home), "SLUICE_ENV": "test", "DATABASE_URL": url}
-        more = {"keys": books("seed", environment), "ready": "/v1/models", "log": home / "gateway.log"}
-        target = stack.enter_context(server(database, ["manage.py", "gateway"], environment=environment, **more))
-        yield target, environment
+        environment = {"SLUICE_HOME": str(folder), "SLUICE_ENV": "test", "DATABASE_URL": url}
+        if upstream:
+            environment |= {"SLUICE_REMOTE_NETWORKS": "127.0.0.0/8", "SLUICE_BENCH_UPSTREAM": upstream}
+        yield environment, books("seed", environment)
+
+
+@contextmanager
+def gateway(database: str, upstream: str = "", *, name: str = ""):
+    """A seeded home with one gateway process on it."""
+    with home(database, upstream) as (environment, keys):
+        log = Path(environment["SLUICE_HOME"], "gateway.log")
+        command = ["manage.py", "gateway"]
+        with server(name or database, command, keys=keys, environment=environment, ready="/readyz", log=log) as target:
+            yield target, environment
 
 
 def books(verb: str, environment: dict[str, str]):

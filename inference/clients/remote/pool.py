@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from functools import partial
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
+from urllib.parse import quote, urlsplit
 from weakref import WeakKeyDictionary
 
-import aiohttp
 import msgspec
+from aiohappyeyeballs import start_connection
 
 from inference.clients.remote import faults
-from inference.clients.remote.addresses import ForbiddenAddressError, Network, open_socket
+from inference.clients.remote.addresses import Network, open_socket
+from inference.clients.remote.connection import Connection
 from inference.clients.remote.faults import AskError
 from inference.clients.remote.options import RemoteOptions
 from inference.clients.remote.queue import Places
@@ -21,27 +26,23 @@ from inference.errors import EngineError, UnreachableError
 KEEP_SECONDS = 3.0  # most servers close idle connections after 5: none is used that is about to be closed
 ASK_SECONDS = 4.0  # two questions in a row, to a tokenizer, within the gateway's patience for a prompt
 FINISH_SECONDS = 1.0  # for what follows the end mark of an answer: nothing, usually
+RACE_SECONDS = 0.25  # before the next of a name's addresses is tried beside the one that hasn't answered
 MOST_ANSWER = 64 << 20  # bytes of an answer in one piece
 MOST_ERROR = 1 << 16
 
 
 class Pool:
-    """An endpoint: a session without limits of its own, since `places` bounds the requests."""
+    """An endpoint: as many connections as are needed, since `places` bounds the requests."""
 
     def __init__(self, base: str, networks: Sequence[Network], forget: Callable[[], object]) -> None:
-        self.base = base
         self.places = Places(1, 1)
+        self._base = urlsplit(base)
+        self._networks = tuple(networks)
         self._users: dict[object, RemoteOptions] = {}
         self._forget = forget
-        self._finishing: set[asyncio.Task[None]] = set()
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0, keepalive_timeout=KEEP_SECONDS, socket_factory=partial(open_socket, tuple(networks))
-            ),
-            timeout=aiohttp.ClientTimeout(total=None),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=True,
-        )
+        self._idle: deque[Connection] = deque()  # the one that was used last at the end
+        self._busy: set[Connection] = set()
+        self._tidying: asyncio.TimerHandle | None = None
 
     def join(self, user: object, options: RemoteOptions) -> None:
         """Count one more deployment; the smallest of their bounds holds for the endpoint."""
@@ -56,9 +57,10 @@ class Pool:
             self._bound()
             return
         self._forget()
-        for task in self._finishing:
-            task.cancel()
-        await self._session.close()
+        if self._tidying is not None:
+            self._tidying.cancel()
+        for connection in (*self._idle, *self._busy):
+            connection.close()
 
     def _bound(self) -> None:
         self.places.bound(
@@ -66,88 +68,180 @@ class Pool:
             min(options.queue for options in self._users.values()),
         )
 
-    async def post(
-        self, path: str, body: dict[str, Any], headers: dict[str, str], connect_seconds: float
-    ) -> aiohttp.ClientResponse:
-        """Return the answer to a request, its body unread; whoever calls closes it.
+    # -- connections ------------------------------------------------------------------------------------------------
 
-        Redirects are not followed. Raise `EngineError` for any status but 200, and for an endpoint out of reach.
-        """
+    def kept(self) -> Connection | None:
+        """Return a connection that an earlier answer left, None where there is none."""
+        oldest = asyncio.get_running_loop().time() - KEEP_SECONDS
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_reusable and connection.idle_since > oldest:
+                self._busy.add(connection)
+                return connection
+            connection.close()
+        return None
+
+    async def connect(self, seconds: float) -> Connection:
+        """Return a new connection; raise `EngineError` where there is none within `seconds`."""
         try:
-            response = await self._session.post(
-                self.base + path,
-                data=msgspec.json.encode(body),
-                headers=headers | {"content-type": "application/json"},
-                allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds),
-            )
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            async with asyncio.timeout(seconds):
+                return await self._connected()
+        except OSError as error:  # TimeoutError is one
             raise faults.not_connected() from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise UnreachableError("The engine closed the connection before it answered.") from error
-        if response.status == 200:
-            return response
+
+    async def post(
+        self, connection: Connection, path: str, body: dict[str, Any], headers: Mapping[str, str], seconds: float
+    ) -> None:
+        """Send a request and wait for its answer's head, `seconds` at most (TimeoutError).
+
+        Redirects are not followed. Raise `EngineError` for any status but 200.
+        """
+        until = asyncio.get_running_loop().time() + seconds
+        connection.send(self._request("POST", path, headers, msgspec.json.encode(body)))
         try:
-            async with asyncio.timeout(ASK_SECONDS):
-                words = await response.content.read(MOST_ERROR)
-        except (aiohttp.ClientError, OSError):
-            words = b""
-        finally:
-            response.close()
-        raise faults.refusal_of(response.status, words)
+            status = await connection.head(until)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise UnreachableError("The engine closed the connection before it answered.") from error
+        if status != 200:
+            raise faults.refusal_of(status, await _words(connection))
 
-    def finish(self, response: aiohttp.ClientResponse) -> None:
+    def finish(self, connection: Connection) -> None:
         """Keep the connection of an answer that was read up to its end mark; nobody waits for what follows it."""
-        if not response.content.at_eof():
-            task = asyncio.get_running_loop().create_task(_read_out(response))
-            self._finishing.add(task)
-            task.add_done_callback(self._finishing.discard)
+        connection.finish(FINISH_SECONDS, self._ended)
 
-    async def ask(self, headers: dict[str, str], path: str, body: dict[str, Any] | None = None) -> Any:
+    def cut(self, connection: Connection) -> None:
+        """Close a connection whose answer isn't read any further."""
+        self._busy.discard(connection)
+        connection.close()
+
+    async def ask(self, headers: Mapping[str, str], path: str, body: dict[str, Any] | None = None) -> Any:
         """Return the JSON at `path` (None for an answer that isn't JSON), for questions beside the requests.
 
         Raise `AskError`, whose `status` is 0 where there was no answer.
         """
-        method = "GET" if body is None else "POST"
-        data = None if body is None else msgspec.json.encode(body)
-        given = headers if body is None else headers | {"content-type": "application/json"}
+        until = asyncio.get_running_loop().time() + ASK_SECONDS
+        method, data = ("GET", b"") if body is None else ("POST", msgspec.json.encode(body))
         try:
-            async with (
-                asyncio.timeout(ASK_SECONDS),
-                self._session.request(
-                    method, self.base + path, data=data, headers=given, allow_redirects=False
-                ) as response,
-            ):
-                if response.status != 200:
-                    words = await response.content.read(MOST_ERROR)
-                    response.close()  # after an error some servers close it without saying so
-                    raise AskError(response.status, path, words)
-                return decoded(await whole(response))
+            connection = self.kept()
+            if connection is None:
+                async with asyncio.timeout_at(until):
+                    connection = await self._connected()
+            try:
+                connection.send(self._request(method, path, headers, data))
+                answer = decoded(await _found(connection, path, until))
+            except BaseException:
+                self.cut(connection)  # after an error some servers close it without saying so
+                raise
         except TimeoutError:
             raise AskError(0, path, reason=f"no answer within {ASK_SECONDS:.0f} s") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise AskError(0, path, reason=_cause_of(error)) from error
+        except OSError as error:
+            raise AskError(0, path, reason=str(error) or type(error).__name__) from error
+        self.finish(connection)
+        return answer
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    async def _connected(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        host, tls = self._host, self._tls
+        addresses = await loop.getaddrinfo(host, self._port, type=socket.SOCK_STREAM)
+        made = await start_connection(
+            addresses, happy_eyeballs_delay=RACE_SECONDS, socket_factory=partial(open_socket, self._networks)
+        )
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            _, connection = await loop.create_connection(
+                Connection, sock=made, ssl=tls, server_hostname=host if tls is not None else None
+            )
+        except BaseException:
+            made.close()
+            raise
+        self._busy.add(connection)
+        return connection
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext | None:
+        if self._base.scheme != "https":
+            return None
+        context = ssl.create_default_context()
+        context.set_alpn_protocols(["http/1.1"])
+        return context
+
+    @cached_property
+    def _host(self) -> str:
+        host = self._base.hostname or ""
+        return host if host.isascii() else host.encode("idna").decode()
+
+    @property
+    def _port(self) -> int:
+        return self._base.port or (443 if self._base.scheme == "https" else 80)
+
+    @cached_property
+    def _named(self) -> str:
+        """The endpoint as the ``host`` header has it."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return host if self._base.port is None else f"{host}:{self._base.port}"
+
+    def _request(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
+        given = {"host": self._named, **headers}
+        if body:
+            given |= {"content-type": "application/json", "content-length": str(len(body))}
+        lines = "".join([f"{name}: {value}\r\n" for name, value in given.items()])
+        if lines.count("\n") != len(given) or lines.count("\r") != len(given):
+            raise EngineError("A header of the engine's requests has more than one line.")
+        where = quote(self._base.path, safe="/%:@!$&'()*+,;=~") + path
+        return f"{method} {where} HTTP/1.1\r\n{lines}\r\n".encode() + body
+
+    def _ended(self, connection: Connection) -> None:
+        """Keep the connection for the next request, unless it can't have one."""
+        self._busy.discard(connection)
+        if not connection.is_reusable or not self._users:
+            connection.close()
+            return
+        loop = asyncio.get_running_loop()
+        connection.idle_since = loop.time()
+        self._idle.append(connection)
+        if self._tidying is None:
+            self._tidying = loop.call_later(KEEP_SECONDS, self._tidy)
+
+    def _tidy(self) -> None:
+        """Close what has been idle for long, and look again while anything is."""
+        loop = asyncio.get_running_loop()
+        while self._idle and self._idle[0].idle_since <= loop.time() - KEEP_SECONDS:
+            self._idle.popleft().close()
+        self._tidying = loop.call_later(KEEP_SECONDS, self._tidy) if self._idle else None
 
 
-async def _read_out(response: aiohttp.ClientResponse) -> None:
+async def _found(connection: Connection, path: str, until: float) -> bytes:
+    """Return the body of an answer of status 200, or raise `AskError`."""
+    status = await connection.head(until)
+    if status != 200:
+        raise AskError(status, path, await _words(connection))
+    return await whole(connection, until)
+
+
+async def _words(connection: Connection) -> bytes:
+    """Return what an error says, as far as it comes."""
+    until = asyncio.get_running_loop().time() + ASK_SECONDS
+    words = b""
     try:
-        async with asyncio.timeout(FINISH_SECONDS):
-            while await response.content.readany():
-                pass
-    except (TimeoutError, aiohttp.ClientError, OSError):
-        pass  # then it is closed instead
-    finally:
-        response.close()
+        while len(words) < MOST_ERROR and (data := await connection.read(until)):
+            words += data
+    except OSError:
+        pass
+    return words[:MOST_ERROR]
 
 
-async def whole(response: aiohttp.ClientResponse) -> bytes:
+async def whole(connection: Connection, until: float) -> bytes:
     """Return an answer's body; raise `EngineError` for one beyond all bounds."""
     parts, size = [], 0
-    async for part in response.content.iter_any():
-        size += len(part)
+    while data := await connection.read(until):
+        size += len(data)
         if size > MOST_ANSWER:
             raise EngineError("The engine sent more than can be an answer.")
-        parts.append(part)
+        parts.append(data)
     return b"".join(parts)
 
 
@@ -157,15 +251,6 @@ def decoded(body: bytes) -> Any:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def _cause_of(error: BaseException) -> str:
-    """Return why no connection was made, in words for operators."""
-    if isinstance(error, aiohttp.ClientConnectorError):
-        forbidden = error.os_error
-        if isinstance(forbidden, ForbiddenAddressError):
-            return str(forbidden)
-    return str(error) or type(error).__name__
 
 
 _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[Any, ...], Pool]] = WeakKeyDictionary()

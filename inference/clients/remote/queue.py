@@ -45,6 +45,14 @@ class Places:
         """How many requests wait."""
         return len(self._waiting.queue)
 
+    def take_free(self, ticket: Ticket) -> bool:
+        """Give `ticket` a place if one is free and nobody waits; False otherwise, and nothing has happened."""
+        if self.running >= self.most or self.waiting:
+            return False
+        self._waiting.enter(ticket)
+        self._let_in()
+        return True
+
     async def take(self, ticket: Ticket, seconds: float) -> None:
         """Return once `ticket` has a place; raise `OverloadedError` when too many wait or none came in time."""
         self._waiting.enter(ticket)

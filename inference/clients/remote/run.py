@@ -7,19 +7,19 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
-import aiohttp
 import msgspec
 
 from inference.clients.remote import faults
+from inference.clients.remote.connection import Connection
 from inference.clients.remote.dialects.base import Dialect
 from inference.clients.remote.options import RemoteOptions
 from inference.clients.remote.pool import Pool, whole
 from inference.clients.remote.queue import Ticket
-from inference.clients.remote.sse import Chunk, GarbageError, chunks
+from inference.clients.remote.sse import Chunk, EventReader, GarbageError
 from inference.clients.remote.usage import Counter
 from inference.errors import EngineError, UnreachableError
 from inference.tracing import traceparent
@@ -37,7 +37,6 @@ from inference.types import (
 
 USAGE_SECONDS = 5.0  # for what comes after the answer itself: its usage and the end mark
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -85,11 +84,13 @@ class RemoteRun:
         self._counter = Counter(likely_prompt, prepared.most_prompt, self.most_output)
         request = prepared.request
         self._ticket = Ticket(request.tenant, request.weight, request.band, request.priority)
-        self._patience: asyncio.Timeout | None = None
+        self._waiting: asyncio.Timeout | None = None  # for a place or a connection
+        self._connection: Connection | None = None
+        self._events = EventReader()
+        self._garbage: GarbageError | None = None  # what followed the last events
         self._is_cancelled = False
         self._has_begun = False
         self._reason: str | None = None
-        self._is_complete = False  # the server has ended the answer
         self._stop: str | int | None = None
         self._created = time.monotonic()
         self._sent_at = self._first_at = self._created
@@ -102,8 +103,10 @@ class RemoteRun:
     def cancel(self) -> None:
         """End the request now, whatever it waits for."""
         self._is_cancelled = True
-        if self._patience is not None:
-            self._patience.reschedule(asyncio.get_running_loop().time())
+        if self._connection is not None:
+            self._connection.stop(CancelledRunError())
+        elif self._waiting is not None:
+            self._waiting.reschedule(asyncio.get_running_loop().time())
 
     def end(self, reason: FinishReason, error: EngineFault | None = None, stop: str | int | None = None) -> Finished:
         """Return the last event of a request that ends now."""
@@ -127,68 +130,86 @@ class RemoteRun:
     async def chat(self) -> AsyncGenerator[Event, None]:
         """Yield every event of a chat; raise `EngineError` instead of the first when the server took nothing."""
         body = self._dialect.chat(self._prepared.request, self._options.model, self.most_output, self._salt)
-        async with self._placed():
-            response = await self._post("/v1/chat/completions", body)
-            stream = chunks(response.content)
+        await self._take_place()
+        try:
+            connection = await self._post("/v1/chat/completions", body)
             try:
-                async for event in self._relayed(stream):
+                async for event in self._relayed(connection):
                     yield event
             finally:
-                if self._is_complete:
-                    self._pool.finish(response)
-                else:
-                    response.close()
+                self._leave(connection, is_read=self._events.is_ended)
+        finally:
+            self._pool.places.give_back(self._ticket)
 
     async def embed(self) -> AsyncGenerator[Event, None]:
         """Yield every event of an embedding request."""
         body = self._dialect.embedding(self._prepared.request, self._options.model)
-        async with self._placed():
-            response = await self._post("/v1/embeddings", body)
+        await self._take_place()
+        try:
+            connection = await self._post("/v1/embeddings", body)
             try:
-                answer = await self._read_embeddings(response)
+                answer = await self._read_embeddings(connection)
             finally:
-                response.close()
-            yield self._begun()
-            for index, vector in enumerate(answer):
-                yield Vector(index, vector)
-            yield self.end(FinishReason.STOP)
+                self._leave(connection)
+        finally:
+            self._pool.places.give_back(self._ticket)
+        yield self._begun()
+        for index, vector in enumerate(answer):
+            yield Vector(index, vector)
+        yield self.end(FinishReason.STOP)
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    async def _within(self, seconds: float, work: Awaitable[T]) -> T:
-        """Return what `work` does; raise TimeoutError after `seconds`, `CancelledRunError` at once when cancelled."""
+    async def _take_place(self) -> None:
+        """Wait for a place at the endpoint; whoever calls gives it back."""
+        places = self._pool.places
+        if not places.take_free(self._ticket):
+            async with self._cancellable():
+                await places.take(self._ticket, self._options.queue_seconds)
+        self._sent_at = time.monotonic()
+        places.served(self._ticket, Usage(input=self._prepared.prompt_tokens))
+
+    async def _post(self, path: str, body: dict[str, Any]) -> Connection:
+        """Send the request and return the connection that its answer comes over, the body unread."""
+        connection = self._pool.kept()
+        if connection is None:
+            async with self._cancellable():
+                connection = await self._pool.connect(self._options.connect_seconds)
+        self._connection = connection
+        if self._is_cancelled:
+            connection.stop(CancelledRunError())
         try:
-            async with asyncio.timeout(0 if self._is_cancelled else seconds) as self._patience:
-                return await work
-        except TimeoutError:
-            if self._is_cancelled:
-                raise CancelledRunError from None
+            await self._pool.post(connection, path, body, self._headers, self._options.first_seconds)
+        except BaseException as error:
+            self._connection = None
+            self._pool.cut(connection)  # after an error some servers close it without saying so
+            if isinstance(error, TimeoutError):
+                raise UnreachableError("The engine didn't begin to answer in time.") from error
             raise
-        finally:
-            self._patience = None
+        return connection
+
+    def _leave(self, connection: Connection, *, is_read: bool = False) -> None:
+        """Give the connection to the next request if its answer ends here, or ended already; else close it."""
+        self._connection = None
+        if is_read or connection.is_reusable:
+            self._pool.finish(connection)
+        else:
+            self._pool.cut(connection)
 
     @asynccontextmanager
-    async def _placed(self) -> AsyncIterator[None]:
-        """Hold a place at the endpoint."""
-        places = self._pool.places
-        await self._within(self._options.queue_seconds + 1, places.take(self._ticket, self._options.queue_seconds))
+    async def _cancellable(self) -> AsyncIterator[None]:
+        """Let `cancel` end what is awaited inside, with `CancelledRunError`."""
         try:
-            self._sent_at = time.monotonic()
-            places.served(self._ticket, Usage(input=self._prepared.prompt_tokens))
-            yield
+            async with asyncio.timeout(0 if self._is_cancelled else None) as self._waiting:
+                yield
+        except TimeoutError:
+            raise CancelledRunError from None
         finally:
-            places.give_back(self._ticket)
+            self._waiting = None
 
-    async def _post(self, path: str, body: dict[str, Any]) -> aiohttp.ClientResponse:
-        posted = self._pool.post(path, body, self._headers, self._options.connect_seconds)
-        try:
-            return await self._within(self._options.first_seconds, posted)
-        except TimeoutError as error:
-            raise UnreachableError("The engine didn't begin to answer in time.") from error
-
-    async def _relayed(self, stream: AsyncIterator[list[Chunk]]) -> AsyncGenerator[Event, None]:
+    async def _relayed(self, connection: Connection) -> AsyncGenerator[Event, None]:
         """Yield the events that a stream of chunks means: one Delta for those that arrived together."""
-        while not isinstance(arrived := await self._next(stream), Finished):
+        while not isinstance(arrived := await self._next(connection), Finished):
             if not self._has_begun:
                 if arrived[0].error is not None:
                     raise EngineError("The engine failed before it began to answer.", code=faults.FAILED.code)
@@ -214,19 +235,26 @@ class RemoteRun:
                 return
         yield arrived
 
-    async def _next(self, stream: AsyncIterator[list[Chunk]]) -> list[Chunk] | Finished:
+    async def _next(self, connection: Connection) -> list[Chunk] | Finished:
         """Return the next chunks, or the request's end; raise `EngineError` for an end before the first chunk."""
-        if self._is_cancelled:
-            return self.end(FinishReason.CANCELLED)
         seconds = self._options.idle_seconds if self._has_begun else self._options.first_seconds
+        until = asyncio.get_running_loop().time() + (USAGE_SECONDS if self._reason else seconds)
         try:
-            arrived = await self._within(USAGE_SECONDS if self._reason else seconds, anext(stream, None))
+            while not self._events.is_ended:
+                if self._is_cancelled:
+                    return self.end(FinishReason.CANCELLED)
+                if self._garbage is not None:
+                    raise self._garbage
+                if not (data := await connection.read(until)):
+                    break
+                arrived, self._garbage = self._events.events(data)
+                if arrived:
+                    return arrived
         except CancelledRunError:
             return self.end(FinishReason.CANCELLED)
-        except (TimeoutError, GarbageError, aiohttp.ClientError, OSError) as error:
+        except (GarbageError, OSError) as error:  # TimeoutError is one
             return self._failed(error)
-        self._is_complete = arrived is None
-        return self._ended() if arrived is None else arrived
+        return self._ended()
 
     def _begun(self) -> Started:
         self._has_begun = True
@@ -276,12 +304,12 @@ class RemoteRun:
             return self.end(FinishReason.ERROR, faults.SILENT)
         return self.end(FinishReason.ERROR, faults.UNREADABLE if isinstance(error, GarbageError) else faults.STOPPED)
 
-    async def _read_embeddings(self, response: aiohttp.ClientResponse) -> list[bytes]:
+    async def _read_embeddings(self, connection: Connection) -> list[bytes]:
         """Return the vectors in the order of the inputs, as little-endian float32."""
         try:
-            body = await self._within(self._options.first_seconds, whole(response))
+            body = await whole(connection, asyncio.get_running_loop().time() + self._options.first_seconds)
             answer = msgspec.json.decode(body, type=_Embeddings)
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+        except OSError as error:  # TimeoutError is one
             raise UnreachableError("The engine didn't answer in time, or not to the end.") from error
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise EngineError("The engine sent what can't be read.") from error

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
-from aiohttp import StreamReader
 
 LONGEST_EVENT = 1 << 20  # bytes
 
@@ -42,37 +40,49 @@ class Chunk(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(Chunk).decode
+_decode_all = msgspec.json.Decoder(list[Chunk]).decode
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-async def chunks(content: StreamReader) -> AsyncIterator[list[Chunk]]:
-    """Yield the events that arrive together, up to the end mark or the end of the stream; comments are passed over.
+class EventReader:
+    """Turns what arrives of a stream into events; `is_ended` after its end mark. Comments are passed over."""
 
-    Raise `GarbageError` for anything else, after the events before it.
-    """
-    rest = b""
-    while piece := await content.readany():
-        events, is_end = [], False
-        lines = (rest + piece).split(b"\n")
-        rest = lines.pop()
-        failure = GarbageError("an event without end") if len(rest) > LONGEST_EVENT else None
+    def __init__(self) -> None:
+        self.is_ended = False
+        self._rest = b""
+
+    def events(self, data: bytes) -> tuple[list[Chunk], GarbageError | None]:
+        """Return the events that are complete with `data`, and what is wrong behind them, if anything is."""
+        found: list[bytes] = []
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        failure = GarbageError("an event without end") if len(self._rest) > LONGEST_EVENT else None
         for line in lines:
+            if line.startswith(b"data: {"):  # as nearly all of them do
+                found.append(line[6:])
+                continue
             field, _, value = line.rstrip(b"\r").partition(b":")
-            if field != b"data":
-                if field in {b"", b"event", b"id", b"retry"}:
-                    continue
+            if field == b"data":
+                value = value.strip()
+                if value == b"[DONE]":
+                    self.is_ended = True
+                    break
+                found.append(value)
+            elif field not in {b"", b"event", b"id", b"retry"}:
                 failure = GarbageError("no server-sent events")
                 break
-            data = value.strip()
-            if is_end := data == b"[DONE]":
-                break
-            try:
-                events.append(_decode(data))
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                failure = GarbageError("an event that can't be read")
-                break
-        if events:
-            yield events
-        if is_end:
-            return
-        if failure is not None:
-            raise failure
+        try:
+            return _decode_all(b"[%b]" % b",".join(found)), None if self.is_ended else failure
+        except _UNREADABLE:
+            return _readable(found), GarbageError("an event that can't be read")
+
+
+def _readable(found: list[bytes]) -> list[Chunk]:
+    """Return the events before the first that can't be read."""
+    events = []
+    for data in found:
+        try:
+            events.append(_decode(data))
+        except _UNREADABLE:
+            break
+    return events

@@ -8,6 +8,7 @@ from contextlib import aclosing
 
 import pytest
 
+from inference.clients.remote.pool import pool_of
 from inference.errors import EngineError, InvalidRequestError, OverloadedError, UnreachableError
 from inference.types import Delta, FinishReason, Lost, NothingRan, Started, Usage
 from tests.inference.engine_contract import chat, embedding, end_of, run, text_of
@@ -200,7 +201,9 @@ async def test_connections_are_kept_from_one_answer_to_the_next(remote, dialect)
     for _ in range(5):
         assert end_of(await run(engine, chat("a b c"))).reason is FinishReason.STOP
         upstream.released.set()
-        await asyncio.gather(*engine._pool._finishing)
+        async with asyncio.timeout(5):
+            while engine._pool._busy:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0)
     assert len(upstream.connections) == 1
 
 
@@ -303,7 +306,8 @@ async def test_a_server_that_is_gone_takes_nothing(remote, unused_port):
     engine, _ = await remote()
     request = chat("a")
     prepared = await engine.prepare(request)
-    engine._pool.base = f"http://127.0.0.1:{unused_port}"
+    engine._pool = pool_of(f"http://127.0.0.1:{unused_port}", engine._options.networks)
+    engine._pool.join(engine, engine._options)
     with pytest.raises(OverloadedError) as caught:
         async for _ in engine.generate(prepared, 10, True):
             pass

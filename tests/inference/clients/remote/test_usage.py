@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import json
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.clients.remote.dialects import DIALECTS
-from inference.clients.remote.sse import GarbageError, chunks
+from inference.clients.remote.sse import EventReader, GarbageError
 from inference.clients.remote.tokens import estimated
 from inference.clients.remote.usage import Counter
 
@@ -61,21 +60,17 @@ def test_an_estimate_lies_above_what_is_likely_and_that_above_the_least(texts, t
         assert count.least <= count.likely <= count.tokens or not any(texts)
 
 
-class Pieces:
-    """A stream that arrives in these pieces."""
-
-    def __init__(self, pieces):
-        self.pieces = list(pieces)
-
-    async def readany(self):
-        return self.pieces.pop(0) if self.pieces else b""
-
-
 def read(pieces):
-    async def collect():
-        return [chunk async for arrived in chunks(Pieces(pieces)) for chunk in arrived]
-
-    return asyncio.run(collect())
+    """What a stream that arrives in these pieces means."""
+    reader, found = EventReader(), []
+    for piece in pieces:
+        arrived, failure = reader.events(piece)
+        found += arrived
+        if reader.is_ended:
+            break
+        if failure is not None:
+            raise failure
+    return found
 
 
 def cut(data, places):
@@ -95,3 +90,12 @@ def test_a_stream_means_the_same_however_it_is_cut(texts, places, has_returns):
 def test_garbage_is_told_as_garbage(pieces):
     with contextlib.suppress(GarbageError):
         read(pieces)
+
+
+@given(st.integers(0, 5), st.binary(max_size=8).filter(lambda data: b"\n" not in data))
+def test_events_before_one_that_cant_be_read_count(before, garbage):
+    events, failure = EventReader().events(
+        b'data: {"choices": []}\n\n' * before + b"data: {" + garbage + b"\n\ndata: {}\n\n"
+    )
+    if failure is not None:
+        assert len(events) == before
