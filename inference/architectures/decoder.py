@@ -14,9 +14,8 @@ from inference.architectures.proof import Proof, UnservableError, proved
 from inference.architectures.rope import frequencies, half_split_to_pairs, rotate
 from inference.architectures.weights import FolderWeights, ModelWeights, Weights
 from inference.errors import ModelRefusedError
-from inference.execution.attention.paged import attend
 from inference.execution.inputs import StepBatch
-from inference.execution.kv_cache import KVCache, KVSpec, LayerShape
+from inference.execution.kv_cache import KVSpec, LayerShape
 from inference.execution.linear import Linear, packs
 
 FAMILIES = {
@@ -101,13 +100,13 @@ class Decoder:
         loaded.proof = proof
         return loaded
 
-    def forward(self, batch: StepBatch, cache: KVCache) -> torch.Tensor:
+    def forward(self, batch: StepBatch) -> torch.Tensor:
         hidden = embedding(batch.ids, self.embedding)
         angles = torch.outer(batch.positions.float(), self.inverse_frequencies)
         rotations = torch.polar(torch.full_like(angles, self.rope_scale), angles)[:, None]
         for number, layer in enumerate(self.layers):
             normed = rms_norm(hidden, hidden.shape[-1:], layer.attention_norm, self.eps)
-            hidden = hidden + self._attention(normed, number, rotations, batch, cache)
+            hidden = hidden + self._attention(normed, number, rotations, batch)
             normed = rms_norm(hidden, hidden.shape[-1:], layer.mlp_norm, self.eps)
             gate, up = layer.gate_up(normed).chunk(2, -1)
             hidden = hidden + layer.down(silu(gate) * up)
@@ -116,9 +115,7 @@ class Decoder:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.head(hidden)
 
-    def _attention(
-        self, hidden: torch.Tensor, number: int, rotations: torch.Tensor, batch: StepBatch, cache: KVCache
-    ) -> torch.Tensor:
+    def _attention(self, hidden: torch.Tensor, number: int, rotations: torch.Tensor, batch: StepBatch) -> torch.Tensor:
         layer = self.layers[number]
         tokens = hidden.shape[0]
         joint = layer.qkv(hidden).view(tokens, self.heads + 2 * self.kv_heads, self.head_dim)
@@ -130,9 +127,8 @@ class Decoder:
         else:
             both = rotate(joint[:, :rotated], rotations)
             query, key = both[:, : self.heads], both[:, self.heads :]
-        layer_cache = cache.layers[number]
-        layer_cache.store(batch.attention.places, key, joint[:, rotated:])
-        mixed = attend(query, layer_cache, batch.attention, scale=self.head_dim**-0.5, window=layer.window)
+        batch.attention.store(number, key, joint[:, rotated:])
+        mixed = batch.attention.attend(number, query, scale=self.head_dim**-0.5, window=layer.window)
         return layer.out(mixed.reshape(tokens, -1))
 
     def _layer(self, weights: Weights, number: int, config: Any, dtype: torch.dtype) -> Layer:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 KV_SHARE = 0.3  # of the memory that is free once the weights are loaded
+FIRST_STEP = 2  # tokens of the step that a model is tried with
 UNSTATED_CONTEXT = 2048  # when neither the model nor the deployment has one
 
 
@@ -79,6 +80,7 @@ def _read_config(folder: Path) -> Any:
 def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedModel:
     from inference.architectures import decoder
     from inference.architectures.transformers import TransformersModel
+    from inference.execution.attention.reference import ReferenceAttention
     from inference.execution.linear import packs
     from inference.execution.memory import make_cache
     from inference.execution.processor import compute_dtype
@@ -116,7 +118,9 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
     kv_tokens = (cache.blocks - 1) * cache.block_size
     details["kv"] = f"{kv_tokens} tokens, up to {cache.nbytes / 1e6:.0f} MB"
     details["context"] = f"{min(limit, kv_tokens)} tokens of the model's {positions or limit}"
-    runner = CPURunner(causal=(model, cache), limit=limit)
+    attention = ReferenceAttention(cache, max_rows=config.max_rows, max_blocks=-(-limit // config.block_size))
+    details["attention"] = attention.name
+    runner = CPURunner(causal=(model, attention), limit=limit, max_tokens=max(config.max_step_tokens, FIRST_STEP))
     _run_once(runner, model.vocab_size, folder)
     return LoadedModel(
         runner=runner,
@@ -138,7 +142,8 @@ def _run_once(runner: Runner, vocabulary: int, folder: Path) -> None:
 
     It fails where weights and config don't agree, and it initialises what a first step initialises.
     """
-    row = Row(0, "load", (0, vocabulary - 1), 0, (1,), True, 0, SamplingParams(temperature=0.0), 0)
+    ids = (0,) * (FIRST_STEP - 1) + (vocabulary - 1,)
+    row = Row(0, "load", ids, 0, (1,), True, 0, SamplingParams(temperature=0.0), 0)
     try:
         runner.launch(StepPlan(0, (row,))).wait()
     except Exception as error:  # whatever a model raises, none of it may end the worker

@@ -22,8 +22,9 @@ import torch
 
 from inference.architectures.small_model import Bound, bounds_of, small_model
 from inference.core.step import Row
+from inference.execution.attention.reference import ReferenceAttention
 from inference.execution.backend import CausalBackend
-from inference.execution.inputs import pack
+from inference.execution.inputs import Packer
 from inference.execution.kv_cache import KVCache
 from inference.types import SamplingParams
 
@@ -129,6 +130,9 @@ def paged_logits(model: CausalBackend, sequences: Sequence[list[int]], block_siz
     cache = KVCache(model.spec, sum(needed) + 1, block_size)
     free = list(range(1, sum(needed) + 1))
     tables = [tuple(free.pop() if i % 2 else free.pop(0) for i in range(n)) for n in needed]
+    packer = Packer(
+        ReferenceAttention(cache, max_rows=len(sequences), max_blocks=max(needed)), max_tokens=block_size + 16
+    )
     done = [0 for _ in sequences]
     logits: list[list[torch.Tensor]] = [[] for _ in sequences]
     sizes = itertools.cycle(((block_size + 1, 2), (1, block_size - 1 or 1), (7, 1), (1, 1)))
@@ -138,13 +142,10 @@ def paged_logits(model: CausalBackend, sequences: Sequence[list[int]], block_siz
             for (i, ids), size in zip(enumerate(sequences), next(sizes), strict=True)
             if done[i] < len(ids)
         ]
-        batch = pack([_row(i, ids, done[i], tables[i]) for i, ids in turn], block_size)
-        every = range(batch.ids.shape[0])
-        batch = replace(batch, sampled=torch.tensor(every), order=tuple(every))
-        # `pack` puts single tokens first.
-        packed = sorted(turn, key=lambda item: (len(item[1]) > 1, done[item[0]] if len(item[1]) == 1 else 0))
-        parts = torch.split(model.logits(model.forward(batch, cache)).float(), [len(ids) for _, ids in packed])
-        for (i, ids), part in zip(packed, parts, strict=True):
+        batch = packer.pack([_row(i, ids, done[i], tables[i]) for i, ids in turn])
+        batch = replace(batch, sampled=torch.arange(len(batch.ids)))
+        parts = torch.split(model.logits(model.forward(batch)).float(), [len(ids) for _, ids in turn])
+        for (i, ids), part in zip(turn, parts, strict=True):
             logits[i].append(part)
             done[i] += len(ids)
     return [torch.cat(parts) for parts in logits]

@@ -27,9 +27,9 @@ from inference.architectures.proof import (
 )
 from inference.architectures.small_model import first_line
 from inference.errors import ModelRefusedError
-from inference.execution.attention.paged import AttentionMeta, attend
+from inference.execution.attention.base import Attention
 from inference.execution.inputs import StepBatch
-from inference.execution.kv_cache import KVCache, KVSpec, LayerShape
+from inference.execution.kv_cache import KVSpec, LayerShape
 
 # A part of the logits' spread in 16 bits, at nine positions of ten: rounding may choose another expert at one.
 ROUNDED_TOLERANCE = 0.2
@@ -38,10 +38,10 @@ _interface_numbers = itertools.count()
 
 
 class PagedHook:
-    """The attention function of one model. `step` is set during each forward pass; without it, shapes are recorded."""
+    """One model's attention function. `attention` is set during a forward pass; without it, shapes are recorded."""
 
     def __init__(self) -> None:
-        self.step: tuple[AttentionMeta, KVCache] | None = None
+        self.attention: Attention | None = None
         self.shapes: dict[int, LayerShape] = {}
         self.calls = 0
 
@@ -60,17 +60,14 @@ class PagedHook:
         number = self._layer(module, attention_mask, options)
         scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
         self.calls += 1
-        if self.step is None:
+        if self.attention is None:
             self.shapes[number] = LayerShape(key.shape[1], key.shape[-1], value.shape[-1])
             mixed = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
             return mixed.transpose(1, 2), None
-        meta, cache = self.step
-        layer_cache = cache.layers[number]
-        layer_cache.store(meta.places, key[0].transpose(0, 1), value[0].transpose(0, 1))
-        mixed = attend(
+        self.attention.store(number, key[0].transpose(0, 1), value[0].transpose(0, 1))
+        mixed = self.attention.attend(
+            number,
             query[0].transpose(0, 1),
-            layer_cache,
-            meta,
             scale=scale,
             window=int(options.get("sliding_window") or 0),
             softcap=float(options.get("softcap") or 0.0),
@@ -140,14 +137,14 @@ class TransformersModel:
         loaded.proof = proof
         return loaded
 
-    def forward(self, batch: StepBatch, cache: KVCache) -> torch.Tensor:
-        self.hook.step = (batch.attention, cache)
+    def forward(self, batch: StepBatch) -> torch.Tensor:
+        self.hook.attention = batch.attention
         try:
             if self._splits:
                 return self._hidden(batch.ids, batch.positions)[batch.sampled]
             return self._logits(batch.ids, batch.positions, batch.sampled)
         finally:
-            self.hook.step = None
+            self.hook.attention = None
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._after_body(hidden) if self._splits else hidden

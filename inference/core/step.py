@@ -10,11 +10,14 @@ from inference.types import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sequence's part of a step: compute the tokens `ids` at positions `start`, `start` + 1, ….
+    """One sequence's part of a step: compute `count` tokens at positions `start`, `start` + 1, ….
 
-    `blocks` is the sequence's whole block table (block i holds positions [i·size, (i+1)·size)). `samples` is set when
-    the row reaches the sequence's last known token: then the runner samples output token number `output_index` (from 0)
-    with `sampling` and `seed`. `slot` is stable while the sequence runs and unique among running rows.
+    The tokens are `ids`; with `follows` the first is the newest token sampled for `slot`, which the planner doesn't
+    know yet, and `ids` are those after it. The last `drafts` of them are proposals. `blocks` is the sequence's whole
+    block table (block i holds positions [i·size, (i+1)·size)). `samples` is set when the row reaches the sequence's
+    last token: then the runner samples output token number `output_index` (from 0) with `sampling` and `seed`, and one
+    more behind each draft as long as the draft before it is what was sampled in its place. `slot` is stable while the
+    sequence runs and unique among running rows.
 
     `history` is the sequence's own list of known tokens, prompt first, if its sampling counts them: the same list in
     all of its rows, and longer in time. `banned` are the ids that would end it, if it has `min_tokens`. `targets` are
@@ -33,6 +36,14 @@ class Row:
     history: Sequence[int] = ()
     banned: tuple[int, ...] = ()
     targets: tuple[int, ...] = ()
+    follows: bool = False
+    drafts: int = 0
+    adapter: str = ""
+
+    @property
+    def count(self) -> int:
+        """How many tokens the row computes."""
+        return len(self.ids) + self.follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +71,7 @@ class StepPlan:
     @property
     def tokens(self) -> int:
         """How many tokens the step computes."""
-        return sum(len(row.ids) for row in self.rows) + sum(len(row.ids) for row in self.encodes)
+        return sum(row.count for row in self.rows) + sum(len(row.ids) for row in self.encodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from inference.execution.inputs import StepBatch
-    from inference.execution.kv_cache import KVCache, KVSpec
+    from inference.execution.kv_cache import KVSpec
 
 
 class Pending(Protocol):
@@ -39,8 +39,8 @@ class CausalBackend(Protocol):
     spec: KVSpec
     vocab_size: int
 
-    def forward(self, batch: StepBatch, cache: KVCache) -> torch.Tensor:
-        """Compute the batch's tokens, store their K/V in `cache`, and return hidden states [sampled tokens, width].
+    def forward(self, batch: StepBatch) -> torch.Tensor:
+        """Compute the batch's tokens, store their K/V, and return hidden states [sampled tokens, width].
 
         Row i of the result belongs to the token at packed index `batch.sampled[i]`.
         """

@@ -4,87 +4,118 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from inference.core.step import Row
-from inference.execution.attention.paged import AttentionMeta, Chunk, DecodeGroup
-
-# Decode rows share one padded gather while the longest has at most this many places, or twice as many as the shortest.
-SMALL_GATHER = 128
+from inference.execution.attention.base import Attention, AttentionInputs
+from inference.execution.attention.tables import BlockTables
 
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """One packed forward: T tokens of all rows, decode rows first.
+    """One packed forward: the T tokens of all rows, row by row. Valid until the next one is packed.
 
-    `ids` and `positions` [T]; `sampled` [S] packed indices of the tokens whose logits are wanted, in the order of
-    `order`, which gives for each of them its row's index in the list that was packed.
+    `ids` and `positions` [T] and `sampled` [S], the packed indices of the tokens whose logits are wanted, are on the
+    model's device; row r has `samples[r]` of the sampled tokens. `attention` is ready to store and attend.
     """
 
     ids: torch.Tensor
     positions: torch.Tensor
     sampled: torch.Tensor
-    order: tuple[int, ...]
-    attention: AttentionMeta
+    samples: tuple[int, ...]
+    attention: Attention
 
 
-def pack(rows: Sequence[Row], block_size: int) -> StepBatch:
-    """Return the batch of `rows`: at least one, each with at least one id and blocks for all its positions."""
-    decodes = sorted((i for i, row in enumerate(rows) if len(row.ids) == 1), key=lambda i: rows[i].start)
-    chunks = [i for i, row in enumerate(rows) if len(row.ids) > 1]
-    ids: list[int] = []
-    positions: list[int] = []
-    sampled: list[int] = []
-    order: list[int] = []
-    places: list[torch.Tensor] = []
-    spans: list[tuple[int, int]] = []
-    for index in [*decodes, *chunks]:
-        row = rows[index]
-        end = row.start + len(row.ids)
-        spans.append((len(ids), len(ids) + len(row.ids)))
-        ids.extend(row.ids)
-        positions.extend(range(row.start, end))
-        places.append(_places(row.blocks, end, block_size))
-        if row.samples:
-            sampled.append(len(ids) - 1)
-            order.append(index)
-    groups = _decode_groups([rows[i].start + 1 for i in decodes], places)
-    written = [row_places[rows[i].start :] for row_places, i in zip(places, [*decodes, *chunks], strict=True)]
-    first = len(decodes)
-    return StepBatch(
-        ids=torch.tensor(ids),
-        positions=torch.tensor(positions),
-        sampled=torch.tensor(sampled, dtype=torch.long),
-        order=tuple(order),
-        attention=AttentionMeta(
-            places=torch.cat(written),
-            groups=groups,
-            chunks=tuple(
-                Chunk(begin, end, rows[i].start, row_places)
-                for i, (begin, end), row_places in zip(chunks, spans[first:], places[first:], strict=True)
-            ),
-        ),
-    )
+class Packer:
+    """Packs rows into the inputs of a model whose K/V are in the cache of `attention`.
+
+    A step has up to `max_tokens` tokens. The inputs stand in buffers that are kept, so that a graph of the device finds
+    them where they were, and reach the device in one transfer. The transfer of one step may still be under way while
+    the next is packed: two buffers on the host take turns. `last_tokens` [slots] is on the device; whoever samples
+    writes each slot's newest token there, from where rows that follow it take it.
+    """
+
+    def __init__(self, attention: Attention, *, max_tokens: int) -> None:
+        cache = attention.cache
+        rows = attention.max_rows
+        on_host = cache.device.type == "cpu"
+        self.attention = attention
+        self.last_tokens = torch.zeros(rows, dtype=torch.long, device=cache.device)
+        self._tables = BlockTables(rows, attention.max_blocks, cache.device)
+        # Four parts of int64 (ids, positions, places, sampled), then three of int32 (begins, lengths, slots).
+        ends: list[int] = np.cumsum([max_tokens] * 4 + [rows // 2 + 1] * 3).tolist()
+        hosts = [torch.zeros(ends[-1], dtype=torch.long, pin_memory=not on_host) for _ in range(2)]
+        self._max_tokens = max_tokens
+        self._device = None if on_host else torch.zeros_like(hosts[0], device=cache.device)
+        self._turns = [(h, _split(h.numpy(), ends), _split(h if on_host else self._device, ends)) for h in hosts]
+
+    def pack(self, rows: Sequence[Row]) -> StepBatch:
+        """Return the batch of `rows`: at least one, each with a token at least and blocks for all its positions."""
+        self._turns.reverse()
+        host, parts, on_device = self._turns[0]
+        ids, positions, places, sampled, begins, lengths, slots = parts
+        begins, lengths, slots = begins[: len(rows) + 1], lengths[: len(rows)], slots[: len(rows)]
+        counts = np.array([row.count for row in rows])
+        starts = np.array([row.start for row in rows])
+        begins[0] = 0
+        begins[1:] = np.cumsum(counts)
+        lengths[:] = starts + counts
+        slots[:] = [row.slot for row in rows]
+        tokens = int(begins[-1])
+        if tokens > self._max_tokens:
+            raise ValueError(f"a step of {tokens} tokens, where {self._max_tokens} are the most")
+        # A token that only the device knows stands as -1 - its slot.
+        ids[:tokens] = [i for row in rows for i in ((-1 - row.slot, *row.ids) if row.follows else row.ids)]
+        positions, places = positions[:tokens], places[:tokens]
+        if tokens == len(rows):
+            positions[:] = starts
+            lines = slots
+        else:
+            positions[:] = np.arange(tokens) + np.repeat(starts - begins[:-1], counts)
+            lines = np.repeat(slots, counts)
+        self._tables.update(rows)
+        size = self.attention.cache.block_size
+        blocks = positions // size
+        places[:] = self._tables.host[lines, blocks] * np.int64(size) + (positions - blocks * size)
+        samples = tuple([1 + row.drafts if row.samples else 0 for row in rows])
+        wanted = _last_of_each(begins[1:], samples)
+        sampled[: len(wanted)] = wanted
+        if self._device is not None:
+            self._device.copy_(host, non_blocking=True)
+        device_ids = on_device[0][:tokens]
+        if any(row.follows for row in rows):
+            known = self.last_tokens[(-1 - device_ids).clamp_(min=0)]
+            device_ids.copy_(torch.where(device_ids < 0, known, device_ids))
+        self.attention.prepare(
+            AttentionInputs(
+                begins=on_device[4][: len(rows) + 1],
+                lengths=on_device[5][: len(rows)],
+                slots=on_device[6][: len(rows)],
+                tables=self._tables.device,
+                places=on_device[2][:tokens],
+                host_begins=begins,
+                host_lengths=lengths,
+                host_slots=slots,
+            )
+        )
+        return StepBatch(device_ids, on_device[1][:tokens], on_device[3][: len(wanted)], samples, self.attention)
 
 
-def _places(blocks: Sequence[int], length: int, block_size: int) -> torch.Tensor:
-    """The places of positions 0 … length - 1."""
-    used = torch.tensor(blocks[: -(-length // block_size)])
-    return (used[:, None] * block_size + torch.arange(block_size)).view(-1)[:length]
+def _split(buffer: Any, ends: list[int]) -> list[Any]:
+    """Return the parts of a buffer, which is a tensor or an array."""
+    parts = [buffer[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
+    int32 = torch.int32 if isinstance(buffer, torch.Tensor) else np.int32
+    return [*parts[:4], *(part.view(int32) for part in parts[4:])]
 
 
-def _decode_groups(lengths: list[int], places: list[torch.Tensor]) -> tuple[DecodeGroup, ...]:
-    """Group decode rows, sorted by length, so that padding at most doubles a gather above SMALL_GATHER."""
-    groups: list[DecodeGroup] = []
-    begin = 0
-    for i in range(1, len(lengths) + 1):
-        if i < len(lengths) and lengths[i] <= max(SMALL_GATHER, 2 * lengths[begin]):
-            continue
-        longest = lengths[i - 1]
-        index = torch.zeros(i - begin, longest, dtype=torch.long)
-        for row, row_places in enumerate(places[begin:i]):
-            index[row, : row_places.shape[0]] = row_places
-        groups.append(DecodeGroup(begin, i, index, torch.tensor(lengths[begin:i])))
-        begin = i
-    return tuple(groups)
+def _last_of_each(ends: npt.NDArray[np.int32], samples: tuple[int, ...]) -> npt.NDArray[np.int32]:
+    """Return the indices of the last `samples[r]` tokens of each row, which ends before `ends[r]`."""
+    counts = np.array(samples, np.int32)
+    if counts.max() <= 1:
+        return ends[counts > 0] - 1
+    total = np.cumsum(counts, dtype=np.int32)
+    return np.arange(total[-1], dtype=np.int32) + np.repeat(ends - total, counts)

@@ -42,37 +42,23 @@ class LayerCache:
     values: torch.Tensor
     shape: LayerShape
 
-    def store(self, places: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Write the K/V of T tokens to `places` [T]: `key` [T, kv_heads, key_dim], `value` [T, kv_heads, value_dim]."""
-        blocks, offsets = self._split(places)
-        self.keys[blocks, :, offsets] = key
-        self.values[blocks, :, offsets] = value
-
-    def load(self, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the keys [T, kv_heads, key_dim] and the values [T, kv_heads, value_dim] at `places` [T]."""
-        blocks, offsets = self._split(places)
-        return self.keys[blocks, :, offsets], self.values[blocks, :, offsets]
-
-    def _split(self, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        size = self.keys.shape[2]
-        return places // size, places % size
-
 
 class KVCache:
-    """The K/V tensors of every layer, for `blocks` blocks of `block_size` tokens.
+    """The K/V tensors of every layer on `device`, for `blocks` blocks of `block_size` tokens.
 
-    Block 0 is the null block: never written, so that the places which pad a gather read as zeros.
+    Block 0 is the null block: never written, so that what pads a gather reads as zeros.
     """
 
-    def __init__(self, spec: KVSpec, blocks: int, block_size: int) -> None:
+    def __init__(self, spec: KVSpec, blocks: int, block_size: int, device: torch.device | str = "cpu") -> None:
         self.spec = spec
+        self.device = torch.device(device)
         self.blocks = blocks
         self.block_size = block_size
-        # The operating system allocates zeroed pages on first access: memory grows with use, up to `nbytes`.
+        # The system's zeroed pages are allocated on first access: the host's memory grows with use, up to `nbytes`.
         self.layers = tuple(
             LayerCache(
-                torch.zeros(blocks, layer.kv_heads, block_size, layer.key_dim, dtype=spec.dtype),
-                torch.zeros(blocks, layer.kv_heads, block_size, layer.value_dim, dtype=spec.dtype),
+                torch.zeros(blocks, layer.kv_heads, block_size, layer.key_dim, dtype=spec.dtype, device=self.device),
+                torch.zeros(blocks, layer.kv_heads, block_size, layer.value_dim, dtype=spec.dtype, device=self.device),
                 layer,
             )
             for layer in spec.layers

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from inference.core.step import EncodeRow, Row, RowFailure, StepPlan, StepResult
+from inference.execution.attention.base import Attention
 from inference.execution.backend import CausalBackend, EncoderBackend, Pending
-from inference.execution.inputs import pack
-from inference.execution.kv_cache import KVCache
+from inference.execution.inputs import Packer
 from inference.sampling.sampler import Sampler
 
 
@@ -29,16 +29,24 @@ class CPURunner:
     """Runs steps in the calling thread: `launch` returns when the step is done.
 
     A row that can't run (an id outside the vocabulary, a position past the context or its blocks) fails alone and is
-    left out of the batch; what the model itself raises fails the step.
+    left out of the batch; what the model itself raises fails the step. `limit` bounds a row's length, `max_tokens` a
+    step's.
     """
 
     def __init__(
-        self, *, causal: tuple[CausalBackend, KVCache] | None = None, encoder: EncoderBackend | None = None, limit: int
+        self,
+        *,
+        causal: tuple[CausalBackend, Attention] | None = None,
+        encoder: EncoderBackend | None = None,
+        limit: int,
+        max_tokens: int = 0,
     ) -> None:
-        self._causal = causal
+        self._causal = None if causal is None else causal[0]
+        self._packer = None if causal is None else Packer(causal[1], max_tokens=max_tokens)
         self._encoder = encoder
         self._limit = limit
         self._sampler = Sampler(torch.device("cpu"))
+        self._checked: dict[int, tuple[int, ...]] = {}  # by slot, a block table that was found sound
 
     def launch(self, plan: StepPlan) -> Pending:
         try:
@@ -51,18 +59,17 @@ class CPURunner:
     def _generate(self, rows: Sequence[Row]) -> tuple[int | RowFailure | None, ...]:
         if not rows:
             return ()
-        if self._causal is None:
+        model, packer = self._causal, self._packer
+        if model is None or packer is None:
             raise TypeError("this model makes embeddings, not tokens")
-        model, cache = self._causal
-        results: list[int | RowFailure | None] = [self._fault(row, model.vocab_size, cache) for row in rows]
+        results: list[int | RowFailure | None] = [self._fault(row, model.vocab_size, packer) for row in rows]
         sound = [i for i, fault in enumerate(results) if fault is None]
         if sound:
-            batch = pack([rows[i] for i in sound], cache.block_size)
-            hidden = model.forward(batch, cache)
-            order = [sound[i] for i in batch.order]
-            if order:
-                sampled = self._sampler.sample(model.logits(hidden), [rows[i] for i in order])
-                for number, (i, token) in enumerate(zip(order, sampled.tokens.tolist(), strict=True)):
+            hidden = model.forward(packer.pack([rows[i] for i in sound]))
+            sampling = [i for i in sound if rows[i].samples]
+            if sampling:
+                sampled = self._sampler.sample(model.logits(hidden), [rows[i] for i in sampling])
+                for number, (i, token) in enumerate(zip(sampling, sampled.tokens.tolist(), strict=True)):
                     results[i] = sampled.failures.get(number, token)
         return tuple(results)
 
@@ -71,7 +78,7 @@ class CPURunner:
             return ()
         if self._encoder is None:
             raise TypeError("this model makes tokens, not embeddings")
-        faults = [_input_fault(row.ids, self._encoder.vocab_size, self._limit) for row in rows]
+        faults = [_input_fault(row.ids, self._encoder.vocab_size, self._limit, count=len(row.ids)) for row in rows]
         sound = [i for i, fault in enumerate(faults) if fault is None]
         failure = RowFailure("non_finite_vector", "The model gave a vector that is not finite for this input.")
         results: list[bytes | RowFailure] = [fault or failure for fault in faults]
@@ -83,13 +90,17 @@ class CPURunner:
                     results[i] = vector.numpy().astype("<f4").tobytes()
         return tuple(results)
 
-    def _fault(self, row: Row, vocabulary: int, cache: KVCache) -> RowFailure | None:
-        end = row.start + len(row.ids)
+    def _fault(self, row: Row, vocabulary: int, packer: Packer) -> RowFailure | None:
+        """Return why the row can't run, or None."""
+        cache = packer.attention.cache
+        end = row.start + row.count
         if end > len(row.blocks) * cache.block_size:
             return RowFailure("bad_row", f"The row's blocks don't hold position {end - 1}.")
-        if row.blocks and not 0 < min(row.blocks) <= max(row.blocks) < cache.blocks:
-            return RowFailure("bad_row", "The row names a block that doesn't exist.")
-        return _input_fault(row.ids, vocabulary, self._limit, start=row.start)
+        if self._checked.get(row.slot) is not row.blocks:
+            if not 0 < min(row.blocks) <= max(row.blocks) < cache.blocks:
+                return RowFailure("bad_row", "The row names a block that doesn't exist.")
+            self._checked[row.slot] = row.blocks
+        return _input_fault(row.ids, vocabulary, self._limit, start=row.start, count=row.count)
 
 
 def _lacks_memory(error: Exception) -> bool:
@@ -100,12 +111,12 @@ def _lacks_memory(error: Exception) -> bool:
     )
 
 
-def _input_fault(ids: Sequence[int], vocabulary: int, limit: int, start: int = 0) -> RowFailure | None:
-    """Return why a row's tokens can't be computed, or None."""
-    if not ids:
+def _input_fault(ids: Sequence[int], vocabulary: int, limit: int, *, count: int, start: int = 0) -> RowFailure | None:
+    """Return why a row of `count` tokens, of which `ids` are known, can't be computed; or None."""
+    if not count:
         return RowFailure("bad_row", "The row has no tokens.")
-    if min(ids) < 0 or max(ids) >= vocabulary:
+    if ids and (min(ids) < 0 or max(ids) >= vocabulary):
         return RowFailure("bad_token_id", f"A token id is outside the vocabulary of {vocabulary}.")
-    if start + len(ids) > limit:
-        return RowFailure("too_long", f"Position {start + len(ids) - 1} is past the model's limit of {limit} tokens.")
+    if start + count > limit:
+        return RowFailure("too_long", f"Position {start + count - 1} is past the model's limit of {limit} tokens.")
     return None

@@ -14,7 +14,6 @@ from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.core.step import Row
 from inference.execution.backend import LoadedModel
-from inference.execution.inputs import pack
 from inference.types import SamplingParams
 from tests.inference.drive import Drive, Reference, assert_same, reference_model
 from tests.inference.tiny import save_tiny
@@ -100,10 +99,10 @@ def test_scaled_rope(tmp_path: Path, kind: str) -> None:
 def test_body_and_head_of_a_foreign_model_run_apart(tmp_path: Path, kind: str) -> None:
     """Gemma 2 caps its logits after the head, which has to stay; only wanted tokens go through the head."""
     loaded = load_model(EngineConfig("test", str(save_tiny(kind, tmp_path)), dtype="float32", kv_tokens=64), threads=1)
-    model, cache = loaded.runner._causal
-    batch = pack([Row(0, "r", (5, 6, 7), 0, (1,), True, 0, SamplingParams(), 0)], cache.block_size)
+    model = loaded.runner._causal
+    batch = loaded.runner._packer.pack([Row(0, "r", (5, 6, 7), 0, (1,), True, 0, SamplingParams(), 0)])
     with torch.inference_mode():
-        hidden = model.forward(batch, cache)
+        hidden = model.forward(batch)
         assert hidden.shape == (1, 64)
         logits = model.logits(hidden)
         model.model.set_attn_implementation("eager")

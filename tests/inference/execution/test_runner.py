@@ -83,7 +83,7 @@ def test_only_bad_rows(loaded: LoadedModel) -> None:
 def test_a_row_that_is_not_finite_harms_no_other(loaded: LoadedModel) -> None:
     prompt, other = (5, 6, 7), (9, 8, 7, 6)
     expected = step(loaded, row(0, prompt, (1,)))
-    model, _ = loaded.runner._causal
+    model = loaded.runner._causal
     with torch.inference_mode():
         model.embedding = model.embedding.clone()
         model.embedding[8] = float("nan")
@@ -98,7 +98,7 @@ def test_a_row_that_is_not_finite_harms_no_other(loaded: LoadedModel) -> None:
 
 def test_what_the_model_raises_fails_the_step_and_no_later_one(loaded: LoadedModel) -> None:
     expected = step(loaded, row(0, (5, 6), (1,)))
-    model, _ = loaded.runner._causal
+    model = loaded.runner._causal
     head, model.head = model.head, Linear(torch.zeros(3, 3), packed=False)
     pending = loaded.runner.launch(StepPlan(0, (row(0, (5, 6), (1,)),)))
     for _ in range(2):
@@ -111,7 +111,7 @@ def test_what_the_model_raises_fails_the_step_and_no_later_one(loaded: LoadedMod
 def test_the_null_block_stays_empty(loaded: LoadedModel) -> None:
     step(loaded, row(0, (5, 6, 7), (1,)), row(1, (5,), (2,)))
     step(loaded, row(0, (5,), (1,), start=3), row(1, (5,), (2,), start=1))
-    _, cache = loaded.runner._causal
+    cache = loaded.runner._packer.attention.cache
     assert not any(layer.keys[0].any() or layer.values[0].any() for layer in cache.layers)
 
 
@@ -182,7 +182,7 @@ def test_every_way_to_lack_memory_is_a_memory_error(
     def forward(*_: object) -> None:
         raise raised
 
-    monkeypatch.setattr(loaded.runner._causal[0], "forward", forward)
+    monkeypatch.setattr(loaded.runner._causal, "forward", forward)
     with pytest.raises(MemoryError) as caught:
         loaded.runner.launch(StepPlan(0, (row(0, (5, 6), (1,)),))).wait()
     assert len(caught.traceback) < 4, "the step's own frames keep its tensors"
