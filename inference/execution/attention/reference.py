@@ -177,11 +177,15 @@ class ReferenceAttention(Attention):
         begin, end = int(inputs.host_begins[first]), int(inputs.host_begins[first + 1])
         device = self.cache.device
         chosen = torch.tensor(rows, device=device)
+        lengths = inputs.lengths[chosen]
         most = -(-longest // self.cache.block_size)
+        blocks = inputs.tables[inputs.slots[chosen].long(), :most].long()
+        # Blocks that a sequence holds for tokens to come are left out: others' K/V are in them still.
+        blocks *= torch.arange(most, device=device) * self.cache.block_size < lengths[:, None]
         return Group(
             tokens=inputs.begins[chosen].long() if len(rows) > 1 else slice(begin, end),
-            lengths=inputs.lengths[chosen],
-            blocks=inputs.tables[inputs.slots[chosen].long(), :most].long(),
+            lengths=lengths,
+            blocks=blocks,
             longest=longest,
             start=longest - (end - begin),
         )

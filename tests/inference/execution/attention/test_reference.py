@@ -9,8 +9,9 @@ import torch
 
 from inference.execution.attention.base import AttentionInputs
 from inference.execution.attention.reference import ReferenceAttention
-from inference.execution.kv_cache import LayerShape
-from tests.inference.execution.attention.layouts import MIXED, Layout
+from inference.execution.inputs import Packer
+from inference.execution.kv_cache import KVCache, KVSpec, LayerShape
+from tests.inference.execution.attention.layouts import MIXED, Layout, row
 
 
 @pytest.mark.parametrize("window", [0, 1, 9])
@@ -48,11 +49,23 @@ def test_a_token_without_a_place_is_not_stored() -> None:
     seen: list[AttentionInputs] = []
     prepare = layout.attention.prepare
     layout.attention.prepare = seen.append  # type: ignore[method-assign, assignment]
-    packer_rows = layout.rows
-    from inference.execution.inputs import Packer
-
-    Packer(layout.attention, max_tokens=2).pack(packer_rows)
+    Packer(layout.attention, max_tokens=2).pack(layout.rows)
     before = layout.attention.cache.layers[0].keys.nan_to_num().clone()
     prepare(replace(seen[0], places=torch.tensor([-1, -1])))
     layout.attention.store(0, torch.ones(2, 1, 4), torch.ones(2, 1, 4))
     assert torch.equal(layout.attention.cache.layers[0].keys.nan_to_num(), before)
+
+
+def test_blocks_that_a_sequence_holds_for_later_are_not_read() -> None:
+    """Admission takes the blocks of a whole prompt: others' K/V are in those that aren't computed yet."""
+    cache = KVCache(KVSpec((LayerShape(1, 4, 4),), torch.float32), 12, 4)
+    cache.layers[0].keys[1:] = float("nan")
+    cache.layers[0].values[1:] = float("nan")
+    attention = ReferenceAttention(cache, max_rows=2, max_blocks=5)
+    packer = Packer(attention, max_tokens=20)
+    first, second = row(0, 9, 9, (1, 2, 3)), row(1, 1, 1, (4, 5, 6))
+    for step in ([first], [second], [row(0, 1, 10, first.blocks), row(1, 1, 2, second.blocks)]):
+        batch = packer.pack(step)
+        new = torch.ones(len(batch.ids), 1, 4)
+        attention.store(0, new, new)
+        assert torch.equal(attention.attend(0, new, scale=1.0), new)
