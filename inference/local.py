@@ -43,10 +43,21 @@ from inference.core.sequence import Sequence
 from inference.errors import InvalidRequestError
 from inference.execution.backend import LoadedModel
 from inference.logs import request_field
+from inference.siblings import Siblings
 from inference.text.prepare import Preparer, Prompt, recommended_sampling
 from inference.text.stream import TextStream
 from inference.text.tokenizer import Tokenizer
-from inference.types import EngineFault, EngineInfo, FinishReason, GenerationRequest, Health, Kind
+from inference.types import (
+    EngineFault,
+    EngineInfo,
+    FinishReason,
+    GenerationRequest,
+    Health,
+    Kind,
+    PositionLogprobs,
+    SamplingParams,
+    TokenLogprob,
+)
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +85,7 @@ class LocalEngine:
         self.steps = 0
         self.draining = False
         self._streams: dict[str, TextStream] = {}
+        self._siblings: Siblings | None = None
         self._generating: Scheduler | None = None
         self._encoding: EncodeScheduler | None = None
         context = max_input = model.max_input
@@ -94,6 +106,7 @@ class LocalEngine:
                 secret or secrets.token_bytes(32), model=config.source, dtype=dtype, block_size=model.block_size
             )
             self._generating = Scheduler(bounds, keys, clock)
+            self._siblings = Siblings(self._generating, self._submit_sequence, clock, pause_seconds)
             context = bounds.context
             max_input = min(max_input, context - 1)
         if Kind.EMBEDDING in model.kinds:
@@ -163,47 +176,79 @@ class LocalEngine:
                 EncodeTask(request.id, request.tenant, prompt.inputs, request.weight, request.band, request.priority)
             )
             return
-        if self._generating is None:
+        if self._siblings is None:
             raise InvalidRequestError(f"this model takes no {request.kind} requests", code="unsupported_task")
+        seed = request.sampling.seed if request.resumed is None else request.resumed.seed
+        seed = secrets.randbits(64) if seed is None else seed
+        allowance = prompt.max_output * request.sampling.answers if allowance is None else allowance
+        if request.sampling.answers == 1:
+            self._submit_sequence(prompt, request.id, request.sampling, seed, allowance, is_final=is_final)
+            return
+        if request.resumed is not None:
+            raise InvalidRequestError("a request of several answers can't be resumed", param="n")
+        self._siblings.submit(prompt, seed, allowance, is_final=is_final)
+
+    def _submit_sequence(
+        self,
+        prompt: Prompt,
+        name: str,
+        sampling: SamplingParams,
+        seed: int,
+        allowance: int,
+        *,
+        is_final: bool,
+        index: int | None = None,
+    ) -> None:
+        """Queue one sequence; `index` is the number of a request's answer, of which the first alone may be refused."""
+        assert self._generating is not None
+        request = prompt.request
         resumed = request.resumed
-        seed = request.sampling.seed if resumed is None else resumed.seed
         self._generating.submit(
             Sequence(
-                request_id=request.id,
+                request_id=name,
                 tenant=request.tenant,
                 domain=request.domain,
                 prompt=prompt.ids,
                 max_output=prompt.max_output,
-                allowance=prompt.max_output if allowance is None else allowance,
+                allowance=allowance,
                 is_final=is_final,
                 weight=request.weight,
                 band=request.band,
                 priority=request.priority,
-                sampling=request.sampling,
-                seed=secrets.randbits(64) if seed is None else seed & (2**64 - 1),
+                sampling=sampling,
+                seed=(seed + (index or 0)) & (2**64 - 1),
                 resumed=resumed,
-                keys=prompt.keys,
-            )
+                keys=list(prompt.keys),
+                pause_expires=index is None,
+            ),
+            bounded=not index,
         )
         if self.tokenizer is not None:
-            sampling = request.sampling
             stream = TextStream(self.tokenizer.decode, prompt.ids, sampling.stop, sampling.min_tokens)
             if resumed is not None:
                 stream.push(resumed.tokens)
-            self._streams[request.id] = stream
+            elif sampling.echo:
+                stream.prefix = self.tokenizer.decode(prompt.ids)
+            self._streams[name] = stream
 
     def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
         """Permit `allowance` output tokens in all, with `is_final` for the last time. Unknown requests: no effect."""
+        if self._siblings is not None and self._siblings.extend(request_id, allowance, is_final=is_final):
+            return
         for scheduler in self.schedulers:
             scheduler.extend(request_id, allowance, is_final)
 
     def cancel(self, request_id: str) -> None:
         """End a request; its last output comes with the next step. Ended and unknown requests: no effect."""
+        if self._siblings is not None and self._siblings.cancel(request_id):
+            return
         for scheduler in self.schedulers:
             scheduler.cancel(request_id)
 
     def cancel_all(self) -> None:
         """End every request."""
+        if self._siblings is not None:
+            self._siblings.cancel_all()
         for scheduler in self.schedulers:
             scheduler.cancel_all()
 
@@ -225,14 +270,14 @@ class LocalEngine:
         raises is abandoned: its rows run again, each alone (after running out of memory: in smaller steps), and one
         that fails alone as well ends with an error while the others go on.
         """
-        outputs: list[Output] = []
+        outputs = self._sibling_outputs()
         for scheduler in self.schedulers:
             plan = scheduler.plan()
             if plan is None:
                 outputs += self._with_text(scheduler, scheduler.take_outputs())
                 continue
             if begin is not None and plan.begins:
-                begin(plan.begins)
+                self._begin(begin, plan.begins)
             try:
                 committed = scheduler.commit(plan, self.model.runner.launch(plan).wait())
             except Exception as error:
@@ -245,20 +290,22 @@ class LocalEngine:
 
     def take_outputs(self) -> list[Output]:
         """Return the outputs of requests that ended outside a step, without running one."""
-        return [
+        return self._sibling_outputs() + [
             output for scheduler in self.schedulers for output in self._with_text(scheduler, scheduler.take_outputs())
         ]
 
     def next_deadline(self) -> float | None:
         """The clock's time at which `step` has to be called even if nothing is submitted; None: never."""
-        return min(
-            (due for scheduler in self.schedulers if (due := scheduler.next_deadline()) is not None), default=None
-        )
+        deadlines = [scheduler.next_deadline() for scheduler in self.schedulers]
+        if self._siblings is not None:
+            deadlines.append(self._siblings.next_deadline())
+        return min((due for due in deadlines if due is not None), default=None)
 
     @property
     def unfinished(self) -> int:
         """How many submitted requests have not ended."""
-        return sum(scheduler.unfinished for scheduler in self.schedulers)
+        surplus = self._siblings.surplus if self._siblings is not None else 0
+        return sum(scheduler.unfinished for scheduler in self.schedulers) - surplus
 
     def health(self) -> Health:
         """Return the state now."""
@@ -273,6 +320,20 @@ class LocalEngine:
             draining=self.draining,
         )
 
+    def _sibling_outputs(self) -> list[Output]:
+        """Return what requests with several answers have to say before the next step."""
+        if self._siblings is None:
+            return []
+        self._siblings.expire()
+        return self._siblings.take_outputs()
+
+    def _begin(self, begin: Callable[[tuple[str, ...]], None], names: tuple[str, ...]) -> None:
+        """Call `begin` with the requests among the sequences `names`."""
+        siblings = self._siblings
+        requests = tuple(name for name in names if siblings is None or not siblings.hides(name))
+        if requests:
+            begin(requests)
+
     def _with_text(self, scheduler: BaseScheduler[Any], outputs: list[Output]) -> list[Output]:
         """Fill in the outputs' text; requests that a stop string ends get their last output in the same step."""
         all_outputs: list[Output] = []
@@ -283,14 +344,17 @@ class LocalEngine:
                     self._add_text(scheduler, stream, output)
                 if output.finished is not None:
                     self._streams.pop(output.request_id, None)
-            all_outputs += outputs
+                all_outputs += [output] if self._siblings is None else self._siblings.tell(output)
             outputs = scheduler.take_outputs()
         return all_outputs
 
     def _add_text(self, scheduler: BaseScheduler[Any], stream: TextStream, output: Output) -> None:
         ended_before = stream.matched
         try:
-            output.text = stream.push(output.tokens)
+            if output.logprobs or output.prompt_logprobs:
+                output.logprobs = self._texts(output.logprobs)
+                output.prompt_logprobs = self._texts(output.prompt_logprobs)
+            output.text = (stream.prefix if output.started is not None else "") + stream.push(output.tokens)
             if output.finished is not None and stream.matched is None:
                 output.text += stream.finish()
         except Exception as error:
@@ -308,3 +372,16 @@ class LocalEngine:
             scheduler.cancel(output.request_id, FinishReason.STOP, stop=stream.matched)
         elif output.finished.reason in {FinishReason.LENGTH, FinishReason.ALLOWANCE, FinishReason.STOP}:
             output.finished = replace(output.finished, reason=FinishReason.STOP, stop=stream.matched)
+
+    def _texts(self, positions: tuple[PositionLogprobs, ...]) -> tuple[PositionLogprobs, ...]:
+        """Return `positions` with the texts of their tokens."""
+        assert self.tokenizer is not None
+        decode = self.tokenizer.decode
+
+        def with_text(entry: TokenLogprob) -> TokenLogprob:
+            return entry._replace(text=decode([entry.token]))
+
+        return tuple(
+            each._replace(chosen=with_text(each.chosen), top=tuple(with_text(entry) for entry in each.top))
+            for each in positions
+        )

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from inference.types import EngineInfo, Finished, GenerationRequest, Health, Usage
+from inference.types import EngineInfo, Finished, FinishReason, GenerationRequest, Health, PositionLogprobs, Usage
 
 VERSION = 2
 UNNUMBERED = 0
@@ -137,6 +137,10 @@ class WireDelta(msgspec.Struct, tag=2, array_like=True, frozen=True):
     output: int
     reasoning: int
     tokens: tuple[int, ...] = ()
+    index: int = 0
+    ended: FinishReason | None = None
+    logprobs: tuple[PositionLogprobs, ...] = ()
+    prompt_logprobs: tuple[PositionLogprobs, ...] = ()
 
 
 class WireVector(msgspec.Struct, tag=3, array_like=True, frozen=True):

@@ -111,6 +111,11 @@ class SamplingParams:
     best_of: int | None = None
 
     @property
+    def answers(self) -> int:
+        """How many answers are generated, whether or not all of them are sent."""
+        return self.n if self.best_of is None else self.best_of
+
+    @property
     def penalises(self) -> bool:
         """Whether a token's logit depends on the tokens before it."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
@@ -219,11 +224,24 @@ class Delta:
 
     The text may be empty: an incomplete character, or text that may become a stop string, is held back. `tokens` are
     the new tokens, none where the engine doesn't say: then a request can't go on elsewhere (`Resumed`).
+
+    Of several answers (`n`) this is the one with number `index`; `ended` is set in each one's last. If they were asked
+    for, `logprobs` has one entry for each new token of the text, and `prompt_logprobs` one for each of the prompt's
+    next tokens, from the second on.
     """
 
     text: str
     usage: Usage
     tokens: tuple[int, ...] = ()
+    index: int = 0
+    ended: FinishReason | None = None
+    logprobs: tuple[PositionLogprobs, ...] = ()
+    prompt_logprobs: tuple[PositionLogprobs, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is text of the only answer and nothing else, so that it may be joined with the next."""
+        return not (self.logprobs or self.prompt_logprobs or self.index or self.ended)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ GenerationEvent = Started | Delta | Vector | Outcome
 
 
 class EventBuffer:
-    """Events in order, for one reader. Deltas that wait are joined into one, so a slow reader costs only their text."""
+    """Events in order, for one reader. Plain Deltas that wait are joined, so a slow reader costs only their text."""
 
     def __init__(self, most_unread: int = MOST_UNREAD) -> None:
         self._events: deque[GenerationEvent] = deque()
@@ -63,7 +63,7 @@ class EventBuffer:
 
     def put(self, event: GenerationEvent) -> None:
         """Add `event` at the end."""
-        if isinstance(event, Delta):
+        if isinstance(event, Delta) and event.is_plain:
             self._unread += len(event.text)
             if self._parts:
                 self._parts.append(event.text)
@@ -74,6 +74,8 @@ class EventBuffer:
         else:
             self._close_delta()
             self._events.append(event)
+            if isinstance(event, Delta):
+                self._unread += _size(event)
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
@@ -89,7 +91,7 @@ class EventBuffer:
             self._close_delta()
         event = self._events.popleft()
         if isinstance(event, Delta):
-            self._unread -= len(event.text)
+            self._unread -= _size(event)
         return event
 
     def _close_delta(self) -> None:
@@ -100,3 +102,11 @@ class EventBuffer:
             if len(self._parts) > 1:
                 self._events[-1] = Delta("".join(self._parts), last.usage)
             self._parts = []
+
+
+def _size(delta: Delta) -> int:
+    """How many characters a Delta counts as: its text, and about what each log-probability takes when it is written."""
+    size = len(delta.text)
+    if not delta.is_plain:
+        size += sum(64 * (1 + len(entry.top)) for entry in (*delta.logprobs, *delta.prompt_logprobs))
+    return size

@@ -58,18 +58,18 @@ class BaseScheduler(ABC, Generic[T]):
 
     # Requests --------------------------------------------------------------------------------------------------
 
-    def submit(self, request: T) -> None:
+    def submit(self, request: T, *, bounded: bool = True) -> None:
         """Queue `request`.
 
         Raise, without keeping it, `InvalidRequestError` when it can never run, `OverloadedError` when too many requests
-        wait already, and `DrainingError` while draining.
+        wait already, and `DrainingError` while draining; not `bounded` are parts of a request that was taken before.
         """
         if request.request_id in self._live:
             raise InvalidRequestError(f"request {request.request_id} is here already")
         if request.weight < 1:
             raise InvalidRequestError("a tenant's weight is at least 1 thousandth")
         self._validate(request)
-        self.waiting.enter(request)
+        self.waiting.enter(request, bounded=bounded)
         request.submitted_at = self.clock()
         self._live[request.request_id] = request
 

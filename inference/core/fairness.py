@@ -273,8 +273,12 @@ class WaitingQueue(Generic[T]):
         self._present: Counter[str] = Counter()  # requests of each tenant that haven't ended
         self._prune_at = 64
 
-    def enter(self, item: T) -> None:
-        """Queue a new request; raise `DrainingError` or `OverloadedError`."""
+    def enter(self, item: T, *, bounded: bool = True) -> None:
+        """Queue a new request; raise `DrainingError` or `OverloadedError`, unless it isn't `bounded`."""
+        if not bounded:
+            self.queue.push(item)
+            self._present[item.tenant] += 1
+            return
         if self.draining:
             raise DrainingError("the engine is about to stop")
         if len(self.queue) >= self.most:

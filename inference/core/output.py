@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inference.types import Finished, Started, Usage, Vector
+from inference.types import Finished, FinishReason, PositionLogprobs, Started, Usage, Vector
 
 
 @dataclass(slots=True)
@@ -12,8 +12,11 @@ class Output:
     """What one step brought for one request, to be sent in this order: started, tokens or vectors, finished.
 
     `tokens` are those with text: the end-of-sequence token or stop id that ended the request is counted in `usage` but
-    isn't among them. A request that ends before its first step is committed has no `started`. `text` and, after a stop
-    string, `finished` are set by the engine, which has the tokenizer.
+    isn't among them. A request that ends before its first step is committed has no `started`. `logprobs` has an entry
+    for each of `tokens`, `prompt_logprobs` for the next ones of the prompt, if they were asked for.
+    `text`, the texts in the log-probabilities and, after a stop string, `finished` are set by the engine, which has the
+    tokenizer. So are, for requests with several answers, `index` and `ended` (as in `inference.types.Delta`), and
+    `reports_usage`, which sends the usage alone.
     """
 
     request_id: str
@@ -23,6 +26,18 @@ class Output:
     vectors: tuple[Vector, ...] = ()
     finished: Finished | None = None
     text: str = ""
+    logprobs: tuple[PositionLogprobs, ...] = ()
+    prompt_logprobs: tuple[PositionLogprobs, ...] = ()
+    index: int = 0
+    ended: FinishReason | None = None
+    reports_usage: bool = False
+
+    @property
+    def has_delta(self) -> bool:
+        """Whether there is anything to be sent between `started` and `finished`."""
+        return bool(
+            self.text or self.tokens or self.logprobs or self.prompt_logprobs or self.ended or self.reports_usage
+        )
 
 
 @dataclass(frozen=True, slots=True)

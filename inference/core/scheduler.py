@@ -16,6 +16,7 @@ preempted, cached and chunked sequences.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from inference.core.base import BaseScheduler
@@ -63,8 +64,8 @@ class Scheduler(BaseScheduler[Sequence]):
             elif seq.is_final:
                 self._end(seq, Ending(FinishReason.ALLOWANCE))
 
-    def submit(self, request: Sequence) -> None:
-        super().submit(request)
+    def submit(self, request: Sequence, *, bounded: bool = True) -> None:
+        super().submit(request, bounded=bounded)
         if request.sampling.min_tokens:
             eos = frozenset() if request.sampling.ignore_eos else self.config.eos_ids
             request.ends = tuple(sorted(eos.union(request.sampling.stop_token_ids)))
@@ -123,7 +124,7 @@ class Scheduler(BaseScheduler[Sequence]):
 
     def next_deadline(self) -> float | None:
         """The clock's time at which the first pause ends; None when none is paused."""
-        return next((seq.pause_ends for seq in self._residents.paused), None)
+        return min((seq.pause_ends for seq in self._residents.paused if seq.pause_expires), default=None)
 
     def stats(self) -> Stats:
         """Return the state now."""
@@ -221,7 +222,7 @@ class Scheduler(BaseScheduler[Sequence]):
                 seq.ending = Ending(FinishReason.ALLOWANCE)
             else:
                 seq.status = Status.PAUSED
-                seq.pause_ends = now + self.config.pause_seconds
+                seq.pause_ends = now + self.config.pause_seconds if seq.pause_expires else math.inf
                 self._residents.paused[seq] = None
         return (token,)
 
@@ -229,7 +230,7 @@ class Scheduler(BaseScheduler[Sequence]):
 
     def _expire_pauses(self) -> None:
         now = self.clock()
-        while self._residents.paused and (seq := next(iter(self._residents.paused))).pause_ends <= now:
+        for seq in [seq for seq in self._residents.paused if seq.pause_ends <= now]:
             self._end(seq, Ending(FinishReason.ALLOWANCE))
 
     def _finish(self, seq: Sequence, visible: tuple[int, ...] = ()) -> None:

@@ -51,6 +51,7 @@ class Sequence:
     seed: int = 0
     resumed: Resumed | None = None
     keys: list[Key] = field(default_factory=list)
+    pause_expires: bool = True  # or it waits at its allowance until it is extended or cancelled
 
     status: Status = Status.WAITING
     tokens: list[int] = field(init=False)

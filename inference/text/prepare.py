@@ -21,7 +21,7 @@ CHARACTERS_PER_TOKEN = 128  # of the longest tokens in common vocabularies, whic
 class Prompt:
     """A prepared request: a chat's `ids` and prefix `keys`, or the ids of an embedding request's `inputs`.
 
-    `max_output` is the most tokens that it may generate, 0 for embeddings.
+    `max_output` is the most tokens that one answer may have, 0 for embeddings.
     """
 
     request: GenerationRequest
@@ -29,6 +29,11 @@ class Prompt:
     ids: tuple[int, ...] = ()
     inputs: tuple[tuple[int, ...], ...] = ()
     keys: list[bytes] = field(default_factory=list)
+
+    @property
+    def most_output(self) -> int:
+        """The most tokens that all of its answers together may have."""
+        return self.max_output * self.request.sampling.answers
 
     @property
     def tokens(self) -> int:

@@ -9,9 +9,12 @@ from inference.text.stops import StopMatcher
 
 
 class TextStream:
-    """Detokenizer and stop strings of one sequence; the text of its first `min_tokens` tokens is not searched."""
+    """Detokenizer and stop strings of one sequence; the text of its first `min_tokens` tokens is not searched.
 
-    __slots__ = ("_detokenizer", "_stops", "_unsearched")
+    `prefix` is text that stands before all of it, to be told by whoever owns the stream.
+    """
+
+    __slots__ = ("_detokenizer", "_stops", "_unsearched", "prefix")
 
     def __init__(
         self,
@@ -23,6 +26,7 @@ class TextStream:
         self._detokenizer = Detokenizer(decode, prompt)
         self._stops = StopMatcher(stops)
         self._unsearched = min_tokens
+        self.prefix = ""
 
     @property
     def matched(self) -> str | None:

@@ -180,14 +180,13 @@ class StepLoop:
         ended: dict[str, Finished] = {}
         for output in outputs:
             request = self._registry[output.request_id]
-            request.usage = usage = output.usage
+            request.usage = output.usage
             events = batches.setdefault(request.session, [])
             if output.started is not None:
                 events.append(WireStarted(request.id, output.started.cached_tokens, output.started.seed))
             events.extend(WireVector(request.id, vector.index, vector.data) for vector in output.vectors)
-            if output.text or output.tokens:
-                classes = (usage.input, usage.cache_read, usage.output, usage.reasoning)
-                events.append(WireDelta(request.id, output.text, *classes, output.tokens))
+            if output.has_delta:
+                events.append(_delta(request.id, output))
             if output.finished is not None:
                 ended[request.id] = output.finished
                 events.append(WireFinished(request.id, output.finished))
@@ -198,3 +197,20 @@ class StepLoop:
         for session, events in batches.items():
             if events:
                 self._outbox.send(session, Batch(events))
+
+
+def _delta(request_id: str, output: Output) -> WireDelta:
+    usage = output.usage
+    return WireDelta(
+        request_id,
+        output.text,
+        usage.input,
+        usage.cache_read,
+        usage.output,
+        usage.reasoning,
+        output.tokens,
+        output.index,
+        output.ended,
+        output.logprobs,
+        output.prompt_logprobs,
+    )

@@ -109,3 +109,25 @@ def test_stop_strings_are_not_looked_for_below_min_tokens() -> None:
     while served.unfinished:
         text += "".join(output.text for output in served.step())
     assert text == "abcdab"
+
+
+def test_the_prompts_text_stands_before_the_answer_if_it_is_asked_for() -> None:
+    served = engine()
+    prompt = served.prepare(chat("abc", echo=True))
+    served.submit(prompt)
+    outputs = []
+    while served.unfinished:
+        outputs += served.step()
+    text = ByteTokenizer().decode(prompt.ids)
+    assert "abc" in text
+    assert "".join(output.text for output in outputs) == text + "abc"
+    assert outputs[-1].usage.output == len("abc") + 1
+
+
+def test_a_stop_string_is_not_found_in_the_prompt() -> None:
+    served = engine()
+    served.submit(served.prepare(chat("abc", echo=True, stop=("b",))))
+    outputs = []
+    while served.unfinished:
+        outputs += served.step()
+    assert outputs[-1].usage.output == 2

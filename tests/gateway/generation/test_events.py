@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.generation.events import EventBuffer
-from inference.types import Delta, Started, Usage
+from inference.types import Delta, FinishReason, PositionLogprobs, Started, TokenLogprob, Usage
 
 
 async def test_events_come_out_in_order_and_waiting_deltas_joined():
@@ -40,4 +40,25 @@ async def test_too_much_unread_text_is_told_until_it_is_read():
     box.put(Delta("d", Usage()))
     assert box.is_overfull
     await box.get()
+    assert not box.is_overfull
+
+
+async def test_deltas_with_more_than_text_of_the_only_answer_are_not_joined():
+    box = EventBuffer(most_unread=500)
+    told = PositionLogprobs(TokenLogprob(7, -0.5, "b"), 1, (TokenLogprob(7, -0.5, "b"),))
+    deltas = [
+        Delta("a", Usage(1, 0, 1)),
+        Delta("b", Usage(1, 0, 2), logprobs=(told,)),
+        Delta("c", Usage(1, 0, 3), index=1),
+        Delta("d", Usage(1, 0, 4), ended=FinishReason.STOP),
+        Delta("e", Usage(1, 0, 5)),
+    ]
+    for delta in deltas:
+        box.put(delta)
+    assert not box.is_overfull
+    for _ in range(4):
+        box.put(deltas[1])  # what is told of a token counts, not only its text
+    assert box.is_overfull
+    for delta in [*deltas, *4 * [deltas[1]]]:
+        assert await box.get() == delta
     assert not box.is_overfull

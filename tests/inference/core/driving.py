@@ -35,8 +35,9 @@ def continuation(prompt: Iterable[int], count: int) -> list[int]:
 class Memory:
     """A model whose KV cache is the tokens themselves, so a wrong block or a stale one gives a wrong token."""
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, *, is_seeded: bool = False) -> None:
         self.block_size = block_size
+        self.is_seeded = is_seeded  # a token depends on the row's seed too
         self.cells: dict[tuple[int, int], int] = {}
         self.poison: set[str] = set()  # requests whose presence fails the whole step
         self.bad: set[str] = set()  # requests whose row fails alone
@@ -59,12 +60,11 @@ class Memory:
                 answers.append(None)
             else:
                 end = row.start + len(row.ids)
-                answers.append(
-                    next_token(
-                        self.cells[row.blocks[position // self.block_size], position % self.block_size]
-                        for position in range(end)
-                    )
-                )
+                cells = [
+                    self.cells[row.blocks[position // self.block_size], position % self.block_size]
+                    for position in range(end)
+                ]
+                answers.append(next_token([*cells, row.seed] if self.is_seeded else cells))
         return StepResult(tokens=tuple(answers))
 
 

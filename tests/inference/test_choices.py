@@ -1,0 +1,293 @@
+"""Several answers of one request: each is what it would be alone, and they are told as one."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference.config import EngineConfig
+from inference.core.output import Output
+from inference.core.step import StepPlan, StepResult
+from inference.errors import InvalidRequestError, OverloadedError
+from inference.execution.backend import LoadedModel, Pending
+from inference.local import LocalEngine
+from inference.text.byte_tokenizer import ByteTokenizer
+from inference.text.prepare import Prompt
+from inference.types import Finished, FinishReason, GenerationRequest, Kind, Resumed, SamplingParams, Usage
+from tests.inference.core.driving import Memory, next_token
+
+EOS = 5
+VOCABULARY = 300
+
+
+@dataclass
+class Done:
+    result: StepResult | Exception
+
+    def wait(self) -> StepResult:
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+@dataclass
+class Runner:
+    """Tokens depend on everything before them and on the seed; `computed` counts what steps computed."""
+
+    memory: Memory = field(default_factory=lambda: Memory(4, is_seeded=True))
+    computed: int = 0
+
+    def launch(self, plan: StepPlan) -> Pending:
+        self.computed += plan.tokens
+        try:
+            return Done(self.memory.run(plan))
+        except RuntimeError as error:
+            return Done(error)
+
+
+@dataclass
+class Told:
+    """What a client sees of one request."""
+
+    texts: dict[int, str] = field(default_factory=lambda: defaultdict(str))
+    ended: dict[int, FinishReason] = field(default_factory=dict)
+    started: list[int] = field(default_factory=list)
+    finished: list[Finished] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+
+
+class Stand:
+    """An engine with a clock, and what was told of each request."""
+
+    def __init__(self, **config: Any) -> None:
+        self.now = 0.0
+        self.runner = Runner()
+        blocks = config.pop("kv_blocks", 40)
+        model = LoadedModel(
+            runner=self.runner,
+            kinds=frozenset({Kind.CHAT}),
+            max_context=64,
+            max_input=60,
+            vocab_size=VOCABULARY,
+            eos_ids=frozenset({EOS}),
+            kv_blocks=blocks,
+            block_size=4,
+            vector_width=0,
+            tokenizer_folder=Path(),
+        )
+        spec = EngineConfig("d", "s", block_size=4, **{"max_rows": 4, "max_step_tokens": 16, **config})
+        self.engine = LocalEngine(spec, model, ByteTokenizer(), clock=lambda: self.now)
+        self.told: dict[str, Told] = {}
+        self.begun: list[str] = []
+
+    def submit(
+        self, name: str, prompt: list[int], most: int, limit: int | None = None, is_final: bool = True, **sampling: Any
+    ) -> None:
+        request = GenerationRequest(name, "t", "d", sampling=SamplingParams(**{"seed": 0, **sampling}))
+        self.engine.submit(Prompt(request, most, ids=tuple(prompt)), limit, is_final)
+        self.told[name] = Told()
+
+    def step(self) -> None:
+        self.listen(self.engine.step(self.begun.extend))
+        (scheduler,) = self.engine.schedulers
+        scheduler.check()
+
+    def listen(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            told = self.told[output.request_id]
+            assert not told.finished, "something was said after the last word"
+            if output.started is not None:
+                told.started.append(output.started.cached_tokens)
+            if output.text:
+                assert output.index not in told.ended
+                told.texts[output.index] += output.text
+            if output.ended is not None:
+                assert output.index not in told.ended
+                told.ended[output.index] = output.ended
+            assert output.usage.completion >= told.usage.completion
+            told.usage = output.usage
+            if output.finished is not None:
+                told.finished.append(output.finished)
+                assert output.finished.usage == output.usage
+
+    def run(self, limit: int = 500) -> None:
+        for _ in range(limit):
+            if not self.engine.unfinished:
+                self.listen(self.engine.take_outputs())
+                return
+            self.step()
+        raise AssertionError("the engine doesn't come to an end")
+
+
+def alone(prompt: list[int], most: int, seed: int) -> tuple[str, bool]:
+    """The text of one answer, and whether it ends by itself."""
+    tokens = list(prompt)
+    while len(tokens) - len(prompt) < most:
+        token = next_token([*tokens, seed])
+        if token == EOS:
+            return ByteTokenizer().decode(tokens[len(prompt) :]), True
+        tokens.append(token)
+    return ByteTokenizer().decode(tokens[len(prompt) :]), False
+
+
+def test_each_answer_is_what_it_would_be_alone_and_the_prompt_is_computed_and_counted_once() -> None:
+    stand = Stand()
+    prompt = list(range(10, 33))  # five blocks of four, and three tokens more
+    stand.submit("r", prompt, 6, n=3, seed=7)
+    stand.run()
+    told = stand.told["r"]
+    answers = [alone(prompt, 6, 7 + i) for i in range(3)]
+    assert dict(told.texts) == {i: text for i, (text, _) in enumerate(answers)}
+    assert len({text for text, _ in answers}) == 3
+    assert told.started == [0]
+    assert stand.begun == ["r"]
+    (finished,) = told.finished
+    assert finished.usage.prompt == len(prompt)
+    assert finished.usage.output == sum(len(text) + stops for text, stops in answers)
+    # The first computed the prompt; each of the others only what doesn't fill a block.
+    assert stand.runner.computed <= len(prompt) + 2 * 3 + finished.usage.output
+
+
+def test_a_request_without_credit_for_all_ends_exactly_at_its_allowance() -> None:
+    for limit in range(1, 14):
+        stand = Stand()
+        stand.submit("r", [20, 21, 22], 5, limit=limit, n=3, seed=1)
+        stand.run()
+        (finished,) = stand.told["r"].finished
+        whole = sum(len(text) + stops for text, stops in (alone([20, 21, 22], 5, 1 + i) for i in range(3)))
+        assert finished.usage.output == min(limit, whole)
+        assert finished.reason is (FinishReason.ALLOWANCE if limit < whole else FinishReason.LENGTH)
+
+
+def test_it_pauses_when_all_answers_have_their_shares_and_goes_on_when_extended() -> None:
+    stand = Stand()
+    stand.submit("r", [30, 31], 6, limit=1, is_final=False, n=2, seed=3)
+    for _ in range(6):
+        stand.step()
+    assert stand.told["r"].usage.output == 1
+    assert stand.engine.next_deadline() == 2.0
+    stand.now = 1.9
+    stand.engine.extend("r", 5, is_final=False)
+    for _ in range(6):
+        stand.step()
+    assert stand.told["r"].usage.output == 5
+    assert stand.engine.next_deadline() == 3.9
+    stand.now = 3.8
+    stand.engine.extend("r", 12, is_final=True)
+    stand.run()
+    assert dict(stand.told["r"].texts) == {i: alone([30, 31], 6, 3 + i)[0] for i in range(2)}
+
+
+def test_a_pause_that_nobody_ends_ends_the_request() -> None:
+    stand = Stand()
+    stand.submit("r", [30, 31], 6, limit=3, is_final=False, n=4, seed=3)
+    for _ in range(6):
+        stand.step()
+    assert not stand.told["r"].finished
+    stand.now = 2.0
+    stand.run()
+    (finished,) = stand.told["r"].finished
+    assert (finished.reason, finished.usage.output) == (FinishReason.ALLOWANCE, 3)
+
+
+def test_cancel_ends_all_answers_wherever_they_are() -> None:
+    for steps in range(9):
+        stand = Stand(max_rows=2)
+        stand.submit("r", list(range(40, 60)), 5, n=4, seed=2)
+        for _ in range(steps):
+            stand.step()
+        if stand.told["r"].finished:
+            break
+        stand.engine.cancel("r")
+        stand.run()
+        (finished,) = stand.told["r"].finished
+        assert finished.reason is FinishReason.CANCELLED
+        told = stand.told["r"]
+        stops = list(told.ended.values()).count(FinishReason.STOP)  # the end-of-sequence tokens are counted
+        assert finished.usage.output == sum(map(len, told.texts.values())) + stops
+        assert not stand.engine.unfinished
+    assert steps > 3
+
+
+def test_a_row_that_fails_ends_its_request() -> None:
+    stand = Stand()
+    stand.submit("r", list(range(40, 60)), 8, n=3, seed=2)
+    stand.step()
+    stand.step()
+    stand.runner.memory.bad.add("r/2")
+    stand.run()
+    (finished,) = stand.told["r"].finished
+    assert finished.reason is FinishReason.ERROR
+    assert finished.error is not None
+    assert finished.error.code == "bad_row"
+
+
+def test_a_full_queue_refuses_the_request_but_never_one_of_its_answers() -> None:
+    stand = Stand(max_rows=1, max_waiting=1)
+    stand.submit("a", [30, 31], 3, n=5, seed=1)
+    with pytest.raises(OverloadedError):
+        stand.submit("b", [30, 31], 3, n=2)
+    stand.run()
+    assert len(stand.told["a"].ended) == 5
+
+
+def test_several_answers_are_not_resumed() -> None:
+    stand = Stand()
+    request = GenerationRequest(
+        "r", "t", "d", sampling=SamplingParams(n=2), resumed=Resumed((1,), Usage(input=2, output=1), 0)
+    )
+    with pytest.raises(InvalidRequestError) as caught:
+        stand.engine.submit(Prompt(request, 4, ids=(30, 31)))
+    assert caught.value.param == "n"
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_requests_with_faults(seed: int) -> None:
+    """Small pools, failing steps, cancels, extensions: each answer is a beginning of what it is alone."""
+    chance = random.Random(seed)
+    stand = Stand(kv_blocks=chance.choice([18, 40]), prefill_chunk=chance.choice([3, 16]))
+    asked: dict[str, tuple[list[int], int, int, int]] = {}
+    limits: dict[str, int] = {}
+    for number in range(80):
+        event = chance.random()
+        if event < 0.25 and len(asked) < 12:
+            name = f"r{number}"
+            prompt = [chance.randrange(20, 60) for _ in range(chance.randrange(1, 20))]
+            most, n = chance.randrange(1, 12), chance.randrange(1, 5)
+            limits[name] = chance.choice([1, 3, 100])
+            asked[name] = (prompt, most, n, chance.randrange(1000))
+            stand.submit(name, prompt, most, limits[name], limits[name] == 100, n=n, seed=asked[name][3])
+        elif event < 0.35 and asked:
+            name = chance.choice(list(asked))
+            limits[name] += chance.randrange(1, 20)
+            stand.engine.extend(name, limits[name], chance.random() < 0.3)
+        elif event < 0.4 and asked:
+            stand.engine.cancel(chance.choice(list(asked)))
+        elif event < 0.43:
+            stand.runner.memory.poison = {next(iter(asked), "")}
+            stand.step()
+            stand.runner.memory.poison = set()
+        stand.now += chance.choice([0.0, 0.01, 1.5])
+        stand.step()
+        for name, told in stand.told.items():
+            assert told.usage.completion <= limits[name]
+    for name in asked:
+        stand.engine.extend(name, 1000, is_final=True)
+    stand.run()
+    for name, (prompt, most, n, first) in asked.items():
+        told = stand.told[name]
+        (finished,) = told.finished
+        if finished.reason in {FinishReason.CANCELLED, FinishReason.ERROR}:
+            assert finished.usage.prompt in range(len(prompt) + 1)
+        else:
+            assert finished.usage.prompt == len(prompt)
+        for index, text in told.texts.items():
+            whole = alone(prompt, most, first + index)[0]
+            assert whole.startswith(text)
+            if (told.ended.get(index) if n > 1 else finished.reason) in {FinishReason.STOP, FinishReason.LENGTH}:
+                assert text == whole
