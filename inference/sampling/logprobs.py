@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from inference.sampling.passes import Passes
 from inference.types import PositionLogprobs, TokenLogprob
 
 CHUNK = 64  # positions whose logits are in memory at once
@@ -25,18 +26,24 @@ class Distributions:
     counts: Sequence[int]
 
     @classmethod
-    def of(cls, logits: torch.Tensor, counts: Sequence[int]) -> Distributions:
-        """Return those of `logits` [n, vocabulary] (float32), which is kept and must not be changed."""
-        most = min(max(counts), logits.shape[1])
-        values, ids = logits.topk(most, 1)
-        return cls(logits, torch.logsumexp(logits, 1, keepdim=True), ids, values, counts)
+    def of(cls, passes: Passes, logits: torch.Tensor, counts: Sequence[int]) -> Distributions:
+        """Return those of `logits` [n, vocabulary], as `passes.read` returned them, which must not be changed."""
+        values, ids = passes.largest(logits, max(1, min(max(counts), logits.shape[1])))
+        peak = values[:, 0].float()
+        total = passes.log_sum_exp(logits, peak, torch.ones_like(peak)) + peak
+        return cls(logits, total[:, None], ids, values, counts)
+
+    @property
+    def finite(self) -> list[bool]:
+        """Whether each of them is a distribution."""
+        return torch.isfinite(self.total[:, 0]).tolist()
 
     def positions(self, chosen: torch.Tensor) -> list[PositionLogprobs]:
         """Return what is told where `chosen` [n] stand."""
         logit = self.logits.gather(1, chosen[:, None])
         ranks = (self.logits > logit).sum(1).add_(1).tolist()
-        own = (logit - self.total)[:, 0].tolist()
-        ids, values = self.ids.tolist(), (self.values - self.total).tolist()
+        own = (logit.float() - self.total)[:, 0].tolist()
+        ids, values = self.ids.tolist(), (self.values.float() - self.total).tolist()
         return [
             PositionLogprobs(
                 TokenLogprob(token, own[i]),

@@ -10,6 +10,7 @@ import torch
 from inference.core.step import Row, RowFailure
 from inference.sampling.draw import Lines, draw, draw_filtered
 from inference.sampling.logprobs import Distributions
+from inference.sampling.passes import Passes, TorchPasses
 from inference.sampling.penalties import Histories
 from inference.sampling.processors import process
 from inference.sampling.rng import noise_keys
@@ -30,35 +31,34 @@ class Sampled:
 
 
 class Sampler:
-    """Samples the rows of one model's steps on `device`. Not thread-safe.
+    """Samples the rows of one model's steps on `device`, by `passes` (default: torch's operators). Not thread-safe.
 
     A row's result depends on its own logits, parameters, seed, history and output index alone. Temperature 0 takes the
     largest processed logit (the first of equals). Otherwise the token with the smallest Exp(1) / probability is an
     exact draw.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, passes: Passes | None = None) -> None:
+        self._passes = passes or TorchPasses()
         self._states = SlotStates(device)
         self._histories = Histories(device)
 
     def sample(self, logits: torch.Tensor, rows: Sequence[Row]) -> Sampled:
         """Choose the token of each row from `logits` [rows, vocabulary], which may be overwritten."""
-        logits = logits.float()
+        logits = self._passes.read(logits)
         states = self._states.admit(rows)
         asking = [i for i, row in enumerate(rows) if row.sampling.logprobs is not None]
-        raw = Distributions.of(logits[asking], [rows[i].sampling.logprobs or 0 for i in asking]) if asking else None
-        tokens = logits.argmax(1, keepdim=True)  # of a NaN or +inf, or of the first token where all are -inf
-        peak = logits.gather(1, tokens)
+        told = logits[asking] if asking else None
+        peak, tokens = self._passes.argmax(logits)  # NaN or +inf where there is one, -inf where there is nothing else
         failures = _not_finite(peak, NON_FINITE)
         penalised = [i for i, state in enumerate(states) if state.is_penalised]
         if penalised or any(state.is_masked for state in states):
+            logits = logits.float()
             process(logits, rows, states)
             if penalised:
                 self._penalise(logits, rows, penalised)
-            tokens = logits.argmax(1, keepdim=True)
-            peak = logits.gather(1, tokens)
+            peak, tokens = self._passes.argmax(logits)
             failures = _not_finite(peak, NONE_LEFT) | failures
-        tokens = tokens[:, 0]
         for is_filtered in (False, True):
             drawn = [
                 i
@@ -66,14 +66,15 @@ class Sampler:
                 if not state.is_greedy and state.is_filtered is is_filtered and i not in failures
             ]
             if drawn:
-                lines = self._lines(drawn, rows)
-                tokens[drawn] = (draw_filtered if is_filtered else draw)(logits, peak, lines)
+                lines = self._lines(logits, peak, rows, drawn)
+                tokens[drawn] = (draw_filtered if is_filtered else draw)(self._passes, lines)
         if penalised:
             self._histories.append([rows[i] for i in penalised], tokens[penalised])
-        told: dict[int, PositionLogprobs] = {}
-        if raw is not None:
-            told = dict(zip(asking, raw.positions(tokens[asking]), strict=True))
-        return Sampled(tokens, failures, told)
+        logprobs: dict[int, PositionLogprobs] = {}
+        if told is not None:
+            raw = Distributions.of(self._passes, told, [rows[i].sampling.logprobs or 0 for i in asking])
+            logprobs = dict(zip(asking, raw.positions(tokens[asking]), strict=True))
+        return Sampled(tokens, failures, logprobs)
 
     def _penalise(self, logits: torch.Tensor, rows: Sequence[Row], numbers: list[int]) -> None:
         chosen = [rows[i] for i in numbers]
@@ -81,12 +82,14 @@ class Sampler:
         lines = torch.tensor(numbers).to(logits.device)
         self._histories.apply(logits, lines, chosen, self._states.penalties(slots))
 
-    def _lines(self, numbers: list[int], rows: Sequence[Row]) -> Lines:
+    def _lines(self, logits: torch.Tensor, peak: torch.Tensor, rows: Sequence[Row], numbers: list[int]) -> Lines:
         both = torch.tensor([[rows[i].slot for i in numbers], [rows[i].output_index for i in numbers]])
         slots, positions = both.to(self._states.device)
         params = self._states.gather(slots)
-        return Lines(numbers, params, noise_keys(params.seed_keys, positions[:, None]))
+        if len(numbers) < len(rows):
+            logits, peak = logits[numbers], peak[numbers]
+        return Lines(logits, peak, params, noise_keys(params.seed_keys, positions))
 
 
 def _not_finite(peak: torch.Tensor, failure: RowFailure) -> dict[int, RowFailure]:
-    return {i: failure for i, finite in enumerate(torch.isfinite(peak[:, 0]).tolist()) if not finite}
+    return {i: failure for i, finite in enumerate(torch.isfinite(peak).tolist()) if not finite}

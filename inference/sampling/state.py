@@ -11,6 +11,8 @@ from inference.core.step import Row
 from inference.sampling.rng import seed_key
 from inference.types import SamplingParams
 
+LEAST_TEMPERATURE = 1e-30  # above 0 in float32, as its reciprocal is finite
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Admitted:
@@ -37,13 +39,23 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The parameters of n rows: float32 [n, 1], `top_k` (0: off) and `seed_keys` int64 [n, 1]."""
+    """The parameters of n rows: float32 [n], `top_k` (0: off) and `seed_keys` int64 [n]."""
 
     temperature: torch.Tensor
     top_p: torch.Tensor
     min_p: torch.Tensor
     top_k: torch.Tensor
     seed_keys: torch.Tensor
+
+    def among(self, numbers: list[int]) -> Gathered:
+        """Return those of the rows with these numbers."""
+        return Gathered(
+            self.temperature[numbers],
+            self.top_p[numbers],
+            self.min_p[numbers],
+            self.top_k[numbers],
+            self.seed_keys[numbers],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +97,7 @@ class SlotStates:
     def gather(self, slots: torch.Tensor) -> Gathered:
         """Return the parameters of `slots` [n]."""
         floats, words = self._floats[slots], self._words[slots]
-        return Gathered(floats[:, 0:1], floats[:, 1:2], floats[:, 2:3], words[:, 0:1], words[:, 1:2])
+        return Gathered(floats[:, 0], floats[:, 1], floats[:, 2], words[:, 0], words[:, 1])
 
     def penalties(self, slots: torch.Tensor) -> Penalties:
         """Return the penalties of `slots` [n]."""
@@ -116,7 +128,14 @@ class SlotStates:
         params = [state.sampling for state in fresh.values()]
         self._floats[slots] = torch.tensor(
             [
-                (p.temperature, p.top_p, p.min_p, p.repetition_penalty, p.presence_penalty, p.frequency_penalty)
+                (
+                    max(p.temperature, LEAST_TEMPERATURE),
+                    p.top_p,
+                    p.min_p,
+                    p.repetition_penalty,
+                    p.presence_penalty,
+                    p.frequency_penalty,
+                )
                 for p in params
             ],
             dtype=torch.float32,
