@@ -275,20 +275,20 @@ class WaitingQueue(Generic[T]):
 
     def enter(self, item: T, *, bounded: bool = True) -> None:
         """Queue a new request; raise `DrainingError` or `OverloadedError`, unless it isn't `bounded`."""
-        if not bounded:
-            self.queue.push(item)
-            self._present[item.tenant] += 1
-            return
+        if bounded:
+            self._refuse_more(item)
+        self.queue.push(item)
+        self._present[item.tenant] += 1
+        self.total_weight += item.weight - self.weights.get(item.tenant, 0)
+        self.weights[item.tenant] = item.weight
+
+    def _refuse_more(self, item: T) -> None:
         if self.draining:
             raise DrainingError("the engine is about to stop")
         if len(self.queue) >= self.most:
             raise OverloadedError(f"{len(self.queue)} requests are waiting already")
         if self.queue.waiting(item.tenant) >= self.most_per_tenant:
             raise OverloadedError("too many requests of this tenant are waiting already", code="tenant_queue_full")
-        self.queue.push(item)
-        self._present[item.tenant] += 1
-        self.total_weight += item.weight - self.weights.get(item.tenant, 0)
-        self.weights[item.tenant] = item.weight
 
     def leave(self, item: T) -> None:
         """Count a request as ended; now and then forget tenants without requests."""
