@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 ARCHITECTURES = ("auto", "decoder", "transformers", "encoder", "fake")
+QUANTIZATIONS = ("", "w8a8", "int4")
+TIERS = ("auto", "c", "torch", "reference")
 SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p")
 
 
@@ -19,18 +21,20 @@ class EngineConfig:
     """One deployment as its worker runs it.
 
     `source` is a hub id, a folder or a GGUF file. `dtype` is "auto" (the checkpoint's, or float32 where that is
-    faster), "float32", "bfloat16" or "float16". `kv_tokens` is the KV cache's size in tokens; 0 sizes it from the free
-    memory. `max_rows` and `max_step_tokens` bound one step, `prefill_chunk` one sequence's tokens in it. `max_context`
-    0 is the model's own. `sampling` holds recommended values of temperature, top_p, top_k and min_p, for requests that
-    don't set them; they precede the model's own. `rates` are the rate card's of input, cache_read and output in any one
-    unit: fairness between tenants counts by their ratios. `options` are those of `load_model`, or for the architecture
-    "fake" those of `FakeModelOptions`.
+    faster), "float32", "bfloat16" or "float16". `quantization` "w8a8" computes the linear layers in eight bits, "int4"
+    keeps their weights in four (groups of 32; eight for the head), "" leaves them in `dtype`. `kv_tokens` is the KV
+    cache's size in tokens; 0 sizes it from the free memory. `max_rows` and `max_step_tokens` bound one step,
+    `prefill_chunk` one sequence's tokens in it. `max_context` 0 is the model's own. `sampling` holds recommended
+    values of temperature, top_p, top_k and min_p, for requests that don't set them; they precede the model's own.
+    `rates` are the rate card's of input, cache_read and output in any one unit: fairness between tenants counts by
+    their ratios. `options` are those of `load_model`, or for the architecture "fake" those of `FakeModelOptions`.
     """
 
     deployment: str
     source: str
     model: str = ""
     dtype: str = "auto"
+    quantization: str = ""  # one of QUANTIZATIONS
     kv_tokens: int = 0
     block_size: int = 16
     max_rows: int = 32
@@ -61,6 +65,10 @@ class EngineConfig:
                 raise ValueError(f"engine {self.deployment}: {name} can't be negative")
         if self.dtype not in {"auto", "float32", "bfloat16", "float16"}:
             raise ValueError(f"engine {self.deployment}: dtype {self.dtype!r} is unknown")
+        if self.quantization not in QUANTIZATIONS:
+            raise ValueError(
+                f"engine {self.deployment}: quantization {self.quantization!r} is not one of '', 'w8a8' and 'int4'"
+            )
         if self.architecture not in ARCHITECTURES:
             raise ValueError(f"engine {self.deployment}: architecture {self.architecture!r} is unknown")
         if unknown := set(self.sampling) - set(SAMPLING_FIELDS):

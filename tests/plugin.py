@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,11 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: Any, args
         return
     home = tempfile.mkdtemp(prefix="sluice-tests-")
     os.environ["SLUICE_HOME"] = home
+    # The kernels in C are built once for all runs: a home's folder of them is a link to one that stays.
+    kernels = Path(tempfile.gettempdir()) / f"sluice-kernels-{os.getuid()}"
+    kernels.mkdir(mode=0o700, exist_ok=True)
+    (Path(home) / "cache").mkdir()
+    (Path(home) / "cache" / "kernels").symlink_to(kernels)
     os.environ["SLUICE_ENV"] = "test"
     os.environ.setdefault("SLUICE_TEST_MODELS", f"{home}/first-models")
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read where a kernel is defined; 0 runs them on a GPU

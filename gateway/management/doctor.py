@@ -33,6 +33,7 @@ from gateway.services.worker_specs import WorkerSpecError, is_worker_running, wo
 
 ANSWER_SECONDS = 3.0
 LATE = timedelta(minutes=5)
+SHOWN = ("dtype", "quantization", "tier", "exact", "context", "kv", "proof")  # of what a model's worker tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,7 @@ def _catalogue() -> Iterator[Symptom]:
 
 def _served(state: EngineState) -> str:
     details = state.info.details if state.info is not None else {}
-    return "; ".join(f"{name} {details[name]}" for name in ("dtype", "context", "kv", "proof") if name in details)
+    return "; ".join(f"{name} {details[name]}" for name in SHOWN if name in details)
 
 
 def _periodic_work() -> Iterator[Symptom]:

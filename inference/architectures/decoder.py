@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch.nn.functional import embedding, rms_norm, silu
+from torch.nn.functional import embedding
 
 from inference.architectures.proof import Proof, UnservableError, proved
-from inference.architectures.rope import frequencies, half_split_to_pairs, rotate
+from inference.architectures.rope import Rotations, frequencies, half_split_to_pairs
 from inference.architectures.weights import FolderWeights, ModelWeights, Weights
 from inference.errors import ModelRefusedError
+from inference.execution.attention.base import Attention
 from inference.execution.inputs import StepBatch
-from inference.execution.kv_cache import KVSpec, LayerShape
-from inference.execution.linear import Linear, packs
+from inference.execution.kv_cache import KVCache, KVSpec, LayerShape
+from inference.execution.linear import Linear
+from inference.execution.operators import Operators
 
 FAMILIES = {
     "llama": "LlamaForCausalLM",
@@ -59,80 +61,84 @@ class Layer:
 
 
 class Decoder:
-    """A `CausalBackend` for a config that isn't `unsupported`. `packed` packs the weights of its linear layers."""
+    """A `CausalBackend` for a config that isn't `unsupported`, computed with `operators`."""
 
-    def __init__(self, config: Any, weights: Weights, dtype: torch.dtype, *, packed: bool) -> None:
-        self.packed = packed
+    def __init__(self, config: Any, weights: Weights, dtype: torch.dtype, operators: Operators) -> None:
+        self.operators = operators
         self.proof = Proof(0, "not proved")
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads or self.heads
         self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.eps: float = config.rms_norm_eps
         self.vocab_size: int = config.vocab_size
-        self.inverse_frequencies, self.rope_scale, _ = frequencies(config)
+        inverse_frequencies, rope_scale, _ = frequencies(config)
+        self.rotations = Rotations(inverse_frequencies, rope_scale)
         self.embedding = weights.take("model.embed_tokens.weight", dtype)
         self.norm = weights.take("model.norm.weight", dtype)
         tied = config.tie_word_embeddings
-        self.head = Linear(self.embedding if tied else weights.take("lm_head.weight", dtype), packed=packed)
+        head = self.embedding if tied else weights.take("lm_head.weight", dtype)
+        self.head = operators.linear(head, is_head=True)
         self.layers = [self._layer(weights, number, config, dtype) for number in range(config.num_hidden_layers)]
         shape = LayerShape(self.kv_heads, self.head_dim, self.head_dim)
         self.spec = KVSpec((shape,) * len(self.layers), dtype)
 
     @classmethod
     def load(
-        cls, config: Any, folder: Path, dtype: torch.dtype, *, packed: bool, block_size: int, proofs: Path
+        cls,
+        config: Any,
+        folder: Path,
+        dtype: torch.dtype,
+        operators: Operators,
+        *,
+        proving: Operators,
+        block_size: int,
+        proofs: Path,
     ) -> Self:
         """Prove this decoder for `config` and load the folder's weights; raise ModelRefusedError with the reason.
 
-        `proofs` is the folder of earlier proofs.
+        `proving` are the operators of the proof, in float32; `proofs` is the folder of earlier proofs.
         """
-        packed_proof = packed and packs(torch.float32)
 
         def candidate(small: Any) -> Decoder:
-            return cls(small.config, ModelWeights(small), torch.float32, packed=packed_proof)
+            return cls(small.config, ModelWeights(small), torch.float32, proving)
 
         try:
-            proof = proved(config, f"decoder, packed {packed_proof}", candidate, block_size, proofs)
+            proof = proved(config, f"decoder, {proving.tier}", candidate, block_size, proofs)
         except UnservableError as error:
             raise ModelRefusedError(f"the own decoder can't run {folder.name}: {error}") from error
         with FolderWeights(folder) as weights:
-            loaded = cls(config, weights, dtype, packed=packed)
+            loaded = cls(config, weights, dtype, operators)
         loaded.proof = proof
         return loaded
 
+    @property
+    def exact(self) -> bool:
+        """Whether everything but attention gives a token the same bits in every batch."""
+        return self.operators.exact
+
+    def attention(self, cache: KVCache, *, max_rows: int, max_blocks: int) -> Attention:
+        return self.operators.attention(cache, max_rows=max_rows, max_blocks=max_blocks)
+
     def forward(self, batch: StepBatch) -> torch.Tensor:
+        operators, attention, eps = self.operators, batch.attention, self.eps
         hidden = embedding(batch.ids, self.embedding)
-        angles = torch.outer(batch.positions.float(), self.inverse_frequencies)
-        rotations = torch.polar(torch.full_like(angles, self.rope_scale), angles)[:, None]
+        rotations = self.rotations.of(batch.positions)
+        tokens, scale = len(hidden), self.head_dim**-0.5
         for number, layer in enumerate(self.layers):
-            normed = rms_norm(hidden, hidden.shape[-1:], layer.attention_norm, self.eps)
-            hidden = hidden + self._attention(normed, number, rotations, batch)
-            normed = rms_norm(hidden, hidden.shape[-1:], layer.mlp_norm, self.eps)
-            gate, up = layer.gate_up(normed).chunk(2, -1)
-            hidden = hidden + layer.down(silu(gate) * up)
-        return rms_norm(hidden[batch.sampled], hidden.shape[-1:], self.norm, self.eps)
+            joint = layer.qkv(operators.rms_norm(hidden, layer.attention_norm, eps))
+            norms = layer.query_norm, layer.key_norm
+            query = operators.rope_store(attention, number, joint, rotations, self.heads, *norms, eps)
+            mixed = attention.attend(number, query, scale=scale, window=layer.window)
+            hidden = layer.out(mixed.view(tokens, -1), hidden)
+            both = layer.gate_up(operators.rms_norm(hidden, layer.mlp_norm, eps))
+            hidden = layer.down(operators.silu_mul(both), hidden)
+        return operators.rms_norm(hidden[batch.sampled], self.norm, eps)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.head(hidden)
 
-    def _attention(self, hidden: torch.Tensor, number: int, rotations: torch.Tensor, batch: StepBatch) -> torch.Tensor:
-        layer = self.layers[number]
-        tokens = hidden.shape[0]
-        joint = layer.qkv(hidden).view(tokens, self.heads + 2 * self.kv_heads, self.head_dim)
-        rotated = self.heads + self.kv_heads
-        if layer.query_norm is not None and layer.key_norm is not None:
-            query = rms_norm(joint[:, : self.heads], (self.head_dim,), layer.query_norm, self.eps)
-            key = rms_norm(joint[:, self.heads : rotated], (self.head_dim,), layer.key_norm, self.eps)
-            query, key = rotate(query, rotations), rotate(key, rotations)
-        else:
-            both = rotate(joint[:, :rotated], rotations)
-            query, key = both[:, : self.heads], both[:, self.heads :]
-        batch.attention.store(number, key, joint[:, rotated:])
-        mixed = batch.attention.attend(number, query, scale=self.head_dim**-0.5, window=layer.window)
-        return layer.out(mixed.reshape(tokens, -1))
-
     def _layer(self, weights: Weights, number: int, config: Any, dtype: torch.dtype) -> Layer:
-        part = _Part(weights, f"model.layers.{number}.", dtype, self.head_dim, packed=self.packed)
+        part = _Part(weights, f"model.layers.{number}.", dtype, self.head_dim, self.operators)
         return Layer(
             attention_norm=part.required("input_layernorm.weight"),
             qkv=part.linear("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -151,12 +157,12 @@ class _Part:
 
     PAIRED = re.compile(r"self_attn\.[qk]_(proj|norm)\.")
 
-    def __init__(self, weights: Weights, base: str, dtype: torch.dtype, head_dim: int, *, packed: bool) -> None:
+    def __init__(self, weights: Weights, base: str, dtype: torch.dtype, head_dim: int, operators: Operators) -> None:
         self._weights = weights
         self._base = base
         self._dtype = dtype
         self._head_dim = head_dim
-        self._packed = packed
+        self._operators = operators
 
     def required(self, name: str) -> torch.Tensor:
         tensor = self._weights.take(self._base + name, self._dtype)
@@ -170,7 +176,7 @@ class _Part:
         weight = torch.cat([self.required(f"{name}.weight") for name in names])
         biased = any(f"{self._base}{name}.bias" in self._weights for name in names)
         bias = torch.cat([self.required(f"{name}.bias") for name in names]) if biased else None
-        return Linear(weight, bias, packed=self._packed)
+        return self._operators.linear(weight, bias)
 
 
 def _window(config: Any, number: int) -> int:

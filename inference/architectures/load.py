@@ -16,6 +16,8 @@ from inference.types import Kind, SamplingParams
 if TYPE_CHECKING:
     import torch
 
+    from inference.execution.attention.base import Attention
+
 KV_SHARE = 0.3  # of the memory that is free once the weights are loaded
 FIRST_STEP = 2  # tokens of the step that a model is tried with
 UNSTATED_CONTEXT = 2048  # when neither the model nor the deployment has one
@@ -26,7 +28,7 @@ def load_model(config: EngineConfig, *, threads: int = 0, kv_share: float = KV_S
 
     `threads` > 0 sets torch's thread count for this process. `kv_share` bounds the K/V of a model whose `kv_tokens` is
     0, as a part of the free memory. Options of `config`: `cache` is the folder of downloads, converted files and proofs
-    (default: `$SLUICE_HOME/cache`); `packed_linears` False keeps our own decoder's weights in torch's layout.
+    (default: `$SLUICE_HOME/cache`); `tier` is one of TIERS (`inference.config`).
     """
     if config.architecture == "fake":
         from inference.architectures.fake import load_fake_model
@@ -55,6 +57,11 @@ def cache_folder(config: EngineConfig) -> Path:
     return Path(named) if named else Path(os.environ.get("SLUICE_HOME", "var")) / "cache"
 
 
+def kernel_folder() -> Path:
+    """Return the folder of the kernels that were built for this machine."""
+    return Path(os.environ.get("SLUICE_HOME", "var")) / "cache" / "kernels"
+
+
 def _is_encoder(config: EngineConfig, folder: Path) -> bool:
     """Whether it is a sentence-transformers folder, or a model whose class isn't a causal language model."""
     if config.architecture != "auto":
@@ -78,31 +85,36 @@ def _read_config(folder: Path) -> Any:
 
 
 def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedModel:
+    import torch
+
     from inference.architectures import decoder
     from inference.architectures.transformers import TransformersModel
-    from inference.execution.attention.reference import ReferenceAttention
-    from inference.execution.linear import packs
     from inference.execution.memory import make_cache
     from inference.execution.processor import compute_dtype
     from inference.execution.runner import CPURunner
+    from inference.execution.tiers import choose
 
     model_config = _read_config(folder)
     dtype, dtype_text = compute_dtype(config.dtype, _stored_dtype(model_config))
+    kernels, tier = kernel_folder(), str(config.options.get("tier", "auto"))
+    operators = choose(dtype, kernels, tier=tier, quantization=config.quantization)
     details = {"folder": str(folder), "dtype": dtype_text, "device": "cpu"}
     positions = getattr(model_config.get_text_config(), "max_position_embeddings", None)
     limit = int(positions or config.max_context or UNSTATED_CONTEXT)
     why_not = decoder.unsupported(model_config)
-    proving: dict[str, Any] = {"block_size": config.block_size, "proofs": cache_folder(config) / "proofs"}
+    proving: dict[str, Any] = {
+        "proving": choose(torch.float32, kernels, tier=tier),
+        "block_size": config.block_size,
+        "proofs": cache_folder(config) / "proofs",
+    }
     model: decoder.Decoder | TransformersModel
     if config.architecture == "decoder" and why_not is not None:
         raise ModelRefusedError(f"the own decoder can't run {folder.name}: {why_not}")
     if config.architecture != "transformers" and why_not is None:
-        packed = bool(config.options.get("packed_linears", True)) and packs(dtype)
-        model = decoder.Decoder.load(model_config, folder, dtype, packed=packed, **proving)
-        details["linears"] = "packed by oneDNN" if packed else "plain torch"
+        model = decoder.Decoder.load(model_config, folder, dtype, operators, **proving)
         details["architecture"] = f"own decoder ({model_config.model_type})"
     else:
-        model = TransformersModel.load(model_config, folder, dtype, **proving)
+        model = TransformersModel.load(model_config, folder, dtype, operators, **proving)
         details["architecture"] = f"transformers ({model_config.model_type})"
     details["proof"] = model.proof.text
     limit = min(limit, model.proof.max_context or limit)
@@ -118,8 +130,13 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
     kv_tokens = (cache.blocks - 1) * cache.block_size
     details["kv"] = f"{kv_tokens} tokens, up to {cache.nbytes / 1e6:.0f} MB"
     details["context"] = f"{min(limit, kv_tokens)} tokens of the model's {positions or limit}"
-    attention = ReferenceAttention(cache, max_rows=config.max_rows, max_blocks=-(-limit // config.block_size))
-    details["attention"] = attention.name
+    attention = model.attention(cache, max_rows=config.max_rows, max_blocks=-(-limit // config.block_size))
+    details |= {
+        "tier": operators.tier,
+        "quantization": operators.quantization or "none",
+        "attention": attention.name,
+        "exact": _exactness(model.exact, attention),
+    }
     runner = CPURunner(causal=(model, attention), limit=limit, max_tokens=max(config.max_step_tokens, FIRST_STEP))
     _run_once(runner, model.vocab_size, folder)
     return LoadedModel(
@@ -135,6 +152,14 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
         tokenizer_folder=folder,
         details=details,
     )
+
+
+def _exactness(exact: bool, attention: Attention) -> str:
+    """Say whether an answer depends on what else is in its batch."""
+    if exact and attention.exact:
+        return "to the bit: the same answer alone, in any batch, in chunks and from cache"
+    source = "the model's own operators" if attention.exact else f"attention by {attention.name}"
+    return f"not promised: {source} may round differently in another batch"
 
 
 def _run_once(runner: Runner, vocabulary: int, folder: Path) -> None:

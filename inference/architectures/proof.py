@@ -22,7 +22,6 @@ import torch
 
 from inference.architectures.small_model import Bound, bounds_of, small_model
 from inference.core.step import Row
-from inference.execution.attention.reference import ReferenceAttention
 from inference.execution.backend import CausalBackend
 from inference.execution.inputs import Packer
 from inference.execution.kv_cache import KVCache
@@ -94,8 +93,9 @@ def proved(config: Any, backend: str, candidate: Candidate, block_size: int, fol
     settings = {name: value for name, value in config.to_dict().items() if name not in {"_name_or_path", "dtype"}}
     facts = (settings, backend, block_size, torch.__version__, transformers.__version__)
     digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
-    for source in sorted((Path(__file__).parents[1]).glob("[ae]*/**/*.py")):  # architectures and execution
-        digest.update(source.read_bytes())
+    for pattern in ("architectures/**/*.py", "execution/**/*.py", "kernels/**/*.py", "kernels/cpu/*.[ch]"):
+        for source in sorted((Path(__file__).parents[1]).glob(pattern)):
+            digest.update(source.read_bytes())
     file = folder / f"{digest.hexdigest()}.json"
     with suppress(OSError, ValueError, TypeError):
         return Proof(**json.loads(file.read_text()))
@@ -130,9 +130,8 @@ def paged_logits(model: CausalBackend, sequences: Sequence[list[int]], block_siz
     cache = KVCache(model.spec, sum(needed) + 1, block_size)
     free = list(range(1, sum(needed) + 1))
     tables = [tuple(free.pop() if i % 2 else free.pop(0) for i in range(n)) for n in needed]
-    packer = Packer(
-        ReferenceAttention(cache, max_rows=len(sequences), max_blocks=max(needed)), max_tokens=block_size + 16
-    )
+    attention = model.attention(cache, max_rows=len(sequences), max_blocks=max(needed))
+    packer = Packer(attention, max_tokens=block_size + 16)
     done = [0 for _ in sequences]
     logits: list[list[torch.Tensor]] = [[] for _ in sequences]
     sizes = itertools.cycle(((block_size + 1, 2), (1, block_size - 1 or 1), (7, 1), (1, 1)))

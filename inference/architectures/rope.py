@@ -1,4 +1,4 @@
-"""Rotary positions as one complex product, on queries and keys whose dimensions are (real, imaginary) pairs.
+"""Rotary positions as complex numbers, for queries and keys whose dimensions are (real, imaginary) pairs.
 
 In transformers' layout the two dimensions of a pair are half a head apart; the weights are permuted at load. Queries
 and keys are permuted alike, so their products are unchanged.
@@ -39,7 +39,27 @@ def half_split_to_pairs(tensor: torch.Tensor, head_dim: int) -> torch.Tensor:
     return tensor.view(-1, 2, head_dim // 2, *rest).transpose(1, 2).reshape(-1, *rest)
 
 
-def rotate(heads: torch.Tensor, rotations: torch.Tensor) -> torch.Tensor:
-    """Rotate the pairs of `heads` [T, heads, head_dim] by the complex `rotations` [T, 1, head_dim / 2]."""
-    pairs = torch.view_as_complex(heads.float().view(*heads.shape[:-1], -1, 2))
-    return torch.view_as_real(pairs * rotations).flatten(-2).to(heads.dtype)
+class Rotations:
+    """The complex rotations of each position, computed once: in parts of CHUNK positions, so that a position's have
+    the same bits whatever else is asked for.
+    """
+
+    CHUNK = 1024
+
+    def __init__(self, inverse_frequencies: torch.Tensor, scale: float) -> None:
+        self._inverse = inverse_frequencies
+        self._scale = scale
+        self._table = torch.empty(0, len(inverse_frequencies), dtype=torch.complex64)
+
+    def reach(self, length: int) -> None:
+        """Make positions 0 … length - 1 known."""
+        while len(self._table) < length:
+            positions = torch.arange(len(self._table), len(self._table) + self.CHUNK).float()
+            angles = torch.outer(positions, self._inverse)
+            part = torch.polar(torch.full_like(angles, self._scale), angles)
+            self._table = torch.cat((self._table, part))
+
+    def of(self, positions: torch.Tensor) -> torch.Tensor:
+        """Return complex64 [T, head_dim / 2] for `positions` [T]."""
+        self.reach(int(positions.max()) + 1)
+        return self._table[positions]

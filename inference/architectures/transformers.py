@@ -9,6 +9,7 @@ those of its plain forward pass.
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,11 +26,13 @@ from inference.architectures.proof import (
     proved,
     random_sequences,
 )
+from inference.architectures.replaced import replace_linears, watched_linears
 from inference.architectures.small_model import first_line
 from inference.errors import ModelRefusedError
 from inference.execution.attention.base import Attention
 from inference.execution.inputs import StepBatch
-from inference.execution.kv_cache import KVSpec, LayerShape
+from inference.execution.kv_cache import KVCache, KVSpec, LayerShape
+from inference.execution.operators import Operators
 
 # A part of the logits' spread in 16 bits, at nine positions of ten: rounding may choose another expert at one.
 ROUNDED_TOLERANCE = 0.2
@@ -96,9 +99,12 @@ class TransformersModel:
     Creating one makes the model's attention layers call the hook; it raises UnservableError unless each does, once.
     """
 
-    def __init__(self, model: Any) -> None:
+    exact = False  # norms, activations and experts are the model's own
+
+    def __init__(self, model: Any, operators: Operators) -> None:
         from transformers import AttentionInterface
 
+        self.operators = operators
         self.model = model
         self.hook = PagedHook()
         self.interface = f"sluice_paged_{next(_interface_numbers)}"
@@ -110,23 +116,38 @@ class TransformersModel:
         self.proof = Proof(0, "not proved")
         model.set_attn_implementation(self.interface)
         ids, positions = torch.tensor([1, 2]), torch.arange(2)
+        with watched_linears(model) as linears:
+            self._logits(ids, positions, positions)
+            self._expect_calls()
+        replace_linears(model, linears, operators)
         logits = self._logits(ids, positions, positions)
-        self._expect_calls()
         self._body: Any = model.base_model
         self._output: Any = None  # the class of what the body returns
         self._splits = self._splits_at_body(ids, positions, logits)
         self.spec = KVSpec(tuple(self.hook.shapes[i] for i in range(self.layer_count)), model.dtype)
 
     @classmethod
-    def load(cls, config: Any, folder: Path, dtype: torch.dtype, *, block_size: int, proofs: Path) -> Self:
+    def load(
+        cls,
+        config: Any,
+        folder: Path,
+        dtype: torch.dtype,
+        operators: Operators,
+        *,
+        proving: Operators,
+        block_size: int,
+        proofs: Path,
+    ) -> Self:
         """Prove the config's architecture, load the folder's model and check it too.
 
-        Raise ModelRefusedError with the reason where one of these fails. `proofs` is the folder of earlier proofs.
+        Raise ModelRefusedError with the reason where one of these fails. Its linear layers and its attention are those
+        of `operators`; `proving` are those of the proof, in float32; `proofs` is the folder of earlier proofs.
         """
         name = (config.architectures or [config.model_type])[0]
         try:
-            proof = proved(config, "transformers", cls, block_size, proofs)
-            loaded = cls(_read(name, folder, dtype))
+            candidate = partial(cls, operators=proving)
+            proof = proved(config, f"transformers, {proving.tier}", candidate, block_size, proofs)
+            loaded = cls(_read(name, folder, dtype), operators)
             loaded._check(block_size)
         except ModelRefusedError:
             raise
@@ -136,6 +157,9 @@ class TransformersModel:
             raise ModelRefusedError(f"{name} failed in a paged run: {first_line(error)}") from error
         loaded.proof = proof
         return loaded
+
+    def attention(self, cache: KVCache, *, max_rows: int, max_blocks: int) -> Attention:
+        return self.operators.attention(cache, max_rows=max_rows, max_blocks=max_blocks)
 
     def forward(self, batch: StepBatch) -> torch.Tensor:
         self.hook.attention = batch.attention

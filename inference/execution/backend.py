@@ -13,8 +13,9 @@ from inference.types import Kind
 if TYPE_CHECKING:
     import torch
 
+    from inference.execution.attention.base import Attention
     from inference.execution.inputs import StepBatch
-    from inference.execution.kv_cache import KVSpec
+    from inference.execution.kv_cache import KVCache, KVSpec
 
 
 class Pending(Protocol):
@@ -38,6 +39,10 @@ class CausalBackend(Protocol):
 
     spec: KVSpec
     vocab_size: int
+
+    def attention(self, cache: KVCache, *, max_rows: int, max_blocks: int) -> Attention:
+        """Return the attention over `cache` that suits the model, for steps of these sizes (`Attention`)."""
+        ...
 
     def forward(self, batch: StepBatch) -> torch.Tensor:
         """Compute the batch's tokens, store their K/V, and return hidden states [sampled tokens, width].

@@ -62,6 +62,7 @@ def rope_store(
     keys: torch.Tensor,
     values: torch.Tensor,
     *,
+    heads: int,
     query_norm: torch.Tensor | None = None,
     key_norm: torch.Tensor | None = None,
     eps: float = 0.0,
@@ -74,7 +75,6 @@ def rope_store(
     """
     blocks, kv_heads, block_size, key_dim = keys.shape
     tokens, value_dim, dtype = places.shape[0], values.shape[3], keys.dtype
-    heads = joint.shape[1] // key_dim - kv_heads - kv_heads * value_dim // key_dim
     width = heads * key_dim + kv_heads * (key_dim + value_dim)
     query = joint.new_empty(tokens, heads, key_dim)
     library.rope_store(

@@ -14,8 +14,8 @@ from inference.architectures.load import load_model
 from inference.architectures.small_model import bounds_of
 from inference.config import EngineConfig
 from inference.errors import ModelRefusedError
-from inference.execution.attention.reference import ReferenceAttention
 from inference.execution.backend import LoadedModel
+from tests.inference.architectures.attending import change_attention
 from tests.inference.tiny import save_tiny
 
 YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 128}
@@ -61,10 +61,7 @@ def test_a_window_that_is_ignored_bounds_the_context(
 ) -> None:
     folder = save_tiny(kind, tmp_path, sliding_window=200)
     assert load(folder, dtype).max_context == 512
-    attend = ReferenceAttention.attend
-    monkeypatch.setattr(
-        ReferenceAttention, "attend", lambda *args, **options: attend(*args, **{**options, "window": 0})
-    )
+    change_attention(monkeypatch, window=0)
     (folder / "cache").rename(folder / "proofs of the sound code")
     assert load(folder, dtype).max_context == 200
 
@@ -86,8 +83,7 @@ def test_a_rope_that_turns_otherwise_past_a_threshold_bounds_the_context(tmp_pat
 def test_what_float32_refuses_is_not_let_in_by_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three per cent of the spread are an error in float32 and could be rounding in sixteen bits."""
     folder = save_tiny("phi3", tmp_path)
-    attend = ReferenceAttention.attend
-    monkeypatch.setattr(ReferenceAttention, "attend", lambda *args, **options: attend(*args, **options) * 1.01)
+    change_attention(monkeypatch, lambda mixed: mixed * 1.01)
     for dtype in ("float32", "bfloat16"):
         with pytest.raises(ModelRefusedError, match="paged logits differ from its plain forward"):
             load(folder, dtype)

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.errors import ModelRefusedError
-from inference.execution.attention.reference import ReferenceAttention
 from inference.sources.resolve import resolve
+from tests.inference.architectures.attending import change_attention
 from tests.inference.tiny import save_tiny
 
 
@@ -40,8 +40,7 @@ def test_a_hybrid_whose_other_layers_keep_a_state(tmp_path: Path) -> None:
 
 def test_a_paged_run_that_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save_tiny("phi3", tmp_path)
-    real = ReferenceAttention.attend
-    monkeypatch.setattr(ReferenceAttention, "attend", lambda *args, **options: real(*args, **{**options, "window": 20}))
+    change_attention(monkeypatch, window=20)
     assert "its paged logits differ from its plain forward" in refusal(folder)
 
 

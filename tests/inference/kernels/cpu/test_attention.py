@@ -177,7 +177,7 @@ def test_rope_and_store_against_their_plain_forms(library: Library, dtype: torch
         return torch.zeros(5, kv_heads, 16, width, dtype=dtype)
 
     caches = [(memory(key_dim), memory(value_dim)) for _ in range(2)]
-    given = {"query_norm": norms[0], "key_norm": norms[1], "eps": 1e-5} if normed else {}
+    given = {"heads": heads} | ({"query_norm": norms[0], "key_norm": norms[1], "eps": 1e-5} if normed else {})
     got = rope_store(library, joint, rotations, places, *caches[0], **given)
     close = {"atol": 1e-5, "rtol": 1e-5} if dtype is torch.float32 else {"atol": 0.02, "rtol": 0.01}
     torch.testing.assert_close(got, turned(query, norms[0]), **close)

@@ -1,0 +1,100 @@
+"""Attention over paged K/V by the C kernels: in place over the blocks, in one order of summation for each query."""
+
+from __future__ import annotations
+
+import torch
+
+from inference.execution.attention.base import Attention, AttentionInputs
+from inference.execution.kv_cache import KVCache
+from inference.kernels.cpu import attention as kernels
+from inference.kernels.cpu.library import Library
+
+
+def unsupported(cache: KVCache) -> str:
+    """Return why the kernels can't serve this cache, or an empty text when they can."""
+    if cache.device.type != "cpu":
+        return f"its K/V are on {cache.device}"
+    reasons = (
+        kernels.unsupported(shape.key_dim, shape.value_dim, cache.block_size, cache.spec.dtype)
+        for shape in cache.spec.layers
+    )
+    return next((reason for reason in reasons if reason), "")
+
+
+class CAttention(Attention):
+    """See the module. The cache isn't `unsupported`; only the kernels read and write it."""
+
+    name = "C kernels"
+    exact = True
+
+    def __init__(self, library: Library, cache: KVCache, *, max_rows: int, max_blocks: int) -> None:
+        super().__init__(cache, max_rows=max_rows, max_blocks=max_blocks)
+        self._library = library
+        self._inputs: AttentionInputs | None = None
+
+    def prepare(self, inputs: AttentionInputs) -> None:
+        self._inputs = inputs
+
+    @property
+    def inputs(self) -> AttentionInputs:
+        """The step's inputs."""
+        if self._inputs is None:
+            raise RuntimeError("no step was prepared")
+        return self._inputs
+
+    def store(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        cached = self.cache.layers[layer]
+        kernels.store(
+            self._library, key.contiguous(), value.contiguous(), self.inputs.places, cached.keys, cached.values
+        )
+
+    def rope_store(
+        self,
+        layer: int,
+        joint: torch.Tensor,
+        rotations: torch.Tensor,
+        heads: int,
+        query_norm: torch.Tensor | None,
+        key_norm: torch.Tensor | None,
+        eps: float,
+    ) -> torch.Tensor:
+        """Do what `Operators.rope_store` does, in one pass."""
+        cached = self.cache.layers[layer]
+        return kernels.rope_store(
+            self._library,
+            joint,
+            rotations,
+            self.inputs.places,
+            cached.keys,
+            cached.values,
+            heads=heads,
+            query_norm=query_norm,
+            key_norm=key_norm,
+            eps=eps,
+        )
+
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        *,
+        scale: float,
+        window: int = 0,
+        softcap: float = 0.0,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        cached, inputs = self.cache.layers[layer], self.inputs
+        return kernels.attend(
+            self._library,
+            query.contiguous(),
+            cached.keys,
+            cached.values,
+            inputs.begins,
+            inputs.lengths,
+            inputs.slots,
+            inputs.tables,
+            scale=scale,
+            window=window,
+            softcap=softcap,
+            sinks=None if sinks is None else sinks.float().contiguous(),
+        )

@@ -1,0 +1,59 @@
+"""The tier of own kernels in C: linear layers in the checkpoint's dtype or quantised, attention, norms, activations."""
+
+from __future__ import annotations
+
+import torch
+
+from inference.execution.attention.base import Attention
+from inference.execution.attention.c import CAttention, unsupported
+from inference.execution.attention.reference import ReferenceAttention
+from inference.execution.kv_cache import KVCache
+from inference.execution.linear import Linear
+from inference.execution.operators import Operators
+from inference.kernels.cpu.elementwise import rms_norm, silu_mul
+from inference.kernels.cpu.library import Library
+from inference.kernels.cpu.linear import DenseLinear, EightBitLinear, FourBitLinear
+
+
+class COperators(Operators):
+    """See the module. With `quantization` "w8a8" every linear layer has eight bits; with "int4" four, but the head."""
+
+    exact = True
+
+    def __init__(self, library: Library, quantization: str = "") -> None:
+        self._library = library
+        self.quantization = quantization
+        self.tier = f"C kernels ({library.level})"
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:
+        if not self.quantization:
+            return DenseLinear(self._library, weight, bias)
+        # The head's logits decide between tokens directly, where four bits show most.
+        form = FourBitLinear if self.quantization == "int4" and not is_head else EightBitLinear
+        return form(self._library, weight, bias, dtype=weight.dtype)
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return rms_norm(self._library, x, weight, eps)
+
+    def silu_mul(self, both: torch.Tensor) -> torch.Tensor:
+        return silu_mul(self._library, both)
+
+    def attention(self, cache: KVCache, *, max_rows: int, max_blocks: int) -> Attention:
+        if unsupported(cache):
+            return ReferenceAttention(cache, max_rows=max_rows, max_blocks=max_blocks)
+        return CAttention(self._library, cache, max_rows=max_rows, max_blocks=max_blocks)
+
+    def rope_store(
+        self,
+        attention: Attention,
+        layer: int,
+        joint: torch.Tensor,
+        rotations: torch.Tensor,
+        heads: int,
+        query_norm: torch.Tensor | None,
+        key_norm: torch.Tensor | None,
+        eps: float,
+    ) -> torch.Tensor:
+        if isinstance(attention, CAttention):
+            return attention.rope_store(layer, joint, rotations, heads, query_norm, key_norm, eps)
+        return super().rope_store(attention, layer, joint, rotations, heads, query_norm, key_norm, eps)

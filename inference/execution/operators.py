@@ -1,0 +1,103 @@
+"""What a decoder's layers are computed with: one tier of operators for a whole model.
+
+Three tiers: own kernels in C (`c_operators.py`), torch's operators with packed weights, and plain torch, which is the
+reference that the others are tested against. `tiers.py` chooses.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch.nn.functional import rms_norm, silu
+
+from inference.execution.attention.base import Attention
+from inference.execution.attention.reference import ReferenceAttention
+from inference.execution.kv_cache import KVCache
+from inference.execution.linear import Linear, TorchLinear
+
+
+class Operators(ABC):
+    """The operators of one tier; tensors are [tokens, width].
+
+    `tier` is for operators of the machine, `quantization` the scheme of the linear layers ("": the weights' dtype).
+    `exact` is True when each token's result has the same bits whatever else is in its batch.
+    """
+
+    tier: str
+    quantization: str = ""
+    exact: bool
+
+    @abstractmethod
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:
+        """Return the linear layer of `weight` [out, in]; `is_head` for the one that gives logits."""
+
+    @abstractmethod
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """Return x / rms(x) · weight."""
+
+    @abstractmethod
+    def silu_mul(self, both: torch.Tensor) -> torch.Tensor:
+        """Return silu(gate) · up of [tokens, 2 · width], gate first."""
+
+    @abstractmethod
+    def attention(self, cache: KVCache, *, max_rows: int, max_blocks: int) -> Attention:
+        """Return the attention over `cache`."""
+
+    def rope_store(
+        self,
+        attention: Attention,
+        layer: int,
+        joint: torch.Tensor,
+        rotations: torch.Tensor,
+        heads: int,
+        query_norm: torch.Tensor | None,
+        key_norm: torch.Tensor | None,
+        eps: float,
+    ) -> torch.Tensor:
+        """Return the rotated queries [T, heads, key_dim] of `joint`, and store its rotated keys and its values.
+
+        `joint` holds each token's `heads` query heads, its key heads and its value heads, queries and keys in adjacent
+        (real, imaginary) pairs, which `rotations` complex64 [T, key_dim / 2] turns; with `query_norm` and `key_norm`
+        [key_dim] each head is normed before.
+        """
+        shape = attention.cache.layers[layer].shape
+        tokens = joint.shape[0]
+        sizes = [heads * shape.key_dim, shape.kv_heads * shape.key_dim, shape.kv_heads * shape.value_dim]
+        query, key, value = torch.split(joint, sizes, -1)
+        query, key = query.view(tokens, -1, shape.key_dim), key.view(tokens, -1, shape.key_dim)
+        if query_norm is not None and key_norm is not None:
+            query = rms_norm(query, query.shape[-1:], query_norm, eps)
+            key = rms_norm(key, key.shape[-1:], key_norm, eps)
+        attention.store(layer, _rotate(key, rotations), value.view(tokens, -1, shape.value_dim))
+        return _rotate(query, rotations)
+
+
+class TorchOperators(Operators):
+    """Torch's operators; with `packed` the linear layers keep packed weights."""
+
+    exact = False  # the products' order of summation depends on the number of tokens
+
+    def __init__(self, *, packed: bool = False, reason: str = "") -> None:
+        """`reason` says why there is nothing faster."""
+        self._packed = packed
+        self.tier = ("torch operators, packed weights" if packed else "torch reference") + (reason and f" ({reason})")
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:
+        return TorchLinear(weight, bias, packed=self._packed)
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return rms_norm(x, x.shape[-1:], weight, eps)
+
+    def silu_mul(self, both: torch.Tensor) -> torch.Tensor:
+        gate, up = both.chunk(2, -1)
+        return silu(gate) * up
+
+    def attention(self, cache: KVCache, *, max_rows: int, max_blocks: int) -> Attention:
+        return ReferenceAttention(cache, max_rows=max_rows, max_blocks=max_blocks)
+
+
+def _rotate(heads: torch.Tensor, rotations: torch.Tensor) -> torch.Tensor:
+    """Rotate the pairs of `heads` [T, heads, width] by the complex `rotations` [T, width / 2]."""
+    pairs = torch.view_as_complex(heads.float().reshape(*heads.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * rotations[:, None]).flatten(-2).to(heads.dtype)

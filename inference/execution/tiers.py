@@ -1,0 +1,53 @@
+"""The choice of a model's operators, by what the machine offers and the deployment asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from inference.config import QUANTIZATIONS, TIERS
+from inference.errors import ModelRefusedError
+from inference.execution.c_operators import COperators
+from inference.execution.linear import packs
+from inference.execution.operators import Operators, TorchOperators
+from inference.kernels.cpu.build import BuildError, best_level
+from inference.kernels.cpu.library import load
+
+
+def choose(dtype: torch.dtype, folder: Path, *, tier: str = "auto", quantization: str = "") -> Operators:
+    """Return the operators for a model in `dtype`; raise ModelRefusedError when what was asked for can't be had.
+
+    `tier` is one of TIERS; "auto" takes the kernels in C, which are built in `folder` if need be, else torch's
+    operators with the reason. `quantization` is one of QUANTIZATIONS and needs the kernels in C.
+    """
+    if tier not in TIERS or quantization not in QUANTIZATIONS:
+        raise ModelRefusedError(
+            f"tier {tier!r} is not one of {TIERS}, or quantization {quantization!r} of {QUANTIZATIONS}"
+        )
+    reason = f"tier {tier} was asked for"
+    if tier in {"auto", "c"}:
+        reason = _without_c(dtype, tier)
+        if not reason:
+            try:
+                library = load(folder)
+                library.use_threads(torch.get_num_threads())
+                return COperators(library, quantization)
+            except BuildError as error:
+                reason = f"no C kernels: {error}"
+        if tier == "c":
+            raise ModelRefusedError(reason)
+    if quantization:
+        raise ModelRefusedError(f"quantization {quantization} needs the C kernels: {reason}")
+    if tier == "reference":
+        return TorchOperators()
+    return TorchOperators(packed=packs(dtype), reason=reason if tier == "auto" else "")
+
+
+def _without_c(dtype: torch.dtype, tier: str) -> str:
+    """Return why the kernels in C aren't taken, or an empty text."""
+    if dtype not in {torch.bfloat16, torch.float32}:
+        return f"no C kernels for {str(dtype).removeprefix('torch.')}"
+    if tier == "auto" and best_level() == "plain":
+        return "no C kernels: they would be slow without AVX2"
+    return ""

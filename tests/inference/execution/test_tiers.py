@@ -1,0 +1,86 @@
+"""Which operators a model is computed with, and that each tier gives the reference's answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from inference.architectures.load import kernel_folder, load_model
+from inference.config import EngineConfig
+from inference.errors import ModelRefusedError
+from inference.execution import tiers
+from inference.execution.tiers import choose
+from inference.kernels.cpu.build import BuildError
+from tests.inference.drive import Drive
+from tests.inference.tiny import save_tiny
+
+C = choose(torch.float32, kernel_folder()).tier.startswith("C kernels")
+needs_c = pytest.mark.skipif(not C, reason="no C kernels here")
+PROMPTS = [[5, 6, 7], list(range(3, 60)), [9] * 20]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny("qwen3", tmp_path_factory.mktemp("model"))
+
+
+def drive(folder: Path, tier: str, **config: object) -> Drive:
+    options = {"tier": tier}
+    return Drive(load_model(EngineConfig("test", str(folder), kv_tokens=1024, options=options, **config), threads=1))
+
+
+@pytest.mark.parametrize("tier", ["torch", pytest.param("c", marks=needs_c)])
+@pytest.mark.parametrize("architecture", ["decoder", "transformers"])
+def test_each_tier_gives_the_references_answers(folder: Path, tier: str, architecture: str) -> None:
+    expected = drive(folder, "reference").run(PROMPTS, 12)
+    assert drive(folder, tier, architecture=architecture).run(PROMPTS, 12) == expected
+
+
+@needs_c
+@pytest.mark.parametrize("quantization", ["w8a8", "int4"])
+def test_quantised_logits_are_near_the_references(folder: Path, quantization: str) -> None:
+    logits = []
+    for config in (
+        EngineConfig("test", str(folder), kv_tokens=256, options={"tier": "reference"}),
+        EngineConfig("test", str(folder), kv_tokens=256, quantization=quantization),
+    ):
+        model = load_model(config, threads=1).runner._causal
+        with torch.inference_mode():
+            logits.append(model.logits(torch.eye(64)[:32] * 8))
+    error = (logits[1] - logits[0]).norm() / logits[0].norm()
+    assert 1e-4 < error < 0.05
+
+
+def test_without_a_compiler_torch_serves_and_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        raise BuildError("there is no C compiler (cc)")
+
+    monkeypatch.setattr(tiers, "load", fail)
+    monkeypatch.setattr(tiers, "best_level", lambda: "avx2")
+    assert "no C kernels: there is no C compiler (cc)" in choose(torch.float32, tmp_path).tier
+    with pytest.raises(ModelRefusedError, match="there is no C compiler"):
+        choose(torch.float32, tmp_path, tier="c")
+    with pytest.raises(ModelRefusedError, match=r"quantization w8a8 needs the C kernels: .* no C compiler"):
+        choose(torch.float32, tmp_path, quantization="w8a8")
+
+
+def test_what_the_kernels_cannot_do_is_torchs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "no C kernels for float16" in choose(torch.float16, tmp_path).tier
+    monkeypatch.setattr(tiers, "best_level", lambda: "plain")
+    assert "slow without AVX2" in choose(torch.float32, tmp_path).tier
+    with pytest.raises(ModelRefusedError, match="tier 'fast' is not one of"):
+        choose(torch.float32, tmp_path, tier="fast")
+
+
+@needs_c
+def test_the_details_tell_tier_and_exactness(folder: Path) -> None:
+    details = load_model(EngineConfig("test", str(folder), kv_tokens=64, quantization="w8a8")).details
+    assert details["tier"].startswith("C kernels (")
+    assert details["quantization"] == "w8a8"
+    assert details["exact"].startswith("to the bit")
+    details = load_model(EngineConfig("test", str(folder), kv_tokens=64, block_size=4)).details
+    assert details["exact"] == "not promised: attention by torch reference may round differently in another batch"
+    details = load_model(EngineConfig("test", str(folder), kv_tokens=64, architecture="transformers")).details
+    assert details["exact"].startswith("not promised: the model's own operators")
