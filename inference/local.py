@@ -218,6 +218,7 @@ class LocalEngine:
                 sampling=sampling,
                 seed=(seed + (index or 0)) & (2**64 - 1),
                 resumed=resumed,
+                queue_seconds=0.0 if resumed is not None else request.queue_seconds,
                 keys=list(prompt.keys),
                 pause_expires=index is None,
             ),
@@ -316,6 +317,8 @@ class LocalEngine:
             running=sum(part.running for part in stats),
             waiting=sum(part.waiting for part in stats),
             kv_used=max((part.kv_used for part in stats), default=0.0),
+            kv_cached=max((part.kv_cached for part in stats), default=0.0),
+            work=sum((part.work for part in stats[1:]), stats[0].work),
             steps=self.steps,
             draining=self.draining,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -169,8 +170,9 @@ class GenerationRequest:
     thousandths (1000 = 1.0). Waiting requests of a higher `band` (its plan's) come before all of a lower one, whatever
     the shares; within its tenant one of a higher `priority` comes first. `domain` roots every prefix-cache key:
     requests share cached blocks only within a domain.
-    A chat carries `messages`, an embedding request `inputs` (texts or token ids) and whether a longer input than the
-    model takes is cut (`truncate`) or refused.
+    One that has waited `queue_seconds` for the engine (0: as long as it takes) ends with the error `queue_timeout`,
+    unbegun and free of charge. A chat carries `messages`, an embedding request `inputs` (texts or token ids) and
+    whether a longer input than the model takes is cut (`truncate`) or refused.
     """
 
     id: str
@@ -185,6 +187,7 @@ class GenerationRequest:
     resumed: Resumed | None = None
     band: int = 0
     priority: int = 0
+    queue_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +270,8 @@ class Finished:
 
     `stop` is the stop string or id that ended it. `exact` is False when the worker was lost and `usage` is only the
     last one it reported. With `is_estimate` that usage, too, is only counted from what arrived, since a foreign engine
-    hadn't said it. `queued_ms`, `prefill_ms` and `decode_ms` are the worker's own times.
+    hadn't said it. `queued_ms`, `prefill_ms` and `decode_ms` are the worker's own times. Of the waits from one token
+    to the next, half were at most `gap_ms`, and all but one in a hundred `gap_p99_ms`.
     """
 
     reason: FinishReason
@@ -279,6 +283,8 @@ class Finished:
     queued_ms: float = 0.0
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
+    gap_ms: float = 0.0
+    gap_p99_ms: float = 0.0
 
 
 Event = Started | Delta | Vector | Finished
@@ -333,11 +339,46 @@ LOADING = "loading"  # `Health.reason` while the model is being loaded
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """What an engine did since it was loaded.
+
+    `rows` is the sum over all steps, `seconds` what they took, `prefill_seconds` the part of that for prompts.
+    `prompt_tokens` were computed, `cached_tokens` of prompts taken from the prefix cache, `output_tokens` generated.
+    `preemptions` counts by cause; `tenants` are the device-seconds of those that had most.
+    """
+
+    steps: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    preemptions: Mapping[str, int] = field(default_factory=dict)
+    tenants: Mapping[str, float] = field(default_factory=dict)
+
+    def __add__(self, other: Work) -> Work:
+        """What two schedulers of one engine, or two replicas, did together."""
+        return Work(
+            self.steps + other.steps,
+            self.rows + other.rows,
+            self.seconds + other.seconds,
+            self.prefill_seconds + other.prefill_seconds,
+            self.prompt_tokens + other.prompt_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.output_tokens + other.output_tokens,
+            Counter(self.preemptions) + Counter(other.preemptions),
+            {name: self.tenants.get(name, 0) + other.tenants.get(name, 0) for name in {*self.tenants, *other.tenants}},
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """A deployment's state now. It takes requests when `ready`; otherwise `reason` is why not.
 
     `reason` is fit for clients; `detail` is for operators and may name paths. `running` and `waiting` count requests,
-    `kv_used` is the part of the KV blocks in use (0 to 1), `steps` counts since loading. `revision` identifies the
+    `kv_used` is the part of the KV blocks in use and `kv_cached` the part that only keeps prefixes (0 to 1), `steps`
+    counts since loading, and `work` tells what those did where the engine is ours. `revision` identifies the
     settings that the state belongs to.
     """
 
@@ -350,3 +391,5 @@ class Health:
     draining: bool = False
     detail: str = ""
     revision: str = ""
+    kv_cached: float = 0.0
+    work: Work | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -18,11 +19,15 @@ from inference.types import EngineFault, FinishReason
 
 
 class Scheduled(Queued, Protocol):
-    """A request. `in_flight` counts its rows in flight; `ending` is set once it has to end."""
+    """A request. `in_flight` counts its rows in flight, it has `begun` with the first; `ending`: why it has to end."""
 
+    begun: bool
     ending: Ending | None
     in_flight: int
     submitted_at: float
+
+    @property
+    def queue_seconds(self) -> float: ...
 
     @property
     def request_id(self) -> str: ...
@@ -37,6 +42,7 @@ class Flight(Generic[T]):
 
     plan: StepPlan
     requests: tuple[T, ...]
+    launched_at: float
 
 
 class BaseScheduler(ABC, Generic[T]):
@@ -55,6 +61,9 @@ class BaseScheduler(ABC, Generic[T]):
         self._live: dict[str, T] = {}
         self._flights: deque[Flight[T]] = deque()
         self._outputs: list[Output] = []
+        self._submissions = 0
+        self._landed_at = float("-inf")  # when the last step in flight ended
+        self._queue_deadlines: list[tuple[float, int, T]] = []  # a heap; of requests that have begun as well
 
     # Requests --------------------------------------------------------------------------------------------------
 
@@ -72,6 +81,10 @@ class BaseScheduler(ABC, Generic[T]):
         self.waiting.enter(request, bounded=bounded)
         request.submitted_at = self.clock()
         self._live[request.request_id] = request
+        if request.queue_seconds > 0:
+            self._submissions += 1
+            deadline = request.submitted_at + request.queue_seconds
+            heapq.heappush(self._queue_deadlines, (deadline, self._submissions, request))
 
     @abstractmethod
     def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
@@ -137,9 +150,12 @@ class BaseScheduler(ABC, Generic[T]):
         outputs, self._outputs = self._outputs, []
         return outputs
 
-    @abstractmethod
     def next_deadline(self) -> float | None:
         """The clock's time at which `plan` has to be called even if nothing is submitted; None: never."""
+        deadlines = self._queue_deadlines
+        while deadlines and not self._waits(deadlines[0][2]):
+            heapq.heappop(deadlines)
+        return deadlines[0][0] if deadlines else None
 
     @property
     def unfinished(self) -> int:
@@ -160,8 +176,28 @@ class BaseScheduler(ABC, Generic[T]):
     def _launch(self, plan: StepPlan, requests: tuple[T, ...]) -> StepPlan:
         """Put `plan` in flight; `requests` are those of its rows."""
         self.steps += 1
-        self._flights.append(Flight(plan, requests))
+        self._flights.append(Flight(plan, requests, self.clock()))
         return plan
+
+    def _land(self) -> tuple[Flight[T], float]:
+        """Take the oldest step, which has ended, out of flight; return it and the seconds that it took alone."""
+        flight = self._flights.popleft()
+        self.bounds.note_success()
+        now = self.clock()
+        seconds = now - max(flight.launched_at, self._landed_at)
+        self._landed_at = now
+        return flight, seconds
+
+    def _expire_queue(self) -> None:
+        """End the requests whose deadline in the queue is over."""
+        now = self.clock()
+        while (due := BaseScheduler.next_deadline(self)) is not None and due <= now:
+            fault = EngineFault("queue_timeout", "the engine was busy for longer than this request may wait", True)
+            self._end(self._queue_deadlines[0][2], Ending(FinishReason.ERROR, error=fault))
+
+    def _waits(self, request: T) -> bool:
+        """Whether `request` has neither begun nor ended."""
+        return not request.begun and self._live.get(request.request_id) is request
 
     def _require_oldest(self, plan: StepPlan) -> None:
         if not self._flights or self._flights[0].plan is not plan:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from inference.core.base import BaseScheduler
 from inference.core.bounds import StepBounds
 from inference.core.fairness import Prices, WaitingQueue
+from inference.core.load import Load
 from inference.core.output import Output, Stats
 from inference.core.sequence import Ending
 from inference.core.step import EncodeRow, RowFailure, StepPlan, StepResult
@@ -26,6 +27,7 @@ class EncodeTask:
     weight: int = 1000
     band: int = 0
     priority: int = 0
+    queue_seconds: float = 0.0
 
     planned: int = 0  # inputs that a step had, from the first on
     remaining: int = field(init=False)  # inputs that are not computed yet
@@ -67,12 +69,14 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
         waiting: WaitingQueue[EncodeTask] = WaitingQueue(max_waiting, max_waiting_per_tenant, prices or Prices())
         super().__init__(waiting, StepBounds(max_rows, max_step_tokens), clock)
         self._retries: deque[tuple[EncodeTask, int]] = deque()
+        self._load = Load()
         self._retried: StepPlan | None = None  # the last step that repeated one input alone
 
     def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
         """Do nothing: an embedding has no output tokens."""
 
     def plan(self) -> StepPlan | None:
+        self._expire_queue()
         rows: list[tuple[EncodeTask, int]] = []
         alone = bool(self._retries)
         if alone and not self._flights:
@@ -98,8 +102,9 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
         self._require_oldest(plan)
         if len(result.vectors) != len(plan.encodes):
             raise ValueError(f"step {plan.number}: {len(result.vectors)} answers for {len(plan.encodes)} inputs")
-        flight = self._flights.popleft()
-        self.bounds.note_success()
+        flight, seconds = self._land()
+        counts = zip((task.tenant for task in flight.requests), (len(row.ids) for row in plan.encodes), strict=True)
+        self._load.add_step(counts, seconds, seconds)
         made: dict[EncodeTask, list[Vector]] = {}
         for task, row, vector in zip(flight.requests, plan.encodes, result.vectors, strict=True):
             task.in_flight -= 1
@@ -108,6 +113,7 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
                 task.ending = task.ending or Ending(FinishReason.ERROR, error=EngineFault(vector.code, vector.message))
                 continue
             task.computed += len(row.ids)
+            self._load.prompt_tokens += len(row.ids)
             task.remaining -= 1
             if task.ending is None:
                 vectors.append(Vector(row.index, vector))
@@ -135,14 +141,10 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
                 self._finish(task)
         return self.take_outputs()
 
-    def next_deadline(self) -> float | None:
-        """Return None: an encoder's requests never pause."""
-        return None
-
     def stats(self) -> Stats:
         """Return the state now; a request is running from the step of its first input on."""
         running = sum(task.begun for task in self._live.values())
-        return Stats(running=running, waiting=len(self._live) - running, steps=self.steps)
+        return Stats(running=running, waiting=len(self._live) - running, steps=self.steps, work=self._load.report({}))
 
     def _choose_rows(self) -> list[tuple[EncodeTask, int]]:
         rows: list[tuple[EncodeTask, int]] = []

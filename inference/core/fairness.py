@@ -189,7 +189,9 @@ class FairQueue(Generic[T]):
         del share.items[item]
         self._size -= 1
         self.changes += 1
-        if not share.items:
+        if share.items:
+            self._enter(item.tenant, share)  # of a lower priority an older one may be first now
+        else:
             share.order.clear()
             share.entry = None
             del self._waiting[item.tenant]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from inference.types import Finished, FinishReason, PositionLogprobs, Started, Usage, Vector
+from inference.types import Finished, FinishReason, PositionLogprobs, Started, Usage, Vector, Work
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """A scheduler's state now; `steps` and `preemptions` count from its start.
+    """A scheduler's state now; `steps`, `preemptions` and `work` count from its start.
 
     `running` counts sequences with a slot (paused ones included), `paused` those at their allowance, with a slot or
     not. `kv_used` is the part of the pool that sequences hold, `kv_cached` the part that has only cached prefixes.
@@ -55,3 +55,4 @@ class Stats:
     kv_cached: float = 0.0
     steps: int = 0
     preemptions: int = 0
+    work: Work = field(default_factory=Work)

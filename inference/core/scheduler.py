@@ -19,10 +19,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from inference.core.base import BaseScheduler
+from inference.core.base import BaseScheduler, Flight
 from inference.core.bounds import StepBounds
 from inference.core.config import SchedulerConfig
 from inference.core.fairness import WaitingQueue
+from inference.core.load import Load
 from inference.core.output import Output, Stats
 from inference.core.planner import Planner
 from inference.core.prefix import PrefixKeys
@@ -46,6 +47,7 @@ class Scheduler(BaseScheduler[Sequence]):
         self.config = config
         self._planner = Planner(config, self.bounds, keys, waiting, clock)
         self._residents = self._planner.residents
+        self._load = Load()
 
     def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
         """Permit `allowance` output tokens in all (never fewer than before), with `is_final` for the last time.
@@ -71,6 +73,7 @@ class Scheduler(BaseScheduler[Sequence]):
             request.ends = tuple(sorted(eos.union(request.sampling.stop_token_ids)))
 
     def plan(self) -> StepPlan | None:
+        self._expire_queue()
         self._expire_pauses()
         if not self._flights:
             self._residents.preempt_excess()
@@ -86,8 +89,8 @@ class Scheduler(BaseScheduler[Sequence]):
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Output]:
         self._verify(plan, result)
-        flight = self._flights.popleft()
-        self.bounds.note_success()
+        flight, seconds = self._land()
+        self._measure(flight, seconds)
         for seq, row, token in zip(flight.requests, plan.rows, result.tokens, strict=True):
             seq.in_flight -= 1
             if isinstance(token, RowFailure):
@@ -123,8 +126,10 @@ class Scheduler(BaseScheduler[Sequence]):
         return self.take_outputs()
 
     def next_deadline(self) -> float | None:
-        """The clock's time at which the first pause ends; None when none is paused."""
-        return min((seq.pause_ends for seq in self._residents.paused if seq.pause_expires), default=None)
+        """The clock's time at which the first pause or the first wait in the queue ends; None when there is none."""
+        ends = [seq.pause_ends for seq in self._residents.paused if seq.pause_expires]
+        queued = super().next_deadline()
+        return min(ends if queued is None else [*ends, queued], default=None)
 
     def stats(self) -> Stats:
         """Return the state now."""
@@ -137,6 +142,7 @@ class Scheduler(BaseScheduler[Sequence]):
             kv_cached=pool.cached / pool.usable,
             steps=self.steps,
             preemptions=sum(self._residents.preemptions.values()),
+            work=self._load.report({cause.value: count for cause, count in self._residents.preemptions.items()}),
         )
 
     def check(self) -> None:
@@ -190,6 +196,18 @@ class Scheduler(BaseScheduler[Sequence]):
             if row.samples is (token is None) and not isinstance(token, RowFailure):
                 raise ValueError(f"step {plan.number}: a token where none was sampled, or none where one was")
 
+    def _measure(self, flight: Flight[Sequence], seconds: float) -> None:
+        """Count what a step took, for the size of later ones and for who had how much of the engine."""
+        rows = [(len(row.ids), row.start) for row in flight.plan.rows]
+        times = self._planner.times
+        times.add(rows, seconds)
+        prompts = [row for row in rows if row[0] > 1]
+        prefill = seconds
+        if len(prompts) < len(rows):
+            prefill = sum(times.prefill_seconds(start, count) for count, start in prompts)
+        counts = zip((seq.tenant for seq in flight.requests), (count for count, _ in rows), strict=True)
+        self._load.add_step(counts, seconds, prefill)
+
     def _advance(self, seq: Sequence, row: Row) -> None:
         """Count the row's tokens as computed and publish the blocks that they filled."""
         if row.start != seq.computed:
@@ -199,7 +217,12 @@ class Scheduler(BaseScheduler[Sequence]):
             seq.failures = 0
             del self._planner.suspects[seq]
         # After a preemption fewer tokens may be cached than at the first admission, whose number counts.
+        before = seq.prefilled
         seq.prefilled = max(seq.prefilled, seq.cached_tokens or 0, min(seq.computed, len(seq.prompt)))
+        if seq.prefilled > before:
+            cached = 0 if before else seq.cached_tokens or 0
+            self._load.cached_tokens += cached
+            self._load.prompt_tokens += seq.prefilled - before - cached
         self._residents.publish(seq)
 
     def _accept(self, seq: Sequence, token: int) -> tuple[int, ...]:
@@ -207,7 +230,11 @@ class Scheduler(BaseScheduler[Sequence]):
         now = self.clock()
         if seq.sampled_at is None:
             seq.sampled_at = now
+        else:
+            seq.gaps.append(now - seq.last_sampled_at)
+        seq.last_sampled_at = now
         seq.tokens.append(token)
+        self._load.output_tokens += 1
         self.waiting.queue.charge(seq.tenant, output=1)
         if token in self.config.eos_ids and not seq.sampling.ignore_eos:
             seq.ending = Ending(FinishReason.STOP)
@@ -253,6 +280,7 @@ class Scheduler(BaseScheduler[Sequence]):
         now = self.clock()
         admitted = seq.admitted_at if seq.admitted_at is not None else now
         sampled = seq.sampled_at if seq.sampled_at is not None else now
+        gaps = sorted(seq.gaps)
         return Finished(
             reason=seq.ending.reason,
             usage=seq.usage,
@@ -261,6 +289,8 @@ class Scheduler(BaseScheduler[Sequence]):
             queued_ms=(admitted - seq.submitted_at) * 1000,
             prefill_ms=(sampled - admitted) * 1000,
             decode_ms=(now - sampled) * 1000,
+            gap_ms=_percentile(gaps, 0.5) * 1000,
+            gap_p99_ms=_percentile(gaps, 0.99) * 1000,
         )
 
     def _emit(self, seq: Sequence, visible: tuple[int, ...], finished: Finished | None = None) -> None:
@@ -287,3 +317,8 @@ class Scheduler(BaseScheduler[Sequence]):
         if min(seq.tokens) < 0 or max(seq.tokens) >= self.config.vocab_size:
             check_ids(seq.tokens, self.config.vocab_size, "messages")
         check_sampling(seq.sampling, self.config.vocab_size, self.config.eos_ids)
+
+
+def _percentile(ordered: list[float], part: float) -> float:
+    """The least of the `ordered` values that at least this `part` of them don't exceed; 0 of none."""
+    return ordered[max(0, math.ceil(part * len(ordered)) - 1)] if ordered else 0.0

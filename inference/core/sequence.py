@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -50,6 +51,7 @@ class Sequence:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int = 0
     resumed: Resumed | None = None
+    queue_seconds: float = 0.0
     keys: list[Key] = field(default_factory=list)
     pause_expires: bool = True  # or it waits at its allowance until it is extended or cancelled
 
@@ -77,6 +79,8 @@ class Sequence:
     preempted_at: float = 0.0
     admitted_at: float | None = None
     sampled_at: float | None = None
+    last_sampled_at: float = 0.0
+    gaps: array[float] = field(default_factory=lambda: array("f"))  # seconds from one token to the next
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)

@@ -112,6 +112,7 @@ class Bench:
         weight: int = 1000,
         band: int = 0,
         priority: int = 0,
+        queue_seconds: float = 0.0,
         sampling: SamplingParams | None = None,
         domain: str | None = None,
     ) -> Sequence:
@@ -127,6 +128,7 @@ class Bench:
             weight=weight,
             band=band,
             priority=priority,
+            queue_seconds=queue_seconds,
             sampling=sampling or SamplingParams(),
         )
         self.scheduler.submit(seq)

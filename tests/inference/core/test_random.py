@@ -11,7 +11,7 @@ from inference.errors import InvalidRequestError, OverloadedError
 from inference.types import FinishReason
 from tests.inference.core.driving import Bench, continuation
 
-TENANTS = st.sampled_from("abc")
+TENANTS = st.sampled_from("abcde")
 RAN_TO_ITS_END = {FinishReason.STOP, FinishReason.LENGTH, FinishReason.ALLOWANCE}
 
 
@@ -31,9 +31,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         watermark=st.sampled_from([0, 5, 30]),
         prefix_cache=st.booleans(),
         max_bypass=st.integers(0, 2),
+        reclaim_seconds=st.sampled_from([0.0, 0.5]),
         eos=st.booleans(),
     )
-    def open(self, *, blocks, rows, tokens, chunk, watermark, prefix_cache, max_bypass, eos):
+    def open(self, *, blocks, rows, tokens, chunk, watermark, prefix_cache, max_bypass, reclaim_seconds, eos):
         self.bench = Bench(
             blocks=blocks,
             block_size=3,
@@ -44,6 +45,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             watermark_percent=watermark,
             prefix_cache=prefix_cache,
             max_bypass=max_bypass,
+            reclaim_seconds=reclaim_seconds,
             max_waiting=12,
             max_waiting_per_tenant=6,
             eos_ids=frozenset({7, 8, 9} if eos else ()),
@@ -57,8 +59,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         allowance=st.integers(1, 12),
         is_final=st.booleans(),
         weight=st.sampled_from([500, 1000, 3000]),
+        band=st.sampled_from([0, 0, 0, 1]),
+        priority=st.integers(-1, 1),
+        queue_seconds=st.sampled_from([0.0, 0.0, 0.0, 1.0]),
     )
-    def submit(self, *, tenant, shared, own, max_output, allowance, is_final, weight):
+    def submit(self, *, tenant, shared, own, max_output, allowance, is_final, weight, band, priority, queue_seconds):
         name = f"r{len(self.names)}"
         try:
             self.bench.submit(
@@ -69,6 +74,9 @@ class SchedulerMachine(RuleBasedStateMachine):
                 allowance=allowance,
                 is_final=is_final,
                 weight=weight,
+                band=band,
+                priority=priority,
+                queue_seconds=queue_seconds,
             )
         except (InvalidRequestError, OverloadedError):
             return
@@ -168,6 +176,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert end.usage.output == len(story.tokens) > 0
         if end.usage.output:
             assert name in self.bench.begun
+        if end.error is not None and end.error.code == "queue_timeout":
+            assert end.error.retryable
+            assert name not in self.bench.begun
+            assert not end.usage.prompt
 
 
 TestScheduler = SchedulerMachine.TestCase

@@ -1,0 +1,60 @@
+"""What a scheduler's steps did so far: for rates over time, and for who had how much of the device."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from inference.types import Work
+
+MOST_TENANTS = 32  # of which a report tells
+
+
+class Load:
+    """Counts from the scheduler's start; `report` returns them.
+
+    A step's seconds are divided between prefill and decode as `StepTimes` estimates, and between tenants by the tokens
+    that their rows computed.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.rows = 0
+        self.seconds = 0.0
+        self.prefill_seconds = 0.0
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.output_tokens = 0
+        self._tenants: Counter[str] = Counter()  # nanoseconds
+        self._most: dict[str, float] = {}  # what was last reported of them
+        self._most_at = float("-inf")
+
+    def add_step(self, rows: Iterable[tuple[str, int]], seconds: float, prefill_seconds: float) -> None:
+        """Count a step of `rows`: the tenant and the number of tokens of each."""
+        parts = list(rows)
+        tokens = sum(count for _, count in parts) or 1
+        self.steps += 1
+        self.rows += len(parts)
+        self.seconds += seconds
+        self.prefill_seconds += min(seconds, prefill_seconds)
+        for tenant, count in parts:
+            self._tenants[tenant] += int(seconds * 1e9) * count // tokens
+        if len(self._tenants) > 64 * MOST_TENANTS:
+            self._tenants = Counter(dict(self._tenants.most_common(32 * MOST_TENANTS)))
+
+    def report(self, preemptions: dict[str, int]) -> Work:
+        """Return the counts, and the device-seconds of the tenants that had most, of a tenth of a second ago."""
+        if self.seconds - self._most_at >= 0.1:  # choosing them costs more than a report after each step may
+            self._most_at = self.seconds
+            self._most = {name: spent / 1e9 for name, spent in self._tenants.most_common(MOST_TENANTS)}
+        return Work(
+            steps=self.steps,
+            rows=self.rows,
+            seconds=self.seconds,
+            prefill_seconds=self.prefill_seconds,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            output_tokens=self.output_tokens,
+            preemptions=preemptions,
+            tenants=self._most,
+        )

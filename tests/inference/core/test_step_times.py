@@ -1,0 +1,120 @@
+"""How long prompts may hold up decoding rows."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from inference.core.step_times import StepTimes
+from tests.inference.core.driving import Bench
+
+BASE, ROW, CONTEXT, TOKEN, PAIR = 0.02, 2e-4, 1e-7, 3e-4, 2e-8
+
+
+def seconds(rows: list[tuple[int, int]]) -> float:
+    """What a step takes on an imagined machine."""
+    total = BASE
+    for count, start in rows:
+        if count == 1:
+            total += ROW + CONTEXT * start
+        else:
+            total += TOKEN * count + PAIR * (count * start + count * (count + 1) / 2)
+    return total
+
+
+def measured(steps: int = 300, noise: float = 0.0) -> StepTimes:
+    times, rng = StepTimes(), random.Random(3)
+    for _ in range(steps):
+        rows = [(1, rng.randrange(1000)) for _ in range(rng.randrange(32))]
+        if rng.random() < 0.5:
+            rows += [(rng.randrange(2, 257), rng.randrange(0, 2000))]
+        times.add(rows, seconds(rows) * (1 + noise * rng.uniform(-1, 1)))
+    return times
+
+
+@pytest.mark.parametrize(("noise", "error"), [(0.0, 0.03), (0.2, 0.3)])
+def test_what_prompts_cost_is_learnt_from_mixed_steps(noise, error):
+    times = measured(noise=noise)
+    for count, start in ((64, 0), (256, 0), (256, 1500)):
+        assert times.prefill_seconds(start, count) == pytest.approx(seconds([(count, start)]) - BASE, rel=error)
+
+
+def test_a_chunk_is_the_largest_that_stays_within_the_time():
+    times = measured()
+    for start in (0, 500, 4000):
+        count = times.tokens_within(0.05, start, 1000)
+        assert times.prefill_seconds(start, count) <= 0.05 < times.prefill_seconds(start, count + 1)
+    assert times.tokens_within(10.0, 0, 256) == 256
+
+
+def test_nothing_measured_bounds_nothing():
+    assert StepTimes().tokens_within(0.05, 0, 256) == 256
+    only_decoding = StepTimes()
+    for _ in range(50):
+        only_decoding.add([(1, 10)] * 8, 0.1)
+    assert only_decoding.tokens_within(0.05, 0, 256) == 256
+
+
+def test_a_machine_that_becomes_slower_is_noticed():
+    times, rows = measured(), [(1, 100)] * 8 + [(128, 0)]
+    for _ in range(200):
+        times.add(rows, 4 * seconds(rows))
+    assert times.prefill_seconds(0, 128) > 2 * seconds([(128, 0)])
+
+
+class Machine(Bench):
+    """A bench whose clock goes on as the imagined machine works."""
+
+    def finish(self, plan):
+        self.now += seconds([(len(row.ids), row.start) for row in plan.rows])
+        super().finish(plan)
+
+
+def bench(prefill_seconds: float) -> Machine:
+    return Machine(
+        blocks=600,
+        block_size=16,
+        max_context=4000,
+        max_rows=8,
+        max_step_tokens=1024,
+        prefill_chunk=1024,
+        prefill_seconds=prefill_seconds,
+        prefix_cache=False,
+    )
+
+
+def longest_step(one: Machine) -> float:
+    """The longest step from the moment on at which two decode, one prompt was measured and a second one comes."""
+    one.submit("first", [5] * 400, 300, tenant="a")
+    one.submit("second", [6] * 400, 300, tenant="a")
+    one.run(until=lambda: len(one.stories["second"].tokens) > 5)
+    one.submit("long", [index % 97 for index in range(3000)], 4, tenant="b")
+    longest = 0.0
+    while not one.stories["long"].tokens:
+        before = one.now
+        one.step()
+        longest = max(longest, one.now - before)
+    return longest
+
+
+def test_a_long_prompt_never_holds_decoding_rows_longer_than_the_setting():
+    assert longest_step(bench(0.0)) > 0.3, "unbounded, it does"
+    assert longest_step(bench(0.05)) < BASE + 2 * (ROW + CONTEXT * 700) + 0.05 * 1.05
+
+
+def test_without_decoding_rows_a_prompt_takes_whole_steps():
+    one = bench(0.05)
+    one.submit("first", [5] * 400, 4, tenant="a")
+    one.run()
+    one.submit("long", [index % 97 for index in range(3000)], 4, tenant="b")
+    plan = one.step()
+    assert plan is not None
+    assert plan.tokens == 1024
+
+
+def test_a_slow_machine_goes_on_block_by_block():
+    one = bench(0.001)
+    longest_step(one)
+    chunks = [len(row.ids) for plan in one.plans for row in plan.rows if row.request_id == "long" and row.start]
+    assert set(chunks[:100]) == {16}
