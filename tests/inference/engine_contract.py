@@ -115,7 +115,7 @@ async def evidence(engine: Engine, request_id: str) -> Evidence:
 
 def same(finished: Finished) -> Finished:
     """`finished` without its times."""
-    return replace(finished, queued_ms=0.0, prefill_ms=0.0, decode_ms=0.0)
+    return replace(finished, queued_ms=0.0, prefill_ms=0.0, decode_ms=0.0, gap_ms=0.0, gap_p99_ms=0.0)
 
 
 class EngineContract:
