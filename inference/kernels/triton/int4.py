@@ -49,12 +49,14 @@ def _int4_matvec(
     scales,
     zeros,
     bias,
+    residual,
     out,
     M,
     N,
     K,
     x_stride,
     HAS_BIAS: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -80,7 +82,11 @@ def _int4_matvec(
         acc += part * tl.load(scales + row * groups + group)[:, None]
     if HAS_BIAS:
         acc += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[:, None]
-    tl.store(out + m[None, :] * N + n[:, None], acc.to(out.dtype.element_ty), mask=(n < N)[:, None] & (m < M)[None, :])
+    at = m[None, :] * N + n[:, None]
+    inside = (n < N)[:, None] & real
+    if HAS_RESIDUAL:
+        acc += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + at, acc.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -98,8 +104,10 @@ def _unpack(packed, scales, zeros, out, K, GROUP: tl.constexpr):
     tl.store(base + HALF, (((byte >> 4) - zero) * scale).to(out.dtype.element_ty))
 
 
-def int4_matvec(x: torch.Tensor, weight: Int4Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Return x · weightᵀ + bias [M, N] in the dtype of `x` [M, K], for at most MAX_ROWS rows."""
+def int4_matvec(
+    x: torch.Tensor, weight: Int4Weight, bias: torch.Tensor | None = None, residual: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return x · weightᵀ + bias + residual [M, N] in the dtype of `x` [M, K], for at most MAX_ROWS rows."""
     (m, k), n = x.shape, weight.packed.shape[0]
     out = torch.empty(m, n, dtype=x.dtype, device=x.device)
     if m:
@@ -110,12 +118,14 @@ def int4_matvec(x: torch.Tensor, weight: Int4Weight, bias: torch.Tensor | None =
             weight.scales,
             weight.zeros,
             out if bias is None else bias,
+            out if residual is None else residual,
             out,
             m,
             n,
             k,
             x.stride(0),
             HAS_BIAS=bias is not None,
+            HAS_RESIDUAL=residual is not None,
             GROUP=weight.group,
             BLOCK_M=16 if m <= 16 else 32 if m <= 32 else 64,
             BLOCK_N=block_n,

@@ -16,11 +16,13 @@ def _scaled_matmul(
     x_scales,
     weight_scales,
     bias,
+    residual,
     out,
     M,
     N,
     K,
     HAS_BIAS: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
     IS_INTEGER: tl.constexpr,
     EVEN_K: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -54,7 +56,10 @@ def _scaled_matmul(
     result *= tl.load(x_scales + m, mask=m < M, other=0.0)[:, None]
     if HAS_BIAS:
         result += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
-    tl.store(out + m.to(tl.int64)[:, None] * N + n[None, :], result.to(out.dtype.element_ty), mask=inside)
+    at = m.to(tl.int64)[:, None] * N + n[None, :]
+    if HAS_RESIDUAL:
+        result += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + at, result.to(out.dtype.element_ty), mask=inside)
 
 
 def scaled_matmul(
@@ -64,11 +69,12 @@ def scaled_matmul(
     weight_scales: torch.Tensor,
     dtype: torch.dtype,
     bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return (x · weightᵀ) · x_scales · weight_scales + bias as `dtype` [M, N].
+    """Return (x · weightᵀ) · x_scales · weight_scales + bias + residual as `dtype` [M, N].
 
     `x` [M, K] and `weight` [N, K], contiguous, are both int8 (added up in int32: exact) or both float8_e4m3fn. The
-    scales are float32 [M] and [N].
+    scales are float32 [M] and [N]; `residual` is contiguous [M, N].
     """
     (m, k), n = x.shape, weight.shape[0]
     out = torch.empty(m, n, dtype=dtype, device=x.device)
@@ -80,11 +86,13 @@ def scaled_matmul(
             x_scales,
             weight_scales,
             x_scales if bias is None else bias,
+            out if residual is None else residual,
             out,
             m,
             n,
             k,
             HAS_BIAS=bias is not None,
+            HAS_RESIDUAL=residual is not None,
             IS_INTEGER=x.dtype is torch.int8,
             EVEN_K=k % block_k == 0,
             BLOCK_M=block_m,

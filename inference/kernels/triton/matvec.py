@@ -20,6 +20,7 @@ def _matvec(
     x_scales,
     weight_scales,
     bias,
+    residual,
     out,
     M,
     N,
@@ -28,6 +29,7 @@ def _matvec(
     HAS_X_SCALES: tl.constexpr,
     HAS_WEIGHT_SCALES: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
     EVEN_K: tl.constexpr,
     COMPUTE: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -59,11 +61,11 @@ def _matvec(
         result *= tl.load(x_scales + m, mask=m < M, other=0.0)[None, :]
     if HAS_BIAS:
         result += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[:, None]
-    tl.store(
-        out + m[None, :] * N + n[:, None],
-        result.to(out.dtype.element_ty),
-        mask=(n < N)[:, None] & (m < M)[None, :],
-    )
+    at = m[None, :] * N + n[:, None]
+    inside = (n < N)[:, None] & real
+    if HAS_RESIDUAL:
+        result += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + at, result.to(out.dtype.element_ty), mask=inside)
 
 
 def _compute(x: torch.Tensor, weight: torch.Tensor) -> tl.dtype:
@@ -83,11 +85,12 @@ def matvec(
     x_scales: torch.Tensor | None = None,
     weight_scales: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return (x · weightᵀ) · x_scales · weight_scales + bias as `dtype` [M, N], for at most MAX_ROWS rows.
+    """Return (x · weightᵀ) · x_scales · weight_scales + bias + residual as `dtype` [M, N], for at most MAX_ROWS rows.
 
     `x` [M, K] and `weight` [N, K], its rows contiguous, are of one type, or `weight` is int8 or float8_e4m3fn and `x`
-    of 16 or 32 bits (weight-only). The scales, where given, are float32 [M] and [N].
+    of 16 or 32 bits (weight-only). The scales, where given, are float32 [M] and [N]; `residual` is contiguous [M, N].
     """
     (m, k), n = x.shape, weight.shape[0]
     out = torch.empty(m, n, dtype=dtype, device=x.device)
@@ -101,6 +104,7 @@ def matvec(
         out if x_scales is None else x_scales,
         out if weight_scales is None else weight_scales,
         out if bias is None else bias,
+        out if residual is None else residual,
         out,
         m,
         n,
@@ -109,6 +113,7 @@ def matvec(
         HAS_X_SCALES=x_scales is not None,
         HAS_WEIGHT_SCALES=weight_scales is not None,
         HAS_BIAS=bias is not None,
+        HAS_RESIDUAL=residual is not None,
         EVEN_K=k % block_k == 0,
         COMPUTE=_compute(x, weight),
         BLOCK_M=16 if m <= 16 else 32 if m <= 32 else 64,

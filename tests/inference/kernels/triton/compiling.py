@@ -107,7 +107,7 @@ def linears(dtype: torch.dtype, *, eight: torch.dtype) -> None:
         x, x_scales = quantise(empty(dtype, rows, 4096), eight)
         scaled_matmul(x, weight, x_scales, scales, dtype, bias)
         if rows <= 64:
-            matvec(x, weight, dtype, x_scales=x_scales, weight_scales=scales)
+            matvec(x, weight, dtype, x_scales=x_scales, weight_scales=scales, residual=empty(dtype, rows, 4096))
     matvec(empty(dtype, 8, 4096), weight, dtype, weight_scales=scales, bias=bias)
     matvec(empty(dtype, 8, 4096), empty(dtype, 150000, 4096), dtype)
     groups = (empty(torch.float32, 4096, 32), empty(torch.uint8, 4096, 32))

@@ -44,8 +44,11 @@ def test_quantise_rounds_each_row_by_its_own_scale(width) -> None:
 def test_scaled_matmul(m, n, k, dtype) -> None:
     x, weight = eight_bits(dtype, m, k), eight_bits(dtype, n, k)
     x_scales, weight_scales, bias = torch.rand(m), torch.rand(n), torch.randn(n)
-    expected = x.float() @ weight.float().T * weight_scales * x_scales[:, None] + bias
-    close(scaled_matmul(x, weight, x_scales, weight_scales, torch.float32, bias), expected)
+    expected = x.float() @ weight.float().T * weight_scales * x_scales[:, None]
+    close(scaled_matmul(x, weight, x_scales, weight_scales, torch.float32, bias), expected + bias)
+    residual = torch.randn(m, n)
+    found = scaled_matmul(x, weight, x_scales, weight_scales, torch.float32, residual=residual)
+    close(found, expected + residual)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
@@ -69,7 +72,9 @@ def test_matvec(m, n, k, x_dtype, weight_dtype) -> None:
     expected = x.float() @ weight.float().T
     if scales:
         expected = expected * scales["weight_scales"] * scales["x_scales"][:, None]
-    close(matvec(x, weight, torch.float32, bias=bias, **scales), expected + bias)
+    residual = torch.randn(m, n)
+    found = matvec(x, weight, torch.float32, bias=bias, residual=residual, **scales)
+    close(found, expected + bias + residual)
 
 
 def test_eight_bit_integers_give_the_same_bits_for_few_rows_and_many() -> None:
@@ -91,6 +96,8 @@ def test_int4(m, n, k, group) -> None:
     assert ((restored - dense).abs() <= weight.scales.repeat_interleave(group, 1) * 1.001).all()
     x, bias = torch.randn(m, k), torch.randn(n)
     close(int4_matvec(x, weight, bias), x @ restored.T + bias)
+    residual = torch.randn(m, n)
+    close(int4_matvec(x, weight, residual=residual), x @ restored.T + residual)
 
 
 def test_int4_needs_whole_groups() -> None:
