@@ -50,3 +50,9 @@ class ModelRefusedError(EngineError):
     """The model can't be loaded or served correctly; the message gives the reason, for operators."""
 
     code = "model_refused"
+
+
+class DeviceLostError(EngineError):
+    """The device can't be used any more by this process: the worker ends, and a new one may go on."""
+
+    code = "device_lost"

@@ -40,7 +40,7 @@ from inference.core.output import Output
 from inference.core.prefix import PrefixKeys
 from inference.core.scheduler import Scheduler
 from inference.core.sequence import Sequence
-from inference.errors import InvalidRequestError
+from inference.errors import DeviceLostError, InvalidRequestError
 from inference.execution.backend import LoadedModel
 from inference.logs import request_field
 from inference.siblings import Siblings
@@ -269,7 +269,8 @@ class LocalEngine:
 
         `begin` is called with the ids of requests whose first forward pass comes next, before it runs. A step that
         raises is abandoned: its rows run again, each alone (after running out of memory: in smaller steps), and one
-        that fails alone as well ends with an error while the others go on.
+        that fails alone as well ends with an error while the others go on. DeviceLostError is raised: no step can run
+        any more.
         """
         outputs = self._sibling_outputs()
         for scheduler in self.schedulers:
@@ -281,6 +282,8 @@ class LocalEngine:
                 self._begin(begin, plan.begins)
             try:
                 committed = scheduler.commit(plan, self.model.runner.launch(plan).wait())
+            except DeviceLostError:
+                raise
             except Exception as error:
                 rows = len(plan.rows) + len(plan.encodes)
                 log.exception("step of %s failed with %d rows", self.info.deployment, rows)

@@ -9,7 +9,7 @@ import pytest
 from inference import local
 from inference.architectures.fake import load_fake_model
 from inference.config import EngineConfig
-from inference.errors import InvalidRequestError
+from inference.errors import DeviceLostError, InvalidRequestError
 from inference.execution.backend import LoadedModel
 from inference.local import LocalEngine
 from inference.text.byte_tokenizer import ByteTokenizer
@@ -58,6 +58,20 @@ def test_a_stop_string_ends_within_its_step() -> None:
     finished = outputs[-1].finished
     assert finished is not None
     assert (finished.reason, finished.stop, served.steps) == (FinishReason.STOP, "cd", 4)
+
+
+def test_a_lost_device_is_no_failure_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retried row by row it would fail every request one after the other: the worker has to end instead."""
+    served = engine()
+    served.submit(served.prepare(chat("abc")))
+
+    def launch(plan: Any) -> Any:
+        raise DeviceLostError("gone")
+
+    monkeypatch.setattr(served.model.runner, "launch", launch)
+    with pytest.raises(DeviceLostError):
+        served.step()
+    assert served.unfinished == 1
 
 
 def test_without_a_tokenizer_it_takes_ids_and_gives_no_text() -> None:

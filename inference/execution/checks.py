@@ -1,0 +1,50 @@
+"""Why a row can't be computed, and why a step couldn't."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from inference.core.step import Row, RowFailure
+from inference.execution.kv_cache import KVCache
+
+
+class RowChecks:
+    """The bounds of one model's rows: its vocabulary, its cache's blocks, and `limit`, the most tokens of a row."""
+
+    def __init__(self, vocabulary: int, cache: KVCache, limit: int) -> None:
+        self._vocabulary = vocabulary
+        self._cache = cache
+        self._limit = limit
+        self._checked: dict[int, tuple[int, ...]] = {}  # by slot, a block table that was found sound
+
+    def fault(self, row: Row) -> RowFailure | None:
+        """Return why the row can't run, or None."""
+        end = row.start + row.count
+        if end > len(row.blocks) * self._cache.block_size:
+            return RowFailure("bad_row", f"The row's blocks don't hold position {end - 1}.")
+        if self._checked.get(row.slot) is not row.blocks:
+            if not 0 < min(row.blocks) <= max(row.blocks) < self._cache.blocks:
+                return RowFailure("bad_row", "The row names a block that doesn't exist.")
+            self._checked[row.slot] = row.blocks
+        return input_fault(row.ids, self._vocabulary, self._limit, start=row.start, count=row.count)
+
+
+def input_fault(ids: Sequence[int], vocabulary: int, limit: int, *, count: int, start: int = 0) -> RowFailure | None:
+    """Return why a row of `count` tokens, of which `ids` are known, can't be computed; or None."""
+    if not count:
+        return RowFailure("bad_row", "The row has no tokens.")
+    if ids and (min(ids) < 0 or max(ids) >= vocabulary):
+        return RowFailure("bad_token_id", f"A token id is outside the vocabulary of {vocabulary}.")
+    if start + count > limit:
+        return RowFailure("too_long", f"Position {start + count - 1} is past the model's limit of {limit} tokens.")
+    return None
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Whether memory ran out. On the CPU torch raises a RuntimeError, which only its message tells apart."""
+    words = ("can't allocate memory", "not enough memory", "std::bad_alloc")
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+    )

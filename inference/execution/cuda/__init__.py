@@ -1,0 +1,1 @@
+"""Running steps on CUDA: launched without waiting, decoding in captured graphs."""

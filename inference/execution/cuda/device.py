@@ -1,0 +1,78 @@
+"""What a runner asks of its device beyond tensors: pinned memory, a mark in its stream, and captured work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+
+class Device(Protocol):
+    """A device that works through what it is given in order, while the host goes on."""
+
+    name: torch.device
+
+    def pinned(self, numbers: int) -> torch.Tensor:
+        """Return int64 [numbers] on the host, to which the device copies without the host's help."""
+        ...
+
+    def mark(self) -> Callable[[], None]:
+        """Return a function that blocks until the device has done what it has been given so far."""
+        ...
+
+    def capture(self, work: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+        """Return (a function that repeats `work` on the same memory, the tensor that it writes its result to)."""
+        ...
+
+    def release(self) -> None:
+        """Give cached memory back, after an allocation failed."""
+        ...
+
+
+class Cuda:
+    """A `Device` of CUDA. All captured work shares one pool of memory, so that the largest should come first."""
+
+    def __init__(self, name: torch.device) -> None:
+        self.name = name
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def pinned(self, numbers: int) -> torch.Tensor:
+        return torch.empty(numbers, dtype=torch.long, pin_memory=True)
+
+    def mark(self) -> Callable[[], None]:
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.name))
+        return event.synchronize
+
+    def capture(self, work: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+        # The first runs compile kernels and let libraries allocate what they keep: none of that may be captured.
+        side = torch.cuda.Stream(self.name)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(self.name))
+        with torch.cuda.stream(side):
+            work()
+        torch.cuda.current_stream(self.name).wait_stream(side)
+        torch.cuda.synchronize(self.name)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            result = work()
+        return graph.replay, result
+
+    def release(self) -> None:
+        torch.cuda.empty_cache()
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether an error has left the device's context unusable: every later call in this process would fail too."""
+    sticky = (
+        "illegal memory access",
+        "device-side assert",
+        "unspecified launch failure",
+        "misaligned address",
+        "illegal instruction",
+        "uncorrectable ECC",
+        "device is lost",
+        "launch timed out",
+        "invalid program counter",
+    )
+    return isinstance(error, RuntimeError) and "CUDA" in str(error) and any(text in str(error) for text in sticky)

@@ -1,0 +1,66 @@
+"""Choosing tokens on the device without waiting for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from inference.core.step import Row, RowFailure
+from inference.kernels.triton.sample import sample
+from inference.sampling.rng import noise_keys
+from inference.sampling.sampler import Sampler
+from inference.sampling.state import Admitted, SlotStates
+from inference.types import PositionLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The tokens int64 [rows] on the device, negative where a row has no finite logits; the rest is by row number."""
+
+    tokens: torch.Tensor
+    failures: dict[int, RowFailure] = field(default_factory=dict)
+    logprobs: dict[int, PositionLogprobs] = field(default_factory=dict)
+
+
+class DeviceSampler:
+    """Samples the rows of one model's steps on a GPU.
+
+    Rows with temperature, top-k, top-p and min-p alone are drawn by a kernel, and nothing is waited for. A step that
+    also has penalties, masks or log-probabilities goes the way of `Sampler`, which waits for the device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._states = SlotStates(device)
+        self._general = Sampler(device)
+        self._device = device
+
+    def sample(self, logits: torch.Tensor, rows: Sequence[Row]) -> Choice:
+        """Choose the token of each row from `logits` [rows, vocabulary], which may be overwritten."""
+        states = self._states.admit(rows)
+        if any(_needs_more(row, state) for row, state in zip(rows, states, strict=True)):
+            sampled = self._general.sample(logits, rows)
+            return Choice(sampled.tokens, sampled.failures, sampled.logprobs)
+        both = torch.tensor([[row.slot for row in rows], [row.output_index for row in rows]])
+        slots, positions = _sent(both, self._device)
+        params = self._states.gather(slots)
+        tokens = torch.empty(len(rows), dtype=torch.long, device=self._device)
+        sample(
+            logits,
+            tokens,
+            temperature=params.temperature[:, 0].contiguous(),
+            top_k=params.top_k[:, 0].clamp(max=logits.shape[1]).int(),
+            top_p=params.top_p[:, 0].contiguous(),
+            min_p=params.min_p[:, 0].contiguous(),
+            keys=noise_keys(params.seed_keys[:, 0], positions),
+        )
+        return Choice(tokens)
+
+
+def _needs_more(row: Row, state: Admitted) -> bool:
+    return state.is_penalised or state.is_masked or row.sampling.logprobs is not None
+
+
+def _sent(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
+    return numbers if device.type == "cpu" else numbers.pin_memory().to(device, non_blocking=True)

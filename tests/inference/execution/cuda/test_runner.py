@@ -1,0 +1,189 @@
+"""The CUDA runner on a stand-in device: the same tokens as the CPU's, in graphs or without, and its failures told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from inference.architectures.decoder import Decoder
+from inference.architectures.weights import FolderWeights
+from inference.core.step import Row, RowFailure, StepPlan
+from inference.errors import DeviceLostError
+from inference.execution.attention.reference import ReferenceAttention
+from inference.execution.attention.triton import TritonAttention
+from inference.execution.cuda.graphs import buckets
+from inference.execution.cuda.runner import CudaRunner
+from inference.execution.kv_cache import KVCache
+from inference.execution.runner import CPURunner
+from inference.types import SamplingParams
+from tests.inference.execution.cuda.host import HostDevice
+from tests.inference.tiny import save_tiny
+
+GREEDY = SamplingParams(temperature=0.0)
+DRAWN = SamplingParams(temperature=0.9, top_p=0.9, top_k=40)
+ROWS, BLOCKS, SIZE = 5, 40, 16
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny("qwen3", tmp_path_factory.mktemp("qwen3"), num_hidden_layers=1)
+
+
+def model(folder: Path) -> Decoder:
+    with torch.inference_mode(), FolderWeights(folder) as weights:
+        return Decoder(AutoConfig.from_pretrained(folder), weights, torch.float32, packed=False)
+
+
+def cuda(folder: Path, device: HostDevice | None = None) -> CudaRunner:
+    decoder = model(folder)
+    attention = TritonAttention(KVCache(decoder.spec, BLOCKS, SIZE), max_rows=ROWS + 1, max_blocks=8)
+    runner = CudaRunner(decoder, attention, device or HostDevice(), limit=100, max_tokens=64)
+    # On a GPU both of the host's buffers go to one on the device, which captured work reads; here they are that one.
+    runner._packer._turns = [runner._packer._turns[0]] * 2
+    return runner
+
+
+def host(folder: Path) -> CPURunner:
+    decoder = model(folder)
+    attention = ReferenceAttention(KVCache(decoder.spec, BLOCKS, SIZE), max_rows=ROWS, max_blocks=8)
+    return CPURunner(causal=(decoder, attention), limit=100, max_tokens=64)
+
+
+def row(slot: int, ids, start: int, sampling=GREEDY, *, index: int = 0, **more) -> Row:
+    blocks = BLOCK_TABLES[slot]
+    return Row(slot, str(slot), tuple(ids), start, blocks, True, index, sampling, slot, **more)
+
+
+BLOCK_TABLES = {slot: tuple(range(1 + 7 * slot, 8 + 7 * slot)) for slot in range(ROWS)}
+PROMPTS = {0: (5, 6, 7), 1: tuple(range(3, 23)), 2: (9,), 3: (4, 4, 4, 8)}
+
+
+def run(runner, *rows: Row):
+    return runner.launch(StepPlan(0, rows)).wait().tokens
+
+
+def answers(runner, sampling: SamplingParams, steps: int = 4) -> list[tuple]:
+    tokens = [run(runner, *(row(slot, ids, 0, sampling) for slot, ids in PROMPTS.items()))]
+    for step in range(1, steps):
+        tokens.append(
+            run(
+                runner,
+                *(
+                    row(slot, (tokens[-1][slot],), len(ids) + step - 1, sampling, index=step)
+                    for slot, ids in PROMPTS.items()
+                ),
+            )
+        )
+    return tokens
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+def test_the_tokens_are_the_cpus_in_graphs_and_without(folder, sampling) -> None:
+    expected = answers(host(folder), sampling)
+    device = HostDevice()
+    captured = cuda(folder, device)
+    captured.capture()
+    assert captured.graphs.failure == ""
+    assert device.captured == len(buckets(ROWS))
+    assert answers(captured, sampling) == expected
+    assert device.replays == 3
+    assert answers(cuda(folder), sampling) == expected
+
+
+def test_a_step_is_launched_before_the_last_ones_tokens_are_known(folder) -> None:
+    runner = cuda(folder)
+    runner.capture()
+    expected = answers(host(folder), GREEDY, steps=3)
+    first = runner.launch(StepPlan(0, tuple(row(slot, ids, 0) for slot, ids in PROMPTS.items())))
+    followers = [
+        runner.launch(
+            StepPlan(step, tuple(row(slot, (), len(ids) + step - 1, follows=True) for slot, ids in PROMPTS.items()))
+        )
+        for step in (1, 2)
+    ]
+    assert [first.wait().tokens, *(step.wait().tokens for step in followers)] == expected
+
+
+def test_rows_that_pad_a_graph_leave_the_null_block_empty(folder) -> None:
+    runner = cuda(folder)
+    runner.capture()
+    answers(runner, GREEDY)
+    for layer in runner._packer.attention.cache.layers:
+        assert not layer.keys[0].any()
+        assert not layer.values[0].any()
+
+
+def test_bad_rows_fail_alone(folder) -> None:
+    runner = cuda(folder)
+    good = run(runner, row(0, (5, 6, 7), 0))
+    tokens = run(runner, row(1, (211,), 0), row(0, (5, 6, 7), 0), row(2, (1,), 100))
+    assert tokens[1] == good[0]
+    assert [fault.code for fault in (tokens[0], tokens[2]) if isinstance(fault, RowFailure)] == [
+        "bad_token_id",
+        "too_long",
+    ]
+
+
+def test_a_row_without_finite_logits_fails_alone(folder) -> None:
+    runner = cuda(folder)
+    with torch.inference_mode():
+        runner._model.embedding[77] = float("nan")
+    first, second = run(runner, row(0, (77,), 0), row(1, (5,), 0))
+    assert isinstance(first, RowFailure)
+    assert first.code == "non_finite_logits"
+    assert isinstance(second, int)
+
+
+def test_what_the_kernel_cannot_choose_goes_the_general_way(folder) -> None:
+    forced = SamplingParams(temperature=0.0, allowed_token_ids=(17,))
+    assert run(cuda(folder), row(0, (5,), 0, forced), row(1, (6,), 0))[0] == 17
+
+
+def test_without_graphs_steps_run_and_the_reason_is_known(folder) -> None:
+    runner = cuda(folder, HostDevice(fails=RuntimeError("operation not permitted when stream is capturing\nmore")))
+    runner.capture()
+    assert runner.graphs.failure == "operation not permitted when stream is capturing"
+    assert answers(runner, GREEDY) == answers(host(folder), GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), MemoryError),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), DeviceLostError),
+        (RuntimeError("shapes differ"), RuntimeError),
+    ],
+    ids=["memory", "lost", "other"],
+)
+def test_what_the_device_raises_is_told(folder, raised, told, monkeypatch) -> None:
+    device = HostDevice()
+    runner = cuda(folder, device)
+
+    def broken(batch) -> None:
+        raise raised
+
+    monkeypatch.setattr(runner._model, "forward", broken)
+    pending = runner.launch(StepPlan(0, (row(0, (5,), 0),)))
+    for _ in range(2):
+        with pytest.raises(told):
+            pending.wait()
+    assert device.released == (told is MemoryError)
+
+
+def test_buckets_end_with_the_most_and_grow_slowly() -> None:
+    assert buckets(1) == [1]
+    assert buckets(5) == [1, 2, 4, 5]
+    assert buckets(33) == [1, 2, 4, 8, 16, 24, 32, 33]
+    assert all(after <= 2 * before for before, after in zip(buckets(512), buckets(512)[1:], strict=False))
