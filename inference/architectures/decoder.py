@@ -73,10 +73,11 @@ class Decoder:
         self.vocab_size: int = config.vocab_size
         inverse_frequencies, rope_scale, _ = frequencies(config)
         self.rotations = Rotations(inverse_frequencies, rope_scale)
-        self.embedding = weights.take("model.embed_tokens.weight", dtype)
-        self.norm = weights.take("model.norm.weight", dtype)
+        self.rotations.place(operators.device, config.max_position_embeddings if operators.device.type != "cpu" else 0)
+        self.embedding = operators.place(weights.take("model.embed_tokens.weight", dtype))
+        self.norm = operators.place(weights.take("model.norm.weight", dtype))
         tied = config.tie_word_embeddings
-        head = self.embedding if tied else weights.take("lm_head.weight", dtype)
+        head = self.embedding if tied else operators.place(weights.take("lm_head.weight", dtype))
         self.head = operators.linear(head, is_head=True)
         self.layers = [self._layer(weights, number, config, dtype) for number in range(config.num_hidden_layers)]
         shape = LayerShape(self.kv_heads, self.head_dim, self.head_dim)
@@ -165,7 +166,7 @@ class _Part:
         self._operators = operators
 
     def required(self, name: str) -> torch.Tensor:
-        tensor = self._weights.take(self._base + name, self._dtype)
+        tensor = self._operators.place(self._weights.take(self._base + name, self._dtype))
         return half_split_to_pairs(tensor, self._head_dim) if self.PAIRED.match(name) else tensor
 
     def optional(self, name: str) -> torch.Tensor | None:

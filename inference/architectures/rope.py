@@ -59,7 +59,13 @@ class Rotations:
             part = torch.polar(torch.full_like(angles, self._scale), angles)
             self._table = torch.cat((self._table, part))
 
+    def place(self, device: torch.device, length: int) -> None:
+        """Keep positions 0 … length - 1 at least on `device`: if it isn't the CPU, `of` knows no others."""
+        self.reach(length)
+        self._table = self._table.to(device)
+
     def of(self, positions: torch.Tensor) -> torch.Tensor:
         """Return complex64 [T, head_dim / 2] for `positions` [T]."""
-        self.reach(int(positions.max()) + 1)
+        if self._table.device.type == "cpu":  # on another device this would wait for it
+            self.reach(int(positions.max()) + 1)
         return self._table[positions]

@@ -28,6 +28,12 @@ class Operators(ABC):
     quantization: str = ""
     exact: bool
 
+    device = torch.device("cpu")
+
+    def place(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return `tensor` on the device that these operators compute on."""
+        return tensor.to(self.device)
+
     @abstractmethod
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:
         """Return the linear layer of `weight` [out, in]; `is_head` for the one that gives logits."""

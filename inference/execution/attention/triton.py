@@ -42,7 +42,7 @@ class TritonAttention(Attention):
         cached = self.cache.layers[layer]
         store(key, value, cached.keys, cached.values, self._prepared.places)
 
-    def rope_store(  # noqa: PLR0917 - the order is that of the operators
+    def rope_store(
         self,
         layer: int,
         joint: torch.Tensor,

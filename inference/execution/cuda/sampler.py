@@ -49,11 +49,11 @@ class DeviceSampler:
         sample(
             logits,
             tokens,
-            temperature=params.temperature[:, 0].contiguous(),
-            top_k=params.top_k[:, 0].clamp(max=logits.shape[1]).int(),
-            top_p=params.top_p[:, 0].contiguous(),
-            min_p=params.min_p[:, 0].contiguous(),
-            keys=noise_keys(params.seed_keys[:, 0], positions),
+            temperature=params.temperature.contiguous(),
+            top_k=params.top_k.clamp(max=logits.shape[1]).int(),
+            top_p=params.top_p.contiguous(),
+            min_p=params.min_p.contiguous(),
+            keys=noise_keys(params.seed_keys, positions),
         )
         return Choice(tokens)
 

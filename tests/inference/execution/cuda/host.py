@@ -1,4 +1,4 @@
-"""A device for tests that has no GPU: work is done when it is given, and captured work is done again."""
+"""A device without a GPU, for tests and smoke runs: work is done when it is given, captured work is done again."""
 
 from __future__ import annotations
 

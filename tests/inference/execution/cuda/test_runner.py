@@ -18,11 +18,14 @@ from inference.execution.attention.triton import TritonAttention
 from inference.execution.cuda.graphs import buckets
 from inference.execution.cuda.runner import CudaRunner
 from inference.execution.kv_cache import KVCache
+from inference.execution.operators import Operators, TorchOperators
 from inference.execution.runner import CPURunner
+from inference.execution.triton_operators import TritonOperators
 from inference.types import SamplingParams
 from tests.inference.execution.cuda.host import HostDevice
 from tests.inference.tiny import save_tiny
 
+CPU = torch.device("cpu")
 GREEDY = SamplingParams(temperature=0.0)
 DRAWN = SamplingParams(temperature=0.9, top_p=0.9, top_k=40)
 ROWS, BLOCKS, SIZE = 5, 40, 16
@@ -41,13 +44,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny("qwen3", tmp_path_factory.mktemp("qwen3"), num_hidden_layers=1)
 
 
-def model(folder: Path) -> Decoder:
+def model(folder: Path, operators: Operators | None = None) -> Decoder:
     with torch.inference_mode(), FolderWeights(folder) as weights:
-        return Decoder(AutoConfig.from_pretrained(folder), weights, torch.float32, packed=False)
+        return Decoder(AutoConfig.from_pretrained(folder), weights, torch.float32, operators or TorchOperators())
 
 
-def cuda(folder: Path, device: HostDevice | None = None) -> CudaRunner:
-    decoder = model(folder)
+def cuda(folder: Path, device: HostDevice | None = None, operators: Operators | None = None) -> CudaRunner:
+    decoder = model(folder, operators)
     attention = TritonAttention(KVCache(decoder.spec, BLOCKS, SIZE), max_rows=ROWS + 1, max_blocks=8)
     runner = CudaRunner(decoder, attention, device or HostDevice(), limit=100, max_tokens=64)
     # On a GPU both of the host's buffers go to one on the device, which captured work reads; here they are that one.
@@ -180,6 +183,20 @@ def test_what_the_device_raises_is_told(folder, raised, told, monkeypatch) -> No
         with pytest.raises(told):
             pending.wait()
     assert device.released == (told is MemoryError)
+
+
+def test_the_triton_operators_give_the_same_tokens(folder) -> None:
+    expected = answers(host(folder), GREEDY, steps=2)
+    assert answers(cuda(folder, operators=TritonOperators(CPU)), GREEDY, steps=2) == expected
+
+
+@pytest.mark.parametrize("quantization", ["w8a8", "fp8", "int4"])
+def test_quantised_linears_stay_near_the_plain_ones(folder, quantization) -> None:
+    plain, other = (model(folder, TritonOperators(CPU, name)).layers[0].gate_up for name in ("", quantization))
+    for rows in (1, 70):
+        x, residual = torch.randn(rows, 64), torch.randn(rows, 192)
+        error = (other(x, residual) - plain(x, residual)).norm() / plain(x).norm()
+        assert error < {"w8a8": 0.03, "fp8": 0.08, "int4": 0.2}[quantization]
 
 
 def test_buckets_end_with_the_most_and_grow_slowly() -> None:

@@ -1,0 +1,194 @@
+"""Every kernel on this device against plain torch, in the dtypes that it serves in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import torch
+
+from benchmarks.gpu.reference import attention, rotated
+from benchmarks.gpu.shapes import Sizes
+from inference.kernels.triton.activation import gelu_mul, silu_mul
+from inference.kernels.triton.decode import decode
+from inference.kernels.triton.int4 import int4_matvec, quantise_int4, unpack_int4
+from inference.kernels.triton.matmul import scaled_matmul
+from inference.kernels.triton.matvec import matvec
+from inference.kernels.triton.norm import add_rms_norm, rms_norm
+from inference.kernels.triton.prefill import prefill
+from inference.kernels.triton.quantise import quantise
+from inference.kernels.triton.rope import rotate_and_store
+from inference.kernels.triton.sample import sample
+from inference.kernels.triton.store import store
+
+Check = tuple[str, float, float]  # what, the error relative to the reference's spread, the most allowed
+
+
+def _error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    if not torch.isfinite(found.float()).all():
+        return float("inf")
+    return float((found.float() - expected.float()).abs().max() / expected.float().abs().max().clamp(min=1e-6))
+
+
+def run(sizes: Sizes) -> list[Check]:
+    """Return every check; one whose error is above its bound has failed."""
+    torch.manual_seed(0)
+    small = sizes.device.type == "cpu"
+    dtypes = (torch.float32,) if small else (torch.bfloat16, torch.float16, torch.float32)
+    checks: list[Check] = []
+    for part in (_attention, _fused, _linears):
+        for dtype in dtypes:
+            checks += part(sizes, dtype)
+    return checks + list(_sampling(sizes)) + list(_invariance(sizes, dtypes[0]))
+
+
+def _bound(dtype: torch.dtype) -> float:
+    return {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}[dtype]
+
+
+def _step(  # noqa: PLR0917 - called in one way
+    rows: list[tuple[int, int]], heads: int, kv_heads: int, dim: int, size: int, dtype: torch.dtype, sizes: Sizes
+) -> tuple[torch.Tensor, ...]:
+    device = sizes.device
+    counts = [-(-length // size) for _, length in rows]
+    order = (torch.randperm(sum(counts)) + 1).int()
+    tables = torch.zeros(len(rows), max(counts), dtype=torch.int32)
+    for row, blocks in enumerate(order.split(counts)):
+        tables[row, : counts[row]] = blocks
+    cache = torch.randn(2, sum(counts) + 1, kv_heads, size, dim, device=device).to(dtype)
+    query = torch.randn(sum(new for new, _ in rows), heads, dim, device=device).to(dtype)
+    begins = torch.tensor([0, *(new for new, _ in rows)]).cumsum(0).int()
+    lengths = torch.tensor([length for _, length in rows]).int()
+    slots = torch.arange(len(rows)).int()
+    return query, cache[0], cache[1], *(part.to(device) for part in (begins, lengths, slots, tables))
+
+
+def _attention(sizes: Sizes, dtype: torch.dtype) -> Iterator[Check]:
+    small = sizes.device.type == "cpu"
+    mixes: list[list[tuple[int, int]]] = (
+        [[(1, 40), (5, 18)]] if small else [[(1, 1328), (5, 18), (129, 463)], [(1, 1), (1, 4000), (2, 700), (4, 4)]]
+    )
+    shapes = [(2, 1, 64, 16)] if small else [(4, 4, 128, 16), (32, 8, 128, 16), (5, 1, 80, 32), (8, 2, 256, 16)]
+    extras: list[dict[str, object]] = [{}, {"window": 20, "softcap": 5.0}, {"window": 300}]
+    for heads, kv_heads, dim, size in shapes:
+        for rows in mixes:
+            for extra in extras[: 2 if small else 3]:
+                step = _step(rows, heads, kv_heads, dim, size, dtype, sizes)
+                expected = attention(*step, scale=dim**-0.5, **extra)
+                out = torch.full_like(step[0], float("nan"))
+                decode(*step, out, scale=dim**-0.5, processors=8, max_queries=4, **extra)
+                prefill(*step, out, scale=dim**-0.5, min_queries=5, **extra)
+                name = f"attention {heads}/{kv_heads}x{dim} {rows} {extra or ''} {dtype}"
+                yield name, _error(out, expected), _bound(dtype)
+
+
+def _fused(sizes: Sizes, dtype: torch.dtype) -> Iterator[Check]:
+    device, bound = sizes.device, _bound(dtype)
+    width = 96 if device.type == "cpu" else 4096
+    x, residual = torch.randn(2, 7, width, device=device).to(dtype).unbind()
+    weight = torch.randn(width, device=device).to(dtype)
+    norm: Callable[[torch.Tensor], torch.Tensor] = lambda x: torch.nn.functional.rms_norm(  # noqa: E731
+        x.float(), (width,), weight.float(), 1e-5
+    )
+    yield f"rms_norm {dtype}", _error(rms_norm(x, weight, 1e-5), norm(x)), bound
+    total = x + residual
+    yield f"add_rms_norm {dtype}", _error(add_rms_norm(x, residual, weight, 1e-5), norm(total)), bound
+    gate, up = torch.randn(7, 2 * width, device=device).to(dtype).chunk(2, -1)
+    joint = torch.cat((gate, up), -1)
+    for name, kernel, act in (("silu", silu_mul, torch.nn.functional.silu), ("gelu", gelu_mul, _gelu)):
+        yield f"{name}_mul {dtype}", _error(kernel(joint), act(gate.float()) * up.float()), bound
+    heads, kv_heads, dim = 8, 2, 128
+    joint = torch.randn(7, heads + 2 * kv_heads, dim, device=device).to(dtype)
+    angles = torch.rand(7, dim // 2, device=device) * 6
+    rotations = torch.stack((angles.cos(), angles.sin()), -1)
+    places = torch.arange(16, 23, device=device)
+    caches = [torch.zeros(3, kv_heads, 16, dim, dtype=dtype, device=device) for _ in range(4)]
+    query = rotate_and_store(joint, rotations, caches[0], caches[1], places, query_heads=heads)
+    key = rotated(joint[:, heads : heads + kv_heads], rotations).to(dtype)
+    store(key, joint[:, heads + kv_heads :], caches[2], caches[3], places)
+    yield f"rope {dtype}", _error(query, rotated(joint[:, :heads], rotations)), bound
+    yield f"rope's store {dtype}", _error(caches[0], caches[2]) + _error(caches[1], caches[3]), bound
+
+
+def _gelu(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+def _linears(sizes: Sizes, dtype: torch.dtype) -> Iterator[Check]:
+    device, bound = sizes.device, _bound(dtype)
+    n, k = (40, 128) if device.type == "cpu" else (6144, 4096)
+    weight = torch.randn(n, k, device=device).to(dtype) * k**-0.5
+    for m in (1, 3, 16) if device.type == "cpu" else (1, 3, 16, 40, 64):
+        x = torch.randn(m, k, device=device).to(dtype)
+        yield f"matvec {m} rows {dtype}", _error(matvec(x, weight, dtype), x.float() @ weight.float().T), bound
+        int4 = quantise_int4(weight)
+        expected = x.float() @ unpack_int4(int4, torch.float32).T
+        yield f"int4 {m} rows {dtype}", _error(int4_matvec(x, int4), expected), bound
+    kinds = [torch.int8]
+    if device.type == "cpu" or torch.cuda.get_device_capability() >= (8, 9):
+        kinds.append(torch.float8_e4m3fn)
+    for kind in kinds:
+        numbers, scales = quantise(weight, kind)
+        for m in (2,) if device.type == "cpu" else (1, 16, 64, 200):
+            x, x_scales = quantise(torch.randn(m, k, device=device).to(dtype), kind)
+            expected = (x.float() @ numbers.float().T) * x_scales[:, None] * scales
+            found = scaled_matmul(x, numbers, x_scales, scales, dtype)
+            # Float8 sums on Hopper's tensor cores keep fewer bits than float32.
+            yield f"matmul {kind} {m} rows {dtype}", _error(found, expected), max(bound, 1e-2)
+            if m <= 64:
+                found = matvec(x, numbers, dtype, x_scales=x_scales, weight_scales=scales)
+                yield f"matvec {kind} {m} rows {dtype}", _error(found, expected), bound
+
+
+def _sampling(sizes: Sizes) -> Iterator[Check]:
+    device = sizes.device
+    vocabulary = 3000 if device.type == "cpu" else 151936
+    rows = 2 if device.type == "cpu" else 64
+    logits = torch.randn(rows, vocabulary, device=device) * 4
+    tokens = torch.empty(rows, dtype=torch.long, device=device)
+    for name, temperature, top_k, top_p in (
+        ("greedy", 0.0, 0, 1.0),
+        ("top-k", 1.0, 20, 1.0),
+        ("top-p", 0.8, 0, 0.7),
+        ("both", 1.2, 50, 0.8),
+    ):
+        sample(
+            logits,
+            tokens,
+            temperature=torch.full((rows,), temperature, device=device),
+            top_k=torch.full((rows,), top_k, dtype=torch.int32, device=device),
+            top_p=torch.full((rows,), top_p, device=device),
+            min_p=torch.zeros(rows, device=device),
+            keys=torch.arange(rows, device=device),
+        )
+        ranks = (logits > logits.gather(1, tokens[:, None])).sum(1)
+        before = torch.where(
+            logits > logits.gather(1, tokens[:, None]), (logits / max(temperature, 1e-6)).softmax(1), 0
+        ).sum(1)
+        wrong = (ranks >= (top_k or (1 if not temperature else vocabulary))) | ((before > top_p + 1e-3) & (top_p < 1))
+        yield f"sampling {name}", float(wrong.float().mean()), 0.0
+
+
+def _invariance(sizes: Sizes, dtype: torch.dtype) -> Iterator[Check]:
+    """A row alone and in a batch, and a prompt whole and in chunks, are the same bits."""
+    small = sizes.device.type == "cpu"
+    rows = [(1, 40), (1, 7)] if small else [(1, 2900), (1, 30), (1, 1025), (1, 257)]
+    query, keys, values, begins, lengths, slots, tables = _step(rows, 8, 2, 64, 16, dtype, sizes)
+    together = torch.empty_like(query)
+    decode(query, keys, values, begins, lengths, slots, tables, together, scale=0.1, processors=132)
+    alone = torch.empty_like(query)
+    for row in range(len(rows)):
+        part = slice(row, row + 1)
+        one = (query[part], keys, values, begins[:2], lengths[part], slots[part], tables, alone[part])
+        decode(*one, scale=0.1, processors=1)
+    yield "decoding alone and in a batch", float((alone != together).any()), 0.0
+    length = 40 if small else 700
+    query, keys, values, begins, lengths, slots, tables = _step([(length, length)], 8, 2, 64, 16, dtype, sizes)
+    whole, chunked = torch.empty_like(query), torch.empty_like(query)
+    prefill(query, keys, values, begins, lengths, slots, tables, whole, scale=0.1)
+    cuts = [0, 32, length] if small else [0, 100, 333, length]
+    for begin, end in pairwise(cuts):
+        ends = torch.tensor([0, end - begin], dtype=torch.int32, device=sizes.device)
+        until = torch.tensor([end], dtype=torch.int32, device=sizes.device)
+        prefill(query[begin:end], keys, values, ends, until, slots, tables, chunked[begin:end], scale=0.1)
+    yield "a prompt whole and in chunks", float((whole != chunked).any()), 0.0

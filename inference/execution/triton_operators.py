@@ -1,0 +1,164 @@
+"""The tier of Triton kernels, on CUDA: norms, activations, rope with the K/V write, attention, and linear layers.
+
+Few rows are multiplied by kernels that read each weight once; many by cuBLAS (torch) where it has the product.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import linear
+
+from inference.execution.attention.base import Attention
+from inference.execution.attention.triton import TritonAttention
+from inference.execution.kv_cache import KVCache
+from inference.execution.linear import Linear
+from inference.execution.operators import Operators
+from inference.kernels.triton.activation import silu_mul
+from inference.kernels.triton.int4 import MAX_ROWS as INT4_ROWS
+from inference.kernels.triton.int4 import int4_matvec, quantise_int4, unpack_int4
+from inference.kernels.triton.matmul import scaled_matmul
+from inference.kernels.triton.matvec import MAX_ROWS, matvec
+from inference.kernels.triton.norm import rms_norm
+from inference.kernels.triton.quantise import LARGEST, quantise
+
+DENSE_ROWS = 16  # up to here reading the weight is all that counts; above, cuBLAS is as fast
+EIGHT_BITS = {"w8a8": torch.int8, "fp8": torch.float8_e4m3fn}
+FLOAT8_CAPABILITY = (8, 9)
+
+
+class TritonOperators(Operators):
+    """See the module. `quantization` "w8a8" and "fp8" compute in eight bits, a scale per token and per channel; with
+    "int4" the weights have four bits in groups, the head eight.
+    """
+
+    exact = False  # cuBLAS chooses its order of summation by the number of rows
+
+    def __init__(self, device: torch.device, quantization: str = "") -> None:
+        """Raise ValueError where the device lacks what `quantization` needs."""
+        self.device = device
+        self.quantization = quantization
+        self.tier = "Triton kernels"
+        self._has_rowwise = False
+        if device.type == "cuda":
+            capability = torch.cuda.get_device_capability(device)
+            if quantization == "fp8" and capability < FLOAT8_CAPABILITY:
+                raise ValueError(
+                    f"fp8 needs a GPU of compute capability 8.9, this one has {capability[0]}.{capability[1]}"
+                )
+            self._has_rowwise = capability >= (9, 0)
+            self.tier = f"Triton kernels ({torch.cuda.get_device_name(device)}, sm_{capability[0]}{capability[1]})"
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:
+        if not self.quantization:
+            return DenseLinear(weight, bias)
+        if self.quantization == "int4" and not is_head and weight.shape[1] % INT4_GROUP == 0:
+            return FourBitLinear(weight, bias)
+        dtype = EIGHT_BITS.get(self.quantization, torch.int8)
+        return EightBitLinear(weight, bias, dtype, has_rowwise=self._has_rowwise)
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return rms_norm(x, weight, eps)
+
+    def silu_mul(self, both: torch.Tensor) -> torch.Tensor:
+        return silu_mul(both)
+
+    def attention(self, cache: KVCache, *, max_rows: int, max_blocks: int) -> Attention:
+        return TritonAttention(cache, max_rows=max_rows, max_blocks=max_blocks)
+
+    def rope_store(
+        self,
+        attention: Attention,
+        layer: int,
+        joint: torch.Tensor,
+        rotations: torch.Tensor,
+        heads: int,
+        query_norm: torch.Tensor | None,
+        key_norm: torch.Tensor | None,
+        eps: float,
+    ) -> torch.Tensor:
+        shape = attention.cache.layers[layer].shape
+        if isinstance(attention, TritonAttention) and shape.key_dim == shape.value_dim:
+            return attention.rope_store(layer, joint, rotations, heads, query_norm, key_norm, eps)
+        return super().rope_store(attention, layer, joint, rotations, heads, query_norm, key_norm, eps)
+
+
+INT4_GROUP = 128
+
+
+class DenseLinear:
+    """A `Linear` in the weight's own dtype."""
+
+    __slots__ = ("_bias", "_weight")
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._weight = weight.contiguous()
+        self._bias = bias
+
+    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        if len(x) <= DENSE_ROWS:
+            return matvec(x, self._weight, x.dtype, bias=self._bias, residual=residual)
+        if residual is not None and self._bias is None:
+            return torch.addmm(residual, x, self._weight.T)
+        result = linear(x, self._weight, self._bias)
+        return result if residual is None else residual + result
+
+
+class EightBitLinear:
+    """A `Linear` of int8 or float8 weights with a scale per channel, on rows quantised with a scale each.
+
+    int8 is exact: the same row gives the same bits in any batch.
+    """
+
+    __slots__ = ("_bias", "_dtype", "_has_rowwise", "_scales", "_weight")
+
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, *, has_rowwise: bool
+    ) -> None:
+        largest = LARGEST[dtype]
+        scales = weight.float().abs().amax(1).clamp(min=1e-12) / largest
+        scaled = weight.float() / scales[:, None]
+        self._weight = (scaled.round() if dtype is torch.int8 else scaled).clamp(-largest, largest).to(dtype)
+        self._scales = scales
+        self._bias = bias
+        self._dtype = dtype
+        self._has_rowwise = has_rowwise and dtype is torch.float8_e4m3fn
+
+    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        numbers, scales = quantise(x, self._dtype)
+        if len(x) <= MAX_ROWS:
+            return matvec(
+                numbers,
+                self._weight,
+                x.dtype,
+                x_scales=scales,
+                weight_scales=self._scales,
+                bias=self._bias,
+                residual=residual,
+            )
+        if self._has_rowwise and x.dtype is torch.bfloat16:
+            result = torch._scaled_mm(  # noqa: SLF001 - torch's only name for it
+                numbers,
+                self._weight.T,
+                scale_a=scales[:, None],
+                scale_b=self._scales[None],
+                bias=self._bias,
+                out_dtype=x.dtype,
+            )
+            return result if residual is None else result.add_(residual)
+        return scaled_matmul(numbers, self._weight, scales, self._scales, x.dtype, self._bias, residual)
+
+
+class FourBitLinear:
+    """A `Linear` of four-bit weights in groups: rows of 16 bits, few by a kernel, many on the unpacked weight."""
+
+    __slots__ = ("_bias", "_weight")
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._weight = quantise_int4(weight, INT4_GROUP)
+        self._bias = bias
+
+    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        if len(x) <= INT4_ROWS:
+            return int4_matvec(x, self._weight, self._bias, residual)
+        result = linear(x, unpack_int4(self._weight, x.dtype), self._bias)
+        return result if residual is None else result.add_(residual)
