@@ -13,6 +13,7 @@ from django.template.response import TemplateResponse
 from unfold.admin import ModelAdmin, TabularInline
 from unfold.decorators import action, display
 
+from gateway.admin.engine_work import lines_of, tenants_of
 from gateway.admin.remote import DeploymentForm, NewRemoteForm
 from gateway.errors.service import ServiceError
 from gateway.runtime.live import DeploymentState, live_of
@@ -43,6 +44,7 @@ class DeploymentAdmin(ModelAdmin):
     show_full_result_count = False
     actions_list = ["add_remote"]
     actions_detail = ["test_prompt"]
+    change_form_before_template = "admin/gateway/deployment/work.html"
 
     @action(description="Add remote engine", url_path="add-remote", permissions=["add"])
     def add_remote(self, request: HttpRequest) -> HttpResponse:
@@ -78,6 +80,20 @@ class DeploymentAdmin(ModelAdmin):
             except ServiceError as error:
                 messages.error(request, ": ".join(filter(None, (error.field, error.message))))
         return redirect("admin:routing_deployment_change", object_id)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the form, and above it what the engine did since it was loaded."""
+        states = live_of(request).deployment_states() or {}
+        state = next((state for deployment, state in states.items() if str(deployment) == object_id), None)
+        context = dict(extra_context or {})
+        if state is not None and state.work is not None:
+            context["engine_lines"] = lines_of(state)
+            if tenants := tenants_of(state.work):
+                context["engine_tenants"] = {"headers": ["Tenant", "Device time", "Of all"], "rows": tenants}
+        answer: HttpResponse = super().change_view(request, object_id, form_url, context)
+        return answer
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Deployment]:
         """Return the deployments with the names of their nodes."""

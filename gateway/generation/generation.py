@@ -131,6 +131,7 @@ class Generation:
         self._fault: EngineFault | None = None
         self._is_cancelled = False
         self._is_ended = False
+        self._finished: Finished | None = None
         self._is_model_told = False
         self._extending: Meter | None = None  # the one for which more is asked
         self._patience: asyncio.Timeout | None = None
@@ -230,6 +231,8 @@ class Generation:
                 if span is not None:
                     spans.engine_ended(span, finished, self.route)
             self._is_ended = True
+            self._finished = finished
+            self._metrics.engine_ended(self.route.model, finished)
             with tracing.span("settle") as span:
                 charge, outcome = await self._settle(finished)
                 if span is not None:
@@ -431,4 +434,13 @@ class Generation:
             charge=outcome.charge,
             ttft_ms=outcome.ttft_ms,
             duration_ms=outcome.duration_ms,
+            **_engine_times(self._finished),
         )
+
+
+def _engine_times(finished: Finished | None) -> dict[str, int]:
+    """What the engine itself says of a request's times, for the log; engines of others say less."""
+    if finished is None:
+        return {}
+    times = {name: getattr(finished, name) for name in ("queued_ms", "prefill_ms", "gap_ms", "gap_p99_ms")}
+    return {f"engine_{name}": round(value) for name, value in times.items() if value}

@@ -126,7 +126,7 @@ class Engines:
         for identifier, entry in list(self._entries.items()):
             if specs.get(identifier) != entry.spec:
                 self._retired.append(self._entries.pop(identifier))
-                self._metrics.deployment_gone(entry.deployment.name, entry.replica.place)
+                self._metrics.replicas.gone(entry.deployment.name, entry.replica.place)
             else:
                 entry.deployment, entry.replica = wanted[identifier]
         self._unopened = {}
@@ -201,4 +201,4 @@ class Engines:
         if self._entries.get(entry.replica.id) is entry:
             is_open = entry.breaker.state == "open"
             place = entry.replica.place
-            self._metrics.deployment_seen(entry.deployment.name, place, health, is_circuit_open=is_open)
+            self._metrics.replicas.seen(entry.deployment.name, place, health, is_circuit_open=is_open)

@@ -5,14 +5,15 @@ The ASGI lifespan leaves the runtime in the state of every request's scope; unde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django.http import HttpRequest
 
 from gateway.runtime.engine_entry import EngineEntry
+from inference.types import Work
 from routing import catalogue
 from routing.catalogue import Catalogue
 from routing.prefix import Digest
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 class DeploymentState:
     """A deployment's engines as this process last saw them, for operators: `reason` may name paths.
 
-    It `is_ready` when one of its `replicas` is; `kv_used` is the share of KV blocks in use of the fullest.
+    It `is_ready` when one of its `replicas` is; `kv_used` is the share of KV blocks in use of the fullest, `kv_cached`
+    what there only keeps prefixes. `work` is that of all replicas together, None where no engine tells, `details` what
+    the engines announced of themselves.
     """
 
     is_ready: bool
@@ -36,6 +39,9 @@ class DeploymentState:
     shares_prefixes: bool  # between tenants
     replicas: int = 1
     ready_replicas: int = 1
+    kv_cached: float = 0.0
+    work: Work | None = None
+    details: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +87,21 @@ def _state(entries: list[EngineEntry]) -> DeploymentState:
         if entry.obstacle:
             where = entry.replica.place if len(entries) > 1 else ""
             reasons.append(": ".join(filter(None, (where, entry.obstacle, entry.health.detail))))
+    fullest = max(entries, key=lambda entry: entry.health.kv_used)
+    works = [entry.health.work for entry in entries if entry.health.work is not None]
+    infos = [info for entry in entries if (info := entry.engine.info) is not None]
     return DeploymentState(
         is_ready=bool(ready),
         reason="; ".join(reasons),
         running=sum(entry.health.running for entry in entries),
         waiting=sum(entry.health.waiting for entry in entries),
-        kv_used=max(entry.health.kv_used for entry in entries),
-        shares_prefixes=any(info.shares_prefixes for entry in entries if (info := entry.engine.info) is not None),
+        kv_used=fullest.health.kv_used,
+        shares_prefixes=any(info.shares_prefixes for info in infos),
         replicas=len(entries),
         ready_replicas=len(ready),
+        kv_cached=fullest.health.kv_cached,
+        work=sum(works[1:], works[0]) if works else None,
+        details=infos[0].details if infos else {},
     )
 
 

@@ -10,7 +10,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from gateway.runtime.gauges import Gauges
 from gateway.runtime.installation import Installation
-from inference.types import Health
+from gateway.runtime.replica_metrics import ReplicaMetrics
+from inference.types import Finished
 
 TTFT_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0)
 DELAY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -73,6 +74,20 @@ class Metrics:
             buckets=SECONDS_BUCKETS,
             registry=self.registry,
         )
+        self.engine_queue = Histogram(
+            "sluice_engine_queue_seconds",
+            "How long requests waited in an engine of ours before their first step.",
+            ["model"],
+            buckets=TTFT_BUCKETS,
+            registry=self.registry,
+        )
+        self.inter_token = Histogram(
+            "sluice_inter_token_seconds",
+            "Longest time between two tokens of a request on an engine of ours, but for one in a hundred.",
+            ["model"],
+            buckets=DELAY_BUCKETS,
+            registry=self.registry,
+        )
         self.settlements_pending = Counter(
             "sluice_settlements_pending", "Settlements left to the sweeper.", registry=self.registry
         )
@@ -109,17 +124,7 @@ class Metrics:
         self.mail_waiting = Gauge("sluice_mail_waiting", "Mails that are to be sent.", registry=self.registry)
         self.mail_failed = Gauge("sluice_mail_failed", "Mails given up within a day.", registry=self.registry)
         self.overdue_holds = Gauge("sluice_overdue_holds", "Holds whose lease is over.", registry=self.registry)
-        place = ["deployment", "node"]  # a replica
-        self.ready = Gauge("sluice_deployment_ready", "1 when it takes work.", place, registry=self.registry)
-        self.running = Gauge("sluice_deployment_running", "Running requests.", place, registry=self.registry)
-        self.waiting = Gauge("sluice_deployment_waiting", "Queued requests.", place, registry=self.registry)
-        self.circuit = Gauge(
-            "sluice_deployment_circuit_open",
-            "1 while it gets no requests since it failed again and again.",
-            place,
-            registry=self.registry,
-        )
-        self.kv_used = Gauge("sluice_deployment_kv_used", "Used share of KV blocks.", place, registry=self.registry)
+        self.replicas = ReplicaMetrics(self.registry)
 
     def answered(self, endpoint: str, status: int) -> None:
         """Count one answer."""
@@ -142,6 +147,13 @@ class Metrics:
             self._of(self.tokens, model, name).inc(count)
         self._of(self.credits, model).inc(charge)
 
+    def engine_ended(self, model: str, finished: Finished) -> None:
+        """Count the engine's own times of a request that ran on one of ours."""
+        if finished.usage.classes() and finished.decode_ms:
+            self._of(self.engine_queue, model).observe(finished.queued_ms / 1000)
+            if finished.gap_p99_ms:
+                self._of(self.inter_token, model).observe(finished.gap_p99_ms / 1000)
+
     def generation_ended(self, model: str, reason: str, *, ttft_ms: int | None, duration_ms: int | None) -> None:
         """Count an ended generation and its times."""
         self._of(self.generations, model, reason).inc()
@@ -156,19 +168,6 @@ class Metrics:
         if child is None:
             child = self._labelled[metric, *labels] = metric.labels(*labels)
         return cast("M", child)
-
-    def deployment_seen(self, name: str, node: str, health: Health, *, is_circuit_open: bool = False) -> None:
-        """Show the latest health of a deployment on a node."""
-        self.circuit.labels(name, node).set(is_circuit_open)
-        self.ready.labels(name, node).set(health.ready)
-        self.running.labels(name, node).set(health.running)
-        self.waiting.labels(name, node).set(health.waiting)
-        self.kv_used.labels(name, node).set(health.kv_used)
-
-    def deployment_gone(self, name: str, node: str) -> None:
-        """Forget a replica that left the catalogue."""
-        for gauge in (self.ready, self.running, self.waiting, self.circuit, self.kv_used):
-            gauge.remove(name, node)
 
     def installation_seen(self, seen: Installation) -> None:
         """Show the latest reading of what all gateways share."""

@@ -7,7 +7,7 @@ from django.urls import reverse
 from gateway.models import User
 from gateway.runtime.engine_entry import EngineEntry
 from gateway.runtime.live import Live, live_of
-from inference.types import Health
+from inference.types import Health, Work
 from routing.catalogue import ReplicaEntry
 from routing.models import Deployment, PublicModel
 
@@ -63,3 +63,42 @@ def test_admin_shows_live_state(client, monkeypatch):
     assert "worker lost" in text["down"]
     assert "not open" in text["gone"]
     assert "not ready" not in text["off"]
+
+
+def test_admin_says_what_an_engine_cost_and_saved(client, monkeypatch, acme):
+    client.force_login(User.objects.create_superuser("r@example.com"), "django.contrib.auth.backends.ModelBackend")
+    model = PublicModel.objects.create(name="m", context_length=1, rate_card="x")
+    ours, idle, theirs = (Deployment.objects.create(name=name, model=model) for name in ("ours", "idle", "theirs"))
+    work = Work(
+        steps=100,
+        rows=640,
+        seconds=10.0,
+        prefill_seconds=4.0,
+        prompt_tokens=2000,
+        cached_tokens=6000,
+        output_tokens=600,
+        preemptions={"blocks": 3, "fairness": 2},
+        tenants={str(acme.tenant.id): 7.5, "gone": 2.5},
+    )
+    runtime = runtime_of(
+        ours=(ours.id, Health(ready=True, kv_used=0.5, kv_cached=0.25, work=work)),
+        idle=(idle.id, Health(ready=True, work=Work())),
+        theirs=(theirs.id, Health(ready=True)),
+    )
+    monkeypatch.setattr("gateway.admin.deployments.live_of", lambda _: Live(runtime))
+    pages = [
+        client.get(reverse("admin:routing_deployment_change", args=[one.id])).content.decode()
+        for one in (ours, idle, theirs)
+    ]
+    for said in (
+        "50% is held by requests, 25% keeps prompts for reuse and 25% is empty",
+        "3 for want of memory, 2 since another tenant had less than its share",
+        "6.4 requests on average and takes 100.0 ms",
+        "100 tokens a second of decoding and read 500 prompt tokens a second of prefill",
+        "75% were taken from the cache instead of being computed: about 12.0 s of this device saved",
+        acme.tenant.name,
+        "7.5 s",
+        "75%",
+    ):
+        assert said in pages[0]
+    assert "Since the engine was loaded" not in pages[1] + pages[2]

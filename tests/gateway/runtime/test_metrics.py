@@ -20,6 +20,7 @@ from gateway.runtime.installation import read_installation
 from gateway.runtime.metrics import Metrics
 from gateway.services import task_states
 from gateway.services.task_states import noted
+from inference.types import Finished, FinishReason, Health, Usage, Work
 from tests.gateway.doubles import StandingEpoch, make_principal, make_stand
 
 
@@ -140,3 +141,43 @@ def test_a_note_that_cannot_be_written_fails_no_task(monkeypatch):
     monkeypatch.setattr(TaskState.objects, "bulk_create", gone)
     monkeypatch.setattr(task_states.clock, "now", timezone.now)
     noted("t", lambda: True)
+
+
+def test_the_work_of_an_engine_is_counted_on_also_when_it_is_loaded_anew():
+    metrics = Metrics()
+    place = {"deployment": "one", "node": "local"}
+
+    def seen(work):
+        metrics.replicas.seen("one", "local", Health(ready=True, kv_cached=0.5, work=work), is_circuit_open=False)
+
+    seen(Work(steps=10, rows=40, seconds=5.0, prefill_seconds=2.0, prompt_tokens=100, preemptions={"blocks": 1}))
+    seen(Work(steps=12, rows=50, seconds=6.0, prefill_seconds=2.5, prompt_tokens=130, cached_tokens=8))
+    seen(Work(steps=3, rows=9, seconds=1.0, prefill_seconds=0.0, output_tokens=7, preemptions={"fairness": 2}))
+    seen(None)
+    expected = {
+        ("steps", ()): 15,
+        ("rows", ()): 59,
+        ("seconds", (("phase", "prefill"),)): 2.5,
+        ("seconds", (("phase", "decode"),)): 4.5,
+        ("tokens", (("kind", "computed"),)): 130,
+        ("tokens", (("kind", "cached"),)): 8,
+        ("tokens", (("kind", "output"),)): 7,
+        ("preemptions", (("cause", "blocks"),)): 1,
+        ("preemptions", (("cause", "fairness"),)): 2,
+    }
+    for (name, labels), number in expected.items():
+        assert value(metrics, f"sluice_engine_{name}_total", **place, **dict(labels)) == number
+    assert value(metrics, "sluice_deployment_kv_cached", **place) == 0.5
+    metrics.replicas.gone("one", "local")
+    assert value(metrics, "sluice_deployment_kv_cached", **place) is None
+
+
+def test_an_engines_own_times_are_counted_where_it_tells_them():
+    metrics = Metrics()
+    done = Finished(FinishReason.STOP, Usage(1, 0, 2), queued_ms=20.0, decode_ms=300.0, gap_ms=100.0, gap_p99_ms=200.0)
+    metrics.engine_ended("m", done)
+    metrics.engine_ended("m", Finished(FinishReason.STOP, Usage(1, 0, 2)))  # a foreign engine's
+    metrics.engine_ended("m", Finished(FinishReason.ERROR, Usage(), queued_ms=9000.0))
+    assert value(metrics, "sluice_engine_queue_seconds_count", model="m") == 1
+    assert value(metrics, "sluice_engine_queue_seconds_sum", model="m") == pytest.approx(0.02)
+    assert value(metrics, "sluice_inter_token_seconds_sum", model="m") == pytest.approx(0.2)

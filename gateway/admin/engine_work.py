@@ -1,0 +1,87 @@
+"""What an engine's memory, batches and cache cost and save, in words for operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from gateway.models import Tenant
+from gateway.runtime.live import DeploymentState
+from inference.types import Work
+
+MOST_TENANTS = 10
+_WHY = {
+    "blocks": "for want of memory",
+    "paused": "while their credit was being extended",
+    "fairness": "since another tenant had less than its share",
+    "memory": "since a step ran out of memory",
+}
+
+
+def lines_of(state: DeploymentState) -> list[tuple[str, str]]:
+    """Return what an engine of ours did since it was loaded, as titles and sentences; none for engines of others."""
+    work = state.work
+    if work is None or not work.steps:
+        return []
+    lines = [("Batch", _batch(work))]
+    if work.output_tokens:
+        lines = [("K/V memory", _memory(state, work)), *lines, ("Prefix cache", _cache(work))]
+    return lines
+
+
+def tenants_of(work: Work) -> list[list[str]]:
+    """Return the tenants that had most of the device: name, seconds, and their part of all that it worked."""
+    most = sorted(work.tenants.items(), key=lambda item: -item[1])[:MOST_TENANTS]
+    names = _names([tenant for tenant, _ in most])
+    return [[names.get(tenant, tenant), f"{spent:,.1f} s", f"{spent / work.seconds:.0%}"] for tenant, spent in most]
+
+
+def _memory(state: DeploymentState, work: Work) -> str:
+    free = max(0.0, 1 - state.kv_used - state.kv_cached)
+    size = f" ({state.details['kv']})" if "kv" in state.details else ""
+    said = (
+        f"Of the memory for conversations{size}, {state.kv_used:.0%} is held by requests, {state.kv_cached:.0%} keeps "
+        f"prompts for reuse and {free:.0%} is empty."
+    )
+    causes = {cause: number for cause, number in work.preemptions.items() if number}
+    if not causes:
+        return f"{said} No request ever had to give up its place."
+    why = ", ".join(f"{number:,} {_WHY.get(cause, cause)}" for cause, number in causes.items())
+    more = " More memory (kv_tokens) makes that rarer." if causes.get("blocks") else ""
+    return f"{said} Requests gave up their place and were computed again from what was cached: {why}.{more}"
+
+
+def _batch(work: Work) -> str:
+    said = (
+        f"A step computes {work.rows / work.steps:,.1f} requests on average and takes "
+        f"{1000 * work.seconds / work.steps:,.1f} ms, which they share: the fuller the step, the less each costs."
+    )
+    decoding = work.seconds - work.prefill_seconds
+    if work.output_tokens and decoding > 0:
+        said += f" It generated {work.output_tokens / decoding:,.0f} tokens a second of decoding"
+        if work.prefill_seconds > 0:
+            said += f" and read {work.prompt_tokens / work.prefill_seconds:,.0f} prompt tokens a second of prefill"
+        said += "."
+    return said
+
+
+def _cache(work: Work) -> str:
+    prompts = work.prompt_tokens + work.cached_tokens
+    if not work.cached_tokens:
+        return f"None of {prompts:,} prompt tokens had been computed before."
+    saved = work.cached_tokens * work.prefill_seconds / max(1, work.prompt_tokens)
+    return (
+        f"Of {prompts:,} prompt tokens, {work.cached_tokens / prompts:.0%} were taken from the cache instead of being "
+        f"computed: about {saved:,.1f} s of this device saved, beside {work.seconds:,.1f} s that it worked. Tenants "
+        f"pay the lower rate for them."
+    )
+
+
+def _names(identifiers: Sequence[str]) -> Mapping[str, str]:
+    found = {}
+    for identifier in identifiers:
+        try:
+            found[UUID(identifier)] = identifier
+        except ValueError:
+            continue
+    return {found[pk]: tenant.name for pk, tenant in Tenant.objects.in_bulk(list(found)).items()}
