@@ -5,14 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 ARCHITECTURES = ("auto", "decoder", "transformers", "encoder", "fake")
-QUANTIZATIONS = ("", "w8a8", "int4")
+QUANTIZATIONS = ("", "w8a8", "int4", "fp8")
 TIERS = ("auto", "c", "torch", "reference")
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "dtype": ("auto", "float32", "bfloat16", "float16"),
+    "quantization": QUANTIZATIONS,
+    "kv_dtype": ("auto", "fp8"),
+    "architecture": ARCHITECTURES,
+}
 SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p")
 
 
@@ -22,12 +29,15 @@ class EngineConfig:
 
     `source` is a hub id, a folder or a GGUF file. `dtype` is "auto" (the checkpoint's, or float32 where that is
     faster), "float32", "bfloat16" or "float16". `quantization` "w8a8" computes the linear layers in eight bits, "int4"
-    keeps their weights in four (groups of 32; eight for the head), "" leaves them in `dtype`. `kv_tokens` is the KV
-    cache's size in tokens; 0 sizes it from the free memory. `max_rows` and `max_step_tokens` bound one step,
-    `prefill_chunk` one sequence's tokens in it. `max_context` 0 is the model's own. `sampling` holds recommended
-    values of temperature, top_p, top_k and min_p, for requests that don't set them; they precede the model's own.
-    `rates` are the rate card's of input, cache_read and output in any one unit: fairness between tenants counts by
-    their ratios. `options` are those of `load_model`, or for the architecture "fake" those of `FakeModelOptions`.
+    keeps their weights in four (in groups; eight for the head), "fp8" computes in float8 (GPUs of capability 8.9 and
+    later), "" leaves them in `dtype`. `device` is "cpu", "cuda" (the first GPU that the process sees), "cuda:1" …, or
+    "auto": a GPU where there is one. `kv_tokens` is the KV cache's size in tokens; 0 sizes it from the free memory.
+    `kv_dtype` "fp8" keeps K/V in eight bits (GPUs), "auto" in the model's dtype. `max_rows` and `max_step_tokens` bound
+    one step, `prefill_chunk` one sequence's tokens in it. `max_context` 0 is the model's own. `sampling` holds
+    recommended values of temperature, top_p, top_k and min_p, for requests that don't set them; they precede the
+    model's own. `rates` are the rate card's of input, cache_read and output in any one unit: fairness between tenants
+    counts by their ratios. `options` are those of `load_model`, or for the architecture "fake" those of
+    `FakeModelOptions`.
     """
 
     deployment: str
@@ -35,7 +45,9 @@ class EngineConfig:
     model: str = ""
     dtype: str = "auto"
     quantization: str = ""  # one of QUANTIZATIONS
+    device: str = "auto"
     kv_tokens: int = 0
+    kv_dtype: str = "auto"  # or "fp8"
     block_size: int = 16
     max_rows: int = 32
     max_step_tokens: int = 512
@@ -63,14 +75,16 @@ class EngineConfig:
         for name in ("max_context", "kv_tokens"):
             if getattr(self, name) < 0:
                 raise ValueError(f"engine {self.deployment}: {name} can't be negative")
-        if self.dtype not in {"auto", "float32", "bfloat16", "float16"}:
-            raise ValueError(f"engine {self.deployment}: dtype {self.dtype!r} is unknown")
-        if self.quantization not in QUANTIZATIONS:
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"engine {self.deployment}: {name} {getattr(self, name)!r} is unknown: it is one of "
+                    + ", ".join(repr(value) for value in known)
+                )
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ValueError(
-                f"engine {self.deployment}: quantization {self.quantization!r} is not one of '', 'w8a8' and 'int4'"
+                f"engine {self.deployment}: device {self.device!r} is not auto, cpu, cuda or cuda:<number>"
             )
-        if self.architecture not in ARCHITECTURES:
-            raise ValueError(f"engine {self.deployment}: architecture {self.architecture!r} is unknown")
         if unknown := set(self.sampling) - set(SAMPLING_FIELDS):
             raise ValueError(
                 f"engine {self.deployment}: sampling.{min(unknown)} is not one of {', '.join(SAMPLING_FIELDS)}"

@@ -33,7 +33,17 @@ from gateway.services.worker_specs import WorkerSpecError, is_worker_running, wo
 
 ANSWER_SECONDS = 3.0
 LATE = timedelta(minutes=5)
-SHOWN = ("dtype", "quantization", "tier", "exact", "context", "kv", "proof")  # of what a model's worker tells
+SHOWN = (
+    "device",
+    "dtype",
+    "quantization",
+    "tier",
+    "exact",
+    "graphs",
+    "context",
+    "kv",
+    "proof",
+)  # of what a model's worker tells
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ class Decoder:
 
     def __init__(self, config: Any, weights: Weights, dtype: torch.dtype, operators: Operators) -> None:
         self.operators = operators
+        self.device = operators.device
         self.proof = Proof(0, "not proved")
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads or self.heads

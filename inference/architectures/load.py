@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from inference.execution.attention.base import Attention
+    from inference.execution.backend import CausalBackend
 
 KV_SHARE = 0.3  # of the memory that is free once the weights are loaded
 FIRST_STEP = 2  # tokens of the step that a model is tried with
@@ -89,21 +90,20 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
 
     from inference.architectures import decoder
     from inference.architectures.transformers import TransformersModel
-    from inference.execution.memory import make_cache
-    from inference.execution.processor import compute_dtype
-    from inference.execution.runner import CPURunner
+    from inference.execution.processor import compute_device, compute_dtype
     from inference.execution.tiers import choose
 
     model_config = _read_config(folder)
-    dtype, dtype_text = compute_dtype(config.dtype, _stored_dtype(model_config))
+    device = compute_device(config.device)
+    dtype, dtype_text = compute_dtype(config.dtype, _stored_dtype(model_config), device)
     kernels, tier = kernel_folder(), str(config.options.get("tier", "auto"))
-    operators = choose(dtype, kernels, tier=tier, quantization=config.quantization)
-    details = {"folder": str(folder), "dtype": dtype_text, "device": "cpu"}
+    operators = choose(dtype, kernels, tier=tier, quantization=config.quantization, device=device)
+    details = {"folder": str(folder), "dtype": dtype_text, "device": str(device)}
     positions = getattr(model_config.get_text_config(), "max_position_embeddings", None)
     limit = int(positions or config.max_context or UNSTATED_CONTEXT)
     why_not = decoder.unsupported(model_config)
     proving: dict[str, Any] = {
-        "proving": choose(torch.float32, kernels, tier=tier),
+        "proving": choose(torch.float32, kernels, tier=tier, device=device),
         "block_size": config.block_size,
         "proofs": cache_folder(config) / "proofs",
     }
@@ -120,24 +120,22 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
     limit = min(limit, model.proof.max_context or limit)
     if config.max_context:
         limit = min(limit, config.max_context)
-    cache = make_cache(
-        model.spec,
-        tokens=config.kv_tokens,
-        max_tokens=limit * config.max_rows,
-        block_size=config.block_size,
-        share=kv_share,
-    )
+    if device.type == "cpu":
+        runner, attention, graphs = _on_cpu(model, config, limit, kv_share)
+    else:
+        runner, attention, graphs = _on_gpu(model, config, limit)
+    cache = attention.cache
     kv_tokens = (cache.blocks - 1) * cache.block_size
     details["kv"] = f"{kv_tokens} tokens, up to {cache.nbytes / 1e6:.0f} MB"
     details["context"] = f"{min(limit, kv_tokens)} tokens of the model's {positions or limit}"
-    attention = model.attention(cache, max_rows=config.max_rows, max_blocks=-(-limit // config.block_size))
     details |= {
         "tier": operators.tier,
         "quantization": operators.quantization or "none",
         "attention": attention.name,
         "exact": _exactness(model.exact, attention),
     }
-    runner = CPURunner(causal=(model, attention), limit=limit, max_tokens=max(config.max_step_tokens, FIRST_STEP))
+    if graphs:
+        details["graphs"] = graphs
     _run_once(runner, model.vocab_size, folder)
     return LoadedModel(
         runner=runner,
@@ -152,6 +150,45 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
         tokenizer_folder=folder,
         details=details,
     )
+
+
+def _on_cpu(model: CausalBackend, config: EngineConfig, limit: int, kv_share: float) -> tuple[Runner, Attention, str]:
+    """Return the runner, its attention over a cache of the right size, and "" (no graphs)."""
+    from inference.execution.memory import make_cache
+    from inference.execution.runner import CPURunner
+
+    if config.kv_dtype != "auto":
+        raise ModelRefusedError(f"kv_dtype {config.kv_dtype} needs a GPU: this model runs on the CPU")
+    cache = make_cache(
+        model.spec,
+        tokens=config.kv_tokens,
+        max_tokens=limit * config.max_rows,
+        block_size=config.block_size,
+        share=kv_share,
+    )
+    attention = model.attention(cache, max_rows=config.max_rows, max_blocks=-(-limit // config.block_size))
+    tokens = max(config.max_step_tokens, FIRST_STEP)
+    return CPURunner(causal=(model, attention), limit=limit, max_tokens=tokens), attention, ""
+
+
+def _on_gpu(model: CausalBackend, config: EngineConfig, limit: int) -> tuple[Runner, Attention, str]:
+    """Return the runner, its attention over a cache of what is free, and how decoding runs."""
+    from inference.execution.cuda.build import Sizes, build
+    from inference.execution.cuda.device import Cuda
+
+    sizes = Sizes(
+        limit=limit,
+        rows=config.max_rows,
+        tokens=max(config.max_step_tokens, FIRST_STEP),
+        block_size=config.block_size,
+        kv_tokens=config.kv_tokens,
+        kv_dtype=config.kv_dtype,
+    )
+    try:
+        built = build(model, Cuda(model.device), sizes)
+    except MemoryError as error:
+        raise ModelRefusedError(f"a step of {sizes.tokens} tokens doesn't fit on {model.device}: {error}") from error
+    return built.runner, built.attention, built.graphs
 
 
 def _exactness(exact: bool, attention: Attention) -> str:

@@ -116,7 +116,10 @@ def random_sequences(vocabulary: int, lengths: Sequence[int]) -> list[list[int]]
 
 def plain_logits(model: Any, sequences: Sequence[list[int]]) -> list[torch.Tensor]:
     """Return a transformers model's own logits at every position: for each sequence float32 [tokens, vocabulary]."""
-    return [model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float() for ids in sequences]
+    return [
+        model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits[0].float().cpu()
+        for ids in sequences
+    ]
 
 
 def distances(ours: Sequence[torch.Tensor], plain: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -127,7 +130,7 @@ def distances(ours: Sequence[torch.Tensor], plain: Sequence[torch.Tensor]) -> to
 def paged_logits(model: CausalBackend, sequences: Sequence[list[int]], block_size: int) -> list[torch.Tensor]:
     """Return logits as `plain_logits` does, computed over paged K/V in chunks and single tokens of all sequences."""
     needed = [-(-len(ids) // block_size) for ids in sequences]
-    cache = KVCache(model.spec, sum(needed) + 1, block_size)
+    cache = KVCache(model.spec, sum(needed) + 1, block_size, model.device)
     free = list(range(1, sum(needed) + 1))
     tables = [tuple(free.pop() if i % 2 else free.pop(0) for i in range(n)) for n in needed]
     attention = model.attention(cache, max_rows=len(sequences), max_blocks=max(needed))
@@ -142,8 +145,8 @@ def paged_logits(model: CausalBackend, sequences: Sequence[list[int]], block_siz
             if done[i] < len(ids)
         ]
         batch = packer.pack([_row(i, ids, done[i], tables[i]) for i, ids in turn])
-        batch = replace(batch, sampled=torch.arange(len(batch.ids)))
-        parts = torch.split(model.logits(model.forward(batch)).float(), [len(ids) for _, ids in turn])
+        batch = replace(batch, sampled=torch.arange(len(batch.ids), device=model.device))
+        parts = torch.split(model.logits(model.forward(batch)).float().cpu(), [len(ids) for _, ids in turn])
         for (i, ids), part in zip(turn, parts, strict=True):
             logits[i].append(part)
             done[i] += len(ids)

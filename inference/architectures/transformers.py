@@ -105,7 +105,8 @@ class TransformersModel:
         from transformers import AttentionInterface
 
         self.operators = operators
-        self.model = model
+        self.device = operators.device
+        self.model = model.to(operators.device)
         self.hook = PagedHook()
         self.interface = f"sluice_paged_{next(_interface_numbers)}"
         # transformers builds no mask for a name without an entry in its mask registry, and the hook needs none.
@@ -115,7 +116,7 @@ class TransformersModel:
         self.layer_count = int(text.num_hidden_layers)
         self.proof = Proof(0, "not proved")
         model.set_attn_implementation(self.interface)
-        ids, positions = torch.tensor([1, 2]), torch.arange(2)
+        ids, positions = torch.tensor([1, 2], device=self.device), torch.arange(2, device=self.device)
         with watched_linears(model) as linears:
             self._logits(ids, positions, positions)
             self._expect_calls()

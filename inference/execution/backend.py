@@ -39,6 +39,7 @@ class CausalBackend(Protocol):
 
     spec: KVSpec
     vocab_size: int
+    device: torch.device
 
     def attention(self, cache: KVCache, *, max_rows: int, max_blocks: int) -> Attention:
         """Return the attention over `cache` that suits the model, for steps of these sizes (`Attention`)."""

@@ -16,6 +16,8 @@ from inference.execution.attention.reference import ReferenceAttention
 from inference.execution.kv_cache import KVCache
 from inference.execution.linear import Linear, TorchLinear
 
+CPU = torch.device("cpu")
+
 
 class Operators(ABC):
     """The operators of one tier; tensors are [tokens, width].
@@ -28,7 +30,7 @@ class Operators(ABC):
     quantization: str = ""
     exact: bool
 
-    device = torch.device("cpu")
+    device = CPU
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return `tensor` on the device that these operators compute on."""
@@ -84,9 +86,10 @@ class TorchOperators(Operators):
 
     exact = False  # the products' order of summation depends on the number of tokens
 
-    def __init__(self, *, packed: bool = False, reason: str = "") -> None:
+    def __init__(self, *, packed: bool = False, reason: str = "", device: torch.device = CPU) -> None:
         """`reason` says why there is nothing faster."""
         self._packed = packed
+        self.device = device
         self.tier = ("torch operators, packed weights" if packed else "torch reference") + (reason and f" ({reason})")
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:

@@ -10,21 +10,27 @@ from inference.config import QUANTIZATIONS, TIERS
 from inference.errors import ModelRefusedError
 from inference.execution.c_operators import COperators
 from inference.execution.linear import packs
-from inference.execution.operators import Operators, TorchOperators
+from inference.execution.operators import CPU, Operators, TorchOperators
 from inference.kernels.cpu.build import BuildError, best_level
 from inference.kernels.cpu.library import load
 
 
-def choose(dtype: torch.dtype, folder: Path, *, tier: str = "auto", quantization: str = "") -> Operators:
+def choose(
+    dtype: torch.dtype, folder: Path, *, tier: str = "auto", quantization: str = "", device: torch.device = CPU
+) -> Operators:
     """Return the operators for a model in `dtype`; raise ModelRefusedError when what was asked for can't be had.
 
-    `tier` is one of TIERS; "auto" takes the kernels in C, which are built in `folder` if need be, else torch's
-    operators with the reason. `quantization` is one of QUANTIZATIONS and needs the kernels in C.
+    `tier` is one of TIERS; "auto" takes the kernels in C, which are built in `folder` if need be, or on a GPU those in
+    Triton, else torch's operators with the reason. `quantization` is one of QUANTIZATIONS and needs such kernels.
     """
     if tier not in TIERS or quantization not in QUANTIZATIONS:
         raise ModelRefusedError(
             f"tier {tier!r} is not one of {TIERS}, or quantization {quantization!r} of {QUANTIZATIONS}"
         )
+    if device.type != "cpu":
+        return _on_gpu(device, tier, quantization)
+    if quantization == "fp8":
+        raise ModelRefusedError("quantization fp8 needs a GPU: this model runs on the CPU")
     reason = f"tier {tier} was asked for"
     if tier in {"auto", "c"}:
         reason = _without_c(dtype, tier)
@@ -42,6 +48,24 @@ def choose(dtype: torch.dtype, folder: Path, *, tier: str = "auto", quantization
     if tier == "reference":
         return TorchOperators()
     return TorchOperators(packed=packs(dtype), reason=reason if tier == "auto" else "")
+
+
+def _on_gpu(device: torch.device, tier: str, quantization: str) -> Operators:
+    if tier == "c":
+        raise ModelRefusedError(f"tier c is for the CPU, and this model runs on {device}")
+    reason = ""
+    if tier == "auto":
+        try:
+            from inference.execution.triton_operators import TritonOperators  # torch comes without triton too
+
+            return TritonOperators(device, quantization)
+        except ImportError as error:
+            reason = f"no Triton kernels: {error}"
+        except ValueError as error:
+            raise ModelRefusedError(str(error)) from error
+    if quantization:
+        raise ModelRefusedError(f"quantization {quantization} needs the Triton kernels: {reason or f'tier is {tier}'}")
+    return TorchOperators(reason=reason, device=device)
 
 
 def _without_c(dtype: torch.dtype, tier: str) -> str:

@@ -7,6 +7,8 @@ from typing import Protocol
 
 import torch
 
+from inference.execution.cuda.memory import Room
+
 
 class Device(Protocol):
     """A device that works through what it is given in order, while the host goes on."""
@@ -23,6 +25,10 @@ class Device(Protocol):
 
     def capture(self, work: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
         """Return (a function that repeats `work` on the same memory, the tensor that it writes its result to)."""
+        ...
+
+    def room(self, work: Callable[[], None]) -> Room:
+        """Do `work`, which needs the most memory, and return what it needed and what is free."""
         ...
 
     def release(self) -> None:
@@ -57,6 +63,14 @@ class Cuda:
         with torch.cuda.graph(graph, pool=self._pool):
             result = work()
         return graph.replay, result
+
+    def room(self, work: Callable[[], None]) -> Room:
+        torch.cuda.reset_peak_memory_stats(self.name)
+        work()
+        torch.cuda.synchronize(self.name)
+        peak = torch.cuda.max_memory_allocated(self.name) - torch.cuda.memory_allocated(self.name)
+        torch.cuda.empty_cache()
+        return Room(torch.cuda.mem_get_info(self.name)[0], peak)
 
     def release(self) -> None:
         torch.cuda.empty_cache()

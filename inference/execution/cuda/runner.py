@@ -114,7 +114,9 @@ def told(error: Exception) -> Exception:
     if lacks_memory(error):
         return MemoryError(str(error))
     if is_lost(error):
-        return DeviceLostError(f"the GPU can't be used any more by this process: {str(error).partition(chr(10))[0]}")
+        return DeviceLostError(
+            f"device_lost: the GPU can't be used any more by this process: {str(error).partition(chr(10))[0]}"
+        )
     return error
 
 

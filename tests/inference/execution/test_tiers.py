@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from inference.architectures.load import kernel_folder, load_model
 from inference.config import EngineConfig
 from inference.errors import ModelRefusedError
 from inference.execution import tiers
+from inference.execution.processor import compute_device
 from inference.execution.tiers import choose
 from inference.kernels.cpu.build import BuildError
 from tests.inference.drive import Drive
@@ -84,3 +86,33 @@ def test_the_details_tell_tier_and_exactness(folder: Path) -> None:
     assert details["exact"] == "not promised: attention by torch reference may round differently in another batch"
     details = load_model(EngineConfig("test", str(folder), kv_tokens=64, architecture="transformers")).details
     assert details["exact"].startswith("not promised: the model's own operators")
+
+
+def test_a_gpu_that_is_not_here_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert compute_device("auto").type == "cpu"
+    with pytest.raises(ModelRefusedError, match=r"no device cuda:1: this process sees 0 GPUs"):
+        compute_device("cuda:1")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    found = [str(compute_device(name)) for name in ("auto", "cuda", "cuda:1", "cpu")]
+    assert found == ["cuda:0", "cuda:0", "cuda:1", "cpu"]
+    with pytest.raises(ModelRefusedError, match="no device cuda:2"):
+        compute_device("cuda:2")
+
+
+def test_what_only_a_gpu_or_only_the_cpu_has_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelRefusedError, match="fp8 needs a GPU"):
+        choose(torch.float32, tmp_path, quantization="fp8")
+    gpu = torch.device("meta")  # any device but the CPU
+    with pytest.raises(ModelRefusedError, match="tier c is for the CPU"):
+        choose(torch.float32, tmp_path, tier="c", device=gpu)
+    with pytest.raises(ModelRefusedError, match="w8a8 needs the Triton kernels: tier is torch"):
+        choose(torch.float32, tmp_path, tier="torch", quantization="w8a8", device=gpu)
+    assert choose(torch.float32, tmp_path, tier="torch", device=gpu).device == gpu
+    assert choose(torch.float32, tmp_path, device=gpu).tier == "Triton kernels"
+
+
+def test_without_triton_a_gpu_has_torchs_operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "inference.execution.triton_operators", None)
+    assert "no Triton kernels: " in choose(torch.float32, tmp_path, device=torch.device("meta")).tier

@@ -6,11 +6,15 @@ from collections.abc import Callable
 
 import torch
 
+from inference.execution.cuda.memory import Room
+
 
 class HostDevice:
-    """Counts what a GPU would be asked; `fails` is what capturing raises."""
+    """Counts what a GPU would be asked; `fails` is what capturing raises, `free` what `room` finds."""
 
-    def __init__(self, fails: Exception | None = None) -> None:
+    def __init__(self, fails: Exception | None = None, free: int = 1 << 30) -> None:
+        self.free = free
+        self.measured = 0
         self.name = torch.device("cpu")
         self.captured = 0
         self.replays = 0
@@ -34,6 +38,11 @@ class HostDevice:
             result.copy_(work())
 
         return replay, result
+
+    def room(self, work: Callable[[], None]) -> Room:
+        self.measured += 1
+        work()
+        return Room(self.free, 1 << 20)
 
     def release(self) -> None:
         self.released += 1

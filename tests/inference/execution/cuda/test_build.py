@@ -1,0 +1,107 @@
+"""A model made ready for CUDA on a stand-in device: the cache's size, graphs or the reason, and float8 K/V."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from inference.architectures import load
+from inference.architectures.decoder import Decoder
+from inference.architectures.weights import FolderWeights
+from inference.config import EngineConfig
+from inference.core.step import Row, StepPlan
+from inference.errors import ModelRefusedError
+from inference.execution.cuda.build import Sizes, build
+from inference.execution.cuda.memory import Room
+from inference.execution.kv_cache import KVSpec, LayerShape
+from inference.execution.operators import Operators, TorchOperators
+from inference.execution.triton_operators import TritonOperators
+from inference.types import SamplingParams
+from tests.inference.execution.cuda.host import HostDevice
+from tests.inference.tiny import save_tiny
+
+SIZES = Sizes(limit=40, rows=2, tokens=24, block_size=16)
+SPEC = KVSpec((LayerShape(2, 16, 16),) * 4, torch.bfloat16)  # 512 bytes a token
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny("llama", tmp_path_factory.mktemp("llama"), num_hidden_layers=1)
+
+
+def model(folder: Path, operators: Operators) -> Decoder:
+    with torch.inference_mode(), FolderWeights(folder) as weights:
+        return Decoder(AutoConfig.from_pretrained(folder), weights, torch.float32, operators)
+
+
+def run(runner) -> tuple:
+    row = Row(0, "a", (5, 6, 7), 0, (1,), True, 0, SamplingParams(temperature=0.0), 0)
+    return runner.launch(StepPlan(0, (row,))).wait().tokens
+
+
+def test_the_cache_takes_what_the_largest_step_leaves() -> None:
+    room = Room(free=10_000_000, peak=2_000_000)
+    assert room.blocks(SPEC, 16, tokens=0, max_tokens=1 << 20) == int(0.9 * 8_000_000) // 8192
+    assert room.blocks(SPEC, 16, tokens=0, max_tokens=100) == 8
+    assert room.blocks(SPEC, 16, tokens=160, max_tokens=1 << 20) == 11
+
+
+def test_no_room_is_told_in_numbers() -> None:
+    with pytest.raises(ModelRefusedError, match=r"1048576 tokens take 536.9 MB, and 90% may be used of the 8.0 MB"):
+        Room(10_000_000, 2_000_000).blocks(SPEC, 16, tokens=1 << 20, max_tokens=1)
+    with pytest.raises(ModelRefusedError, match=r"16 tokens take 0.0 MB"):
+        Room(10, 2_000_000).blocks(SPEC, 16, tokens=0, max_tokens=1 << 20)
+
+
+def test_a_built_model_has_been_measured_and_captured(folder: Path) -> None:
+    device = HostDevice()
+    built = build(model(folder, TorchOperators()), device, SIZES)
+    assert device.measured == 1
+    assert built.cache.blocks == 40 * 2 // 16 + 1
+    assert built.graphs == "captured for up to 2 rows"
+    assert isinstance(run(built.runner)[0], int)
+
+
+def test_what_cannot_be_captured_runs_without_graphs(folder: Path) -> None:
+    built = build(model(folder, TorchOperators()), HostDevice(fails=RuntimeError("no capture")), SIZES)
+    assert built.graphs == "none: no capture"
+    assert isinstance(run(built.runner)[0], int)
+
+
+def test_float8_keys_and_values_take_half_of_sixteen_bits(folder: Path) -> None:
+    sizes = Sizes(limit=40, rows=2, tokens=24, block_size=16, kv_dtype="fp8")
+    decoder = model(folder, TritonOperators(torch.device("cpu")))
+    built = build(decoder, HostDevice(), sizes)
+    assert built.cache.spec.dtype is torch.float8_e4m3fn
+    assert isinstance(run(built.runner)[0], int)
+    with pytest.raises(ModelRefusedError, match="fp8 K/V need the Triton kernels, and attention is by torch reference"):
+        build(model(folder, TorchOperators()), HostDevice(), sizes)
+
+
+def test_loading_on_a_gpu_builds_by_the_deployments_settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = HostDevice()
+    monkeypatch.setattr("inference.execution.cuda.device.Cuda", lambda _: device)
+    decoder = model(folder, TorchOperators())
+    config = EngineConfig("d", "x", max_rows=2, max_step_tokens=16, kv_tokens=64)
+    runner, attention, graphs = load._on_gpu(decoder, config, 40)
+    assert (attention.cache.blocks, attention.max_rows, graphs) == (5, 3, "captured for up to 2 rows")
+    assert isinstance(run(runner)[0], int)
+
+    def broken(batch) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(decoder, "forward", broken)
+    with pytest.raises(ModelRefusedError, match="a step of 16 tokens doesn't fit on cpu: CUDA out of memory"):
+        load._on_gpu(decoder, config, 40)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"kv_dtype": "fp8"}, "kv_dtype fp8 needs a GPU"), ({"quantization": "fp8"}, "quantization fp8 needs a GPU")],
+)
+def test_what_a_gpu_alone_does_is_refused_without_one(folder: Path, settings, message) -> None:
+    with pytest.raises(ModelRefusedError, match=message):
+        load.load_model(EngineConfig("d", str(folder), device="cpu", kv_tokens=64, **settings), threads=1)
