@@ -78,6 +78,7 @@ async def _admit(
     limits = Limits(runtime.rates, runtime.turns, principal, request_id)
     await limits.take(reserve.amount, since=arrived_at, until=runtime.gate.waits_until(arrived_at))
     try:
+        await runtime.principals.confirm(principal)  # it may have waited, in queues or for its body
         lease_from = asyncio.get_running_loop().time()
         with tracing.span("hold"):
             held = await hold(runtime.writer, reserve)

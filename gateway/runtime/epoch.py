@@ -51,6 +51,10 @@ class Stamp:
     sequence: int = 0
 
 
+UNKNOWN = Stamp(-1, _NEVER)
+"""Of what was read under no stamp: it stands under none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """The result of one query; `changed` are the tenants that changed since the one before.

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
 from billing.limits.types import Bucket
+from gateway.runtime.epoch import Stamp
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A tenant's project with the terms of its plan. `api_key` is None for a signed-in user, then `user` is set."""
+    """A tenant's project with the terms of its plan. `api_key` is None for a signed-in user, then `user` is set.
+
+    `stamp` was current before it was read.
+    """
 
     tenant: UUID
     project: UUID
@@ -30,3 +34,4 @@ class Principal:
     default_task: str
     request_bucket: Bucket
     credit_bucket: Bucket
+    stamp: Stamp = field(compare=False)

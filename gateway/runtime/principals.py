@@ -20,7 +20,7 @@ from gateway.errors.faults import catalogue_unavailable
 from gateway.errors.refusal import Refusal
 from gateway.errors.service import DatabaseBusyError
 from gateway.models import APIKey, Membership, Project
-from gateway.runtime.epoch import Epoch, EpochStaleError, Stamp
+from gateway.runtime.epoch import UNKNOWN, Epoch, EpochStaleError, Stamp
 from gateway.runtime.principal import Principal
 from gateway.runtime.threads import DatabaseThreads
 from gateway.services.keys import digest_of, find_key
@@ -80,8 +80,7 @@ class Principals:
         """Return the key's principal, noting that it was used; raise Refusal 401, 403, or 503 when nothing is known."""
         digest = digest_of(secret)
         principal = await self._resolve(digest, lambda: load_by_key(secret))
-        if principal.expires_at is not None and principal.expires_at <= timezone.now():
-            raise replace(_EXPIRED, tenant=principal.tenant, api_key=principal.api_key).refusal()
+        _check_expiry(principal)
         assert principal.api_key is not None
         self._used.add(principal.api_key)
         return principal
@@ -89,6 +88,20 @@ class Principals:
     async def by_session(self, user: UUID, project: UUID) -> Principal:
         """Return the user's principal in the project; raise Refusal 403 unless its role may spend, or 503."""
         return await self._resolve((user, project), lambda: load_by_session(user, project))
+
+    async def confirm(self, principal: Principal) -> None:
+        """Return at once while nothing changed that `principal` rests on, else once it was read anew.
+
+        Raise the Refusal that it would get now: for requests that waited since they came.
+        """
+        if not (self._epoch.is_fresh and self._epoch.stands(principal.stamp, principal.tenant)):
+            key, user, project = principal.api_key, principal.user, principal.project
+            if key is not None:
+                await self._resolve(key, lambda: load_key(key))
+            else:
+                assert user is not None, "a principal has a key or a user"
+                await self._resolve((user, project), lambda: load_by_session(user, project))
+        _check_expiry(principal)
 
     async def write_last_used(self) -> None:
         """Write when keys were last used: one statement for all, each key at most once a minute, no epoch raised."""
@@ -130,6 +143,8 @@ class Principals:
 
     async def _load(self, name: object, stamp: Stamp, load: Callable[[], _Answer]) -> _Answer:
         answer = await self._threads.run(load)
+        if isinstance(answer, Principal):
+            answer = replace(answer, stamp=stamp)
         cache = self._denied if isinstance(answer, _Denied) else self._known
         cache.put(name, stamp, answer)
         return answer
@@ -159,7 +174,16 @@ class _Cache:
 
 def load_by_key(secret: str) -> _Answer:
     """Return the principal of the key that `secret` is, by one query."""
-    row = _first(_with_terms(find_key(secret)), "project_id", "project__is_active", *_KEY)
+    return _of_key(find_key(secret))
+
+
+def load_key(identifier: UUID) -> _Answer:
+    """Return the principal of the key with that id, by one query."""
+    return _of_key(APIKey.objects.unscoped().filter(id=identifier))
+
+
+def _of_key(keys: QuerySet[APIKey]) -> _Answer:
+    row = _first(_with_terms(keys), "project_id", "project__is_active", *_KEY)
     if row is None:
         return _INVALID
     if row["revoked_at"] is not None:
@@ -188,6 +212,11 @@ def load_by_session(user: UUID, project: UUID) -> _Answer:
         return _NO_MEMBER
     scopes = frozenset({"inference"})  # what the roles above are for
     return _principal(row, project=row["id"], project_is_active=row["is_active"], user=user, scopes=scopes)
+
+
+def _check_expiry(principal: Principal) -> None:
+    if principal.expires_at is not None and principal.expires_at <= timezone.now():
+        raise replace(_EXPIRED, tenant=principal.tenant, api_key=principal.api_key).refusal()
 
 
 _KEY = ("id", "scopes", "expires_at", "revoked_at")
@@ -274,4 +303,5 @@ def _principal(
         default_task=terms["default_task"],
         request_bucket=bucket("requests", "request"),
         credit_bucket=bucket("credits", "credit"),
+        stamp=UNKNOWN,
     )

@@ -17,9 +17,10 @@ from billing.writer.view import HoldRow, View, WalletRow
 from gateway.generation.events import Outcome
 from gateway.generation.intent import Intent
 from gateway.runtime.engines import Engines
-from gateway.runtime.epoch import Epoch, Reading
+from gateway.runtime.epoch import Epoch, Reading, Stamp
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principal import Principal
+from gateway.runtime.principals import Principals
 from gateway.runtime.refusals import Refusals
 from gateway.runtime.runtime import Parts, Runtime
 from gateway.runtime.snapshot import Snapshot
@@ -100,6 +101,7 @@ def make_principal(wallet=None, **terms):
         "allowed_models": frozenset(),
         "default_task": "chat",
         "request_bucket": Bucket(f"{{{tenant}}}:requests", "requests", 60, 60_000_000, 60),
+        "stamp": Stamp(1),
         "credit_bucket": Bucket(f"{{{tenant}}}:credits", "credits", 10_000_000, 60_000_000, 10_000_000),
     }
     return Principal(**(defaults | terms))
@@ -212,12 +214,13 @@ async def make_stand(
     cards = {model.rate_card: card for model in catalogue.models.values()}
     snapshot = Snapshot(1, catalogue, cards, {"Business": frozenset(), "Free": frozenset({"fake"})})
     rates = MemoryRateStore(clock) if clock else MemoryRateStore(lambda: 1_000_000)
+    epoch = StandingEpoch()
     parts = Parts(
         writer=writer,
         rates=rates,
         engines=engines,
-        epoch=StandingEpoch(),
-        principals=principals,
+        epoch=epoch,
+        principals=principals or Principals(epoch, threads),
         threads=threads,
         own_threads=None,
         metrics=metrics,

@@ -44,6 +44,9 @@ class MemoryPrincipals:
             raise found
         return found
 
+    async def confirm(self, principal: Principal) -> None:
+        """Nothing changes here while a request waits."""
+
     async def by_session(self, user: UUID, project: UUID) -> Principal:
         self.asked += 1
         found = self.members.get((user, project))

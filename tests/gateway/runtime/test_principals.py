@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from billing.models import Subscription
+from billing.ids import uuid7
+from billing.limits.types import Lease, Taken
+from billing.models import Hold, Subscription, UsageRecord
 from billing.services import plans
 from gateway.errors.refusal import Refusal
+from gateway.generation.generation import start_generation
 from gateway.models import APIKey, Membership, Project, Tenant, User
 from gateway.runtime import principals as principals_module
 from gateway.runtime.epoch import Epoch, Reading, read_epoch
 from gateway.runtime.principals import Principals, load_by_key, load_by_session
 from gateway.runtime.threads import DatabaseThreads
-from gateway.services import keys
-from tests.gateway.doubles import StandingEpoch
-from tests.gateway.world import in_database, make_world, opened, principal_of
+from gateway.services import keys, tenants
+from tests.gateway.doubles import StandingEpoch, make_intent
+from tests.gateway.world import engine_of, in_database, make_world, opened, principal_of, settled
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
 
@@ -309,3 +314,84 @@ async def test_use_of_a_key_raises_no_epoch(tmp_path):
         assert await runtime.epoch.stamp() == before
     key = await in_database(APIKey.objects.unscoped().get, id=world.key_id)
     assert key.last_used_at is not None
+
+
+# -- requests that waited --------------------------------------------------------------------------------------------
+
+
+async def test_confirming_costs_nothing_while_nothing_changed_and_one_query_after_that(threads):
+    world, other = await in_database(make_world), await in_database(make_world)
+    known, epoch = resolver(threads)
+    principal = await known.by_key(world.secret)
+    calls = threads.calls
+    await known.confirm(principal)
+    epoch.publish(Reading(1, 7, {other.tenant.id: 7}), time.monotonic())  # another tenant's change
+    await known.confirm(principal)
+    assert threads.calls == calls
+    epoch.publish(Reading(1, 8, {world.tenant.id: 8}), time.monotonic())
+    for _ in range(3):  # three requests of the key that waited
+        await known.confirm(principal)
+    assert threads.calls == calls + 1
+
+
+@pytest.mark.parametrize("how", ["revoked", "suspended", "expired", "member"])
+async def test_what_ended_while_it_waited_is_not_confirmed(threads, how):
+    world = await in_database(make_world)
+    known, epoch = resolver(threads)
+    key = await in_database(APIKey.objects.unscoped().get, id=world.key_id)
+    if how == "member":
+        user = await in_database(make_member, world)
+        principal = await known.by_session(user.id, world.project.id)
+        await in_database(Membership.objects.unscoped().filter(user=user).update, is_active=False)
+        expected = (403, "not_a_member")
+    else:
+        principal = await known.by_key(world.secret)
+        if how == "revoked":
+            await in_database(keys.revoke_key, tenant=world.tenant, key=key)
+            expected = (401, "api_key_revoked")
+        elif how == "suspended":
+            await in_database(Tenant.objects.filter(pk=world.tenant.pk).update, is_active=False)
+            expected = (403, "tenant_inactive")
+        else:
+            principal = replace(principal, expires_at=timezone.now())
+            expected = (401, "api_key_expired")
+    epoch.publish(Reading(2), time.monotonic())
+    assert await refused(known.confirm(principal)) == expected
+
+
+@pytest.mark.parametrize("queue", ["places of this gateway", "leases of all gateways"])
+@pytest.mark.parametrize("how", ["revoked", "suspended"])
+async def test_a_request_in_a_queue_ends_with_its_key(tmp_path, queue, how):
+    """It came with a key that stood, waits, and gets its turn after the key was revoked."""
+    world = await in_database(partial(make_world, terms={"concurrency": 1}))
+    async with opened(tmp_path) as runtime:
+        principal = await principal_of(runtime, world)
+        lease = Lease(f"{{{principal.tenant}}}:concurrency", 1, "another gateway's", 60_000_000)
+        if queue == "places of this gateway":
+            await runtime.gate.enter(principal)
+        else:
+            assert isinstance(await runtime.rates.take([], lease), Taken)
+        starting = asyncio.ensure_future(start_generation(runtime, principal, make_intent(), uuid7()))
+        async with asyncio.timeout(5):
+            while not runtime.gate.waiting + runtime.turns.waiting:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.001)
+            before = await runtime.epoch.stamp()
+            if how == "revoked":
+                key = await in_database(APIKey.objects.unscoped().get, id=world.key_id)
+                await in_database(keys.revoke_key, tenant=world.tenant, key=key)
+            else:
+                await in_database(partial(tenants.deactivate_tenant, tenant=world.tenant))
+            while await runtime.epoch.stamp() == before:
+                await runtime.epoch.next()
+        if queue == "places of this gateway":
+            runtime.gate.leave(principal)
+        else:
+            await runtime.rates.give_back(lease)
+            runtime.turns.wake(lease.key)
+        expected = (401, "api_key_revoked") if how == "revoked" else (403, "tenant_inactive")
+        assert await refused(starting) == expected
+        await settled(runtime)
+        assert len(runtime.gate) == 0
+        assert engine_of(runtime, world).record.entries == {}
+    assert await in_database(UsageRecord.objects.count) == 0
+    assert await in_database(Hold.objects.count) == 0
