@@ -95,6 +95,10 @@ class DeploymentAdmin(ModelAdmin):
         answer: HttpResponse = super().change_view(request, object_id, form_url, context)
         return answer
 
+    def get_inlines(self, request: HttpRequest, obj: Deployment | None) -> list[Any]:
+        """Return the replicas' rows, but not for a deployment that no worker of ours serves."""
+        return [] if obj is not None and obj.backend != Deployment.Backend.WORKER else list(self.inlines)
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Deployment]:
         """Return the deployments with the names of their nodes."""
         rows: QuerySet[Deployment] = super().get_queryset(request)

@@ -58,7 +58,7 @@ def add_model(
     )
     if row.backend == Deployment.Backend.WORKER:
         for node in nodes:
-            Replica.objects.get_or_create(deployment=row, node=_node(node))
+            Replica.objects.get_or_create(deployment=row, node=node_named(node))
     return row
 
 
@@ -66,12 +66,12 @@ def place_locally(deployment: Deployment) -> bool:
     """Give a worker's deployment that has no replica one on this machine; False when it needs none."""
     if deployment.backend != Deployment.Backend.WORKER or deployment.replicas.exists():
         return False
-    Replica.objects.create(deployment=deployment, node=_node(LOCAL))
+    Replica.objects.create(deployment=deployment, node=node_named(LOCAL))
     return True
 
 
-def _node(name: str) -> Node:
-    """Return the node; that of this machine is made when it is first needed."""
+def node_named(name: str) -> Node:
+    """Return the node; that of this machine is made when it is first needed. Raise `Node.DoesNotExist`."""
     return Node.objects.get_or_create(name=LOCAL)[0] if name == LOCAL else Node.objects.get(name=name)
 
 
