@@ -41,6 +41,7 @@ class DeploymentAdmin(ModelAdmin):
     form = DeploymentForm
     fields = ["name", "model", "backend", "source", "options", "weight", "api_key", "forget_api_key", "is_active"]
     inlines = [ReplicaInline]
+    change_form_after_template = "admin/gateway/deployment/engines.html"
     show_full_result_count = False
     actions_list = ["add_remote"]
     actions_detail = ["test_prompt"]
@@ -84,10 +85,10 @@ class DeploymentAdmin(ModelAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show the form, and above it what the engine did since it was loaded."""
+        """Show the form, above it what the engine did since it was loaded, below it what each says of itself."""
         states = live_of(request).deployment_states() or {}
         state = next((state for deployment, state in states.items() if str(deployment) == object_id), None)
-        context = dict(extra_context or {})
+        context = {**(extra_context or {}), "engines": state.replicas if state is not None else ()}
         if state is not None and state.work is not None:
             context["engine_lines"] = lines_of(state)
             if tenants := tenants_of(state.work):
@@ -107,12 +108,13 @@ class DeploymentAdmin(ModelAdmin):
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         """Return the columns; those of live state read one snapshot, taken for this request."""
         states = live_of(request).deployment_states()
-        return ["name", "model", "backend", "nodes", "weight", *_live_columns(states), "is_active"]
+        return ["name", "serves", "weight", *_live_columns(states)]
 
-    @display(description="Nodes")
-    def nodes(self, deployment: Deployment) -> str:
-        """The names of the nodes that have a replica."""
-        return ", ".join(replica.node.name for replica in deployment.replicas.all()) or "–"
+    @display(description="Serves", header=True, ordering="model__name")
+    def serves(self, deployment: Deployment) -> list[str]:
+        """The model, and below it by what and on which nodes."""
+        nodes = ", ".join(replica.node.name for replica in deployment.replicas.all())
+        return [deployment.model.name, " on ".join(filter(None, (deployment.backend, nodes)))]
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
         """Save the replicas; a worker's new deployment without one is served on this machine."""
@@ -146,26 +148,21 @@ def _live_columns(states: Any) -> list[Callable[[Deployment], Any]]:
             return "unknown"
         return "ready" if known is not None and known.is_ready else "not ready"
 
-    @display(description="Reason")
+    @display(description="Remarks")
     def reason(deployment: Deployment) -> str:
         known = state_of(deployment)
         if states is None:
             return "no gateway runs in this process"
-        return known.reason if known is not None else "not open"
+        if known is None:
+            return "" if not deployment.is_active else "not open"
+        shared = "tenants share its prefix cache" if known.shares_prefixes else ""
+        return "; ".join(filter(None, (known.reason, shared)))
 
-    @display(description="Running / waiting")
-    def load(deployment: Deployment) -> str:
+    @display(description="Running / waiting", header=True)
+    def load(deployment: Deployment) -> list[str]:
         known = state_of(deployment)
-        return "–" if known is None else f"{known.running} / {known.waiting}"
+        if known is None:
+            return ["–", ""]
+        return [f"{known.running} / {known.waiting}", f"{known.kv_used:.0%} of KV blocks"]
 
-    @display(description="KV blocks in use")
-    def kv_used(deployment: Deployment) -> str:
-        known = state_of(deployment)
-        return "–" if known is None else f"{known.kv_used:.0%}"
-
-    @display(description="Prefix caches", label={"shared between tenants": "warning"})
-    def prefixes(deployment: Deployment) -> str:
-        known = state_of(deployment)
-        return "shared between tenants" if known is not None and known.shares_prefixes else "–"
-
-    return [state, reason, load, kv_used, prefixes]
+    return [state, reason, load]

@@ -23,6 +23,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """One engine of a deployment: `obstacle` is why it takes no work, `details` what its engine says of itself."""
+
+    node: str
+    obstacle: str
+    detail: str
+    context: int | None
+    details: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class DeploymentState:
     """A deployment's engines as this process last saw them, for operators: `reason` may name paths.
 
@@ -37,8 +48,7 @@ class DeploymentState:
     waiting: int
     kv_used: float
     shares_prefixes: bool  # between tenants
-    replicas: int = 1
-    ready_replicas: int = 1
+    replicas: tuple[ReplicaState, ...] = ()
     kv_cached: float = 0.0
     work: Work | None = None
     details: Mapping[str, str] = field(default_factory=dict)
@@ -97,11 +107,21 @@ def _state(entries: list[EngineEntry]) -> DeploymentState:
         waiting=sum(entry.health.waiting for entry in entries),
         kv_used=fullest.health.kv_used,
         shares_prefixes=any(info.shares_prefixes for info in infos),
-        replicas=len(entries),
-        ready_replicas=len(ready),
+        replicas=tuple(_replica(entry) for entry in entries),
         kv_cached=fullest.health.kv_cached,
         work=sum(works[1:], works[0]) if works else None,
         details=infos[0].details if infos else {},
+    )
+
+
+def _replica(entry: EngineEntry) -> ReplicaState:
+    info = entry.engine.info
+    return ReplicaState(
+        node=entry.replica.place,
+        obstacle=entry.obstacle,
+        detail=entry.health.detail,
+        context=None if info is None else info.max_context,
+        details={} if info is None else info.details,
     )
 
 

@@ -1,3 +1,5 @@
+import re
+from dataclasses import replace
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -7,8 +9,8 @@ from django.urls import reverse
 from gateway.models import User
 from gateway.runtime.engine_entry import EngineEntry
 from gateway.runtime.live import Live, live_of
-from inference.types import Health, Work
-from routing.catalogue import ReplicaEntry
+from inference.types import EngineInfo, Health, Kind, Work
+from routing.catalogue import NodeEntry, ReplicaEntry
 from routing.models import Deployment, PublicModel
 
 pytestmark = pytest.mark.django_db
@@ -63,6 +65,38 @@ def test_admin_shows_live_state(client, monkeypatch):
     assert "worker lost" in text["down"]
     assert "not open" in text["gone"]
     assert "not ready" not in text["off"]
+    assert "off" in text["off"]
+
+
+def test_admin_shows_what_each_engine_says_of_itself(client, monkeypatch):
+    client.force_login(User.objects.create_superuser("r@example.com"), "django.contrib.auth.backends.ModelBackend")
+    model = PublicModel.objects.create(name="m", context_length=1, rate_card="x")
+    one, other = (Deployment.objects.create(name=name, model=model) for name in ("one", "other"))
+    runtime = runtime_of(
+        first=(one.id, Health(ready=True)),
+        second=(one.id, Health(ready=False, reason="model refused", detail="/models/<b>m</b> is not there")),
+        third=(other.id, Health(ready=True)),
+    )
+    info = EngineInfo("d", "m", frozenset({Kind.CHAT}), 4096, 4096, details={"dtype": "bfloat16", "tier": "C, exact"})
+    first, second, third = runtime.engines.entries()
+    first.engine.info, third.engine.info = info, replace(info, details={"dtype": "of another"})
+    second.replica = replace(second.replica, node=NodeEntry("far"))
+    monkeypatch.setattr("gateway.admin.deployments.live_of", lambda _: Live(runtime))
+    page = client.get(reverse("admin:routing_deployment_change", args=[one.pk])).content.decode()
+    text = " ".join(re.sub(r"<[^>]+>", " ", page).split())
+    assert "the server: ready context 4,096 tokens dtype bfloat16 tier C, exact" in text
+    assert "far: model refused /models/&lt;b&gt;m&lt;/b&gt; is not there" in text
+    assert "of another" not in text
+    assert "Engines, as" not in client.get(reverse("admin:routing_deployment_add")).content.decode()
+
+
+def test_only_a_workers_deployment_has_rows_for_replicas(client):
+    client.force_login(User.objects.create_superuser("r@example.com"), "django.contrib.auth.backends.ModelBackend")
+    model = PublicModel.objects.create(name="m", context_length=1, rate_card="x")
+    for backend, has_rows in (("worker", True), ("openai", False)):
+        made = Deployment.objects.create(name=backend, model=model, backend=backend, source="http://x")
+        page = client.get(reverse("admin:routing_deployment_change", args=[made.pk])).content.decode()
+        assert ("replicas-TOTAL_FORMS" in page) is has_rows
 
 
 def test_admin_says_what_an_engine_cost_and_saved(client, monkeypatch, acme):
