@@ -17,7 +17,7 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY constraints constraints
 RUN python -m venv /opt/venv \
-    && /opt/venv/bin/pip install --no-cache-dir --constraint constraints/cpu.txt '.[gateway]'
+    && /opt/venv/bin/pip install --no-cache-dir --constraint constraints/cpu.txt '.[gateway,otel]'
 
 FROM gateway-packages AS worker-packages
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu

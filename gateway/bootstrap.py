@@ -98,6 +98,7 @@ async def open_runtime() -> Runtime:
             threads=own_threads,
             unsettled=runtime.closings,
             lease=SWEEP_LEASE,
+            share=lambda: (lock.rank, lock.gateways),
         )
 
         async def swept() -> None:

@@ -61,10 +61,19 @@ _SHARED: list[structlog.typing.Processor] = [
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     without_secrets,
 ]
+
+
+def _without_colours(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Return the line without uvicorn's second text, which repeats the first with escapes for a terminal."""
+    line.pop("color_message", None)
+    return line
+
+
 # Of the standard library's records: their logger's name, and what their callers added.
 _FOREIGN: list[structlog.typing.Processor] = [
     structlog.stdlib.add_logger_name,
     structlog.stdlib.ExtraAdder(),
+    _without_colours,
     *_SHARED,
 ]
 

@@ -18,7 +18,7 @@ from gateway.celery import app
 from gateway.management.watchdog import touch_heartbeat
 from gateway.services.mail import send_due_mail
 from gateway.services.purge import purge
-from gateway.services.task_states import noted
+from gateway.services.task_states import forget_others, noted
 
 logger = logging.getLogger("sluice.jobs")
 
@@ -36,8 +36,13 @@ def jobs() -> tuple[Job, ...]:
         *billing.jobs(),
         Job("billing.reconciliation", _reconcile, every_s=60),
         Job("gateway.mail", send_due_mail, every_s=2),
-        Job("gateway.purge", lambda: purge(timezone.now()) > 0, every_s=60),
+        Job("gateway.purge", _purge, every_s=60),
     )
+
+
+def _purge() -> bool:
+    forget_others([job.name for job in JOBS])
+    return purge(timezone.now()) > 0
 
 
 def _reconcile() -> bool:

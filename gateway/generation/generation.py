@@ -376,7 +376,7 @@ class Generation:
         charge = operation.charge if isinstance(operation, Settle) else 0
         answer = await close_hold(self._ledger, operation)
         if answer is None:
-            self._metrics.settlements_pending.inc()
+            self._metrics.settlements_deferred.inc()
             self._unsettled(operation)
         elif isinstance(operation, Settle):
             self._metrics.settled(self.route.model, operation.classes, charge)

@@ -50,7 +50,8 @@ class Sweep:
 
     `engines_of` finds the engines of a deployment's replicas, `submit` applies what was decided. `unsettled` has what
     this process decided about its own holds; what was answered is taken out. `clock` is the database's, by which holds
-    were orphaned; it is asked on one of `threads`. With a `lease`, sweeps of several gateways share the work: what one
+    were orphaned; it is asked on one of `threads`. `share` says which of how many gateways this one is (0 of 1): each
+    asks about its own share of the estimates. With a `lease`, sweeps of several gateways share the work: what one
     looks at is left alone by the others for so long.
     """
 
@@ -63,6 +64,7 @@ class Sweep:
         unsettled: MutableMapping[UUID, Settle | Release] | None = None,
         clock: Callable[[], datetime] = clock.now,
         lease: timedelta | None = None,
+        share: Callable[[], tuple[int, int]] = lambda: (0, 1),
     ) -> None:
         self._engines_of = engines_of
         self._submit = submit
@@ -70,6 +72,7 @@ class Sweep:
         self._unsettled = {} if unsettled is None else unsettled
         self._clock = clock
         self._lease = lease
+        self._share = share
         self._cards: dict[UUID, CardPrices] = {}
         self._places = asyncio.Semaphore(AT_ONCE)
         self._after: UUID | None = None  # the last estimate that was looked at
@@ -179,7 +182,9 @@ class Sweep:
         oldest = int(since.timestamp() * 1000) << 80
         self._lost = {request for request in self._lost if request.int >= oldest}
         silent: set[UUID] = set()
-        asked = [estimate for estimate in page if estimate.request not in self._lost]
+        rank, gateways = self._share()
+        mine = [estimate for estimate in page if estimate.request.int % gateways == rank]
+        asked = [estimate for estimate in mine if estimate.request not in self._lost]
         return Counter(
             how for how in await asyncio.gather(*(self._correct(one, silent) for one in asked)) if how is not None
         )

@@ -7,7 +7,6 @@ import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +16,7 @@ from django.conf import settings
 from django.core.checks import Error, Warning, run_checks  # noqa: A004 - Django's name
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
+from django.utils import timezone
 from django_scopes import scopes_disabled
 
 from billing import clock, triggers
@@ -24,15 +24,19 @@ from billing.models import PlanVersion, RateCardVersion
 from billing.selectors.reconciliation import last_reconciliation
 from billing.selectors.usage import waits_since
 from gateway.home import is_disk_full, open_to_others
+from gateway.management.doctor_remote import remote_engines
 from gateway.management.ports import readiness_request
+from gateway.management.symptom import Symptom
 from gateway.models import APIKey
 from gateway.runtime import epoch_triggers
 from gateway.runtime.gateway_lock import count_gateways
 from gateway.services.engine_states import EngineState, ask
 from gateway.services.worker_specs import WorkerSpecError, is_worker_running, worker_spec
+from routing.models import Deployment
 
 ANSWER_SECONDS = 3.0
 LATE = timedelta(minutes=5)
+APART = timedelta(seconds=5)
 SHOWN = (
     "device",
     "dtype",
@@ -46,19 +50,6 @@ SHOWN = (
 )  # of what a model's worker tells
 
 
-@dataclass(frozen=True, slots=True)
-class Symptom:
-    """The result of one check: fine, or what to do."""
-
-    subject: str
-    finding: str
-    mend: str = ""
-
-    @property
-    def is_fine(self) -> bool:
-        return not self.mend
-
-
 def examine(base_url: str) -> Iterator[Symptom]:
     """Yield everything worth knowing, from the ground up; later parts are left out when the ground is missing."""
     yield from _home()
@@ -69,7 +60,9 @@ def examine(base_url: str) -> Iterator[Symptom]:
         yield symptom
     if grounded:
         yield from _redis()
+        yield _clock()
         yield from _catalogue()
+        yield from remote_engines()
         yield from _periodic_work()
     yield from _engine()
     yield _gateway(base_url)
@@ -166,6 +159,13 @@ def _database() -> Iterator[Symptom]:
         yield Symptom("triggers", "all in place")
 
 
+def _clock() -> Symptom:
+    """Compare this machine's clock, by which keys and links end, with the database's, by which credit and leases do."""
+    apart = abs(timezone.now() - clock.now())
+    finding = f"{apart.total_seconds():.1f} s from the database's"
+    return Symptom("clock", finding, "set both by NTP" if apart > APART else "")
+
+
 def _catalogue() -> Iterator[Symptom]:
     plans = PlanVersion.objects.values("plan").distinct().count()
     prices = RateCardVersion.objects.exclude(published_at=None).values("card").distinct().count()
@@ -179,7 +179,7 @@ def _catalogue() -> Iterator[Symptom]:
     except WorkerSpecError as error:
         yield Symptom("models", str(error), "correct the deployment's options in the admin")
         return
-    if not spec.engines:
+    if not spec.engines and not Deployment.objects.filter(is_active=True).exists():
         yield Symptom("models", "none", "run `manage.py models add <hub id | folder | GGUF file>`")
     asked = [engine.deployment for engine in spec.engines]
     states = ask("local", asked, ANSWER_SECONDS) if is_worker_running("local") else {}

@@ -48,11 +48,12 @@ class GatewayLock(Protocol):
     """A gateway's claim on its database.
 
     `is_held` is False while another gateway may have taken it; `gateways` is how many shared it when that was last
-    looked up, this one included.
+    looked up, this one included, and `rank` which of them this one is: 0, 1 and so on, each taken once.
     """
 
     is_held: bool
     gateways: int
+    rank: int
 
     async def keep(self) -> None:
         """Check the lock, and take it again when it was lost, until cancelled."""
@@ -86,6 +87,7 @@ class FileLock:
 
     is_held = True
     gateways = 1
+    rank = 0
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -135,6 +137,7 @@ class SessionLock:
         self._session: psycopg.AsyncConnection[tuple[Any, ...]] | None = None
         self.is_held = False
         self.gateways = 1
+        self.rank = 0
 
     async def take(self) -> None:
         """Take the lock; raise `GatewayRunningError` when another gateway keeps it for longer than a restart takes."""
@@ -173,10 +176,11 @@ class SessionLock:
                 await session.close()
 
     async def _count(self, session: psycopg.AsyncConnection[tuple[Any, ...]]) -> None:
-        """Look up how many gateways there are, which also proves that the session lives."""
-        counted = await (await session.execute("SELECT count(*) " + _HOLDERS, KEY)).fetchone()
+        """Look up how many gateways there are, and which one this is, which also proves that the session lives."""
+        others = "SELECT count(*), count(*) FILTER (WHERE l.pid < pg_backend_pid()) " + _HOLDERS
+        counted = await (await session.execute(others, KEY)).fetchone()
         assert counted is not None, "a count is always one row"
-        self.gateways = counted[0] + 1
+        self.gateways, self.rank = counted[0] + 1, counted[1]
 
     async def _attempt(self) -> str | None:
         """Return None once the lock is ours, else who has it. A session of ours that is lost is ended by the server."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -28,6 +29,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._tasks: set[str] = set()  # those that are shown
         self._labelled: dict[tuple[object, ...], object] = {}
         self.gauges = Gauges(self.registry)
         ProcessCollector(registry=self.registry)
@@ -88,8 +90,10 @@ class Metrics:
             buckets=DELAY_BUCKETS,
             registry=self.registry,
         )
-        self.settlements_pending = Counter(
-            "sluice_settlements_pending", "Settlements left to the sweeper.", registry=self.registry
+        self.settlements_deferred = Counter(
+            "sluice_settlements_deferred",
+            "Settlements that were not answered in time and left to the sweep.",
+            registry=self.registry,
         )
         self.swept = Counter("sluice_swept_holds", "Holds closed by the sweep.", ["how"], registry=self.registry)
         self.limits_shared = Gauge(
@@ -171,6 +175,12 @@ class Metrics:
 
     def installation_seen(self, seen: Installation) -> None:
         """Show the latest reading of what all gateways share."""
+        gone = self._tasks - {task.name for task in seen.tasks}
+        for gauge in (self.task_success, self.task_seconds, self.task_failures):
+            for name in gone:
+                with suppress(KeyError):  # one that never succeeded
+                    gauge.remove(name)
+        self._tasks = {task.name for task in seen.tasks}
         for task in seen.tasks:
             if task.succeeded_at is not None:
                 self.task_success.labels(task.name).set(task.succeeded_at.timestamp())

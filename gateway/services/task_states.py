@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from django.db import DatabaseError
@@ -40,6 +40,11 @@ def noted(name: str, run: Callable[[], bool]) -> None:
             _note_success(name, now - began)
         except DatabaseError as error:
             logger.warning("no note of a task: %s", error, extra={"job": name})
+
+
+def forget_others(names: Collection[str]) -> int:
+    """Delete the notes of tasks that are no more among `names`, and return how many there were."""
+    return TaskState.objects.exclude(name__in=names).delete()[0]
 
 
 def _note_failure(name: str, error: str) -> None:

@@ -12,6 +12,7 @@ from billing.rating import CardPrices
 from billing.unit import format_credits
 from gateway.errors.service import ServiceError
 from gateway.runtime.remote import open_deployment
+from gateway.secrets.sealing import SealError
 from inference.engine import Engine, EngineSpec
 from inference.errors import EngineError
 from inference.types import (
@@ -70,14 +71,49 @@ def try_remote(spec: EngineSpec) -> Tried:
     return asyncio.run(_try(spec))
 
 
-async def _try(spec: EngineSpec) -> Tried:
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a remote engine announced; `uncounted` is why it didn't count a prompt as its kind does, or nothing."""
+
+    info: EngineInfo
+    uncounted: str
+
+
+async def look_at(spec: EngineSpec, seconds: float) -> Seen:
+    """Wait for the engine of `spec` for so long, and have it count a prompt; nothing is generated.
+
+    Raise ServiceError with what is wrong, SealError for a credential that can't be read.
+    """
+    engine = _opened(spec)
     try:
-        engine = open_deployment(spec)
+        async with asyncio.timeout(2 * seconds):
+            info = await _announced(engine, seconds)
+            await engine.prepare(_request(min(info.kinds)))
+    except EngineError as error:
+        raise ServiceError("address", f"{error.message} ({error.code})") from error
+    except TimeoutError as error:
+        raise ServiceError("address", f"it counted no prompt within {seconds:.0f} s") from error
+    finally:
+        info_after = engine.info
+        await engine.close()
+    said = (info_after or info).details.get("prompts", "")
+    return Seen(info, said if said.startswith("estimated: ") else "")
+
+
+def _opened(spec: EngineSpec) -> Engine:
+    try:
+        return open_deployment(spec)
+    except SealError:
+        raise
     except ValueError as error:
         field_name, _, message = str(error).partition(": ")
         raise ServiceError(field_name if message else "", message or str(error)) from error
+
+
+async def _try(spec: EngineSpec) -> Tried:
+    engine = _opened(spec)
     try:
-        info = await _announced(engine)
+        info = await _announced(engine, READY_SECONDS)
         async with asyncio.timeout(TRIAL_SECONDS):
             trials = tuple([await _trial(engine, kind) for kind in sorted(info.kinds)])
     except EngineError as error:
@@ -89,8 +125,8 @@ async def _try(spec: EngineSpec) -> Tried:
     return Tried(info, trials)
 
 
-async def _announced(engine: Engine) -> EngineInfo:
-    until = time.monotonic() + READY_SECONDS
+async def _announced(engine: Engine, seconds: float) -> EngineInfo:
+    until = time.monotonic() + seconds
     while True:
         health = await engine.health()
         if health.ready and engine.info is not None:
@@ -100,9 +136,9 @@ async def _announced(engine: Engine) -> EngineInfo:
         await asyncio.sleep(0.02)
 
 
-async def _trial(engine: Engine, kind: Kind) -> Trial:
+def _request(kind: Kind) -> GenerationRequest:
     chat = kind is Kind.CHAT
-    request = GenerationRequest(
+    return GenerationRequest(
         id=uuid4().hex,
         tenant="trial",
         domain=uuid4().hex,
@@ -111,7 +147,10 @@ async def _trial(engine: Engine, kind: Kind) -> Trial:
         inputs=() if chat else (PROMPT,),
         sampling=SamplingParams(max_tokens=MOST_OUTPUT, temperature=0.0, unset=("top_p", "top_k", "min_p")),
     )
-    began = time.monotonic()
+
+
+async def _trial(engine: Engine, kind: Kind) -> Trial:
+    request, began = _request(kind), time.monotonic()
     prepared = await engine.prepare(request)
     text, width = "", 0
     async for event in engine.generate(prepared, prepared.max_output, True):

@@ -53,6 +53,14 @@ def test_line_is_json_with_the_requests_id(lines):
     assert "request_id" not in theirs
 
 
+def test_uvicorns_lines_say_what_they_say_once(lines):
+    more = {"color_message": "Started \033[36m%d\033[0m"}
+    logging.getLogger("uvicorn.error").warning("Started server process [%d]", 7, extra=more)
+    [line] = lines()
+    assert line["event"] == "Started server process [7]"
+    assert "color_message" not in line
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True

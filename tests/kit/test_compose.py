@@ -113,7 +113,7 @@ def test_every_variable_is_a_setting():
     text = (ROOT / "docker-compose.yml").read_text()
     asked = set(re.findall(r"\$\{(\w+)", text))
     head = text[: text.index("name: sluice")]
-    assert asked == set(re.findall(r"\b(?:SLUICE|TORCH)_[A-Z_]+\b", head))
+    assert asked == set(re.findall(r"\b(?:SLUICE|TORCH|OTEL)_[A-Z_]+\b", head))
     assert all(f"${{{name}:-" in text for name in asked), "no variable may be needed"
     caddy = set(re.findall(r"\{\$(\w+)", (ROOT / "deploy/Caddyfile").read_text()))
     assert caddy == set(variables(SERVICES["proxy"]))

@@ -238,3 +238,10 @@ def test_health_is_what_the_process_shows(tmp_path):
     assert ask("worker", SLUICE_RUNTIME_DIR=str(tmp_path)) == 1
     assert ask("celery", SLUICE_HEARTBEAT=str(beat)) == 1
     assert ask("gateway", SLUICE_METRICS_PORT=str(free_port())) == 1
+
+
+def test_gateways_image_can_send_the_traces_that_the_compose_file_may_ask_for():
+    [steps] = [steps for name, _, steps in stages() if name == "gateway-packages"]
+    [extras] = [found for kind, step in steps if kind == "RUN" for found in re.findall(r"'\.\[([\w,]+)\]'", step)]
+    assert "otel" in extras.split(",")
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT: ${" in (ROOT / "docker-compose.yml").read_text()

@@ -83,8 +83,8 @@ class Terminal:
         return self
 
     def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
+        self.process.terminate()  # and not killed: its children would outlive it for a moment
+        self.process.wait(40)
         self._listener.join()
         os.close(self._main)
 
@@ -203,6 +203,7 @@ def terminal(serving):
         serving.stop()
     with Terminal(serving, "--welcome") as terminal:
         assert terminal.welcomed.wait(90), terminal.said
+        serving.process = terminal.process  # whoever comes next finds that the home is served
         yield terminal
 
 
@@ -219,7 +220,6 @@ def test_on_a_terminal_a_start_speaks_to_people_and_says_how_to_begin_last(servi
 
 
 def test_ctrl_c_in_a_terminal_leaves_no_process_socket_or_hold(serving, terminal):
-    serving.process = terminal.process
     code, _ = asyncio.run(ended_in_mid_stream(serving, terminal.press_ctrl_c))
     serving.process = None
     assert code == 0, terminal.said

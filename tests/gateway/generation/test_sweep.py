@@ -482,3 +482,31 @@ async def test_what_a_deployment_with_one_replica_ran_as_a_later_attempt_is_foun
     assert await bench.turn() == {"settled": 1}
     charged, _ = await in_database(assert_books, world, records=1)
     assert charged == 60 * 10 + 40 + 7 * 40
+
+
+async def test_several_gateways_share_the_estimates_among_them(bench):
+    """Each is asked about by one of them, and by the others once that one is gone."""
+    world = await in_database(make_world)
+    requests = [await estimated(bench, world, {"input": 60}) for _ in range(8)]
+    asked, places = Counter(), {0: (0, 2), 1: (1, 2)}
+
+    def one(number):
+        return Sweep(
+            engines_of=lambda _: [bench.engine],
+            submit=bench.submit,
+            threads=bench.threads,
+            share=lambda: places[number],
+        )
+
+    sweeps = [one(number) for number in places]
+    for sweep in sweeps:
+        sweep._correct = partial(_noted, asked)
+        await sweep.turn()
+    assert asked == dict.fromkeys(requests, 1)
+    places[0] = (0, 1)
+    await sweeps[0].turn()
+    assert sum(asked.values()) == 16
+
+
+async def _noted(asked, estimate, silent):
+    asked[estimate.request] += 1

@@ -100,7 +100,9 @@ async def test_gateways_with_redis_share_the_lock_and_know_how_many_they_are(sha
             assert second.gateways == 2
             keeping = asyncio.create_task(first.keep())
             await until(lambda: first.gateways == 2)
+            assert {first.rank, second.rank} == {0, 1}, "no two take the same part of what they share"
         await until(lambda: first.gateways == 1)
+        assert first.rank == 0
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
 

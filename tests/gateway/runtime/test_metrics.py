@@ -7,12 +7,15 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.signals import user_login_failed
-from django.db import DatabaseError
+from django.db import DatabaseError, connection
 from django.test import RequestFactory
 from django.utils import timezone
 
 from billing.models import Reconciliation
+from gateway import tasks
+from gateway.bootstrap import _pool_sources
 from gateway.models import OutgoingMail, TaskState
 from gateway.runtime import metrics as module
 from gateway.runtime.concurrency import ConcurrencyLimiter
@@ -98,6 +101,50 @@ def test_the_installation_is_read_from_its_rows():
     assert value(metrics, "sluice_reconciliation_findings") == 3
     assert (value(metrics, "sluice_mail_waiting"), value(metrics, "sluice_mail_failed")) == (1, 1)
     assert value(metrics, "sluice_overdue_holds") == 0
+
+
+@pytest.mark.django_db
+def test_a_task_that_is_no_more_is_forgotten_and_shown_no_more():
+    for name, succeeded_at in (
+        ("gateway.mail", timezone.now()),
+        ("gateway.old", timezone.now()),
+        ("gateway.odd", None),
+    ):
+        TaskState.objects.create(name=name, succeeded_at=succeeded_at, failures=1)
+    metrics = Metrics()
+    metrics.installation_seen(read_installation())
+    assert value(metrics, "sluice_task_consecutive_failures", task="gateway.old") == 1
+    [purge] = [job for job in tasks.JOBS if job.name == "gateway.purge"]
+    purge.run()
+    assert [*TaskState.objects.values_list("name", flat=True)] == ["gateway.mail"]
+    metrics.installation_seen(read_installation())
+    for name in ("gateway.old", "gateway.odd"):
+        assert value(metrics, "sluice_task_consecutive_failures", task=name) is None
+        assert value(metrics, "sluice_task_last_success_timestamp_seconds", task=name) is None
+    assert value(metrics, "sluice_task_consecutive_failures", task="gateway.mail") == 1
+
+
+@pytest.mark.money
+@pytest.mark.django_db(transaction=True)
+def test_the_pools_connections_are_shown_as_they_are():
+    """By real queries on PostgreSQL: one connection of the pool is used while this thread has it."""
+    sources = _pool_sources()
+    if settings.SLUICE_EMBEDDED:
+        assert sources == {}, "SQLite has no pool"
+        return
+    metrics = Metrics()
+    metrics.gauges.follow(sources)
+    connection.close()
+    assert value(metrics, "sluice_database_connections_used") == 0
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+        assert value(metrics, "sluice_database_connections_used") == 1
+        assert value(metrics, "sluice_database_connections") >= 1
+        most = connection.settings_dict["OPTIONS"]["pool"]["max_size"]
+        assert value(metrics, "sluice_database_connections_limit") == most
+        assert value(metrics, "sluice_database_requests_waiting") == 0
+    connection.close()
+    assert value(metrics, "sluice_database_connections_used") == 0
 
 
 @pytest.fixture
