@@ -92,47 +92,53 @@ async def open_runtime() -> Runtime:
         runtime = Runtime(parts, snapshot, incarnation, lock)
         stack.push_async_callback(runtime.principals.write_last_used)
         stack.push_async_callback(runtime.refusals.write)
-        sweep = Sweep(
-            engines_of=engines.of,
-            submit=writer.submit,
-            threads=own_threads,
-            unsettled=runtime.closings,
-            lease=SWEEP_LEASE,
-            share=lambda: (lock.rank, lock.gateways),
-        )
-
-        async def swept() -> None:
-            for how, count in (await sweep.turn()).items():
-                metrics.swept.labels(how).inc(count)
-
-        async def seen() -> None:
-            if names := engines.heard():
-                await own_threads.run(lambda: note_seen(names))
-
-        async def look_at_installation() -> None:
-            metrics.installation_seen(await own_threads.run(read_installation))
-
         metrics.gauges.follow({"sluice_database_calls": lambda: threads.calls + own_threads.calls, **_pool_sources()})
-        leases = Leases(runtime.live, writer, incarnation, runtime.closings)
-        for loop in (
-            lock.keep,
-            poller.watch,
-            leases.keep_renewed,
-            leases.keep_fenced,
-            runtime.follow_epoch,
-            engines.watch,
-            lambda: _each(SWEEP_INTERVAL, swept, "sweep"),
-            lambda: _each(LAST_USED_INTERVAL, runtime.principals.write_last_used, "last_used"),
-            lambda: _each(REFUSALS_INTERVAL, runtime.refusals.write, "refusals"),
-            lambda: _each(INSTALLATION_INTERVAL, look_at_installation, "installation"),
-            lambda: _observe_delay(metrics.loop_delay.observe),
-            *_hints(poller, runtime),
-            lambda: _each(SEEN_INTERVAL, seen, "nodes_seen"),
-        ):
+        for loop in _loops(runtime, lock, poller):
             stack.push_async_callback(_cancelled, asyncio.create_task(_logged(loop)))
         runtime.on_close(stack.pop_all().aclose)
     log.info("gateway_open", incarnation=str(incarnation), deployments=len(engines.entries()))
     return runtime
+
+
+def _loops(runtime: Runtime, lock: GatewayLock, poller: EpochPoller) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    """Return what runs beside requests until the runtime is closed."""
+    metrics, engines, threads = runtime.metrics, runtime.engines, runtime.own_threads
+    leases = Leases(runtime.live, runtime.writer, runtime.incarnation, runtime.closings)
+    sweep = Sweep(
+        engines_of=engines.of,
+        submit=runtime.writer.submit,
+        threads=threads,
+        unsettled=runtime.closings,
+        lease=SWEEP_LEASE,
+        share=lambda: (lock.rank, lock.gateways),
+    )
+
+    async def swept() -> None:
+        for how, count in (await sweep.turn()).items():
+            metrics.swept.labels(how).inc(count)
+
+    async def seen() -> None:
+        if names := engines.heard():
+            await threads.run(lambda: note_seen(names))
+
+    async def look_at_installation() -> None:
+        metrics.installation.seen(await threads.run(read_installation))
+
+    return [
+        lock.keep,
+        poller.watch,
+        leases.keep_renewed,
+        leases.keep_fenced,
+        runtime.follow_epoch,
+        engines.watch,
+        lambda: _each(SWEEP_INTERVAL, swept, "sweep"),
+        lambda: _each(LAST_USED_INTERVAL, runtime.principals.write_last_used, "last_used"),
+        lambda: _each(REFUSALS_INTERVAL, runtime.refusals.write, "refusals"),
+        lambda: _each(INSTALLATION_INTERVAL, look_at_installation, "installation"),
+        lambda: _observe_delay(metrics.loop_delay.observe),
+        *_hints(poller, runtime),
+        lambda: _each(SEEN_INTERVAL, seen, "nodes_seen"),
+    ]
 
 
 def _open_traces(incarnation: UUID) -> Callable[[], Awaitable[None]]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from gateway.runtime.gauges import Gauges
-from gateway.runtime.installation import Installation
+from gateway.runtime.installation_metrics import InstallationMetrics
 from gateway.runtime.replica_metrics import ReplicaMetrics
 from inference.types import Finished
 
@@ -29,7 +28,6 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._tasks: set[str] = set()  # those that are shown
         self._labelled: dict[tuple[object, ...], object] = {}
         self.gauges = Gauges(self.registry)
         ProcessCollector(registry=self.registry)
@@ -104,30 +102,7 @@ class Metrics:
         self.redis_losses = Counter("sluice_redis_losses", "How often Redis was lost.", registry=self.registry)
         self.gateways = Gauge("sluice_gateways", "Gateways that share this database.", registry=self.registry)
         self.limits_shared.set(1)
-        task = ["task"]
-        self.task_success = Gauge(
-            "sluice_task_last_success_timestamp_seconds",
-            "When a periodic task succeeded last.",
-            task,
-            registry=self.registry,
-        )
-        self.task_seconds = Gauge(
-            "sluice_task_duration_seconds", "How long its last success took.", task, registry=self.registry
-        )
-        self.task_failures = Gauge(
-            "sluice_task_consecutive_failures", "How often it failed since.", task, registry=self.registry
-        )
-        self.checked_at = Gauge(
-            "sluice_reconciliation_timestamp_seconds",
-            "When the last check of the books ended; 0: never.",
-            registry=self.registry,
-        )
-        self.contradictions = Gauge(
-            "sluice_reconciliation_findings", "Contradictions that it found.", registry=self.registry
-        )
-        self.mail_waiting = Gauge("sluice_mail_waiting", "Mails that are to be sent.", registry=self.registry)
-        self.mail_failed = Gauge("sluice_mail_failed", "Mails given up within a day.", registry=self.registry)
-        self.overdue_holds = Gauge("sluice_overdue_holds", "Holds whose lease is over.", registry=self.registry)
+        self.installation = InstallationMetrics(self.registry)
         self.replicas = ReplicaMetrics(self.registry)
 
     def answered(self, endpoint: str, status: int) -> None:
@@ -172,26 +147,6 @@ class Metrics:
         if child is None:
             child = self._labelled[metric, *labels] = metric.labels(*labels)
         return cast("M", child)
-
-    def installation_seen(self, seen: Installation) -> None:
-        """Show the latest reading of what all gateways share."""
-        gone = self._tasks - {task.name for task in seen.tasks}
-        for gauge in (self.task_success, self.task_seconds, self.task_failures):
-            for name in gone:
-                with suppress(KeyError):  # one that never succeeded
-                    gauge.remove(name)
-        self._tasks = {task.name for task in seen.tasks}
-        for task in seen.tasks:
-            if task.succeeded_at is not None:
-                self.task_success.labels(task.name).set(task.succeeded_at.timestamp())
-            self.task_seconds.labels(task.name).set(task.seconds)
-            self.task_failures.labels(task.name).set(task.failures)
-        if seen.checked_at is not None:
-            self.checked_at.set(seen.checked_at.timestamp())
-        self.contradictions.set(seen.contradictions)
-        self.mail_waiting.set(seen.mail_waiting)
-        self.mail_failed.set(seen.mail_failed)
-        self.overdue_holds.set(seen.overdue_holds)
 
     def render(self) -> bytes:
         """Return everything in Prometheus' text format."""

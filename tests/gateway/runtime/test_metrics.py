@@ -92,7 +92,7 @@ def test_the_installation_is_read_from_its_rows():
     for state, ended in (("waiting", None), ("failed", now), ("failed", now - timedelta(days=2)), ("sent", now)):
         OutgoingMail.objects.create(to="a@b.example", subject="s", sealed_text=b"", state=state, ended_at=ended)
     metrics = Metrics()
-    metrics.installation_seen(read_installation())
+    metrics.installation.seen(read_installation())
     assert value(metrics, "sluice_task_last_success_timestamp_seconds", task="gateway.mail") == now.timestamp()
     assert value(metrics, "sluice_task_duration_seconds", task="gateway.mail") == 0.5
     assert value(metrics, "sluice_task_consecutive_failures", task="gateway.mail") == 2
@@ -112,12 +112,12 @@ def test_a_task_that_is_no_more_is_forgotten_and_shown_no_more():
     ):
         TaskState.objects.create(name=name, succeeded_at=succeeded_at, failures=1)
     metrics = Metrics()
-    metrics.installation_seen(read_installation())
+    metrics.installation.seen(read_installation())
     assert value(metrics, "sluice_task_consecutive_failures", task="gateway.old") == 1
     [purge] = [job for job in tasks.JOBS if job.name == "gateway.purge"]
     purge.run()
     assert [*TaskState.objects.values_list("name", flat=True)] == ["gateway.mail"]
-    metrics.installation_seen(read_installation())
+    metrics.installation.seen(read_installation())
     for name in ("gateway.old", "gateway.odd"):
         assert value(metrics, "sluice_task_consecutive_failures", task=name) is None
         assert value(metrics, "sluice_task_last_success_timestamp_seconds", task=name) is None
