@@ -95,6 +95,8 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
 
     model_config = _read_config(folder)
     device = compute_device(config.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # of this thread: kernels are launched on its current device
     dtype, dtype_text = compute_dtype(config.dtype, _stored_dtype(model_config), device)
     kernels, tier = kernel_folder(), str(config.options.get("tier", "auto"))
     operators = choose(dtype, kernels, tier=tier, quantization=config.quantization, device=device)

@@ -40,6 +40,7 @@ class TritonAttention(Attention):
 
     def store(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         cached = self.cache.layers[layer]
+        key, value = (part if part.stride(2) == 1 else part.contiguous() for part in (key, value))
         store(key, value, cached.keys, cached.values, self._prepared.places)
 
     def rope_store(

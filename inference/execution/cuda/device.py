@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -14,6 +15,10 @@ class Device(Protocol):
     """A device that works through what it is given in order, while the host goes on."""
 
     name: torch.device
+
+    def active(self) -> AbstractContextManager[object]:
+        """Return a context in which the calling thread's work goes to this device."""
+        ...
 
     def pinned(self, numbers: int) -> torch.Tensor:
         """Return int64 [numbers] on the host, to which the device copies without the host's help."""
@@ -42,6 +47,9 @@ class Cuda:
     def __init__(self, name: torch.device) -> None:
         self.name = name
         self._pool = torch.cuda.graph_pool_handle()
+
+    def active(self) -> AbstractContextManager[object]:
+        return torch.cuda.device(self.name)
 
     def pinned(self, numbers: int) -> torch.Tensor:
         return torch.empty(numbers, dtype=torch.long, pin_memory=True)

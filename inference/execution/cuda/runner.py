@@ -61,12 +61,12 @@ class CudaRunner:
 
     def capture(self) -> None:
         """Capture decoding steps; `graphs.failure` says why it isn't possible, and nothing else changes then."""
-        with torch.inference_mode():
+        with self._device.active(), torch.inference_mode():
             self.graphs.capture(self._rows)
 
     def launch(self, plan: StepPlan) -> Pending:
         try:
-            with torch.inference_mode():
+            with self._device.active(), torch.inference_mode():
                 return self._generate(plan)
         except Exception as error:  # noqa: BLE001 - whatever the model raised belongs to this step, and wait() raises it
             failure = told(error)

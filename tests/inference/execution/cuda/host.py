@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -20,6 +21,9 @@ class HostDevice:
         self.replays = 0
         self.released = 0
         self._fails = fails
+
+    def active(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def pinned(self, numbers: int) -> torch.Tensor:
         return torch.empty(numbers, dtype=torch.long)

@@ -64,6 +64,9 @@ def record(kernel: JITFunction[Any], *args: Any, grid: Any, warmup: bool, **opti
         elif isinstance(value, torch.Tensor):
             signature[parameter.name] = f"*{NAMES[value.dtype]}"
             aligned[number,] = [["tt.divisibility", 16]]
+        elif not isinstance(value, float) and value == 1:  # Triton compiles a variant of its own for it
+            signature[parameter.name] = "constexpr"
+            constants[parameter.name] = 1
         elif isinstance(value, float):
             signature[parameter.name] = "fp32"
         else:
@@ -81,10 +84,11 @@ def empty(dtype: torch.dtype, *shape: int) -> torch.Tensor:
 
 def attention(dtype: torch.dtype, cache: torch.dtype, dim: int, heads: int, kv_heads: int, **options: Any) -> None:
     keys = empty(cache, 1000, kv_heads, 16, dim)
-    rows = (empty(torch.int32, 9), empty(torch.int32, 8), empty(torch.int32, 64), empty(torch.int32, 64, 512))
-    for kernel, tokens, extra in ((prefill, 2048, {}), (decode, 8, {"processors": 132})):
-        query = empty(dtype, tokens, heads, dim)
-        kernel(query, keys, keys, *rows, query, scale=0.1, **options, **extra)
+    for rows in (1, 8):
+        step = (empty(torch.int32, rows + 1), empty(torch.int32, rows), empty(torch.int32, rows))
+        for kernel, tokens, extra in ((prefill, 2048, {}), (decode, rows, {"processors": 132})):
+            query = empty(dtype, tokens, heads, dim)
+            kernel(query, keys, keys, *step, empty(torch.int32, 64, 512), query, scale=0.1, **options, **extra)
 
 
 def layer(dtype: torch.dtype, cache: torch.dtype) -> None:
