@@ -12,9 +12,8 @@ import pytest
 KERNELS = 14
 
 
-@pytest.mark.parametrize(
-    "capability", [90, pytest.param(80, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 90, 100])
 def test_every_kernel_builds(capability: int, tmp_path: Path) -> None:
     script = Path(__file__).with_name("compiling.py")
     environment = os.environ | {"PYTHONPATH": str(Path.cwd()), "TRITON_CACHE_DIR": str(tmp_path)}

@@ -87,7 +87,7 @@ def test_eight_bit_integers_give_the_same_bits_for_few_rows_and_many() -> None:
 
 
 @pytest.mark.parametrize("group", [32, 128])
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 48, 256), (5, 100, 384), (33, 17, 128)])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 48, 256), (5, 40, 256), (33, 17, 128)])
 def test_int4(m, n, k, group) -> None:
     torch.manual_seed(m)
     dense = torch.randn(n, k)
