@@ -13,6 +13,7 @@
 #define TILE 64
 #define TILE_VECTORS (TILE / LANES)
 #define UNIT 24 /* queries × heads that one thread computes together */
+#define FEW 4   /* with up to so many, memory is what they wait for: the next tile is fetched meanwhile */
 #define LOWEST -3.0e38f
 
 typedef struct {
@@ -27,14 +28,16 @@ typedef struct {
 INLINE vf dot(int is_bf16, vf acc, uint32_t x, vf w) { return is_bf16 ? v_dot_bf16(acc, x, w) : v_dot_fp32(acc, x, w); }
 
 /* Scores of `rows` queries with PANEL vectors of keys. */
-INLINE void score(int is_bf16, const int rows, const uint32_t *query, int64_t words, const uint32_t *const *keys, int64_t block_size,
-                  float *scores) {
+INLINE void score(int is_bf16, const int rows, const uint32_t *query, int64_t words, const uint32_t *const *keys,
+                  const uint32_t *const *ahead, int64_t block_size, float *scores) {
     vf acc[ROWS][PANEL];
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < PANEL; j++) acc[i][j] = v_set(0.0f);
     for (int64_t k = 0; k < words; k++) {
         vf panel[PANEL];
         for (int j = 0; j < PANEL; j++) panel[j] = v_load(keys[j] + k * block_size);
+        if (rows <= FEW)
+            for (int j = 0; j < PANEL; j++) prefetch_far(ahead[j] + k * block_size);
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < PANEL; j++) acc[i][j] = dot(is_bf16, acc[i][j], query[i * words + k], panel[j]);
     }
@@ -43,8 +46,8 @@ INLINE void score(int is_bf16, const int rows, const uint32_t *query, int64_t wo
 }
 
 /* Add the first `count` positions' values, times their weights, to PANEL vectors of the sums of `rows` queries. */
-INLINE void mix(int is_bf16, const int rows, const int vectors, const float *weights, const uint32_t *const *values, int count,
-                int64_t value_dim, float *sums) {
+INLINE void mix(int is_bf16, const int rows, const int vectors, const float *weights, const uint32_t *const *values,
+                const int64_t *ahead, int count, int64_t value_dim, float *sums) {
     vf acc[ROWS][PANEL];
     const int step = is_bf16 ? 2 : 1, chunk = LANES / step; /* words of one vector of positions */
     for (int i = 0; i < rows; i++)
@@ -53,6 +56,8 @@ INLINE void mix(int is_bf16, const int rows, const int vectors, const float *wei
         const uint32_t *from = values[k / chunk] + (k % chunk) * value_dim;
         vf panel[PANEL];
         for (int j = 0; j < vectors; j++) panel[j] = v_load(from + j * LANES);
+        if (rows <= FEW)
+            for (int j = 0; j < vectors; j++) prefetch_far(from + ahead[k / chunk] + j * LANES);
         if (is_bf16 && 2 * k + 1 == count) /* the pair's second position is past the end: anything may lie there */
             for (int j = 0; j < vectors; j++) panel[j] = v_low_halves(panel[j]);
         for (int i = 0; i < rows; i++) {
@@ -86,7 +91,8 @@ INLINE void mix(int is_bf16, const int rows, const int vectors, const float *wei
 /* Turn one query's scores of a tile, of which those in [first, last) are visible, into weights; carry maximum and sum. */
 INLINE void soften(int is_bf16, float *scores, int first, int last, float scale, float softcap, float *peak, float *total, float *sums,
                    int64_t value_dim) {
-    vf s[TILE_VECTORS], top = v_set(*peak), added = v_set(0.0f);
+    vf s[TILE_VECTORS], top = v_set(*peak), added = v_load(total);
+    const int whole = first <= 0 && last >= TILE;
     for (int j = 0; j < TILE_VECTORS; j++) {
         s[j] = v_mul(v_load(scores + j * LANES), v_set(scale));
         if (softcap > 0) { /* cap · tanh(s / cap) */
@@ -94,15 +100,14 @@ INLINE void soften(int is_bf16, float *scores, int first, int last, float scale,
             const vf bounded = v_where(v_set(40.0f * softcap), s[j], v_div(v_sub(twice, v_set(1.0f)), v_add(twice, v_set(1.0f))), v_set(1.0f));
             s[j] = v_mul(bounded, v_set(softcap));
         }
-        s[j] = v_between(first - j * LANES, last - j * LANES, s[j], v_set(-INFINITY));
+        if (!whole) s[j] = v_between(first - j * LANES, last - j * LANES, s[j], v_set(-INFINITY));
         top = v_max(s[j], top);
     }
     const float highest = v_peak(top);
     if (highest != *peak) {
-        float shrink[LANES];
-        v_store(shrink, v_exp(v_set(*peak - highest)));
-        *total *= shrink[0];
-        for (int64_t d = 0; d < value_dim; d += LANES) v_store(sums + d, v_mul(v_load(sums + d), v_set(shrink[0])));
+        const vf shrink = v_exp(v_set(*peak - highest));
+        added = v_mul(added, shrink);
+        for (int64_t d = 0; d < value_dim; d += LANES) v_store(sums + d, v_mul(v_load(sums + d), shrink));
         *peak = highest;
     }
     for (int j = 0; j < TILE_VECTORS; j++) {
@@ -115,7 +120,19 @@ INLINE void soften(int is_bf16, float *scores, int first, int last, float scale,
             added = v_add(added, weight);
         }
     }
-    *total += v_sum(added);
+    v_store(total, added);
+}
+
+/* Where the keys and values of the tile's vectors of positions lie; past `end`, its first. */
+INLINE void find(int is_bf16, const Attention *a, const int32_t *table, int64_t kv_head, int64_t tile, int64_t end, const uint32_t **keys,
+                 const uint32_t **values) {
+    const int64_t step = is_bf16 ? 2 : 1;
+    for (int j = 0; j < TILE_VECTORS; j++) {
+        const int64_t position = tile + j * LANES < end ? tile + j * LANES : tile, offset = position % a->block_size;
+        const int64_t at = table[position / a->block_size] * a->kv_heads + kv_head;
+        keys[j] = (const uint32_t *)a->keys + at * (a->key_dim / step) * a->block_size + offset;
+        values[j] = (const uint32_t *)a->values + (at * a->block_size + offset) / step * a->value_dim;
+    }
 }
 
 /* Attention of `count` (query, head) pairs from number `first` on, of row `row` and K/V head `kv_head`. */
@@ -125,50 +142,49 @@ INLINE void attend_unit(int is_bf16, const Attention *a, int64_t row, int64_t kv
     const int64_t end = start + (first + count - 1) / group + 1, earliest = start + first / group; /* positions of the last and first query */
     const int32_t *table = a->tables + (int64_t)a->slots[row] * a->width;
     uint32_t *query = (uint32_t *)memory;
-    float *scores = memory + UNIT * words, *sums = scores + UNIT * TILE, peak[UNIT], total[UNIT];
+    float *scores = memory + UNIT * words, *sums = scores + UNIT * TILE, peak[UNIT], total[UNIT * LANES];
     for (int i = 0; i < count; i++) {
         const int64_t token = a->begins[row] + (first + i) / group, head = kv_head * group + (first + i) % group;
         memcpy(query + i * words, (const char *)a->query + (token * a->heads + head) * a->key_dim * size, (size_t)(words * 4));
         peak[i] = a->sinks ? a->sinks[head] : LOWEST;
-        total[i] = a->sinks ? 1.0f : 0.0f;
+        memset(total + i * LANES, 0, LANES * sizeof *total);
+        if (a->sinks) total[i * LANES] = 1.0f;
     }
     memset(sums, 0, (size_t)(count * a->value_dim) * 4);
     const int64_t seen = a->window > 0 && earliest - a->window + 1 > 0 ? earliest - a->window + 1 : 0;
     for (int64_t tile = seen / TILE * TILE; tile < end; tile += TILE) {
-        const uint32_t *keys[TILE_VECTORS], *values[TILE_VECTORS];
-        for (int j = 0; j < TILE_VECTORS; j++) {
-            const int64_t position = tile + j * LANES < end ? tile + j * LANES : tile, offset = position % a->block_size;
-            const int64_t at = table[position / a->block_size] * a->kv_heads + kv_head;
-            keys[j] = (const uint32_t *)a->keys + at * words * a->block_size + offset;
-            values[j] = (const uint32_t *)a->values + at * a->value_dim * (a->block_size / step) + offset / step * a->value_dim;
-        }
+        const uint32_t *keys[TILE_VECTORS], *values[TILE_VECTORS], *next_keys[TILE_VECTORS], *next_values[TILE_VECTORS];
+        int64_t ahead[TILE_VECTORS];
+        find(is_bf16, a, table, kv_head, tile, end, keys, values);
+        find(is_bf16, a, table, kv_head, tile + TILE < end ? tile + TILE : tile, end, next_keys, next_values);
+        for (int j = 0; j < TILE_VECTORS; j++) ahead[j] = next_values[j] - values[j];
         const int64_t visible = end - tile < TILE ? end - tile : TILE;
         for (int i = 0; i < count; i += ROWS)
             for (int j = 0; j < TILE_VECTORS && j * LANES < visible; j += PANEL)
-                FOR_ROWS(count - i, score(is_bf16, rows, query + i * words, words, keys + j, a->block_size, scores + i * TILE + j * LANES))
+                FOR_ROWS(count - i, score(is_bf16, rows, query + i * words, words, keys + j, next_keys + j, a->block_size, scores + i * TILE + j * LANES))
         for (int i = 0; i < count; i++) {
             const int64_t position = start + (first + i) / group, low = a->window > 0 ? position - a->window + 1 - tile : -tile;
             const int64_t high = position + 1 - tile;
             soften(is_bf16, scores + i * TILE, low > TILE ? TILE : low < 0 ? 0 : (int)low, high > TILE ? TILE : high < 0 ? 0 : (int)high,
-                   a->scale, a->softcap, peak + i, total + i, sums + i * a->value_dim, a->value_dim);
+                   a->scale, a->softcap, peak + i, total + i * LANES, sums + i * a->value_dim, a->value_dim);
         }
         for (int i = 0; i < count; i += ROWS) {
             int64_t d = 0;
             const uint32_t *from[TILE_VECTORS];
             for (; d + COLUMNS <= a->value_dim; d += COLUMNS) {
                 for (int j = 0; j < TILE_VECTORS; j++) from[j] = values[j] + d;
-                FOR_ROWS(count - i, mix(is_bf16, rows, PANEL, scores + i * TILE, from, (int)visible, a->value_dim, sums + i * a->value_dim + d))
+                FOR_ROWS(count - i, mix(is_bf16, rows, PANEL, scores + i * TILE, from, ahead, (int)visible, a->value_dim, sums + i * a->value_dim + d))
             }
             for (; d < a->value_dim; d += LANES) {
                 for (int j = 0; j < TILE_VECTORS; j++) from[j] = values[j] + d;
-                FOR_ROWS(count - i, mix(is_bf16, rows, 1, scores + i * TILE, from, (int)visible, a->value_dim, sums + i * a->value_dim + d))
+                FOR_ROWS(count - i, mix(is_bf16, rows, 1, scores + i * TILE, from, ahead, (int)visible, a->value_dim, sums + i * a->value_dim + d))
             }
         }
     }
     for (int i = 0; i < count; i++) {
         const int64_t token = a->begins[row] + (first + i) / group, head = kv_head * group + (first + i) % group;
         for (int64_t d = 0; d < a->value_dim; d += LANES)
-            v_write(is_bf16, a->out, (token * a->heads + head) * a->value_dim + d, v_div(v_load(sums + i * a->value_dim + d), v_set(total[i])));
+            v_write(is_bf16, a->out, (token * a->heads + head) * a->value_dim + d, v_div(v_load(sums + i * a->value_dim + d), v_set(v_sum(v_load(total + i * LANES)))));
     }
 }
 

@@ -69,6 +69,7 @@ INLINE vf v_low_halves(vf w) { return _mm512_castsi512_ps(_mm512_and_si512(_mm51
 /* Rotate the pairs of x by (cosine, sine) pairs. */
 INLINE vf v_rotate(vf x, vf turn) { return _mm512_fmaddsub_ps(x, _mm512_moveldup_ps(turn), _mm512_mul_ps(_mm512_permute_ps(x, 0xb1), _mm512_movehdup_ps(turn))); }
 INLINE void prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+INLINE void prefetch_far(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
 
 /* acc + x·w in each lane, of one float, two bf16 (the lower first) or four bytes (unsigned in x, signed in w) a word.
  * Around the intrinsics of the last two gcc 12 copies every accumulator, hence the assembler. */
@@ -196,6 +197,7 @@ INLINE vf v_rotate(vf x, vf turn) {
     return v_load(&r);
 }
 INLINE void prefetch(const void *p) { __builtin_prefetch(p); }
+INLINE void prefetch_far(const void *p) { __builtin_prefetch(p, 0, 2); }
 INLINE vf v_dot_fp32(vf acc, uint32_t x, vf w) { return v_fma(v_words(x), w, acc); }
 INLINE vf v_dot_bf16(vf acc, uint32_t x, vf w) {
     vf high = w;
