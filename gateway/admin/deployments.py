@@ -39,7 +39,10 @@ class DeploymentAdmin(ModelAdmin):
     search_fields = ["name", "model__name"]
     autocomplete_fields = ["model"]
     form = DeploymentForm
-    fields = ["name", "model", "backend", "source", "options", "weight", "api_key", "forget_api_key", "is_active"]
+    fields = [
+        *("name", "model", "backend", "source", "quantization", "options", "weight", "api_key", "forget_api_key"),
+        "is_active",
+    ]
     inlines = [ReplicaInline]
     change_form_after_template = "admin/gateway/deployment/engines.html"
     show_full_result_count = False

@@ -42,6 +42,11 @@ class Command(BaseCommand):
             "--node", action="append", help="serve it on this node; may be repeated; this machine if not given"
         )
         add.add_argument("--options", default="{}", help='engine options as JSON, e.g. {"dtype": "float32"}')
+        add.add_argument(
+            "--quantization",
+            choices=["w8a8", "int4"],
+            help="linear layers in eight bits, or their weights in four; the checkpoint's precision if not given",
+        )
         _add_remote_arguments(verbs.add_parser("add-remote", help="serve a model that runs at a foreign server"))
         verbs.add_parser("list", help="what is served")
         remove = verbs.add_parser("remove", help="withdraw a model")
@@ -60,6 +65,8 @@ class Command(BaseCommand):
 
     def _add(self, options: dict[str, Any]) -> None:
         engine_options = _options_of(options["options"])
+        if options["quantization"]:
+            engine_options["quantization"] = options["quantization"]
         self._tell(f"looking for {options['source']}")
         served_before = set(_active().values_list("name", flat=True))
         try:

@@ -1,0 +1,59 @@
+"""A deployment's quantisation is chosen on its page, and kept in its options."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from gateway.admin.remote import QUANTIZATIONS
+from gateway.models import User
+from gateway.services.worker_specs import engine_config
+from inference import config
+from routing.models import Deployment, PublicModel
+
+
+@pytest.fixture
+def page(db):
+    client = Client()
+    client.force_login(
+        User.objects.create_superuser("root@example.com"), backend="django.contrib.auth.backends.ModelBackend"
+    )
+    model = PublicModel.objects.create(name="small", context_length=100, rate_card="x")
+    row = Deployment.objects.create(
+        name="d", model=model, backend="worker", source="/models/small", options={"dtype": "bfloat16"}
+    )
+
+    def post(**changes):
+        row.refresh_from_db()
+        form = {"name": row.name, "model": row.model.pk, "backend": "worker", "source": row.source, "weight": 1}
+        form |= {"replicas-TOTAL_FORMS": 0, "replicas-INITIAL_FORMS": 0, "is_active": "on", "api_key": ""}
+        form |= {"options": json.dumps(row.options), "quantization": row.options.get("quantization", "")} | changes
+        answer = client.post(reverse("admin:routing_deployment_change", args=[row.pk]), form)
+        row.refresh_from_db()
+        return answer, row
+
+    return post
+
+
+def test_it_is_chosen_and_taken_back(page):
+    answer, row = page(quantization="w8a8")
+    assert answer.status_code == 302
+    assert row.options == {"dtype": "bfloat16", "quantization": "w8a8"}
+    assert engine_config(row).quantization == "w8a8"
+    assert page()[1].options == {"dtype": "bfloat16", "quantization": "w8a8"}
+    assert page(quantization="")[1].options == {"dtype": "bfloat16"}
+
+
+def test_it_may_be_written_into_the_options(page):
+    options = json.dumps({"quantization": "int4"})
+    assert page(options=options)[1].options == {"quantization": "int4"}
+    answer, row = page(options=json.dumps({"quantization": "w8a8"}), quantization="")
+    assert "The options say" in answer.content.decode()
+    assert row.options == {"quantization": "int4"}
+
+
+def test_the_choices_are_the_engines():
+    assert tuple(name for name, _ in QUANTIZATIONS) == config.QUANTIZATIONS
