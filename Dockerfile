@@ -48,6 +48,10 @@ USER 10001:10001
 ENTRYPOINT ["python", "manage.py"]
 
 FROM code AS worker
+# The kernels for the CPU are built on the machine that runs them, for its processor.
+USER root
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+USER 10001:10001
 COPY --from=worker-packages /opt/venv /opt/venv
 HEALTHCHECK --interval=15s --timeout=5s --start-period=120s CMD ["python", "deploy/docker/healthy.py", "worker"]
 CMD ["worker"]
