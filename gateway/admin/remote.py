@@ -107,7 +107,8 @@ class NewRemoteForm(forms.Form):
 QUANTIZATIONS = [
     ("", "none: the checkpoint's own precision"),
     ("w8a8", "eight bits (w8a8): about twice as fast, answers differ a little"),
-    ("int4", "weights in four bits (int4): fastest for few at once, answers differ more"),
+    ("int4", "weights in four bits (int4), on a processor: fastest for few at once, answers differ more"),
+    ("fp8", "eight-bit floating point (fp8), on a GPU that has it"),
 ]
 
 
@@ -117,7 +118,7 @@ class DeploymentForm(ModelForm):
     quantization = forms.ChoiceField(
         choices=QUANTIZATIONS,
         required=False,
-        help_text="Of a worker's model, on a processor for which kernels can be built; kept in the options.",
+        help_text="Of a worker's model, where its machine has kernels for it; kept in the options.",
         widget=UnfoldAdminSelectWidget,
     )
 

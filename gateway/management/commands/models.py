@@ -44,8 +44,8 @@ class Command(BaseCommand):
         add.add_argument("--options", default="{}", help='engine options as JSON, e.g. {"dtype": "float32"}')
         add.add_argument(
             "--quantization",
-            choices=["w8a8", "int4"],
-            help="linear layers in eight bits, or their weights in four; the checkpoint's precision if not given",
+            choices=["w8a8", "int4", "fp8"],
+            help="linear layers in eight bits, weights in four, or float8; the checkpoint's precision if not given",
         )
         _add_remote_arguments(verbs.add_parser("add-remote", help="serve a model that runs at a foreign server"))
         verbs.add_parser("list", help="what is served")
