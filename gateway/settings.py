@@ -166,6 +166,8 @@ SLUICE_TRACE_SHARE = env.number("SLUICE_TRACE_SHARE", 1.0, least=0.0, most=1.0)
 SLUICE_QUEUE_SECONDS = env.number("SLUICE_QUEUE_SECONDS", 10.0, least=0.0)
 SLUICE_QUEUE_LENGTH = env.whole("SLUICE_QUEUE_LENGTH", 256, least=0)
 SLUICE_QUEUE_BYTES = env.whole("SLUICE_QUEUE_BYTES", 16 << 20, least=0)
+# How long an admitted request waits in an engine of ours before its first step; 0: as long as it takes.
+SLUICE_ENGINE_QUEUE_SECONDS = env.number("SLUICE_ENGINE_QUEUE_SECONDS", 60.0, least=0.0)
 
 # How many of the periodic tasks one process does at a time: a long one must keep no other waiting.
 SLUICE_CELERY_CONCURRENCY = env.whole("SLUICE_CELERY_CONCURRENCY", 2, least=2)

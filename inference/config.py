@@ -52,6 +52,8 @@ class EngineConfig:
     max_rows: int = 32
     max_step_tokens: int = 512
     prefill_chunk: int = 256
+    prefill_seconds: float = 0.05
+    reclaim_seconds: float = 0.25
     max_context: int = 0
     max_waiting: int = 256
     max_waiting_per_tenant: int = 64
@@ -72,7 +74,7 @@ class EngineConfig:
         for name in (*bounds, "max_waiting", "max_waiting_per_tenant"):
             if getattr(self, name) < 1:
                 raise ValueError(f"engine {self.deployment}: {name} must be at least 1")
-        for name in ("max_context", "kv_tokens"):
+        for name in ("max_context", "kv_tokens", "prefill_seconds", "reclaim_seconds"):
             if getattr(self, name) < 0:
                 raise ValueError(f"engine {self.deployment}: {name} can't be negative")
         for name, known in CHOICES.items():

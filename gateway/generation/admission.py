@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import structlog
+from django.conf import settings
 
 from billing.writer.operations import LEASE_SECONDS
 from gateway.errors.faults import (
@@ -120,6 +121,8 @@ def request_of(principal: Principal, intent: Intent, identifier: str) -> Generat
         kind=intent.kind,
         weight=principal.weight,
         band=principal.priority,
+        priority=-intent.priority,
+        queue_seconds=settings.SLUICE_ENGINE_QUEUE_SECONDS,
         messages=intent.messages,
         inputs=intent.inputs,
         truncate=intent.truncate,

@@ -9,7 +9,10 @@ from inference.types import Kind, Message, SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """One request of any endpoint. `sampling.max_tokens` is None when the client didn't bound the output."""
+    """One request of any endpoint. `sampling.max_tokens` is None when the client didn't bound the output.
+
+    Of a tenant's waiting requests those with the lowest `priority` are served first.
+    """
 
     endpoint: str  # "chat.completions", "responses", "embeddings"
     kind: Kind
@@ -21,6 +24,7 @@ class Intent:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     task: str | None = None
     end_user: str | None = None
+    priority: int = 0
     stream: bool = False  # the client reads pieces as they are made; else it gets all or nothing
 
     @property

@@ -69,6 +69,8 @@ class SchedulerConfig:
             max_waiting=engine.max_waiting,
             max_waiting_per_tenant=engine.max_waiting_per_tenant,
             prefix_cache=engine.prefix_cache,
+            prefill_seconds=engine.prefill_seconds,
+            reclaim_seconds=engine.reclaim_seconds,
             pause_seconds=pause_seconds,
             prices=Prices.of(engine.rates),
         )

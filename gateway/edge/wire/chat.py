@@ -173,6 +173,7 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
             sampling=self.sampling(self._max_tokens()),
             task=task_of(self.metadata, task_header),
             end_user=self.user or self.safety_identifier,
+            priority=self.priority or 0,
             stream=bool(self.stream),
         )
 

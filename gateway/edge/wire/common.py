@@ -39,6 +39,7 @@ Temperature = Annotated[float, Meta(ge=0, le=2)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 TopK = Annotated[int, Meta(ge=-1, le=MAX_TOKEN_ID)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Priority = Annotated[int, Meta(ge=-1000, le=1000)]
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 StopTexts = Annotated[list[StopText], Meta(max_length=16)]
 StopIds = Annotated[list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]], Meta(max_length=64)]
@@ -61,6 +62,7 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     min_p: Fraction | None = None
     stop_token_ids: StopIds | None = None
     ignore_eos: bool | None = None
+    priority: Priority | None = None
 
     allowed_token_ids: Annotated[Anything, Only()] = UNSET
     bad_words: Annotated[Anything, Only([])] = UNSET
@@ -74,7 +76,6 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     min_tokens: Annotated[Anything, Only(0)] = UNSET
     mm_processor_kwargs: Annotated[Anything, Only({})] = UNSET
     presence_penalty: Annotated[Anything, Only(0)] = UNSET
-    priority: Annotated[Anything, Only(0)] = UNSET
     prompt_logprobs: Annotated[Anything, Only()] = UNSET
     repetition_penalty: Annotated[Anything, Only(1)] = UNSET
     request_id: Annotated[Anything, Only(why="ids are ours")] = UNSET

@@ -7,7 +7,16 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta
 
-from gateway.edge.wire.common import Anything, ModelName, Only, ShortText, check_model, refuse_unless_neutral, task_of
+from gateway.edge.wire.common import (
+    Anything,
+    ModelName,
+    Only,
+    Priority,
+    ShortText,
+    check_model,
+    refuse_unless_neutral,
+    task_of,
+)
 from gateway.edge.wire.decode import invalid
 from gateway.edge.wire.limits import MAX_EMBEDDING_INPUTS, MAX_EMBEDDING_TOKENS, MAX_TOKEN_ID
 from gateway.edge.wire.usage import EmbeddingUsage
@@ -29,9 +38,9 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=MAX_EMBEDDING_TOKENS)] | None = None
     user: ShortText | None = None
+    priority: Priority | None = None
 
     add_special_tokens: Annotated[Anything, Only(True)] = UNSET
-    priority: Annotated[Anything, Only(0)] = UNSET
     truncate_prompt_tokens: Annotated[Anything, Only()] = UNSET
 
     def intent(self, task_header: str | None = None) -> Intent:
@@ -46,6 +55,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             dimensions=self.dimensions,
             task=task_of(None, task_header),
             end_user=self.user,
+            priority=self.priority or 0,
         )
 
 

@@ -112,6 +112,7 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
             sampling=self.sampling(self.max_output_tokens),
             task=task_of(self.metadata, task_header),
             end_user=self.user or self.safety_identifier,
+            priority=self.priority or 0,
             stream=self.is_streamed,
         )
 

@@ -10,7 +10,7 @@ CODE = re.compile(
     r'(?:Refusal|_Denied)\(\s*\d{3},\s*"([a-z_]+)"|(?:EngineFault|RoutingError)\(\s*"([a-z_]+)"|code = "([a-z_]+)"'
 )
 CONTROL_PLANE = re.compile(r"gateway/(api|console|admin|services)/")
-INTERNAL = {"model_refused", "unprepared"}  # never reach a client under these names
+INTERNAL = {"device_lost", "model_refused", "unprepared"}  # never reach a client under these names
 
 
 def test_every_code_is_documented():

@@ -764,14 +764,28 @@ async def test_engine_that_breaks_its_contract_leaves_the_hold_to_the_sweep(monk
     assert stand.places() == 0
 
 
-async def test_the_plans_weight_and_priority_reach_the_engine(monkeypatch):
+async def test_the_plans_weight_and_priority_reach_the_engine(monkeypatch, settings):
+    settings.SLUICE_ENGINE_QUEUE_SECONDS = 7.5
     stand = await make_stand(terms={"weight": 3000, "priority": 2}, tokens=1)
     prepare, seen = stand.engine.prepare, []
 
     async def watched(request):
-        seen.append((request.weight, request.band))
+        seen.append((request.weight, request.band, request.priority, request.queue_seconds))
         return await prepare(request)
 
     monkeypatch.setattr(stand.engine, "prepare", watched)
     await collect(await start(stand))
-    assert seen == [(3000, 2)]
+    assert seen == [(3000, 2, 0, 7.5)]
+
+
+async def test_of_a_tenants_requests_the_lowest_priority_comes_first(monkeypatch):
+    stand = await make_stand(tokens=1)
+    prepare, seen = stand.engine.prepare, []
+
+    async def watched(request):
+        seen.append(request.priority)
+        return await prepare(request)
+
+    monkeypatch.setattr(stand.engine, "prepare", watched)
+    await collect(await start(stand, priority=5))
+    assert seen == [-5]

@@ -1,0 +1,31 @@
+"""A whole engine under random load and faults: each request as alone (5,000: `python -m tests.inference.fuzz`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from inference.execution.backend import LoadedModel
+from tests.inference.fuzz import Fuzz, load
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    folder: Path = tmp_path_factory.mktemp("fuzz")
+    return load(folder)
+
+
+def test_random_requests_answer_as_they_do_alone(loaded: LoadedModel) -> None:
+    fuzz = Fuzz(loaded, seed=1)
+    ends = fuzz.run(160)
+    assert sum(ends.values()) == 160
+    assert ends["length"] > 80
+    assert set(fuzz.faults) == {"poison", "step", "memory", "row"}
+    assert fuzz.preemptions["blocks"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_five_thousand_random_requests_answer_as_they_do_alone(loaded: LoadedModel) -> None:
+    assert sum(Fuzz(loaded, seed=2).run(5000).values()) == 5000
