@@ -66,10 +66,10 @@ class Admission:
     def reclaim(self, *, in_flight: bool) -> bool:
         """Take room back for waiting tenants below their shares from tenants above theirs that were served more.
 
-        A tenant without a row gets one at once; one with fewer than its share gets another each `reclaim_seconds`. Of
-        the tenant that was served most, the sequences with the fewest computed tokens are preempted; nothing happens
-        when all of those above the shares would not be enough. With a step `in_flight` none is preempted: return True
-        when one would have to be.
+        A tenant with less than half of its share gets another row in each step; one with more, each `reclaim_seconds`,
+        since tenants that always wait have now more and now less. Of the tenant that was served most, the sequences
+        with the fewest computed tokens are preempted; nothing happens when all of those above the shares would not be
+        enough. With a step `in_flight` none is preempted: return True when one would have to be.
         """
         residents, queue = self._residents, self._queue
         rows = residents.bounds.rows
@@ -98,22 +98,23 @@ class Admission:
     def _candidates(self) -> Iterator[Sequence]:
         """The first sequence of the queue and those that may bypass it: of the next tenants, and of the newest.
 
-        Once it was bypassed `max_bypass` times only tenants without a row may, and only if its own has one. Suspects
+        Once it was bypassed `max_bypass` times only tenants with few rows may, and only if its own has one. Suspects
         are admitted by the planner, since they run alone.
         """
         heads = self._queue.heads(self._window)
-        rows = self._residents.shares.rows
+        shares, most = self._residents.shares, self._residents.bounds.rows
         for seq in dict.fromkeys((*heads, *self._queue.newest())):
-            waited_enough = heads[0].bypassed >= self._config.max_bypass
-            if seq is not heads[0] and waited_enough and (rows[seq.tenant] or not rows[heads[0].tenant]):
+            head = heads[0]
+            is_held_back = seq is not head and head.bypassed >= self._config.max_bypass
+            if is_held_back and not (shares.rows[head.tenant] and shares.has_few(seq.tenant, most)):
                 continue
             if not seq.failures:
                 yield seq
 
     def _is_due(self, seq: Sequence) -> bool:
-        """Whether its tenant has no row, or has waited for more long enough."""
+        """Whether its tenant has few rows, or has waited for more long enough."""
         shares = self._residents.shares
-        if not shares.rows[seq.tenant]:
+        if shares.has_few(seq.tenant, self._residents.bounds.rows):
             return True
         since = max(seq.submitted_at, seq.preempted_at, shares.reclaimed_at.get(seq.tenant, 0.0))
         return self._clock() - since >= self._config.reclaim_seconds

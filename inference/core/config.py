@@ -15,9 +15,9 @@ class SchedulerConfig:
     `blocks` counts the whole pool, the null block included. `max_context` bounds prompt and output together.
     `max_bypass` is how many requests may be admitted before one that came first but doesn't fit. `watermark_percent` of
     the pool stays free at each admission, so that running sequences can grow without a preemption. `pause_seconds` is
-    how long a sequence waits at its allowance. While others wait, a tenant with fewer rows than its share gets one more
-    each `reclaim_seconds` from tenants above theirs; one without any row gets its first at once. Prompt tokens take at
-    most `prefill_seconds` of a step in which others decode (0: as long as they take).
+    how long a sequence waits at its allowance. While others wait, a tenant with fewer rows than its share gets more
+    from tenants above theirs: up to half of it at once, the rest row by row each `reclaim_seconds`. Prompt tokens take
+    at most `prefill_seconds` of a step in which others decode (0: as long as they take).
     """
 
     blocks: int

@@ -59,3 +59,8 @@ class Shares:
             return True
         fits = self.blocks[tenant] + blocks <= self.block_share(tenant)
         return fits and self.rows[tenant] < self.row_share(tenant, rows)
+
+    def has_few(self, tenant: str, rows: int) -> bool:
+        """Whether `tenant` has no row, or less than half of its share of `rows` rows."""
+        has = self.rows[tenant]
+        return not has or 2 * has < self.row_share(tenant, rows)

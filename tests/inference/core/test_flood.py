@@ -48,8 +48,16 @@ class Run:
         return sum(len(story.tokens) for story in self.bench.stories.values())
 
 
-def flood(*, burst: int = 0, seconds: int = 40, light: str = "light", bursts: str = "bursts", **changes: object) -> Run:
-    """100 requests of 300 tokens come at once, and each second a short one of the tenant `light`.
+def flood(
+    *,
+    burst: int = 0,
+    seconds: int = 40,
+    light: str = "light",
+    answer: int = 8,
+    bursts: str = "bursts",
+    **changes: object,
+) -> Run:
+    """100 requests of 300 tokens come at once, and each second one of `answer` tokens of the tenant `light`.
 
     Ends when all is done. With `burst`, a third tenant sends so many prompts of 1,500 tokens every 10 s.
     """
@@ -64,7 +72,7 @@ def flood(*, burst: int = 0, seconds: int = 40, light: str = "light", bursts: st
         comes = number < seconds * STEPS_PER_SECOND
         if comes and number % STEPS_PER_SECOND == 5:
             name = f"light{number}"
-            bench.submit(name, [number % 90, number // 90, 1, 2, 3, 4, 5, 6], 8, tenant=light)
+            bench.submit(name, [number % 90, number // 90, 1, 2, 3, 4, 5, 6], answer, tenant=light)
             waiting[name] = run.steps
         for more in range(burst if comes and number % (10 * STEPS_PER_SECOND) == 1 else 0):
             prompt = [(number + more) % 90, *(i % 97 for i in range(1499))]
@@ -86,6 +94,8 @@ def flood(*, burst: int = 0, seconds: int = 40, light: str = "light", bursts: st
 CASES: dict[str, dict[str, Any]] = {
     "flood": {},
     "bursts of long prompts": {"burst": 12},
+    "answers that overlap": {"answer": 35},
+    "answers that overlap, bursts": {"answer": 35, "burst": 12},
     "small pool": {"blocks": 300},
     "small pool, bursts": {"blocks": 300, "burst": 4},
     "no prefix cache": {"prefix_cache": False},

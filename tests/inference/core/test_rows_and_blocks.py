@@ -49,7 +49,7 @@ def test_a_tenant_without_a_row_gets_one_in_the_next_step_and_answers_stay_what_
         assert bench.stories[f"a{number}"].tokens == continuation([number] * 6, 20)
 
 
-def test_the_rest_of_a_share_is_taken_back_bit_by_bit():
+def test_half_a_share_is_taken_back_at_once_and_the_rest_bit_by_bit():
     bench = Bench(**WIDE, reclaim_seconds=1.0)
     flood(bench, "a", 8)
     bench.step()
@@ -59,7 +59,7 @@ def test_the_rest_of_a_share_is_taken_back_bit_by_bit():
         bench.step()
         seen.append(rows_of(bench)["b"])
         bench.now += 0.5
-    assert seen == [1, 1, 2, 2, 3, 3, 4]
+    assert seen == [1, 2, 2, 3, 3, 4, 4]
     bench.now += 5.0
     bench.step()
     assert rows_of(bench) == {"a": 4, "b": 4}, "more was taken than what was lent"

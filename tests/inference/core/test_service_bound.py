@@ -14,7 +14,7 @@ from tests.inference.core.driving import Bench
 
 BLOCK, CONTEXT = 4, 40
 LONGEST_PROMPT, LONGEST_OUTPUT = 20, 20
-STEPS = 250
+STEPS = 200
 
 
 class Client:
@@ -37,7 +37,9 @@ class Client:
         self.names.append(name)
 
     def keep_waiting(self) -> None:
-        while self.bench.scheduler.waiting.queue.waiting(self.name) < 2:
+        while (
+            self.bench.scheduler.waiting.queue.waiting(self.name) < 9
+        ):  # more than a step admits, so that it never ends to wait
             self.submit()
 
     def disturb(self) -> None:
@@ -58,7 +60,7 @@ class Client:
         return Fraction(total * 1000, self.weight)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 2**32),
     weights=st.sampled_from([(1000, 1000), (1000, 3000), (500, 1000)]),
