@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 FORGET = 0.98  # the weight of older steps, with each new one: what counts is about the last fifty
-RIDGE = 1e-3  # keeps what no step has shown at 0
-# A step: itself, its decode rows, their context, its prompt tokens, the pairs of those with what they attend to.
-UNITS = (1.0, 32.0, 32768.0, 256.0, 262144.0)
-PROMPT_TOKENS, PAIRS = 3, 4
+RIDGE = 1e-6  # keeps what no step has shown at 0
+DECODE = (1.0, 32.0, 32768.0)  # units of: the step itself, its decode rows, the context of those
+PREFILL = (256.0, 262144.0)  # of: prompt tokens, their pairs with what they attend to
 
 
 class StepTimes:
     """A linear model of a step's seconds, fitted by least squares to the steps measured, older ones counting less.
 
-    Until steps with prompt tokens were measured, those cost nothing. It decides only how many prompt tokens a step
-    computes, which changes no result where rows don't depend on their chunks (the exact tiers).
+    What prompt tokens cost is what a step with some took longer than one without, so a long time of decoding alone
+    forgets nothing of it. Until steps with prompt tokens were measured, those cost nothing. It decides only how many
+    prompt tokens a step computes, which changes no result where rows don't depend on their chunks (the exact tiers).
     """
 
     def __init__(self) -> None:
-        size = len(UNITS)
-        self._products = [[0.0] * size for _ in range(size)]
-        self._sums = [0.0] * size
-        self._costs: list[float] | None = None
+        self._decode = _Fit(DECODE)
+        self._prefill = _Fit(PREFILL)
 
     def add(self, rows: Iterable[tuple[int, int]], seconds: float) -> None:
         """Take a step of `rows` (each its number of tokens and the position of the first) that took `seconds`."""
@@ -34,18 +32,15 @@ class StepTimes:
             else:
                 tokens += count
                 pairs += _pairs(count, start)
-        step = [value / unit for value, unit in zip((1, decoding, context, tokens, pairs), UNITS, strict=True)]
-        for i, one in enumerate(step):
-            line = self._products[i]
-            for j, other in enumerate(step):
-                line[j] = FORGET * line[j] + one * other
-            self._sums[i] = FORGET * self._sums[i] + one * seconds
-        self._costs = None
+        if tokens:
+            without = self._decode.value((1, decoding, context))
+            self._prefill.add((tokens, pairs), max(0.0, seconds - without))
+        else:
+            self._decode.add((1, decoding, context), seconds)
 
     def prefill_seconds(self, start: int, count: int) -> float:
         """How much longer a step takes with `count` prompt tokens from position `start` on."""
-        costs = self._fit()
-        return costs[PROMPT_TOKENS] * count / UNITS[PROMPT_TOKENS] + costs[PAIRS] * _pairs(count, start) / UNITS[PAIRS]
+        return self._prefill.value((count, _pairs(count, start)))
 
     def tokens_within(self, seconds: float, start: int, most: int) -> int:
         """Return how many prompt tokens from position `start` on, up to `most`, make a step at most so much longer."""
@@ -60,23 +55,46 @@ class StepTimes:
                 high = middle
         return low
 
-    def _fit(self) -> list[float]:
-        """The costs of a step's parts: least squares, without those that would come out below 0."""
+
+class _Fit:
+    """Least squares of a sum of costs, in `units`, none of which comes out below 0."""
+
+    def __init__(self, units: tuple[float, ...]) -> None:
+        self._units = units
+        self._products = [[0.0] * len(units) for _ in units]
+        self._sums = [0.0] * len(units)
+        self._costs: list[float] | None = None
+
+    def add(self, parts: tuple[int, ...], seconds: float) -> None:
+        """Take what `parts` cost together."""
+        scaled = [part / unit for part, unit in zip(parts, self._units, strict=True)]
+        for i, one in enumerate(scaled):
+            line = self._products[i]
+            for j, other in enumerate(scaled):
+                line[j] = FORGET * line[j] + one * other
+            self._sums[i] = FORGET * self._sums[i] + one * seconds
+        self._costs = None
+
+    def value(self, parts: tuple[int, ...]) -> float:
+        """Return what `parts` cost together."""
         if self._costs is None:
-            used = list(range(len(UNITS)))
-            while True:
-                found = _solve(
-                    [[self._products[i][j] + (RIDGE if i == j else 0.0) for j in used] for i in used],
-                    [self._sums[i] for i in used],
-                )
-                negative = [i for i, cost in zip(used, found, strict=True) if cost < 0]
-                if not negative:
-                    break
-                used = [i for i in used if i not in negative]
-            self._costs = [0.0] * len(UNITS)
-            for i, cost in zip(used, found, strict=True):
-                self._costs[i] = cost
-        return self._costs
+            self._costs = self._solved()
+        return sum(cost * part / unit for cost, part, unit in zip(self._costs, parts, self._units, strict=True))
+
+    def _solved(self) -> list[float]:
+        used = list(range(len(self._units)))
+        while True:
+            found = _solve(
+                [[self._products[i][j] + (RIDGE if i == j else 0.0) for j in used] for i in used],
+                [self._sums[i] for i in used],
+            )
+            if min(found, default=0.0) >= 0:
+                break
+            used = [i for i, cost in zip(used, found, strict=True) if cost >= 0]
+        costs = [0.0] * len(self._units)
+        for i, cost in zip(used, found, strict=True):
+            costs[i] = cost
+        return costs
 
 
 def _pairs(count: int, start: int) -> int:

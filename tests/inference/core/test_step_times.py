@@ -118,3 +118,11 @@ def test_a_slow_machine_goes_on_block_by_block():
     longest_step(one)
     chunks = [len(row.ids) for plan in one.plans for row in plan.rows if row.request_id == "long" and row.start]
     assert set(chunks[:100]) == {16}
+
+
+def test_a_long_time_of_decoding_alone_forgets_nothing_of_what_prompts_cost():
+    times = measured()
+    before = times.prefill_seconds(0, 256)
+    for _ in range(3000):
+        times.add([(1, 300)] * 8, seconds([(1, 300)] * 8))
+    assert times.prefill_seconds(0, 256) == pytest.approx(before)
