@@ -29,6 +29,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 from inference.config import EngineConfig
@@ -40,10 +41,11 @@ from inference.core.output import Output
 from inference.core.prefix import PrefixKeys
 from inference.core.scheduler import Scheduler
 from inference.core.sequence import Sequence
-from inference.errors import DeviceLostError, InvalidRequestError
+from inference.errors import InvalidRequestError
 from inference.execution.backend import LoadedModel
 from inference.logs import request_field
 from inference.siblings import Siblings
+from inference.stepping import Stepper
 from inference.text.prepare import Preparer, Prompt, recommended_sampling
 from inference.text.stream import TextStream
 from inference.text.tokenizer import Tokenizer
@@ -67,7 +69,7 @@ class LocalEngine:
 
     Without a tokenizer it takes prompts in ids, and its outputs carry no text. `secret` keys the prefix cache's digests
     (default: random); `pause_seconds` is how long a request waits at its allowance; `clock` gives seconds from any
-    fixed point. `steps` counts the steps that ran.
+    fixed point.
     """
 
     def __init__(
@@ -82,7 +84,6 @@ class LocalEngine:
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
-        self.steps = 0
         self.draining = False
         self._streams: dict[str, TextStream] = {}
         self._siblings: Siblings | None = None
@@ -121,6 +122,7 @@ class LocalEngine:
         self.schedulers: tuple[BaseScheduler[Any], ...] = tuple(
             scheduler for scheduler in (self._generating, self._encoding) if scheduler is not None
         )
+        self._steppers = [Stepper(scheduler, model.runner, config.deployment) for scheduler in self.schedulers]
         self._preparer = Preparer(
             kinds=model.kinds,
             vocab_size=model.vocab_size,
@@ -267,30 +269,21 @@ class LocalEngine:
     def step(self, begin: Callable[[tuple[str, ...]], None] | None = None) -> list[Output]:
         """Run one step of each scheduler that has work, and return the requests' outputs, text included.
 
+        Where the runner overlaps, the next step is launched, and the outputs are those of the one before.
         `begin` is called with the ids of requests whose first forward pass comes next, before it runs. A step that
         raises is abandoned: its rows run again, each alone (after running out of memory: in smaller steps), and one
         that fails alone as well ends with an error while the others go on. DeviceLostError is raised: no step can run
         any more.
         """
         outputs = self._sibling_outputs()
-        for scheduler in self.schedulers:
-            plan = scheduler.plan()
-            if plan is None:
-                outputs += self._with_text(scheduler, scheduler.take_outputs())
-                continue
-            if begin is not None and plan.begins:
-                self._begin(begin, plan.begins)
-            try:
-                committed = scheduler.commit(plan, self.model.runner.launch(plan).wait())
-            except DeviceLostError:
-                raise
-            except Exception as error:
-                rows = len(plan.rows) + len(plan.encodes)
-                log.exception("step of %s failed with %d rows", self.info.deployment, rows)
-                committed = scheduler.abandon(plan, error)
-            self.steps += 1
-            outputs += self._with_text(scheduler, committed)
+        for stepper in self._steppers:
+            outputs += self._with_text(stepper.scheduler, stepper.advance(partial(self._begin, begin)))
         return outputs
+
+    @property
+    def steps(self) -> int:
+        """How many steps were launched."""
+        return sum(stepper.steps for stepper in self._steppers)
 
     def take_outputs(self) -> list[Output]:
         """Return the outputs of requests that ended outside a step, without running one."""
@@ -333,8 +326,10 @@ class LocalEngine:
         self._siblings.expire()
         return self._siblings.take_outputs()
 
-    def _begin(self, begin: Callable[[tuple[str, ...]], None], names: tuple[str, ...]) -> None:
+    def _begin(self, begin: Callable[[tuple[str, ...]], None] | None, names: tuple[str, ...]) -> None:
         """Call `begin` with the requests among the sequences `names`."""
+        if begin is None:
+            return
         siblings = self._siblings
         requests = tuple(name for name in names if siblings is None or not siblings.hides(name))
         if requests:

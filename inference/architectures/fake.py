@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from inference.config import EngineConfig
-from inference.core.step import EncodeRow, Row, RowFailure, StepPlan, StepResult
+from inference.core.step import NOTHING_SAMPLED, EncodeRow, Row, RowFailure, RowResult, StepPlan, StepResult
 from inference.errors import ModelRefusedError
 from inference.execution.backend import LoadedModel
 from inference.text.byte_tokenizer import END_OF_TURN, START_OF_TURN, VOCABULARY
@@ -67,11 +67,14 @@ class FakePending:
 class FakeRunner:
     """Runs steps over a KV cache of tokens; see the module."""
 
+    overlaps = False
+
     def __init__(self, options: FakeModelOptions, blocks: int, block_size: int) -> None:
         self._options = options
         self._size = block_size
         self._blocks = [[UNWRITTEN] * block_size for _ in range(blocks)]
         self._answer = list(options.text.encode())
+        self._last: dict[int, int] = {}  # the newest token of each slot
 
     def launch(self, plan: StepPlan) -> FakePending:
         options = self._options
@@ -84,38 +87,54 @@ class FakeRunner:
     def _compute(self, plan: StepPlan) -> StepResult:
         for row in plan.rows:
             self._write(row)
-        tokens = tuple(self._sample(row) if row.samples else None for row in plan.rows)
-        return StepResult(tokens, tuple(self._encode(row) for row in plan.encodes))
+        rows = tuple(self._answered(row) if row.samples else NOTHING_SAMPLED for row in plan.rows)
+        return StepResult(rows, tuple(self._encode(row) for row in plan.encodes))
+
+    def _answered(self, row: Row) -> RowResult | RowFailure:
+        """Sample behind the row's last known token, and behind each draft that was right."""
+        tokens: list[int] = []
+        for ahead, draft in enumerate((*row.ids[len(row.ids) - row.drafts :], None)):
+            token = self._sample(row, ahead)
+            if isinstance(token, RowFailure):
+                return token
+            tokens.append(token)
+            if token != draft:
+                break
+        self._last[row.slot] = tokens[-1]
+        return RowResult(tuple(tokens))
 
     def _write(self, row: Row) -> None:
-        for position, token in enumerate(row.ids, row.start):
+        ids = (self._last[row.slot], *row.ids) if row.follows else row.ids
+        for position, token in enumerate(ids, row.start):
             block = row.blocks[position // self._size]
             if block == 0:
                 raise ValueError(f"{row.request_id}: the null block stands in a block table")
             self._blocks[block][position % self._size] = token
 
-    def _sample(self, row: Row) -> int | RowFailure:
+    def _sample(self, row: Row, ahead: int) -> int | RowFailure:
+        """Return output token number `row.output_index` + `ahead`."""
         options = self._options
-        echo = self._last_user_message(row) if not options.text or options.poison or options.bad else []
-        failing = row.output_index >= options.fail_at
+        index = row.output_index + ahead
+        echo = self._last_user_message(row, ahead) if not options.text or options.poison or options.bad else []
+        failing = index >= options.fail_at
         if options.poison and failing and echo[: len(options.poison)] == list(options.poison.encode()):
             raise RuntimeError("the fake model was told to fail this step")
         if options.bad and failing and echo[: len(options.bad)] == list(options.bad.encode()):
             return RowFailure("row_failed", "the fake model was told to fail this row")
         answer = self._answer or echo
-        if row.output_index < len(answer):
-            return answer[row.output_index]
-        return answer[row.output_index % len(answer)] if row.sampling.ignore_eos and answer else END_OF_TURN
+        if index < len(answer):
+            return answer[index]
+        return answer[index % len(answer)] if row.sampling.ignore_eos and answer else END_OF_TURN
 
-    def _last_user_message(self, row: Row) -> list[int]:
-        length = row.start + len(row.ids)
+    def _last_user_message(self, row: Row, ahead: int) -> list[int]:
+        length = row.start + row.count - row.drafts + ahead
         context: list[int] = []
         for block in row.blocks[: math.ceil(length / self._size)]:
             context += self._blocks[block]
         del context[length:]
         if UNWRITTEN in context:
             raise ValueError(f"{row.request_id}: position {context.index(UNWRITTEN)} was never computed")
-        prompt_end = length - row.output_index - len(b"assistant\n") - 1
+        prompt_end = length - row.output_index - ahead - len(b"assistant\n") - 1
         starts = [place for place in range(prompt_end) if context[place] == START_OF_TURN]
         for start in reversed(starts):
             end = context.index(END_OF_TURN, start)

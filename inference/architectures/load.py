@@ -29,7 +29,8 @@ def load_model(config: EngineConfig, *, threads: int = 0, kv_share: float = KV_S
 
     `threads` > 0 sets torch's thread count for this process. `kv_share` bounds the K/V of a model whose `kv_tokens` is
     0, as a part of the free memory. Options of `config`: `cache` is the folder of downloads, converted files and proofs
-    (default: `$SLUICE_HOME/cache`); `tier` is one of TIERS (`inference.config`).
+    (default: `$SLUICE_HOME/cache`); `tier` is one of TIERS (`inference.config`); `overlap` plans and commits steps of
+    the CPU beside the one that runs (default: no, since its cores are busy; on CUDA always).
     """
     if config.architecture == "fake":
         from inference.architectures.fake import load_fake_model
@@ -157,7 +158,7 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
 def _on_cpu(model: CausalBackend, config: EngineConfig, limit: int, kv_share: float) -> tuple[Runner, Attention, str]:
     """Return the runner, its attention over a cache of the right size, and "" (no graphs)."""
     from inference.execution.memory import make_cache
-    from inference.execution.runner import CPURunner
+    from inference.execution.runner import TorchRunner
 
     if config.kv_dtype != "auto":
         raise ModelRefusedError(f"kv_dtype {config.kv_dtype} needs a GPU: this model runs on the CPU")
@@ -170,7 +171,9 @@ def _on_cpu(model: CausalBackend, config: EngineConfig, limit: int, kv_share: fl
     )
     attention = model.attention(cache, max_rows=config.max_rows, max_blocks=-(-limit // config.block_size))
     tokens = max(config.max_step_tokens, FIRST_STEP)
-    return CPURunner(causal=(model, attention), limit=limit, max_tokens=tokens), attention, ""
+    overlaps = bool(config.options.get("overlap", False))
+    runner = TorchRunner(causal=(model, attention), limit=limit, max_tokens=tokens, overlaps=overlaps)
+    return runner, attention, ""
 
 
 def _on_gpu(model: CausalBackend, config: EngineConfig, limit: int) -> tuple[Runner, Attention, str]:
@@ -218,14 +221,14 @@ def _run_once(runner: Runner, vocabulary: int, folder: Path) -> None:
 def _load_encoder(config: EngineConfig, folder: Path) -> LoadedModel:
     from inference.architectures.encoder import Encoder
     from inference.execution.processor import compute_dtype
-    from inference.execution.runner import CPURunner
+    from inference.execution.runner import TorchRunner
 
     model_config = _read_config(folder)
     dtype, dtype_text = compute_dtype(config.dtype, _stored_dtype(model_config))
     encoder = Encoder.load(folder, dtype)
     limit = min(encoder.max_input, config.max_context or encoder.max_input)
     return LoadedModel(
-        runner=CPURunner(encoder=encoder, limit=limit),
+        runner=TorchRunner(encoder=encoder, limit=limit),
         kinds=frozenset({Kind.EMBEDDING}),
         max_context=limit,
         max_input=limit,

@@ -98,7 +98,9 @@ class BaseScheduler(ABC, Generic[T]):
         stop: str | None = None,
         error: EngineFault | None = None,
     ) -> None:
-        """End a request for `reason`: at once, or when its step in flight is committed, without the token of that step.
+        """End a request for `reason`, without the tokens that it has in flight.
+
+        At once; but when prompt tokens are in flight, with the commit that counts those.
 
         Stop strings end a request this way too (STOP, with `stop`), and text that can't be decoded (ERROR, with
         `error`). Ended and unknown requests: no effect; the first of several reasons counts.
@@ -142,7 +144,8 @@ class BaseScheduler(ABC, Generic[T]):
         """Undo `plan`, the newest step in flight, which failed as a whole; return every output since the last call.
 
         None of its tokens are published or charged. Its rows run again, each alone; one that fails alone as well ends
-        with an error. After a MemoryError steps are smaller for a while instead, as far as they can be.
+        with an error. After a MemoryError steps are smaller for a while instead, as far as they can be. Of two steps in
+        flight both are abandoned when the older one failed; the rows of the newer one aren't at fault.
         """
 
     def take_outputs(self) -> list[Output]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from inference.core.step import StepPlan
+from inference.core.step_times import StepTimes
 from inference.types import Work
 
 MOST_TENANTS = 32  # of which a report tells
@@ -28,6 +30,16 @@ class Load:
         self._tenants: Counter[str] = Counter()  # nanoseconds
         self._most: dict[str, float] = {}  # what was last reported of them
         self._most_at = float("-inf")
+
+    def add_plan(self, plan: StepPlan, tenants: Iterable[str], times: StepTimes, seconds: float) -> None:
+        """Count the step of `plan`, whose rows belong to `tenants`, here and in `times`."""
+        rows = [(row.count - row.drafts, row.start) for row in plan.rows]
+        times.add(rows, seconds)
+        prompts = [row for row in rows if row[0] > 1]
+        prefill = seconds
+        if len(prompts) < len(rows):
+            prefill = sum(times.prefill_seconds(start, count) for count, start in prompts)
+        self.add_step(zip(tenants, (count for count, _ in rows), strict=True), seconds, prefill)
 
     def add_step(self, rows: Iterable[tuple[str, int]], seconds: float, prefill_seconds: float) -> None:
         """Count a step of `rows`: the tenant and the number of tokens of each."""

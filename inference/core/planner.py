@@ -43,8 +43,8 @@ class Planner:
     def choose(self, *, in_flight: bool) -> dict[Sequence, int]:
         """Return how many tokens each sequence of the next step computes: decode rows, then prefill, old and new.
 
-        With a step `in_flight`, sequences without a known next token are left out and none is preempted; nothing is
-        returned when the step has to be committed first.
+        With a step `in_flight`, a sequence's next token may be one that this step samples, and none is preempted;
+        nothing is returned when the step has to be committed first.
         """
         counts: dict[Sequence, int] = {}
         running = self.residents.running
@@ -63,10 +63,10 @@ class Planner:
                 continue  # preempted for an earlier one
             if not budget:
                 break
-            while not self.residents.grow(seq):
-                lacks_blocks = True
+            while not self.residents.grow(seq, 1):
                 if in_flight:
-                    break  # blocks may become free with the commit
+                    return {}  # blocks may become free with the commit, and who is preempted is decided then
+                lacks_blocks = True
                 victim = self.residents.victim(spared=alone)
                 budget += counts.pop(victim, 0)
                 self.residents.preempt(victim, Cause.BLOCKS)

@@ -17,8 +17,8 @@ class PrefixKeys:
     """Makes the keys of one model's blocks. Any thread may use it.
 
     The root of a chain is a hash over tagged, length-prefixed fields (format, model revision, dtype, block size,
-    domain), so different fields never hash alike; each further key hashes its parent and one block's tokens. All are
-    keyed with the worker's secret: no key can be predicted without it, and domains never share one.
+    domain, adapter), so different fields never hash alike; each further key hashes its parent and one block's tokens.
+    All are keyed with the worker's secret: no key can be predicted without it, and domains never share one.
     """
 
     def __init__(self, secret: bytes, *, model: str, dtype: str, block_size: int) -> None:
@@ -33,10 +33,10 @@ class PrefixKeys:
         )
         self._pack = struct.Struct(f"<{block_size}I").pack
 
-    def root(self, domain: str) -> Key:
-        """Return the parent of every first block of `domain`."""
+    def root(self, domain: str, adapter: str = "") -> Key:
+        """Return the parent of every first block of `domain` that is computed with `adapter`."""
         digest = blake2b(key=self._secret, digest_size=DIGEST_BYTES, person=b"root")
-        for tag, value in (*self._fields, (b"domain", domain.encode())):
+        for tag, value in (*self._fields, (b"domain", domain.encode()), (b"adapter", adapter.encode())):
             digest.update(struct.pack("<II", len(tag), len(value)) + tag + value)
         return digest.digest()
 
@@ -53,8 +53,8 @@ class PrefixKeys:
             parent = keys[-1] if keys else root
             keys.append(self.next(parent, tokens[index * size : (index + 1) * size]))
 
-    def keys(self, domain: str, tokens: Sequence[int]) -> list[Key]:
+    def keys(self, domain: str, tokens: Sequence[int], adapter: str = "") -> list[Key]:
         """Return the keys of the full blocks of `tokens`; a last, partial block has none."""
         chain: list[Key] = []
-        self.extend(chain, self.root(domain), tokens, len(tokens) // self.block_size)
+        self.extend(chain, self.root(domain, adapter), tokens, len(tokens) // self.block_size)
         return chain

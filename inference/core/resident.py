@@ -78,14 +78,15 @@ class Residents:
         seq.status = Status.RUNNING
         seq.bypassed = 0
         seq.scheduled = seq.computed = len(matched) * self.config.block_size
+        seq.reach = seq.known
         seq.published = len(matched)
         self.running[seq] = None
         self.shares.add(seq.tenant, rows=1, blocks=len(seq.blocks))
         return True
 
-    def grow(self, seq: Sequence) -> bool:
-        """Acquire blocks for all known tokens of `seq`; False when there aren't enough."""
-        short = self.config.blocks_for(seq.known) - len(seq.blocks)
+    def grow(self, seq: Sequence, count: int) -> bool:
+        """Acquire blocks for `count` more tokens of `seq` than are scheduled; False when there aren't enough."""
+        short = self.config.blocks_for(seq.scheduled + count) - len(seq.blocks)
         if short > 0:
             blocks = self.pool.acquire((), short, seq.domain)
             if blocks is None:
@@ -93,6 +94,7 @@ class Residents:
             seq.blocks.extend(blocks)
             seq.table = tuple(seq.blocks)
             self.shares.add(seq.tenant, blocks=short)
+        seq.reach = max(seq.reach, seq.scheduled + count)
         return True
 
     def free(self, seq: Sequence) -> None:
@@ -152,7 +154,7 @@ class Residents:
 
     def _hash(self, seq: Sequence, count: int) -> None:
         if len(seq.keys) < count:
-            seq.root = seq.root or self._keys.root(seq.domain)
+            seq.root = seq.root or self._keys.root(seq.domain, seq.adapter)
             self._keys.extend(seq.keys, seq.root, seq.tokens, count)
 
     def check(self) -> None:
@@ -162,8 +164,8 @@ class Residents:
         rows: Counter[str] = Counter()
         blocks: Counter[str] = Counter()
         for seq in self.running:
-            assert seq.status in {Status.RUNNING, Status.PAUSED}
-            assert self.config.blocks_for(seq.scheduled) <= len(seq.blocks) <= self.config.blocks_for(seq.known)
+            assert seq.status in {Status.RUNNING, Status.PAUSED} or seq.in_flight
+            assert self.config.blocks_for(seq.scheduled) <= len(seq.blocks) <= self.config.blocks_for(seq.reach)
             assert seq.published <= seq.computed // self.config.block_size
             rows[seq.tenant] += 1
             blocks[seq.tenant] += len(seq.blocks)

@@ -12,6 +12,10 @@
 There are no separate prefill and decode phases: each row computes some of the known tokens (prompt and output so far)
 that are not computed yet, and one that reaches the last known token samples the next. The same rule holds for
 preempted, cached and chunked sequences.
+
+The next step may be planned while one is in flight, whose tokens nobody knows yet: a row of it follows the token that
+its sequence samples there. What is learned one step late (an end, a cancellation) discards what the sequence has in
+flight; its blocks are released when no step in flight uses them.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from inference.core.base import BaseScheduler, Flight
+from inference.core.base import BaseScheduler
 from inference.core.bounds import StepBounds
 from inference.core.config import SchedulerConfig
 from inference.core.fairness import WaitingQueue
@@ -27,27 +31,35 @@ from inference.core.load import Load
 from inference.core.output import Output, Stats
 from inference.core.planner import Planner
 from inference.core.prefix import PrefixKeys
+from inference.core.rows import Drafting, next_row
 from inference.core.sequence import Ending, Sequence, Status
-from inference.core.step import Row, RowFailure, StepPlan, StepResult
-from inference.errors import InvalidRequestError
+from inference.core.step import Row, RowFailure, RowResult, StepPlan, StepResult
+from inference.core.validation import check_sequence
 from inference.types import EngineFault, Finished, FinishReason, Started
-from inference.validation import check_ids, check_sampling
 
 
 class Scheduler(BaseScheduler[Sequence]):
     """Plans the steps of one generating model.
 
-    One further step may be planned before the last one is committed; sequences whose next token is still unknown are
-    left out of it, and none is preempted for it.
+    One further step may be planned before the last one is committed; none is preempted for it. With `drafting`, rows
+    carry drafts; a commit accepts those that are what would have been sampled.
     """
 
-    def __init__(self, config: SchedulerConfig, keys: PrefixKeys, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        keys: PrefixKeys,
+        clock: Callable[[], float],
+        *,
+        drafting: Drafting | None = None,
+    ) -> None:
         waiting: WaitingQueue[Sequence] = WaitingQueue(config.max_waiting, config.max_waiting_per_tenant, config.prices)
         super().__init__(waiting, StepBounds(config.rows, config.max_step_tokens), clock)
         self.config = config
         self._planner = Planner(config, self.bounds, keys, waiting, clock)
         self._residents = self._planner.residents
         self._load = Load()
+        self._drafting = drafting
 
     def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
         """Permit `allowance` output tokens in all (never fewer than before), with `is_final` for the last time.
@@ -75,8 +87,11 @@ class Scheduler(BaseScheduler[Sequence]):
     def plan(self) -> StepPlan | None:
         self._expire_queue()
         self._expire_pauses()
+        drafting = self._drafting if self._drafting is not None and self._drafting.is_on(self._residents) else None
         if not self._flights:
             self._residents.preempt_excess()
+        elif drafting is not None or (self._drafting and any(row.drafts for row in self._flights[-1].plan.rows)):
+            return None
         counts = self._planner.choose(in_flight=bool(self._flights))
         if not counts:
             if not self._flights and not self._residents.running and self.waiting.queue:
@@ -84,39 +99,43 @@ class Scheduler(BaseScheduler[Sequence]):
                 return self.plan()
             return None
         begins = tuple(seq.request_id for seq in counts if not seq.begun)
-        rows = tuple(self._row(seq, count) for seq, count in counts.items())
+        drafts: dict[Sequence, tuple[int, ...]] = {}
+        if drafting is not None:
+            drafts = drafting.drafts(counts, self._residents, self.bounds.tokens - sum(counts.values()))
+        rows = tuple([next_row(seq, count, drafts.get(seq, ())) for seq, count in counts.items()])
         return self._launch(StepPlan(number=self.steps, rows=rows, begins=begins), tuple(counts))
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Output]:
         self._verify(plan, result)
         flight, seconds = self._land()
-        self._measure(flight, seconds)
-        for seq, row, token in zip(flight.requests, plan.rows, result.tokens, strict=True):
+        self._load.add_plan(plan, [seq.tenant for seq in flight.requests], self._planner.times, seconds)
+        for seq, row, answer in zip(flight.requests, plan.rows, result.rows, strict=True):
             seq.in_flight -= 1
-            if isinstance(token, RowFailure):
-                self._end(seq, Ending(FinishReason.ERROR, error=EngineFault(token.code, token.message)))
-                continue
-            self._advance(seq, row)
-            visible: tuple[int, ...] = ()
-            if token is not None and not 0 <= token < self.config.vocab_size:
-                fault = EngineFault("bad_token", "the model answered with a token outside its vocabulary")
-                seq.ending = seq.ending or Ending(FinishReason.ERROR, error=fault)
-            elif token is not None and seq.ending is None:
-                visible = self._accept(seq, token)
-            if seq.ending is not None:
-                self._finish(seq, visible)
-            elif visible or not seq.started:
-                self._emit(seq, visible)
+            seq.expected -= row.samples
+            if seq.status is Status.FINISHED:
+                self._release(seq)
+            elif isinstance(answer, RowFailure):
+                self._end(seq, Ending(FinishReason.ERROR, error=EngineFault(answer.code, answer.message)))
+            else:
+                visible = self._take(seq, row, answer)
+                if seq.ending is not None:
+                    self._finish(seq, visible)
+                elif visible or not seq.started:
+                    self._emit(seq, visible)
         return self.take_outputs()
 
     def abandon(self, plan: StepPlan, error: BaseException) -> list[Output]:
         flight = self._take_newest(plan)
-        smaller = isinstance(error, MemoryError) and self.bounds.shrink(plan)
+        # With an older step in flight it ran on what that one left, and nobody knows whose fault it was.
+        at_fault = not self._flights and not (isinstance(error, MemoryError) and self.bounds.shrink(plan))
         for seq, row in zip(flight.requests, plan.rows, strict=True):
             seq.in_flight -= 1
+            seq.expected -= row.samples
             seq.scheduled = row.start
-            # A row that followed an abandoned row of the same sequence is not at fault.
-            if row.start == seq.computed and not smaller:
+            if seq.status is Status.FINISHED:
+                self._release(seq)
+                continue
+            if at_fault:
                 seq.failures += 1
                 self._planner.suspects[seq] = None
             if seq.failures > 1:
@@ -150,34 +169,18 @@ class Scheduler(BaseScheduler[Sequence]):
         self._planner.check()
         paused, running = self._residents.paused, self._residents.running
         for seq in self._live.values():
-            assert seq.computed <= seq.scheduled <= seq.known
+            assert seq.computed <= seq.scheduled <= seq.reach
+            assert seq.expected <= seq.in_flight <= len(self._flights)
             assert (seq in running) == bool(seq.blocks) == (seq.slot >= 0)
             assert (seq.status is Status.WAITING) == (seq in self.waiting.queue)
             assert (seq.status is Status.PAUSED) == (seq in paused)
-        assert set(running) | set(paused) <= set(self._live.values())
+        ended = {seq for flight in self._flights for seq in flight.requests if seq.status is Status.FINISHED}
+        assert set(running) | set(paused) <= set(self._live.values()) | ended
+        assert ended <= set(running)
         assert set(self._planner.suspects) == {seq for seq in self._live.values() if seq.failures}
         assert len(self.waiting.queue) == sum(seq.status is Status.WAITING for seq in self._live.values())
 
     # Planning ---------------------------------------------------------------------------------------------------
-
-    def _row(self, seq: Sequence, count: int) -> Row:
-        start = seq.scheduled
-        seq.scheduled += count
-        seq.in_flight += 1
-        seq.begun = True
-        return Row(
-            slot=seq.slot,
-            request_id=seq.request_id,
-            ids=tuple(seq.tokens[start : start + count]),
-            start=start,
-            blocks=seq.table,
-            samples=seq.scheduled == seq.known,
-            output_index=seq.output,
-            sampling=seq.sampling,
-            seed=seq.seed,
-            history=seq.tokens if seq.sampling.penalises else (),
-            banned=seq.ends,
-        )
 
     def _fail_first_waiting(self) -> None:
         """Fail the first waiting request, which doesn't fit though nothing runs: it would wait for ever."""
@@ -190,29 +193,31 @@ class Scheduler(BaseScheduler[Sequence]):
 
     def _verify(self, plan: StepPlan, result: StepResult) -> None:
         self._require_oldest(plan)
-        if len(result.tokens) != len(plan.rows):
-            raise ValueError(f"step {plan.number}: {len(result.tokens)} answers for {len(plan.rows)} rows")
-        for row, token in zip(plan.rows, result.tokens, strict=True):
-            if row.samples is (token is None) and not isinstance(token, RowFailure):
-                raise ValueError(f"step {plan.number}: a token where none was sampled, or none where one was")
+        if len(result.rows) != len(plan.rows):
+            raise ValueError(f"step {plan.number}: {len(result.rows)} answers for {len(plan.rows)} rows")
+        for row, answer in zip(plan.rows, result.rows, strict=True):
+            if not isinstance(answer, RowFailure) and not row.samples <= len(answer.tokens) <= row.samples + row.drafts:
+                raise ValueError(f"step {plan.number}: {len(answer.tokens)} tokens of a row with {row.drafts} drafts")
 
-    def _measure(self, flight: Flight[Sequence], seconds: float) -> None:
-        """Count what a step took, for the size of later ones and for who had how much of the engine."""
-        rows = [(len(row.ids), row.start) for row in flight.plan.rows]
-        times = self._planner.times
-        times.add(rows, seconds)
-        prompts = [row for row in rows if row[0] > 1]
-        prefill = seconds
-        if len(prompts) < len(rows):
-            prefill = sum(times.prefill_seconds(start, count) for count, start in prompts)
-        counts = zip((seq.tenant for seq in flight.requests), (count for count, _ in rows), strict=True)
-        self._load.add_step(counts, seconds, prefill)
-
-    def _advance(self, seq: Sequence, row: Row) -> None:
-        """Count the row's tokens as computed and publish the blocks that they filled."""
+    def _take(self, seq: Sequence, row: Row, answer: RowResult) -> tuple[int, ...]:
+        """Count what the row computed, accept its tokens and publish full blocks; return the tokens that are text."""
         if row.start != seq.computed:
-            return  # an earlier row of the sequence failed
-        seq.computed += len(row.ids)
+            return ()  # an earlier row of the sequence failed
+        visible: list[int] = []
+        accepted = 0
+        for token in answer.tokens:
+            if seq.ending is not None:
+                break
+            if not 0 <= token < self.config.vocab_size:
+                fault = EngineFault("bad_token", "the model answered with a token outside its vocabulary")
+                seq.ending = Ending(FinishReason.ERROR, error=fault)
+                break
+            visible += self._accept(seq, token)
+            accepted += 1
+        # The newest token has no K/V yet, and those of the drafts that weren't accepted will be overwritten.
+        seq.computed = row.start + row.count - row.drafts + max(0, accepted - 1)
+        if row.drafts:
+            seq.scheduled = seq.computed
         if seq.failures:
             seq.failures = 0
             del self._planner.suspects[seq]
@@ -224,6 +229,7 @@ class Scheduler(BaseScheduler[Sequence]):
             self._load.cached_tokens += cached
             self._load.prompt_tokens += seq.prefilled - before - cached
         self._residents.publish(seq)
+        return tuple(visible)
 
     def _accept(self, seq: Sequence, token: int) -> tuple[int, ...]:
         """Append a sampled token, and pause or end the sequence if it has to; return the token if it is text."""
@@ -261,10 +267,9 @@ class Scheduler(BaseScheduler[Sequence]):
             self._end(seq, Ending(FinishReason.ALLOWANCE))
 
     def _finish(self, seq: Sequence, visible: tuple[int, ...] = ()) -> None:
-        if seq.in_flight:
+        # What it has in flight is discarded; but of a prompt in flight it is still to be counted what was computed.
+        if seq.in_flight and seq.prefilled < len(seq.prompt):
             return
-        if seq in self._residents.running:
-            self._residents.free(seq)
         self.waiting.queue.remove(seq)
         self._residents.paused.pop(seq, None)
         self._planner.suspects.pop(seq, None)
@@ -272,26 +277,16 @@ class Scheduler(BaseScheduler[Sequence]):
         seq.status = Status.FINISHED
         if seq.uncomputed:
             self.waiting.queue.charge(seq.tenant, prompt=-seq.uncomputed)
-        self._emit(seq, visible, self._finished(seq))
-        self.waiting.leave(seq)
+        self._emit(seq, visible, seq.finished(self.clock()))
+        self._release(seq)
 
-    def _finished(self, seq: Sequence) -> Finished:
-        assert seq.ending is not None
-        now = self.clock()
-        admitted = seq.admitted_at if seq.admitted_at is not None else now
-        sampled = seq.sampled_at if seq.sampled_at is not None else now
-        gaps = sorted(seq.gaps)
-        return Finished(
-            reason=seq.ending.reason,
-            usage=seq.usage,
-            error=seq.ending.error,
-            stop=seq.ending.stop,
-            queued_ms=(admitted - seq.submitted_at) * 1000,
-            prefill_ms=(sampled - admitted) * 1000,
-            decode_ms=(now - sampled) * 1000,
-            gap_ms=_percentile(gaps, 0.5) * 1000,
-            gap_p99_ms=_percentile(gaps, 0.99) * 1000,
-        )
+    def _release(self, seq: Sequence) -> None:
+        """Give back what an ended sequence holds, once no step in flight uses it."""
+        if seq.in_flight:
+            return
+        if seq in self._residents.running:
+            self._residents.free(seq)
+        self.waiting.leave(seq)
 
     def _emit(self, seq: Sequence, visible: tuple[int, ...], finished: Finished | None = None) -> None:
         started = None
@@ -301,24 +296,4 @@ class Scheduler(BaseScheduler[Sequence]):
         self._outputs.append(Output(seq.request_id, seq.usage, started, visible, finished=finished))
 
     def _validate(self, seq: Sequence) -> None:
-        context = self.config.context
-        if not seq.prompt:
-            raise InvalidRequestError("the prompt is empty", param="messages")
-        if seq.max_output < 1 or seq.allowance < 1:
-            raise InvalidRequestError("a generation needs room for at least one token", param="max_tokens")
-        if seq.output >= min(seq.max_output, seq.allowance):
-            raise InvalidRequestError("a resumed generation needs room for one more token")
-        if len(seq.prompt) + seq.max_output > context:
-            raise InvalidRequestError(
-                f"{len(seq.prompt)} prompt tokens and {seq.max_output} output tokens exceed the context of {context}",
-                code="context_length_exceeded",
-                param="max_tokens",
-            )
-        if min(seq.tokens) < 0 or max(seq.tokens) >= self.config.vocab_size:
-            check_ids(seq.tokens, self.config.vocab_size, "messages")
-        check_sampling(seq.sampling, self.config.vocab_size, self.config.eos_ids)
-
-
-def _percentile(ordered: list[float], part: float) -> float:
-    """The least of the `ordered` values that at least this `part` of them don't exceed; 0 of none."""
-    return ordered[max(0, math.ceil(part * len(ordered)) - 1)] if ordered else 0.0
+        check_sequence(seq, self.config)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from inference.core.prefix import Key
-from inference.types import EngineFault, FinishReason, Resumed, SamplingParams, Usage
+from inference.types import EngineFault, Finished, FinishReason, Resumed, SamplingParams, Usage
 
 
 class Status(Enum):
@@ -35,7 +36,8 @@ class Sequence:
     `max_output` is the most tokens that it may generate, `allowance` how many of them are permitted so far, and with
     `is_final` no more will be. `keys` may be given as they were hashed when the prompt was prepared
     (`PrefixKeys.keys`). A `resumed` one begins like one that was preempted behind those tokens. `computed` counts the
-    tokens whose K/V a committed step has written, `scheduled` also those in flight; both are at most `known`.
+    tokens whose K/V a committed step has written, `scheduled` also those in flight; `expected` counts the tokens that
+    steps in flight sample, at least one each, and that nobody knows yet.
     """
 
     request_id: str
@@ -53,6 +55,7 @@ class Sequence:
     resumed: Resumed | None = None
     queue_seconds: float = 0.0
     keys: list[Key] = field(default_factory=list)
+    adapter: str = ""
     pause_expires: bool = True  # or it waits at its allowance until it is extended or cancelled
 
     status: Status = Status.WAITING
@@ -65,6 +68,8 @@ class Sequence:
     scheduled: int = 0
     computed: int = 0
     published: int = 0  # blocks at the start of the table that were published or matched
+    reach: int = 0  # the most tokens, drafts included, that it got blocks for since it has its slot
+    expected: int = 0
     in_flight: int = 0
     failures: int = 0  # failed steps since the last committed one; while it isn't 0, the sequence runs alone
     bypassed: int = 0  # sequences admitted before it because it didn't fit
@@ -95,8 +100,14 @@ class Sequence:
 
     @property
     def due(self) -> int:
-        """Known tokens that no step has computed or is computing."""
-        return len(self.tokens) - self.scheduled
+        """Tokens that no step has computed or is computing: known ones, and then one that a step in flight samples.
+
+        The last token that it may generate isn't among them, since none is sampled behind it.
+        """
+        due = len(self.tokens) + self.expected - self.scheduled
+        if self.expected and self.output + self.expected >= min(self.max_output, self.allowance):
+            return due - 1
+        return due
 
     @property
     def output(self) -> int:
@@ -111,9 +122,32 @@ class Sequence:
         cached = self.cached_tokens or 0
         return Usage(input=self.prefilled - cached, cache_read=cached, output=self.output)
 
+    def finished(self, now: float) -> Finished:
+        """Return the last word on it, which has ended `now`."""
+        assert self.ending is not None
+        admitted = self.admitted_at if self.admitted_at is not None else now
+        sampled = self.sampled_at if self.sampled_at is not None else now
+        gaps = sorted(self.gaps)
+        return Finished(
+            reason=self.ending.reason,
+            usage=self.usage,
+            error=self.ending.error,
+            stop=self.ending.stop,
+            queued_ms=(admitted - self.submitted_at) * 1000,
+            prefill_ms=(sampled - admitted) * 1000,
+            decode_ms=(now - sampled) * 1000,
+            gap_ms=_percentile(gaps, 0.5) * 1000,
+            gap_p99_ms=_percentile(gaps, 0.99) * 1000,
+        )
+
     @property
     def uncomputed(self) -> int:
         """Prompt tokens that were charged at admission and never computed."""
         if self.cached_tokens is None:
             return 0
         return len(self.prompt) - max(self.prefilled, self.cached_tokens)
+
+
+def _percentile(ordered: list[float], part: float) -> float:
+    """The least of the `ordered` values that at least this `part` of them don't exceed; 0 of none."""
+    return ordered[max(0, math.ceil(part * len(ordered)) - 1)] if ordered else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inference.types import SamplingParams
+from inference.types import PositionLogprobs, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Row:
     block table (block i holds positions [i·size, (i+1)·size)). `samples` is set when the row reaches the sequence's
     last token: then the runner samples output token number `output_index` (from 0) with `sampling` and `seed`, and one
     more behind each draft as long as the draft before it is what was sampled in its place. `slot` is stable while the
-    sequence runs and unique among running rows.
+    sequence runs and unique among running rows. `adapter` names the weights that are added to the model's ("": none).
 
     `history` is the sequence's own list of known tokens, prompt first, if its sampling counts them: the same list in
     all of its rows, and longer in time. `banned` are the ids that would end it, if it has `min_tokens`. `targets` are
@@ -83,8 +83,23 @@ class RowFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class StepResult:
-    """One entry per planned row, in order: the sampled token, None where the row doesn't sample, or its failure."""
+class RowResult:
+    """What a row gave: `tokens`, none where it doesn't sample.
 
-    tokens: tuple[int | RowFailure | None, ...] = ()
+    Behind the token after the last known one stand as many more as drafts were right. `logprobs` has one entry for each
+    token of a row that asked for them.
+    """
+
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[PositionLogprobs, ...] = ()
+
+
+NOTHING_SAMPLED = RowResult()
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One entry per planned row or encode row, in order."""
+
+    rows: tuple[RowResult | RowFailure, ...] = ()
     vectors: tuple[bytes | RowFailure, ...] = ()

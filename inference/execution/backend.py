@@ -27,7 +27,12 @@ class Pending(Protocol):
 
 
 class Runner(Protocol):
-    """Runs planned steps on one model, one at a time and in order. Not thread-safe."""
+    """Runs planned steps on one model, one at a time and in order. Not thread-safe.
+
+    With `overlaps`, `launch` returns before the step is done, and the next one may be launched meanwhile.
+    """
+
+    overlaps: bool
 
     def launch(self, plan: StepPlan) -> Pending:
         """Begin the step. Errors of the model are raised by `Pending.wait`."""

@@ -24,6 +24,8 @@ class RowChecks:
         end = row.start + row.count
         if end > len(row.blocks) * self._cache.block_size:
             return RowFailure("bad_row", f"The row's blocks don't hold position {end - 1}.")
+        if row.adapter:
+            return RowFailure("unknown_adapter", f"The model has no adapter {row.adapter}.")
         if self._checked.get(row.slot) is not row.blocks:
             if not 0 < min(row.blocks) <= max(row.blocks) < self._cache.blocks:
                 return RowFailure("bad_row", "The row names a block that doesn't exist.")

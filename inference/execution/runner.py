@@ -1,12 +1,14 @@
-"""Running planned steps on the CPU."""
+"""Running planned steps on a model in torch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from inference.core.step import EncodeRow, Row, RowFailure, StepPlan, StepResult
+from inference.core.step import NOTHING_SAMPLED, EncodeRow, Row, RowFailure, RowResult, StepPlan, StepResult
+from inference.execution.answers import answers, lines_of
 from inference.execution.attention.base import Attention
 from inference.execution.backend import CausalBackend, EncoderBackend, Pending
 from inference.execution.checks import RowChecks, input_fault, lacks_memory
@@ -26,12 +28,23 @@ class CompletedStep:
         return self._outcome
 
 
-class CPURunner:
-    """Runs steps in the calling thread: `launch` returns when the step is done.
+class RunningStep:
+    """A step that runs in the runner's thread."""
 
-    A row that can't run (an id outside the vocabulary, a position past the context or its blocks) fails alone and is
-    left out of the batch; what the model itself raises fails the step. `limit` bounds a row's length, `max_tokens` a
-    step's.
+    def __init__(self, outcome: Future[StepResult | Exception]) -> None:
+        self._outcome = outcome
+
+    def wait(self) -> StepResult:
+        return CompletedStep(self._outcome.result()).wait()
+
+
+class TorchRunner:
+    """Runs steps on the device of the model's cache: an encoder's and those without `overlaps` before `launch` returns.
+
+    With `overlaps` steps run one after the other in a thread of their own, while the caller commits the last and plans
+    the next one. A row that can't run (an id outside the vocabulary, a position past the context or its blocks) fails
+    alone and is left out of the batch; what the model itself raises fails the step. `limit` bounds a row's length,
+    `max_tokens` a step's.
     """
 
     def __init__(
@@ -41,37 +54,54 @@ class CPURunner:
         encoder: EncoderBackend | None = None,
         limit: int,
         max_tokens: int = 0,
+        overlaps: bool = False,
     ) -> None:
         self._causal = None if causal is None else causal[0]
         self._packer = None if causal is None else Packer(causal[1], max_tokens=max_tokens)
         self._encoder = encoder
         self._limit = limit
-        self._sampler = Sampler(torch.device("cpu"))
+        self._sampler = Sampler(torch.device("cpu") if causal is None else causal[1].cache.device)
         self._checks = None if causal is None else RowChecks(causal[0].vocab_size, causal[1].cache, limit)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="steps") if overlaps else None
+        self.overlaps = overlaps
 
     def launch(self, plan: StepPlan) -> Pending:
+        if self._thread is None:
+            return CompletedStep(self._run(plan))
+        return RunningStep(self._thread.submit(self._run, plan))
+
+    def _run(self, plan: StepPlan) -> StepResult | Exception:
         try:
             with torch.inference_mode():
-                return CompletedStep(StepResult(tokens=self._generate(plan.rows), vectors=self._encode(plan.encodes)))
+                return StepResult(rows=self._generate(plan.rows), vectors=self._encode(plan.encodes))
         except Exception as error:  # noqa: BLE001 - whatever the model raised belongs to this step, and wait() raises it
             # A new error, since the traceback of the original would keep the step's tensors in memory.
-            return CompletedStep(MemoryError(str(error)) if lacks_memory(error) else error)
+            return MemoryError(str(error)) if lacks_memory(error) else error
 
-    def _generate(self, rows: Sequence[Row]) -> tuple[int | RowFailure | None, ...]:
+    def _generate(self, rows: Sequence[Row]) -> tuple[RowResult | RowFailure, ...]:
         if not rows:
             return ()
         model, packer, checks = self._causal, self._packer, self._checks
         if model is None or packer is None or checks is None:
             raise TypeError("this model makes embeddings, not tokens")
-        results: list[int | RowFailure | None] = [checks.fault(row) for row in rows]
-        sound = [i for i, fault in enumerate(results) if fault is None]
+        faults = [checks.fault(row) for row in rows]
+        results: list[RowResult | RowFailure] = [fault or NOTHING_SAMPLED for fault in faults]
+        sound = [i for i, fault in enumerate(faults) if fault is None]
         if sound:
             hidden = model.forward(packer.pack([rows[i] for i in sound]))
             sampling = [i for i in sound if rows[i].samples]
             if sampling:
-                sampled = self._sampler.sample(model.logits(hidden), [rows[i] for i in sampling])
-                for number, (i, token) in enumerate(zip(sampling, sampled.tokens.tolist(), strict=True)):
-                    results[i] = sampled.failures.get(number, token)
+                chosen = [rows[i] for i in sampling]
+                lines = lines_of(chosen)
+                sampled = self._sampler.sample(model.logits(hidden), lines)
+                # Of a slot with drafts any of them: its next row is planned when the tokens are known.
+                slots = torch.tensor([line.slot for line in lines]).to(sampled.tokens.device)
+                packer.last_tokens.index_copy_(0, slots, sampled.tokens)
+                tokens: list[int] = sampled.tokens.tolist()
+                for i, answer in zip(
+                    sampling, answers(chosen, tokens, sampled.failures, sampled.logprobs), strict=True
+                ):
+                    results[i] = answer
         return tuple(results)
 
     def _encode(self, rows: Sequence[EncodeRow]) -> tuple[bytes | RowFailure, ...]:

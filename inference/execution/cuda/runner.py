@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import torch
 
-from inference.core.step import RowFailure, StepPlan, StepResult
+from inference.core.step import NOTHING_SAMPLED, RowFailure, RowResult, StepPlan, StepResult
 from inference.errors import DeviceLostError
+from inference.execution.answers import answers, lines_of
 from inference.execution.attention.base import Attention
 from inference.execution.backend import CausalBackend, Pending
 from inference.execution.checks import RowChecks, lacks_memory
@@ -48,6 +49,8 @@ class CudaRunner:
     unusable is a DeviceLostError.
     """
 
+    overlaps = True
+
     def __init__(
         self, model: CausalBackend, attention: Attention, device: Device, *, limit: int, max_tokens: int
     ) -> None:
@@ -78,33 +81,39 @@ class CudaRunner:
         if plan.encodes:
             raise TypeError("this model makes tokens, not embeddings")
         rows = plan.rows
-        results: list[int | RowFailure | None] = [self._checks.fault(row) for row in rows]
-        sound = [i for i, fault in enumerate(results) if fault is None]
+        faults = [self._checks.fault(row) for row in rows]
+        results: list[RowResult | RowFailure] = [fault or NOTHING_SAMPLED for fault in faults]
+        sound = [i for i, fault in enumerate(faults) if fault is None]
         sampling = [i for i in sound if rows[i].samples]
         if not sound:
-            return LaunchedStep(lambda: StepResult(tokens=tuple(results)))
+            return LaunchedStep(lambda: StepResult(tuple(results)))
         chosen = [rows[i] for i in sound]
         hidden = self.graphs.forward(chosen)
         if hidden is None:
             hidden = self._model.forward(self._packer.pack(chosen))
         if not sampling:
             done = self._device.mark()
-            return LaunchedStep(lambda: _after(done, StepResult(tokens=tuple(results))))
-        choice = self._sampler.sample(self._model.logits(hidden), [rows[i] for i in sampling])
-        slots = torch.tensor([rows[i].slot for i in sampling])
+            return LaunchedStep(lambda: _after(done, StepResult(tuple(results))))
+        asking = [rows[i] for i in sampling]
+        lines = lines_of(asking)
+        choice = self._sampler.sample(self._model.logits(hidden), lines)
+        # Of a slot with drafts any of them: its next row is planned when the tokens are known.
+        slots = torch.tensor([line.slot for line in lines])
         slots = (
             slots if self._device.name.type == "cpu" else slots.pin_memory().to(self._device.name, non_blocking=True)
         )
         self._packer.last_tokens.index_copy_(0, slots, choice.tokens.clamp(min=0))
-        tokens = self._device.pinned(len(sampling))
+        tokens = self._device.pinned(len(lines))
         tokens.copy_(choice.tokens, non_blocking=True)
         done = self._device.mark()
 
         def finish() -> StepResult:
             done()
-            for number, (i, token) in enumerate(zip(sampling, tokens.tolist(), strict=True)):
-                results[i] = choice.failures.get(number, NON_FINITE if token < 0 else token)
-            return StepResult(tokens=tuple(results))
+            given: list[int] = tokens.tolist()
+            failures = {i: NON_FINITE for i, token in enumerate(given) if token < 0} | choice.failures
+            for i, answer in zip(sampling, answers(asking, given, failures, choice.logprobs), strict=True):
+                results[i] = answer
+            return StepResult(tuple(results))
 
         return LaunchedStep(finish)
 

@@ -15,7 +15,7 @@ from inference.config import EngineConfig
 from inference.core.step import Row
 from inference.execution.backend import LoadedModel
 from inference.types import SamplingParams
-from tests.inference.drive import Drive, Reference, assert_same, reference_model
+from tests.inference.drive import GREEDY, Drive, Reference, assert_same, reference_model
 from tests.inference.tiny import save_tiny
 
 OWN = ("llama", "qwen2", "qwen3", "mistral")
@@ -70,6 +70,30 @@ def test_greedy(case: tuple[str, LoadedModel, list[Reference]], variant: str) ->
         assert not any(cached)
     elif variant != "eight blocks":
         assert cached == [0, 16, 48, 32, 48, 48]
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "mixtral"])
+def test_overlapped_steps_give_the_same(tmp_path: Path, kind: str) -> None:
+    """Greedy, drawn and penalised, with ends that are learned late, in chunks, preempted and from the prefix cache."""
+    folder = save_tiny(kind, tmp_path)
+    config = {"dtype": "float32", "kv_tokens": 1024}
+    plain, overlapped = (
+        load_model(EngineConfig("a", str(folder), options={"overlap": overlap}, **config), threads=1)
+        for overlap in (False, True)
+    )
+    drawn = SamplingParams(temperature=1.3, top_k=40)
+    penalised = SamplingParams(temperature=1.0, repetition_penalty=1.3, frequency_penalty=0.4)
+    stops = SamplingParams(temperature=1.5, stop_token_ids=tuple(range(3, 40)))
+    for changes in ({}, {"prefill_chunk": 7, "max_step_tokens": 16, "max_rows": 4}, {"kv_blocks": 9}):
+        one, other = Drive(plain, changes), Drive(overlapped, changes)
+        for sampling in (GREEDY, drawn, penalised, stops):
+            seeds = list(range(6))
+            expected = one.run(prompts(), NEW, sampling, seeds)
+            assert other.run(prompts(), NEW, sampling, seeds) == expected, (changes, sampling)
+            if sampling is stops:
+                assert len({len(tokens) for tokens in expected}) > 2
+        assert (other.scheduler.stats().preemptions > 0) == ("kv_blocks" in changes)
+        assert other.engine.steps > one.engine.steps or "kv_blocks" in changes
 
 
 def test_the_own_decoder_equals_the_transformers_path(tmp_path: Path) -> None:

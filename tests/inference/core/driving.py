@@ -9,9 +9,10 @@ from hashlib import blake2b
 from inference.core.config import SchedulerConfig
 from inference.core.output import Output
 from inference.core.prefix import PrefixKeys
+from inference.core.rows import Drafting
 from inference.core.scheduler import Scheduler
 from inference.core.sequence import Sequence
-from inference.core.step import RowFailure, StepPlan, StepResult
+from inference.core.step import Row, RowFailure, RowResult, StepPlan, StepResult
 from inference.types import Finished, SamplingParams
 
 VOCABULARY = 97
@@ -41,31 +42,40 @@ class Memory:
         self.cells: dict[tuple[int, int], int] = {}
         self.poison: set[str] = set()  # requests whose presence fails the whole step
         self.bad: set[str] = set()  # requests whose row fails alone
+        self.last: dict[int, int] = {}  # the newest token of each slot
 
     def run(self, plan: StepPlan) -> StepResult:
         poisoned = any(row.request_id in self.poison for row in plan.rows)
         for row in plan.rows:
-            for position, token in enumerate(row.ids, start=row.start):
+            ids = (self.last.get(row.slot, 0), *row.ids) if row.follows else row.ids
+            for position, token in enumerate(ids, start=row.start):
                 block = row.blocks[position // self.block_size]
                 assert block != 0, "the null block was written"
                 # A step that fails may leave anything behind.
                 self.cells[block, position % self.block_size] = -1 if poisoned else token
         if poisoned:
             raise RuntimeError("poisoned step")
-        answers: list[int | RowFailure | None] = []
+        answers: list[RowResult | RowFailure] = []
         for row in plan.rows:
             if row.request_id in self.bad:
                 answers.append(RowFailure("bad_row", "not finite"))
-            elif not row.samples:
-                answers.append(None)
             else:
-                end = row.start + len(row.ids)
-                cells = [
-                    self.cells[row.blocks[position // self.block_size], position % self.block_size]
-                    for position in range(end)
-                ]
-                answers.append(next_token([*cells, row.seed] if self.is_seeded else cells))
-        return StepResult(tokens=tuple(answers))
+                answers.append(RowResult(self.sample(row) if row.samples else ()))
+        return StepResult(tuple(answers))
+
+    def sample(self, row: Row) -> tuple[int, ...]:
+        end = row.start + row.count
+        cells = [
+            self.cells[row.blocks[position // self.block_size], position % self.block_size] for position in range(end)
+        ]
+        seeded = [row.seed] if self.is_seeded else []
+        known = end - row.drafts
+        tokens = [next_token(cells[:known] + seeded)]
+        while known < end and tokens[-1] == cells[known]:
+            known += 1
+            tokens.append(next_token(cells[:known] + seeded))
+        self.last[row.slot] = tokens[-1]
+        return tuple(tokens)
 
 
 @dataclass
@@ -81,7 +91,7 @@ class Story:
 class Bench:
     """A scheduler, its model and its clock; `check()` runs after everything."""
 
-    def __init__(self, **bounds: object) -> None:
+    def __init__(self, *, drafting: Drafting | None = None, **bounds: object) -> None:
         settings: dict[str, object] = {
             "blocks": 17,
             "block_size": 4,
@@ -94,7 +104,7 @@ class Bench:
         self.config = SchedulerConfig(**{**settings, **bounds})  # type: ignore[arg-type]
         self.now = 0.0
         keys = PrefixKeys(b"secret", model="model", dtype="float32", block_size=self.config.block_size)
-        self.scheduler = Scheduler(self.config, keys, lambda: self.now)
+        self.scheduler = Scheduler(self.config, keys, lambda: self.now, drafting=drafting)
         self.memory = Memory(self.config.block_size)
         self.stories: dict[str, Story] = {}
         self.begun: list[str] = []
@@ -115,6 +125,7 @@ class Bench:
         queue_seconds: float = 0.0,
         sampling: SamplingParams | None = None,
         domain: str | None = None,
+        adapter: str = "",
     ) -> Sequence:
         ids = tuple(range(prompt)) if isinstance(prompt, int) else tuple(prompt)
         seq = Sequence(
@@ -130,6 +141,7 @@ class Bench:
             priority=priority,
             queue_seconds=queue_seconds,
             sampling=sampling or SamplingParams(),
+            adapter=adapter,
         )
         self.scheduler.submit(seq)
         self.scheduler.check()

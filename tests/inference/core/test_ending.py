@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inference.core.resident import Cause
-from inference.core.step import StepResult
+from inference.core.step import RowResult, StepResult
 from inference.types import EngineFault, FinishReason, SamplingParams, Usage
 from tests.inference.core.driving import VOCABULARY, Bench, continuation
 
@@ -167,7 +167,7 @@ def test_cancelling_keeps_full_blocks_for_the_next():
     assert bench.end("again").usage.cache_read == 8
 
 
-def test_cancelling_in_flight_ends_at_the_commit_and_drops_the_token():
+def test_cancelling_in_flight_drops_the_token_and_keeps_the_blocks_until_the_step_is_over():
     bench = Bench()
     bench.submit("r", PROMPT, 10)
     bench.step()
@@ -175,12 +175,27 @@ def test_cancelling_in_flight_ends_at_the_commit_and_drops_the_token():
     assert plan is not None
     bench.scheduler.cancel("r")
     bench.scheduler.cancel("r", FinishReason.ERROR)
-    assert bench.scheduler.take_outputs() == []
-    assert bench.scheduler.stats().kv_used > 0
-    bench.finish(plan)
+    bench.listen(bench.scheduler.take_outputs())
     end = bench.end("r")
     assert (end.reason, end.usage) == (FinishReason.CANCELLED, Usage(input=6, output=1))
+    assert bench.scheduler.unfinished == 0
+    bench.scheduler.check()
+    assert bench.scheduler.stats().kv_used > 0
+    bench.finish(plan)
     assert bench.stories["r"].tokens == SAID[:1]
+    assert settled(bench)
+
+
+def test_cancelling_with_prompt_tokens_in_flight_waits_for_their_number():
+    bench = Bench()
+    bench.submit("r", PROMPT, 10)
+    plan = bench.plan()
+    assert plan is not None
+    bench.scheduler.cancel("r")
+    bench.scheduler.cancel("r", FinishReason.ERROR)
+    assert bench.scheduler.take_outputs() == []
+    bench.finish(plan)
+    assert (bench.end("r").reason, bench.end("r").usage) == (FinishReason.CANCELLED, Usage(input=6))
     assert settled(bench)
 
 
@@ -215,7 +230,7 @@ def test_a_second_step_can_be_planned_while_one_is_in_flight():
     second = bench.plan()
     assert first
     assert second
-    assert [(row.request_id, row.start) for row in second.rows] == [("long", 4)]
+    assert [(row.request_id, row.start, row.follows) for row in second.rows] == [("short", 3, True), ("long", 4, False)]
     results = [bench.memory.run(first), bench.memory.run(second)]
     with pytest.raises(ValueError):
         bench.scheduler.commit(second, results[1])
@@ -234,13 +249,10 @@ def test_nobody_is_preempted_for_a_step_while_another_is_in_flight():
     bench.submit("b", [2] * 8, 4, tenant="b")
     first = bench.plan()
     bench.scheduler.extend("a", 8, is_final=True)  # it has to grow, and only b could make room
-    second = bench.plan()
     assert first
-    assert second
-    assert [row.request_id for row in second.rows] == ["b"]
+    assert bench.plan() is None, "the step in flight has to be committed first"
     assert bench.scheduler.stats().preemptions == 0
     bench.finish(first)
-    bench.finish(second)
     bench.run()
     assert bench.scheduler.stats().preemptions > 0
     assert bench.stories["a"].tokens == continuation([1] * 4, 8)
@@ -311,21 +323,21 @@ def test_a_token_outside_the_vocabulary_fails_its_row():
     bench.submit("r", PROMPT, 4)
     plan = bench.plan()
     assert plan is not None
-    bench.listen(bench.scheduler.commit(plan, StepResult(tokens=(VOCABULARY,))))
+    bench.listen(bench.scheduler.commit(plan, StepResult((RowResult((VOCABULARY,)),))))
     end = bench.end("r")
     assert end.error is not None
     assert end.error.code == "bad_token"
     assert end.usage.output == 0
 
 
-@pytest.mark.parametrize("tokens", [(), (1, 2), (None,)])
-def test_a_result_that_does_not_answer_the_plan_changes_nothing(tokens):
+@pytest.mark.parametrize("rows", [(), (RowResult((1,)), RowResult((2,))), (RowResult(),), (RowResult((1, 2)),)])
+def test_a_result_that_does_not_answer_the_plan_changes_nothing(rows):
     bench = Bench()
     bench.submit("r", PROMPT, 4)
     plan = bench.plan()
     assert plan is not None
     with pytest.raises(ValueError):
-        bench.scheduler.commit(plan, StepResult(tokens=tokens))
+        bench.scheduler.commit(plan, StepResult(rows))
     bench.scheduler.check()
     assert bench.scheduler.in_flight == 1
     bench.listen(bench.scheduler.abandon(plan, ValueError("no answer")))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inference.core.step import StepPlan, StepResult
+from inference.core.step import RowResult, StepPlan, StepResult
 from tests.inference.core.driving import Bench
 
 STEPS_PER_SECOND = 10  # a step of the full batch takes 100 ms
@@ -28,7 +28,7 @@ class Fabricated:
     """A model whose answers cost nothing and mean nothing."""
 
     def run(self, plan: StepPlan) -> StepResult:
-        return StepResult(tokens=tuple(1 if row.samples else None for row in plan.rows))
+        return StepResult(tuple(RowResult((1,) if row.samples else ()) for row in plan.rows))
 
 
 @dataclass

@@ -6,12 +6,22 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from inference.core.rows import Drafting
 from inference.core.step import StepPlan, StepResult
 from inference.errors import InvalidRequestError, OverloadedError
 from inference.types import FinishReason
 from tests.inference.core.driving import Bench, continuation
 
 TENANTS = st.sampled_from("abcde")
+
+
+def propose(seq, most):
+    """Right, partly right and wrong drafts, more or fewer than are wanted."""
+    known = len(seq.tokens)
+    drafts = continuation(seq.tokens, known % 5)
+    return tuple(drafts[: known % 3] + [0] * (known % 2))
+
+
 RAN_TO_ITS_END = {FinishReason.STOP, FinishReason.LENGTH, FinishReason.ALLOWANCE}
 
 
@@ -33,8 +43,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_bypass=st.integers(0, 2),
         reclaim_seconds=st.sampled_from([0.0, 0.5]),
         eos=st.booleans(),
+        drafting=st.sampled_from([None, 1, 2, 4]),
     )
-    def open(self, *, blocks, rows, tokens, chunk, watermark, prefix_cache, max_bypass, reclaim_seconds, eos):
+    def open(self, *, blocks, rows, tokens, chunk, watermark, prefix_cache, max_bypass, reclaim_seconds, eos, drafting):
         self.bench = Bench(
             blocks=blocks,
             block_size=3,
@@ -49,6 +60,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_waiting=12,
             max_waiting_per_tenant=6,
             eos_ids=frozenset({7, 8, 9} if eos else ()),
+            drafting=None if drafting is None else Drafting(propose, drafting),
         )
 
     @rule(

@@ -10,7 +10,7 @@ import torch
 
 from inference.architectures.load import load_model
 from inference.config import EngineConfig
-from inference.core.step import EncodeRow, Row, RowFailure, StepPlan
+from inference.core.step import EncodeRow, Row, RowFailure, RowResult, StepPlan
 from inference.execution.backend import LoadedModel
 from inference.execution.linear import TorchLinear, packs
 from inference.execution.processor import compute_dtype
@@ -42,8 +42,14 @@ def row(number: int, ids: tuple[int, ...], blocks: tuple[int, ...], start: int =
     return Row(number, str(number), ids, start, blocks, samples, 0, GREEDY, 0)
 
 
+def results(loaded: LoadedModel, *rows: Row) -> tuple[RowResult | RowFailure, ...]:
+    return loaded.runner.launch(StepPlan(0, rows)).wait().rows
+
+
 def step(loaded: LoadedModel, *rows: Row) -> tuple[int | RowFailure | None, ...]:
-    return loaded.runner.launch(StepPlan(0, rows)).wait().tokens
+    """What each row gave: its token, None or its failure."""
+    answers = results(loaded, *rows)
+    return tuple(one if isinstance(one, RowFailure) else next(iter(one.tokens), None) for one in answers)
 
 
 def test_the_loaded_model_describes_itself(loaded: LoadedModel, folder: Path) -> None:
@@ -69,11 +75,61 @@ def test_bad_rows_fail_alone(loaded: LoadedModel) -> None:
         row(6, (5,), tuple(range(2, 17)), start=128),
         row(7, (), (2,)),
         row(8, (5, 6), (3,), samples=False),
+        Row(9, "9", (5,), 0, (2,), True, 0, GREEDY, 0, adapter="law"),
     )
     codes = [entry.code if isinstance(entry, RowFailure) else entry for entry in result]
     assert codes == [
         "bad_token_id", "bad_token_id", expected[0], "bad_row", "bad_row", "bad_row", "too_long", "bad_row", None,
+        "unknown_adapter",
     ]  # fmt: skip
+
+
+def decoded(loaded: LoadedModel, block: int, count: int, sampling: SamplingParams) -> list[int]:
+    """The tokens behind (5, 6, 7), one step each."""
+    tokens: list[int] = []
+    for start, ids in enumerate(((5, 6, 7), *[()] * (count - 1)), start=2):
+        begin = 0 if ids else start
+        one = Row(9, "r", ids or (tokens[-1],), begin, (block,), True, len(tokens), sampling, 3)
+        (answer,) = results(loaded, one)
+        assert isinstance(answer, RowResult)
+        tokens += answer.tokens
+    return tokens
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=1.0, top_k=50, logprobs=2)])
+def test_drafts_are_accepted_while_they_are_what_is_sampled(loaded: LoadedModel, sampling: SamplingParams) -> None:
+    said = decoded(loaded, 1, 6, sampling)
+    wrong = (said[3] + 1) % 211
+    for drafts, accepted in (((), 0), (said[1:5], 4), ((*said[1:3], wrong, said[4]), 2), ((wrong,), 0)):
+        decoded(loaded, 2, 1, sampling)
+        other = row(1, (9, 8), (3,))
+        drafted = Row(4, "r", (said[0], *drafts), 3, (2,), True, 1, sampling, 3, drafts=len(drafts))
+        beside, answer = results(loaded, other, drafted)
+        assert isinstance(answer, RowResult)
+        assert list(answer.tokens) == said[1 : 2 + accepted]
+        assert [one.chosen.token for one in answer.logprobs] == (list(answer.tokens) if sampling.logprobs else [])
+        assert (beside,) == results(loaded, row(1, (9, 8), (3,)))
+        if accepted < 4:  # the K/V of wrong drafts are overwritten
+            again = Row(4, "r", (said[1 + accepted],), 4 + accepted, (2,), True, 2 + accepted, sampling, 3)
+            answer = results(loaded, again)[0]
+            assert isinstance(answer, RowResult)
+            assert answer.tokens == (said[2 + accepted],)
+
+
+def test_rows_follow_the_tokens_of_the_step_before(folder: Path) -> None:
+    config = EngineConfig("test", str(folder), kv_tokens=256, max_context=128, options={"overlap": True})
+    loaded = load_model(config, threads=1)
+    assert loaded.runner.overlaps
+    said = decoded(loaded, 1, 4, GREEDY)
+    launch = loaded.runner.launch
+    pending = [launch(StepPlan(0, (Row(0, "a", (5, 6, 7), 0, (2,), True, 0, GREEDY, 0), row(1, (9,), (3,)))))]
+    for index in range(1, 4):
+        following = Row(0, "a", (), 2 + index, (2,), True, index, GREEDY, 0, follows=True)
+        other = Row(1, "1", (), index, (3,), True, index, GREEDY, 0, follows=True)
+        pending.append(launch(StepPlan(index, (other, following) if index % 2 else (following, other))))
+    answers = [each.wait().rows for each in pending]
+    assert [answers[i][1 if i % 2 else 0].tokens[0] for i in range(4)] == said
+    assert pending[0].wait() == pending[0].wait()
 
 
 def test_only_bad_rows(loaded: LoadedModel) -> None:

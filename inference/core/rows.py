@@ -1,0 +1,69 @@
+"""The row of a step that computes a sequence's next tokens, with drafts behind them where those are worth trying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from inference.core.resident import Residents
+from inference.core.sequence import Sequence
+from inference.core.step import Row
+
+Propose = Callable[[Sequence, int], tuple[int, ...]]
+"""Guesses up to so many tokens that a sequence will generate next; wrong ones cost time and change nothing."""
+
+
+def next_row(seq: Sequence, count: int, drafts: tuple[int, ...] = ()) -> Row:
+    """Schedule the next `count` tokens of `seq`, and `drafts` behind them; return their row."""
+    start, expected = seq.scheduled, seq.expected
+    end = seq.scheduled = start + count + len(drafts)
+    samples = end == seq.known + expected + len(drafts)
+    seq.expected += samples
+    seq.in_flight += 1
+    seq.begun = True
+    return Row(
+        slot=seq.slot,
+        request_id=seq.request_id,
+        ids=(*seq.tokens[start : start + count], *drafts),
+        start=start,
+        blocks=seq.table,
+        samples=samples,
+        output_index=seq.output + expected,
+        sampling=seq.sampling,
+        seed=seq.seed,
+        history=seq.tokens if seq.sampling.penalises else (),
+        banned=seq.ends,
+        follows=start >= seq.known,
+        drafts=len(drafts),
+        adapter=seq.adapter,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """Speculation with drafts from `propose`, while at most `max_running` sequences run: then a row more is cheap.
+
+    Proposals need the tokens in flight, so that each step is committed before the next is planned. A row with penalties
+    gets none, since they depend on the tokens before.
+    """
+
+    propose: Propose
+    max_running: int
+
+    def is_on(self, residents: Residents) -> bool:
+        """Whether the next step may have drafts."""
+        return len(residents.running) <= self.max_running
+
+    def drafts(self, counts: dict[Sequence, int], residents: Residents, budget: int) -> dict[Sequence, tuple[int, ...]]:
+        """Return drafts for the decode rows of `counts`, `budget` in all, and with blocks for them."""
+        found: dict[Sequence, tuple[int, ...]] = {}
+        if len(counts) > self.max_running:
+            return found
+        for seq in counts:
+            most = min(budget, min(seq.max_output, seq.allowance) - seq.output - 1)
+            if most > 0 and seq.due == 1 and not seq.failures and not seq.sampling.penalises:
+                drafts = self.propose(seq, most)[:most]
+                if drafts and residents.grow(seq, 1 + len(drafts)):
+                    found[seq] = drafts
+                    budget -= len(drafts)
+        return found
