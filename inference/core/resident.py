@@ -86,15 +86,16 @@ class Residents:
 
     def grow(self, seq: Sequence, count: int) -> bool:
         """Acquire blocks for `count` more tokens of `seq` than are scheduled; False when there aren't enough."""
-        short = self.config.blocks_for(seq.scheduled + count) - len(seq.blocks)
-        if short > 0:
+        end = seq.scheduled + count
+        if end > len(seq.blocks) * self.config.block_size:
+            short = self.config.blocks_for(end) - len(seq.blocks)
             blocks = self.pool.acquire((), short, seq.domain)
             if blocks is None:
                 return False
             seq.blocks.extend(blocks)
             seq.table = tuple(seq.blocks)
             self.shares.add(seq.tenant, blocks=short)
-        seq.reach = max(seq.reach, seq.scheduled + count)
+            seq.reach = end
         return True
 
     def free(self, seq: Sequence) -> None:

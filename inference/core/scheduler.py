@@ -169,7 +169,7 @@ class Scheduler(BaseScheduler[Sequence]):
         self._planner.check()
         paused, running = self._residents.paused, self._residents.running
         for seq in self._live.values():
-            assert seq.computed <= seq.scheduled <= seq.reach
+            assert seq.computed <= seq.scheduled
             assert seq.expected <= seq.in_flight <= len(self._flights)
             assert (seq in running) == bool(seq.blocks) == (seq.slot >= 0)
             assert (seq.status is Status.WAITING) == (seq in self.waiting.queue)
@@ -221,10 +221,10 @@ class Scheduler(BaseScheduler[Sequence]):
         if seq.failures:
             seq.failures = 0
             del self._planner.suspects[seq]
-        # After a preemption fewer tokens may be cached than at the first admission, whose number counts.
         before = seq.prefilled
-        seq.prefilled = max(seq.prefilled, seq.cached_tokens or 0, min(seq.computed, len(seq.prompt)))
-        if seq.prefilled > before:
+        if before < len(seq.prompt):
+            # After a preemption fewer tokens may be cached than at the first admission, whose number counts.
+            seq.prefilled = max(before, seq.cached_tokens or 0, min(seq.computed, len(seq.prompt)))
             cached = 0 if before else seq.cached_tokens or 0
             self._load.cached_tokens += cached
             self._load.prompt_tokens += seq.prefilled - before - cached

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from inference.core.step import Row, RowFailure, RowResult
 from inference.types import PositionLogprobs
@@ -14,7 +13,7 @@ def lines_of(rows: Sequence[Row]) -> list[Row]:
     if not any(row.drafts for row in rows):
         return list(rows)
     return [
-        replace(row, output_index=row.output_index + ahead) if ahead else row
+        row._replace(output_index=row.output_index + ahead) if ahead else row
         for row in rows
         for ahead in range(1 + row.drafts)
     ]

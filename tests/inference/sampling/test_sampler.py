@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import replace
 
 import pytest
 import torch
@@ -22,7 +21,7 @@ def row(number: int = 0, *, seed: int = 1, index: int = 0, **params: float) -> R
 
 def sample(logits: torch.Tensor, rows: list[Row]) -> list[int | RowFailure]:
     """What a new sampler chooses; each row has a slot of its own."""
-    rows = [replace(row, slot=slot) for slot, row in enumerate(rows)]
+    rows = [row._replace(slot=slot) for slot, row in enumerate(rows)]
     sampled = Sampler(torch.device("cpu")).sample(logits.clone(), rows)
     return [sampled.failures.get(number, token) for number, token in enumerate(sampled.tokens.tolist())]
 

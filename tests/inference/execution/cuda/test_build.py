@@ -12,7 +12,7 @@ from inference.architectures import load
 from inference.architectures.decoder import Decoder
 from inference.architectures.weights import FolderWeights
 from inference.config import EngineConfig
-from inference.core.step import Row, StepPlan
+from inference.core.step import Row, RowResult, StepPlan
 from inference.errors import ModelRefusedError
 from inference.execution.cuda.build import Sizes, build
 from inference.execution.cuda.memory import Room
@@ -39,7 +39,9 @@ def model(folder: Path, operators: Operators) -> Decoder:
 
 def run(runner) -> tuple:
     row = Row(0, "a", (5, 6, 7), 0, (1,), True, 0, SamplingParams(temperature=0.0), 0)
-    return runner.launch(StepPlan(0, (row,))).wait().tokens
+    (answer,) = runner.launch(StepPlan(0, (row,))).wait().rows
+    assert isinstance(answer, RowResult), answer
+    return answer.tokens
 
 
 def test_the_cache_takes_what_the_largest_step_leaves() -> None:
