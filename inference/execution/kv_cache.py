@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+from contextlib import suppress
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
@@ -54,11 +57,10 @@ class KVCache:
         self.device = torch.device(device)
         self.blocks = blocks
         self.block_size = block_size
-        # The system's zeroed pages are allocated on first access: the host's memory grows with use, up to `nbytes`.
         self.layers = tuple(
             LayerCache(
-                torch.zeros(blocks, layer.kv_heads, block_size, layer.key_dim, dtype=spec.dtype, device=self.device),
-                torch.zeros(blocks, layer.kv_heads, block_size, layer.value_dim, dtype=spec.dtype, device=self.device),
+                _zeros((blocks, layer.kv_heads, block_size, layer.key_dim), spec.dtype, self.device),
+                _zeros((blocks, layer.kv_heads, block_size, layer.value_dim), spec.dtype, self.device),
                 layer,
             )
             for layer in spec.layers
@@ -68,3 +70,14 @@ class KVCache:
     def nbytes(self) -> int:
         """The size of all tensors."""
         return self.blocks * self.block_size * self.spec.bytes_per_token
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return a tensor of zeros; on the host its memory is taken page by page as it is first written."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # torch.zeros writes its zeros, and so takes all of its memory at once.
+    pages = mmap.mmap(-1, prod(shape) * dtype.itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(AttributeError, OSError):  # a system without huge pages
+        pages.madvise(mmap.MADV_HUGEPAGE)  # fewer misses of the address cache while attention walks the blocks
+    return torch.frombuffer(pages, dtype=dtype).view(shape)
