@@ -63,6 +63,8 @@ def choose(options: Sequence[Option], draw: Draw) -> Choice:
     the most cached tokens is taken, if its busyness is at most `WINDOW` above the least; where none has any, the less
     busy of two that are drawn by their replicas' weights.
     """
+    if len(options) == 1:
+        return Choice(options[0])
     pools: dict[int, list[Option]] = {}
     for option in options:
         pools.setdefault(option.deployment.weight, []).append(option)

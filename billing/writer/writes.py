@@ -5,10 +5,11 @@ A database's encoder turns these into parameters: the shared values first, then 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
+
+import msgspec
 
 from billing.ids import day_of, uuid7
 from billing.rating import CLASSES, FORMULA
@@ -17,6 +18,8 @@ from billing.writer.operations import LEASE_SECONDS, Settle
 
 Row = tuple[Any, ...]
 Write = tuple[str, Row, list[Row]]
+
+_encode = msgspec.json.Encoder().encode
 
 
 def writes(changes: Changes) -> Iterator[Write]:
@@ -33,7 +36,7 @@ def _writes(changes: Changes) -> Iterator[tuple[str, Row, Iterable[Row]]]:
     yield "insert_holds", (now, lease), _holds(changes)
     yield "extend_holds", (), ((amount, request) for request, amount in changes.extended.items())
     yield "repin_holds", (), _repinned(changes)
-    yield "renew_holds", (lease,), ((request, json.dumps(dict(changes.renewed[request]))) for request in renewed)
+    yield "renew_holds", (lease,), ((request, _json(dict(changes.renewed[request]))) for request in renewed)
     yield "move_wallets", (), ((*deltas, wallet) for wallet, deltas in changes.wallets.items())
     yield "insert_usage", (FORMULA, now), _usage_records(changes)
     yield "insert_transfers", (now,), ((b.wallet, b.request, b.order, b.amount, b.grant) for b in changes.burns)
@@ -54,14 +57,14 @@ def _holds(changes: Changes) -> Iterator[Row]:
     for op, amount in changes.reserved:
         yield (
             op.request, op.wallet, op.tenant, op.project, op.api_key, op.user, op.model, op.deployment,
-            op.card_version, op.multiplier_bp, op.owner, amount, json.dumps(dict(op.facts)),
+            op.card_version, op.multiplier_bp, op.owner, amount, _json(dict(op.facts)),
         )  # fmt: skip
 
 
 def _repinned(changes: Changes) -> Iterator[Row]:
     """Yield what holds are pinned to now: deployment, card, model, the facts as one JSON text; then the hold."""
     for op in changes.repinned.values():
-        yield op.deployment, op.card_version, op.model, json.dumps(dict(op.facts)), op.request
+        yield op.deployment, op.card_version, op.model, _json(dict(op.facts)), op.request
 
 
 def _usage_records(changes: Changes) -> Iterator[Row]:
@@ -75,7 +78,7 @@ def _usage_records(changes: Changes) -> Iterator[Row]:
             op.request, day_of(op.request), closing.charge, closing.exact,
             *(classes.get(name, 0) for name in CLASSES),
             bool(facts.get("waived")), facts.get("finish") or "", facts.get("ttft_ms"), facts.get("duration_ms"),
-            json.dumps(facts["route"]) if "route" in facts else None,
+            _json(facts["route"]) if "route" in facts else None,
         )  # fmt: skip
 
 
@@ -103,7 +106,11 @@ def _expiries(changes: Changes) -> Iterator[Row]:
 
 def _outbox_payload(changes: Changes) -> str:
     """Return the JSON of a ``usage`` event: requests with a first record, and [request, revision] of later ones."""
-    payload: dict[str, Any] = {"records": [str(closing.operation.request) for closing in changes.closed]}
+    payload: dict[str, Any] = {"records": [closing.operation.request for closing in changes.closed]}
     if changes.corrections:
-        payload["revisions"] = [[str(one.operation.request), one.revision] for one in changes.corrections]
-    return json.dumps(payload)
+        payload["revisions"] = [[one.operation.request, one.revision] for one in changes.corrections]
+    return _json(payload)
+
+
+def _json(value: object) -> str:
+    return _encode(value).decode()

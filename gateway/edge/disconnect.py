@@ -14,6 +14,7 @@ class Connection(Protocol):
     """What our server says of a request's connection, as `scope["connection"]`; another server says nothing."""
 
     is_lost: bool
+    has_message: bool
     on_lost: Callable[[], None] | None
     """Called once when the connection ends."""
 

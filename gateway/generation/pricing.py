@@ -56,7 +56,9 @@ def priced(placement: Placement, prepared: Prepared) -> Priced:
         can_extend=info is None or info.can_extend,
     )
     first = meter.first_hold(principal.credit_bucket.burst)
-    return Priced(meter, first, replace(prepared, max_output=meter.max_output))
+    if meter.max_output != prepared.max_output:
+        prepared = replace(prepared, max_output=meter.max_output)
+    return Priced(meter, first, prepared)
 
 
 def reserve_of(request: UUID, owner: UUID, placement: Placement, price: Priced) -> Reserve:

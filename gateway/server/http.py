@@ -129,6 +129,11 @@ class BoundedHTTP(HttpToolsProtocol):
         """Whether a request's answer isn't complete yet."""
         return self.cycle is not None and not self.cycle.response_complete
 
+    @property
+    def has_message(self) -> bool:
+        """Whether the request at hand gets its next message without waiting; those behind it come after its body."""
+        return self.cycle.message_event.is_set()
+
     def _may_be_head(self, data: bytes) -> bool:
         """Count bytes of a head; refuse one that is too large (431) before the parser has joined it."""
         size = self._head_size + len(data)

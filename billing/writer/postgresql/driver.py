@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, LiteralString, cast
+from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, errors
@@ -20,7 +19,8 @@ from billing.writer.decide import decide
 from billing.writer.errors import ConflictError, OutcomeUnknownError
 from billing.writer.operations import Answer, Locked, Operation
 from billing.writer.postgresql import statements
-from billing.writer.postgresql.statements import STATEMENTS, Query, Rows
+from billing.writer.postgresql.pipeline import Connection, Pipeline, Statement
+from billing.writer.postgresql.statements import STATEMENTS, Query
 from billing.writer.view import Demand, FollowUp, View
 
 ANSWER_SECONDS = 1.0
@@ -38,9 +38,6 @@ OPTIONS = (
 )
 CONFLICTS = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
 _DJANGOS_OWN = {"pool", "isolation_level", "server_side_binding", "assume_role", "options"}
-_EMPTY_VALUES = {"timestamptz": "epoch", "smallint": "0"}
-
-Connection = AsyncConnection[tuple[Any, ...]]
 
 
 class PostgreSQLDriver:
@@ -78,8 +75,10 @@ class PostgreSQLDriver:
     async def flush(self, operations: Sequence[Operation], *, waits: bool = False) -> list[Answer | Locked]:
         """Apply the operations: lock and read, decide, write and commit."""
         try:
-            async with asyncio.timeout(max(CONNECT_SECONDS, self.answer_timeout)):
-                connection = await self._connect()
+            connection = self._connection
+            if connection is None or connection.closed:
+                async with asyncio.timeout(max(CONNECT_SECONDS, self.answer_timeout)):
+                    connection = await self._connect()
         except (psycopg.Error, OSError) as error:
             raise OutcomeUnknownError(f"cannot connect: {error}") from error
         started = time.monotonic()
@@ -123,73 +122,63 @@ class PostgreSQLDriver:
     async def _attempt(
         self, connection: Connection, operations: Sequence[Operation], *, waits: bool
     ) -> list[Answer | Locked]:
-        demand = Demand.of(operations)
-        queries = [("begin", ()), *statements.reads(demand, waits=waits)]
-        async with connection.pipeline() as pipeline:
-            cursors = [await connection.execute(*_statement(query)) for query in queries]
-            await pipeline.sync()
-            results: list[Rows] = [await cursor.fetchall() for cursor in cursors[1:]]
-            view = statements.view(queries[1:], results)
+        pipeline, demand = self._pipeline, Demand.of(operations)
+        await self._prepare(pipeline)
+        with pipeline.opened():
+            queries: list[Query] = [("begin", ()), *statements.reads(demand, waits=waits)]
+            results = await pipeline.exchange([_statement(query) for query in queries])
+            view = statements.view(queries[1:], results[1:])
+            first: list[Query] = []
             if view.now < self._newest:
                 view.redate_holds()
-                await connection.execute(*_statement(statements.redating(view)))
+                first = [statements.redating(view)]
             else:
                 self._newest = view.now
-            await self._follow_up(connection, operations, demand, view)
+            first = await self._follow_up(operations, demand, view, first)
             answers, changes = decide(operations, view)
-            writes = [*statements.encoded(changes), ("commit", ())]  # encoded whole before the first is sent
-            for query in writes:
-                await connection.execute(*_statement(query))
-            # Leaving the pipeline is the second sync; one here would make a third round trip, with nothing in it.
+            writes = [*first, *statements.encoded(changes), ("commit", ())]  # whole before the first is sent
+            await pipeline.exchange([_statement(query) for query in writes])
         return answers
 
     async def _follow_up(
-        self, connection: Connection, operations: Sequence[Operation], demand: Demand, view: View
-    ) -> None:
-        """Read the rows that only the first answers show to be needed: a further round trip, hardly ever made."""
+        self, operations: Sequence[Operation], demand: Demand, view: View, first: list[Query]
+    ) -> list[Query]:
+        """Read, after `first`, the rows that only the first answers show to be needed: a further round trip, hardly
+        ever made. Return what of `first` is still to be sent.
+        """
         rest = FollowUp.of(operations, demand, view)
         queries = statements.follow_up_reads(rest)
-        if queries:
-            cursors = [await connection.execute(*_statement(query)) for query in queries]
-            statements.complete(view, rest, queries, [await cursor.fetchall() for cursor in cursors])
+        if not queries:
+            return first
+        results = await self._pipeline.exchange([_statement(query) for query in (*first, *queries)])
+        statements.complete(view, rest, queries, results[len(first) :])
+        return []
 
     async def _connect(self) -> Connection:
-        if self._connection is None or self._connection.closed:
-            connection = await AsyncConnection.connect(
-                **self._arguments, options=self._options, autocommit=True, application_name="sluice writer"
-            )
-            connection.prepare_threshold = 0
-            try:
-                await self._prepare(connection)
-                self._newest = await _newest_hold(connection)
-            except BaseException:
-                await connection.close()
-                raise
-            self._connection = connection
-        return self._connection
+        connection = await AsyncConnection.connect(
+            **self._arguments, options=self._options, autocommit=True, application_name="sluice writer"
+        )
+        try:
+            self._pipeline = Pipeline(connection)
+            await self._prepare(self._pipeline)
+            self._newest = await _newest_hold(connection)
+        except BaseException:
+            await connection.close()
+            raise
+        self._connection = connection
+        return connection
 
-    async def _prepare(self, connection: Connection) -> None:
-        """Prepare every statement by running it over empty sets: in a pipeline after an error it would not get
-        prepared.
-        """
-        async with connection.pipeline():
-            await connection.execute(*_statement(("begin", ())))
-            for name in ("clock", *STATEMENTS):
-                if name not in ("begin", "commit", "rollback"):
-                    sql, _ = _statement((name, ()))
-                    kinds = re.findall(r"%s::(\w+(?:\[\])?)", sql)
-                    await connection.execute(
-                        sql, ["{}" if kind.endswith("[]") else _EMPTY_VALUES[kind] for kind in kinds]
-                    )
-            await connection.execute(*_statement(("commit", ())))
+    async def _prepare(self, pipeline: Pipeline) -> None:
+        """Prepare every statement; of those that are, none costs anything."""
+        if not pipeline.is_prepared(statements.sql_of(("clock", ()))):  # the last, which tests replace
+            await pipeline.prepare({**STATEMENTS, "clock": statements.sql_of(("clock", ()))})
 
     async def _roll_back(self, connection: Connection) -> None:
         """End the failed transaction, which the server leaves open, since it skipped the COMMIT behind the error."""
         try:
             async with asyncio.timeout(self.answer_timeout):
                 if connection.info.transaction_status != TransactionStatus.IDLE:
-                    await connection.execute(*_statement(("rollback", ())))
-                await self._prepare(connection)  # psycopg forgets what it prepared at a rollback
+                    await connection.execute(STATEMENTS["rollback"], prepare=False)
         except (psycopg.Error, OSError, TimeoutError):
             self._connection = None
             await connection.close()
@@ -210,8 +199,8 @@ class PostgreSQLDriver:
         await connection.close()
 
 
-def _statement(query: Query) -> tuple[LiteralString, tuple[str, ...]]:
-    return cast("Any", statements.sql_of(query)), query[1]  # text from our own files
+def _statement(query: Query) -> Statement:
+    return statements.sql_of(query), query[1]
 
 
 async def _newest_hold(connection: Connection) -> datetime:

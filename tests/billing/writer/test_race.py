@@ -35,12 +35,13 @@ def reserve_twice_at_once(wallet):
 
         class Meeting(driver.PostgreSQLDriver):
             async def _follow_up(self, *arguments):
-                await super()._follow_up(*arguments)
+                first = await super()._follow_up(*arguments)
                 deciding.append(self)
                 if len(deciding) == 2:
                     together.set()
                 with_time = asyncio.wait_for(together.wait(), 0.05)  # below lock_timeout: the other may be locked out
                 await asyncio.gather(with_time, return_exceptions=True)
+                return first
 
         writers = [open_writer(connection.settings_dict) for _ in range(2)]
         for writer in writers:
