@@ -29,12 +29,13 @@ LOSS_COUNTS_SECONDS = 60.0
 MAX_ANSWER_SECONDS = 16.0
 """Below the server's own limit for a statement: a flush that is sent again is never still being applied."""
 
-# Prepared plans are made once, perhaps over empty tables: a sequential scan or a hash join must not be among them.
+# Plans are made once (left to itself, the server plans most of these anew each time: a third of a small flush), perhaps
+# over empty tables: a sequential scan or a hash join must not be among them.
 # The limits override those of the configuration, which are for every connection, and are stricter: they bound how long
 # a gateway process that hangs can keep wallets locked.
 OPTIONS = (
     "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off -c timezone=UTC "
-    "-c lock_timeout=100ms -c idle_in_transaction_session_timeout=1s"
+    "-c plan_cache_mode=force_generic_plan -c lock_timeout=100ms -c idle_in_transaction_session_timeout=1s"
 )
 CONFLICTS = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
 _DJANGOS_OWN = {"pool", "isolation_level", "server_side_binding", "assume_role", "options"}

@@ -243,6 +243,22 @@ def test_statements_are_prepared_at_connect_and_never_scan_a_table(desk):
     assert not [plan for plan in found.values() if "Seq Scan on billing_" in plan]
 
 
+def test_statements_are_planned_once(desk):
+    """Left to itself the server plans statements over small sets anew each time, for a third of a flush's time."""
+    wallet = make_wallet(credit=1000)
+    for _ in range(8):
+        made = reserve(wallet, 10)
+        desk.ask_one(made)
+        desk.ask_one(settle(made, 7))
+
+    async def replanned():
+        own = desk.writer._driver._connection
+        cursor = await own.execute("SELECT name FROM pg_prepared_statements WHERE custom_plans > 0", prepare=False)
+        return await cursor.fetchall()
+
+    assert not desk.runner.run(replanned())
+
+
 def test_a_flush_takes_two_round_trips_and_few_statements(desk, tmp_path):
     """Counted on the wire: what a flush of reserves, extensions and settles costs, whatever its size."""
     wallets = [make_wallet(credit=1000) for _ in range(3)]
