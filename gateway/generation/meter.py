@@ -50,6 +50,7 @@ class Meter:
         self.is_exhausted = False
         self.usage = Usage()
         self._known_allowance: int | None = None  # true until `held` or the prompt's classes change
+        self._exact_allowance: int | None = None  # until the output changes, too
         self._refused_at: int | None = None  # the allowance beyond which no credit could be held when last asked
         self._prompt_tokens = prompt_tokens
         self._classes: dict[str, int] | None = rating.dearest_input(prompt_tokens, card)  # None: those of `usage`
@@ -68,14 +69,17 @@ class Meter:
         if not self._can_extend and self.max_output:
             affordable = rating.output_tokens_for(most, self._paid(), self.card, self.multiplier_bp)
             self.max_output = self._slice = min(self.max_output, max(affordable, 1))
+            self._exact_allowance = None
         return HoldRequest(amount=max(least, min(self._cost(self._slice), most)), least=least)
 
     @property
     def allowance(self) -> int:
         """Output tokens permitted in all."""
+        if self._exact_allowance is not None:
+            return self._exact_allowance
         more = rating.output_tokens_for(self.held, self._paid(), self.card, self.multiplier_bp)
-        self._known_allowance = allowance = min(self.max_output, self.usage.completion + more)
-        return allowance
+        self._known_allowance = self._exact_allowance = min(self.max_output, self.usage.completion + more)
+        return self._exact_allowance
 
     @property
     def allowed(self) -> tuple[int, bool]:
@@ -86,7 +90,7 @@ class Meter:
     def granted(self, total: int) -> None:
         """Note that `total` µcr are held."""
         self.held = max(self.held, total)
-        self._known_allowance = None
+        self._known_allowance = self._exact_allowance = None
         if not self._can_extend:
             self.is_exhausted = self.allowance < self.max_output
 
@@ -98,13 +102,13 @@ class Meter:
         """Note how many prompt tokens were cached."""
         cached = {"cache_read": cached_tokens} if cached_tokens else {}
         uncached = self._prompt_tokens - cached_tokens
-        self._known_allowance = None
+        self._known_allowance = self._exact_allowance = None
         self._classes = ({"input": uncached} if uncached > 0 else {}) | cached
 
     def used(self, usage: Usage) -> None:
         """Note the usage so far."""
         before, paid = self.usage, self._classes
-        self.usage, self._classes = usage, None
+        self.usage, self._classes, self._exact_allowance = usage, None, None
         known = (before.input, before.cache_read) if paid is None else (paid.get("input", 0), paid.get("cache_read", 0))
         if (usage.input, usage.cache_read) != known:
             self._known_allowance = None

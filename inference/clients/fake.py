@@ -60,6 +60,7 @@ class FakeEngine:
         self.extensions: list[tuple[str, int, bool]] = []
         self.cancellations: list[str] = []
         self._state = FakeState(FakeOptions(**given))
+        self._info: tuple[FakeOptions, EngineInfo] | None = None
         self._prepared: dict[str, tuple[float, Prepared]] = {}
         self._runs: dict[str, FakeRun] = {}
         self._idle = asyncio.Event()
@@ -80,6 +81,11 @@ class FakeEngine:
         options = self.options
         if not options.ready:
             return None
+        if self._info is None or self._info[0] is not options:
+            self._info = options, self._info_of(options)
+        return self._info[1]
+
+    def _info_of(self, options: FakeOptions) -> EngineInfo:
         return EngineInfo(
             deployment=self.deployment,
             model=options.model,
