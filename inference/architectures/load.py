@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from inference.execution.attention.base import Attention
     from inference.execution.backend import CausalBackend
+    from inference.sampling.passes import Passes
 
 KV_SHARE = 0.3  # of the memory that is free once the weights are loaded
 FIRST_STEP = 2  # tokens of the step that a model is tried with
@@ -124,7 +125,7 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
     if config.max_context:
         limit = min(limit, config.max_context)
     if device.type == "cpu":
-        runner, attention, graphs = _on_cpu(model, config, limit, kv_share)
+        runner, attention, graphs = _on_cpu(model, config, limit, kv_share, passes=operators.passes())
     else:
         runner, attention, graphs = _on_gpu(model, config, limit)
     cache = attention.cache
@@ -155,7 +156,9 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
     )
 
 
-def _on_cpu(model: CausalBackend, config: EngineConfig, limit: int, kv_share: float) -> tuple[Runner, Attention, str]:
+def _on_cpu(
+    model: CausalBackend, config: EngineConfig, limit: int, kv_share: float, *, passes: Passes
+) -> tuple[Runner, Attention, str]:
     """Return the runner, its attention over a cache of the right size, and "" (no graphs)."""
     from inference.execution.memory import make_cache
     from inference.execution.runner import TorchRunner
@@ -172,7 +175,7 @@ def _on_cpu(model: CausalBackend, config: EngineConfig, limit: int, kv_share: fl
     attention = model.attention(cache, max_rows=config.max_rows, max_blocks=-(-limit // config.block_size))
     tokens = max(config.max_step_tokens, FIRST_STEP)
     overlaps = bool(config.options.get("overlap", False))
-    runner = TorchRunner(causal=(model, attention), limit=limit, max_tokens=tokens, overlaps=overlaps)
+    runner = TorchRunner(causal=(model, attention), limit=limit, max_tokens=tokens, overlaps=overlaps, passes=passes)
     return runner, attention, ""
 
 

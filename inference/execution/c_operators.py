@@ -13,6 +13,7 @@ from inference.execution.operators import Operators
 from inference.kernels.cpu.elementwise import rms_norm, silu_mul
 from inference.kernels.cpu.library import Library
 from inference.kernels.cpu.linear import DenseLinear, EightBitLinear, FourBitLinear
+from inference.sampling.passes import CPUPasses, Passes
 
 
 class COperators(Operators):
@@ -37,6 +38,9 @@ class COperators(Operators):
 
     def silu_mul(self, both: torch.Tensor) -> torch.Tensor:
         return silu_mul(self._library, both)
+
+    def passes(self) -> Passes:
+        return CPUPasses(self._library)
 
     def attention(self, cache: KVCache, *, max_rows: int, max_blocks: int) -> Attention:
         if unsupported(cache):

@@ -15,6 +15,7 @@ from inference.execution.attention.base import Attention
 from inference.execution.attention.reference import ReferenceAttention
 from inference.execution.kv_cache import KVCache
 from inference.execution.linear import Linear, TorchLinear
+from inference.sampling.passes import Passes, TorchPasses
 
 CPU = torch.device("cpu")
 
@@ -47,6 +48,10 @@ class Operators(ABC):
     @abstractmethod
     def silu_mul(self, both: torch.Tensor) -> torch.Tensor:
         """Return silu(gate) · up of [tokens, 2 · width], gate first."""
+
+    def passes(self) -> Passes:
+        """Return the sampler's passes over logits."""
+        return TorchPasses()
 
     @abstractmethod
     def attention(self, cache: KVCache, *, max_rows: int, max_blocks: int) -> Attention:

@@ -13,6 +13,7 @@ from inference.execution.attention.base import Attention
 from inference.execution.backend import CausalBackend, EncoderBackend, Pending
 from inference.execution.checks import RowChecks, input_fault, lacks_memory
 from inference.execution.inputs import Packer
+from inference.sampling.passes import Passes
 from inference.sampling.sampler import Sampler
 
 
@@ -44,7 +45,7 @@ class TorchRunner:
     With `overlaps` steps run one after the other in a thread of their own, while the caller commits the last and plans
     the next one. A row that can't run (an id outside the vocabulary, a position past the context or its blocks) fails
     alone and is left out of the batch; what the model itself raises fails the step. `limit` bounds a row's length,
-    `max_tokens` a step's.
+    `max_tokens` a step's. `passes` are the sampler's over logits (default: torch's operators).
     """
 
     def __init__(
@@ -55,12 +56,13 @@ class TorchRunner:
         limit: int,
         max_tokens: int = 0,
         overlaps: bool = False,
+        passes: Passes | None = None,
     ) -> None:
         self._causal = None if causal is None else causal[0]
         self._packer = None if causal is None else Packer(causal[1], max_tokens=max_tokens)
         self._encoder = encoder
         self._limit = limit
-        self._sampler = Sampler(torch.device("cpu") if causal is None else causal[1].cache.device)
+        self._sampler = Sampler(torch.device("cpu") if causal is None else causal[1].cache.device, passes)
         self._checks = None if causal is None else RowChecks(causal[0].vocab_size, causal[1].cache, limit)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="steps") if overlaps else None
         self.overlaps = overlaps

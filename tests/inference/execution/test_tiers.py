@@ -14,7 +14,9 @@ from inference.errors import ModelRefusedError
 from inference.execution import tiers
 from inference.execution.processor import compute_device
 from inference.execution.tiers import choose
+from inference.kernels.cpu import sampler as sampler_kernels
 from inference.kernels.cpu.build import BuildError
+from inference.types import SamplingParams
 from tests.inference.drive import Drive
 from tests.inference.tiny import save_tiny
 
@@ -38,6 +40,23 @@ def drive(folder: Path, tier: str, **config: object) -> Drive:
 def test_each_tier_gives_the_references_answers(folder: Path, tier: str, architecture: str) -> None:
     expected = drive(folder, "reference").run(PROMPTS, 12)
     assert drive(folder, tier, architecture=architecture).run(PROMPTS, 12) == expected
+
+
+@needs_c
+def test_the_tier_of_kernels_also_samples_with_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    draw = sampler_kernels.gumbel_argmax
+
+    def counting(library, logits, *more):  # type: ignore[no-untyped-def]
+        drawn.append(len(logits))
+        return draw(library, logits, *more)
+
+    monkeypatch.setattr(sampler_kernels, "gumbel_argmax", counting)
+    sampling = SamplingParams(temperature=1.0)
+    expected = drive(folder, "reference").run(PROMPTS, 12, sampling, seeds=[3, 4, 5])
+    assert not drawn
+    assert drive(folder, "c").run(PROMPTS, 12, sampling, seeds=[3, 4, 5]) == expected
+    assert sum(drawn) == 36
 
 
 @needs_c
