@@ -54,8 +54,11 @@ class Residents:
         self._slots = list(range(config.rows))
 
     def match(self, seq: Sequence) -> list[int]:
-        """Return the cached blocks of the longest prefix without the last token, which is computed for its logits."""
-        if not self.config.prefix_cache:
+        """Return the cached blocks of the longest prefix without the last token, which is computed for its logits.
+
+        None for a sequence that tells of its prompt's tokens: the cache has no logits.
+        """
+        if not self.config.prefix_cache or seq.tells_prompt:
             return []
         count = (seq.known - 1) // self.config.block_size
         self._hash(seq, count)

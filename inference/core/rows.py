@@ -33,10 +33,17 @@ def next_row(seq: Sequence, count: int, drafts: tuple[int, ...] = ()) -> Row:
         seed=seq.seed,
         history=seq.tokens if seq.sampling.penalises else (),
         banned=seq.ends,
+        targets=_targets(seq, start, count) if seq.tells_prompt else (),
         follows=start >= seq.known,
         drafts=len(drafts),
         adapter=seq.adapter,
     )
+
+
+def _targets(seq: Sequence, start: int, count: int) -> tuple[int, ...]:
+    """Return the prompt tokens behind the `count` tokens from place `start`; none if all of them were told of."""
+    end = min(start + count + 1, len(seq.prompt))
+    return seq.prompt[start + 1 : end] if end > seq.told else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from inference.core.planner import Planner
 from inference.core.prefix import PrefixKeys
 from inference.core.rows import Drafting, next_row
 from inference.core.sequence import Ending, Sequence, Status
-from inference.core.step import Row, RowFailure, RowResult, StepPlan, StepResult
+from inference.core.step import NOTHING_SAMPLED, Row, RowFailure, RowResult, StepPlan, StepResult
 from inference.core.validation import check_sequence
 from inference.types import EngineFault, Finished, FinishReason, Started
 
@@ -120,7 +120,7 @@ class Scheduler(BaseScheduler[Sequence]):
                 visible = self._take(seq, row, answer)
                 if seq.ending is not None:
                     self._finish(seq, visible)
-                elif visible or not seq.started:
+                elif visible.tokens or visible.prompt_logprobs or not seq.started:
                     self._emit(seq, visible)
         return self.take_outputs()
 
@@ -199,10 +199,10 @@ class Scheduler(BaseScheduler[Sequence]):
             if not isinstance(answer, RowFailure) and not row.samples <= len(answer.tokens) <= row.samples + row.drafts:
                 raise ValueError(f"step {plan.number}: {len(answer.tokens)} tokens of a row with {row.drafts} drafts")
 
-    def _take(self, seq: Sequence, row: Row, answer: RowResult) -> tuple[int, ...]:
-        """Count what the row computed, accept its tokens and publish full blocks; return the tokens that are text."""
+    def _take(self, seq: Sequence, row: Row, answer: RowResult) -> RowResult:
+        """Count what the row computed, accept its tokens and publish full blocks; return what is to be told of them."""
         if row.start != seq.computed:
-            return ()  # an earlier row of the sequence failed
+            return NOTHING_SAMPLED  # an earlier row of the sequence failed
         visible: list[int] = []
         accepted = 0
         for token in answer.tokens:
@@ -229,7 +229,10 @@ class Scheduler(BaseScheduler[Sequence]):
             self._load.cached_tokens += cached
             self._load.prompt_tokens += seq.prefilled - before - cached
         self._residents.publish(seq)
-        return tuple(visible)
+        # After a preemption prompt tokens are computed again of which was told before.
+        told = answer.prompt_logprobs[max(0, seq.told - row.start - 1) :]
+        seq.told = max(seq.told, row.start + 1 + len(answer.prompt_logprobs))
+        return RowResult(tuple(visible), answer.logprobs[: len(visible)], told)
 
     def _accept(self, seq: Sequence, token: int) -> tuple[int, ...]:
         """Append a sampled token, and pause or end the sequence if it has to; return the token if it is text."""
@@ -266,7 +269,7 @@ class Scheduler(BaseScheduler[Sequence]):
         for seq in [seq for seq in self._residents.paused if seq.pause_ends <= now]:
             self._end(seq, Ending(FinishReason.ALLOWANCE))
 
-    def _finish(self, seq: Sequence, visible: tuple[int, ...] = ()) -> None:
+    def _finish(self, seq: Sequence, visible: RowResult = NOTHING_SAMPLED) -> None:
         # What it has in flight is discarded; but of a prompt in flight it is still to be counted what was computed.
         if seq.in_flight and seq.prefilled < len(seq.prompt):
             return
@@ -288,12 +291,17 @@ class Scheduler(BaseScheduler[Sequence]):
             self._residents.free(seq)
         self.waiting.leave(seq)
 
-    def _emit(self, seq: Sequence, visible: tuple[int, ...], finished: Finished | None = None) -> None:
+    def _emit(self, seq: Sequence, visible: RowResult, finished: Finished | None = None) -> None:
         started = None
         if not seq.started and seq.prefilled:
             seq.started = True
             started = Started(seq.cached_tokens or 0, seq.seed)
-        self._outputs.append(Output(seq.request_id, seq.usage, started, visible, finished=finished))
+        tokens, logprobs, told = visible
+        self._outputs.append(
+            Output(
+                seq.request_id, seq.usage, started, tokens, finished=finished, logprobs=logprobs, prompt_logprobs=told
+            )
+        )
 
     def _validate(self, seq: Sequence) -> None:
         check_sequence(seq, self.config)

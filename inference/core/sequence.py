@@ -75,6 +75,8 @@ class Sequence:
     bypassed: int = 0  # sequences admitted before it because it didn't fit
     ending: Ending | None = None
 
+    told: int = 1  # prompt tokens whose log-probabilities were told, or need not be: the first has none
+
     begun: bool = False  # it was in a plan's `begins`
     started: bool = False  # an output had `started`
     cached_tokens: int | None = None  # of the prompt, as at the first admission
@@ -92,6 +94,12 @@ class Sequence:
         if self.resumed is not None:
             self.tokens += self.resumed.tokens
             self.prefilled, self.cached_tokens = len(self.prompt), self.resumed.usage.cache_read
+            self.told = len(self.prompt)
+
+    @property
+    def tells_prompt(self) -> bool:
+        """Whether log-probabilities of prompt tokens are still to be told: then it computes them, cached or not."""
+        return self.sampling.prompt_logprobs is not None and self.told < len(self.prompt)
 
     @property
     def known(self) -> int:

@@ -86,11 +86,12 @@ class RowResult(NamedTuple):
     """What a row gave: `tokens`, none where it doesn't sample.
 
     Behind the token after the last known one stand as many more as drafts were right. `logprobs` has one entry for each
-    token of a row that asked for them.
+    token of a row that asked for them, `prompt_logprobs` one for each of its `targets`.
     """
 
     tokens: tuple[int, ...] = ()
     logprobs: tuple[PositionLogprobs, ...] = ()
+    prompt_logprobs: tuple[PositionLogprobs, ...] = ()
 
 
 NOTHING_SAMPLED = RowResult()

@@ -81,7 +81,7 @@ class Packer:
         size = self.attention.cache.block_size
         blocks = positions // size
         places[:] = self._tables.host[lines, blocks] * np.int64(size) + (positions - blocks * size)
-        samples = tuple([1 + row.drafts if row.samples else 0 for row in rows])
+        samples = tuple([row.count if row.targets else 1 + row.drafts if row.samples else 0 for row in rows])
         wanted = _last_of_each(begins[1:], samples)
         sampled[: len(wanted)] = wanted
         if self._device is not None:

@@ -7,8 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from inference.core.step import NOTHING_SAMPLED, EncodeRow, Row, RowFailure, RowResult, StepPlan, StepResult
-from inference.execution.answers import answers, lines_of
+from inference.core.step import EncodeRow, Row, RowFailure, RowResult, StepPlan, StepResult
+from inference.execution.answers import answers, newest
 from inference.execution.attention.base import Attention
 from inference.execution.backend import CausalBackend, EncoderBackend, Pending
 from inference.execution.checks import RowChecks, input_fault, lacks_memory
@@ -87,24 +87,16 @@ class TorchRunner:
         if model is None or packer is None or checks is None:
             raise TypeError("this model makes embeddings, not tokens")
         faults = [checks.fault(row) for row in rows]
-        results: list[RowResult | RowFailure] = [fault or NOTHING_SAMPLED for fault in faults]
-        sound = [i for i, fault in enumerate(faults) if fault is None]
+        sound = [row for row, fault in zip(rows, faults, strict=True) if fault is None]
+        given: list[RowResult | RowFailure] = []
         if sound:
-            hidden = model.forward(packer.pack([rows[i] for i in sound]))
-            sampling = [i for i in sound if rows[i].samples]
-            if sampling:
-                chosen = [rows[i] for i in sampling]
-                lines = lines_of(chosen)
-                sampled = self._sampler.sample(model.logits(hidden), lines)
-                # Of a slot with drafts any of them: its next row is planned when the tokens are known.
-                slots = torch.tensor([line.slot for line in lines]).to(sampled.tokens.device)
-                packer.last_tokens.index_copy_(0, slots, sampled.tokens)
-                tokens: list[int] = sampled.tokens.tolist()
-                for i, answer in zip(
-                    sampling, answers(chosen, tokens, sampled.failures, sampled.logprobs), strict=True
-                ):
-                    results[i] = answer
-        return tuple(results)
+            batch = packer.pack(sound)
+            given = answers(self._sampler, model, model.forward(batch), sound, batch.samples)
+            if known := newest(sound, given):
+                tokens = torch.tensor([list(known), list(known.values())]).to(packer.last_tokens.device)
+                packer.last_tokens[tokens[0]] = tokens[1]
+        results = iter(given)
+        return tuple([next(results) if fault is None else fault for fault in faults])
 
     def _encode(self, rows: Sequence[EncodeRow]) -> tuple[bytes | RowFailure, ...]:
         if not rows:

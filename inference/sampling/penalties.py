@@ -85,7 +85,7 @@ class Histories:
         return lane
 
     def _build(self, lane: _Lane, row: Row) -> None:
-        known = row.start + len(row.ids)
+        known = row.start + len(row.ids) - row.drafts
         tokens = list(row.history[:known])
         self._widen(known)
         occurrences = Counter(tokens[known - row.output_index :])

@@ -76,6 +76,10 @@ class Sampler:
             logprobs = dict(zip(asking, raw.positions(tokens[asking]), strict=True))
         return Sampled(tokens, failures, logprobs)
 
+    def distributions(self, logits: torch.Tensor, counts: Sequence[int]) -> Distributions:
+        """Return the distributions of raw `logits` [n, vocabulary], of which line i tells the largest `counts[i]`."""
+        return Distributions.of(self._passes, self._passes.read(logits), counts)
+
     def _penalise(self, logits: torch.Tensor, rows: Sequence[Row], numbers: list[int]) -> None:
         chosen = [rows[i] for i in numbers]
         slots = torch.tensor([row.slot for row in chosen]).to(logits.device)

@@ -6,13 +6,13 @@ them by slot. What comes back to the host is copied into pinned memory behind th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
-from inference.core.step import NOTHING_SAMPLED, RowFailure, RowResult, StepPlan, StepResult
+from inference.core.step import NOTHING_SAMPLED, Row, RowFailure, RowResult, StepPlan, StepResult
 from inference.errors import DeviceLostError
-from inference.execution.answers import answers, lines_of
+from inference.execution.answers import answers, newest
 from inference.execution.attention.base import Attention
 from inference.execution.backend import CausalBackend, Pending
 from inference.execution.checks import RowChecks, lacks_memory
@@ -88,6 +88,10 @@ class CudaRunner:
         if not sound:
             return LaunchedStep(lambda: StepResult(tuple(results)))
         chosen = [rows[i] for i in sound]
+        if any(row.drafts or row.targets for row in chosen):
+            for i, given in zip(sound, self._answers(chosen), strict=True):
+                results[i] = given
+            return LaunchedStep(lambda: StepResult(tuple(results)))
         hidden = self.graphs.forward(chosen)
         if hidden is None:
             hidden = self._model.forward(self._packer.pack(chosen))
@@ -95,27 +99,36 @@ class CudaRunner:
             done = self._device.mark()
             return LaunchedStep(lambda: _after(done, StepResult(tuple(results))))
         asking = [rows[i] for i in sampling]
-        lines = lines_of(asking)
-        choice = self._sampler.sample(self._model.logits(hidden), lines)
-        # Of a slot with drafts any of them: its next row is planned when the tokens are known.
-        slots = torch.tensor([line.slot for line in lines])
-        slots = (
-            slots if self._device.name.type == "cpu" else slots.pin_memory().to(self._device.name, non_blocking=True)
-        )
-        self._packer.last_tokens.index_copy_(0, slots, choice.tokens.clamp(min=0))
-        tokens = self._device.pinned(len(lines))
+        choice = self._sampler.sample(self._model.logits(hidden), asking)
+        self._keep([row.slot for row in asking], choice.tokens.clamp(min=0))
+        tokens = self._device.pinned(len(asking))
         tokens.copy_(choice.tokens, non_blocking=True)
         done = self._device.mark()
 
         def finish() -> StepResult:
             done()
-            given: list[int] = tokens.tolist()
-            failures = {i: NON_FINITE for i, token in enumerate(given) if token < 0} | choice.failures
-            for i, answer in zip(sampling, answers(asking, given, failures, choice.logprobs), strict=True):
-                results[i] = answer
+            for number, (i, token) in enumerate(zip(sampling, tokens.tolist(), strict=True)):
+                logprobs = choice.logprobs.get(number)
+                result = RowResult((token,), () if logprobs is None else (logprobs,))
+                results[i] = choice.failures.get(number, NON_FINITE if token < 0 else result)
             return StepResult(tuple(results))
 
         return LaunchedStep(finish)
+
+    def _answers(self, rows: Sequence[Row]) -> list[RowResult | RowFailure]:
+        """Return what rows give of which some have drafts or tell of their prompt; it waits for the device."""
+        batch = self._packer.pack(rows)
+        given = answers(self._sampler.general, self._model, self._model.forward(batch), rows, batch.samples)
+        if known := newest(rows, given):
+            self._keep(list(known), torch.tensor(list(known.values())).to(self._device.name))
+        return given
+
+    def _keep(self, slots: list[int], tokens: torch.Tensor) -> None:
+        """Keep the newest `tokens` of `slots` for the rows that follow."""
+        places = torch.tensor(slots)
+        if self._device.name.type != "cpu":
+            places = places.pin_memory().to(self._device.name, non_blocking=True)
+        self._packer.last_tokens.index_copy_(0, places, tokens)
 
 
 def told(error: Exception) -> Exception:

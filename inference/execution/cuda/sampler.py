@@ -28,19 +28,19 @@ class DeviceSampler:
     """Samples the rows of one model's steps on a GPU.
 
     Rows with temperature, top-k, top-p and min-p alone are drawn by a kernel, and nothing is waited for. A step that
-    also has penalties, masks or log-probabilities goes the way of `Sampler`, which waits for the device.
+    also has penalties, masks or log-probabilities goes the way of `general`, which waits for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._states = SlotStates(device)
-        self._general = Sampler(device)
+        self.general = Sampler(device)
         self._device = device
 
     def sample(self, logits: torch.Tensor, rows: Sequence[Row]) -> Choice:
         """Choose the token of each row from `logits` [rows, vocabulary], which may be overwritten."""
         states = self._states.admit(rows)
         if any(_needs_more(row, state) for row, state in zip(rows, states, strict=True)):
-            sampled = self._general.sample(logits, rows)
+            sampled = self.general.sample(logits, rows)
             return Choice(sampled.tokens, sampled.failures, sampled.logprobs)
         both = torch.tensor([[row.slot for row in rows], [row.output_index for row in rows]])
         slots, positions = _sent(both, self._device)

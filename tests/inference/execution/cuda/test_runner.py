@@ -11,7 +11,7 @@ from transformers import AutoConfig
 
 from inference.architectures.decoder import Decoder
 from inference.architectures.weights import FolderWeights
-from inference.core.step import Row, RowFailure, StepPlan
+from inference.core.step import Row, RowFailure, RowResult, StepPlan
 from inference.errors import DeviceLostError
 from inference.execution.attention.reference import ReferenceAttention
 from inference.execution.attention.triton import TritonAttention
@@ -157,6 +157,24 @@ def test_a_row_without_finite_logits_fails_alone(folder) -> None:
 def test_what_the_kernel_cannot_choose_goes_the_general_way(folder) -> None:
     forced = SamplingParams(temperature=0.0, allowed_token_ids=(17,))
     assert run(cuda(folder), row(0, (5,), 0, forced), row(1, (6,), 0))[0] == 17
+
+
+def test_drafts_and_log_probabilities_are_those_of_the_cpu(folder) -> None:
+    told = SamplingParams(temperature=0.0, logprobs=1, prompt_logprobs=1)
+    prompt = (5, 6, 7)
+    for runner in (host(folder), cuda(folder)):
+        (first,) = runner.launch(StepPlan(0, (row(0, prompt, 0, told, targets=(6, 7)),))).wait().rows
+        assert isinstance(first, RowResult)
+        assert [entry.chosen.token for entry in first.prompt_logprobs] == [6, 7]
+        (token,) = first.tokens
+        tokens = [token, *(answers(host(folder), GREEDY, steps=3)[i][0] for i in (1, 2))]
+        drafted = row(0, (*tokens[:2], (tokens[2] + 1) % 211), 3, told, index=1, drafts=2)
+        (second,) = runner.launch(StepPlan(1, (drafted,))).wait().rows
+        assert isinstance(second, RowResult)
+        assert second.tokens[:2] == tuple(tokens[1:])
+        assert len(second.tokens) == len(second.logprobs) == 2
+        followed = run(runner, row(0, (), 5, index=3, follows=True))
+        assert followed == (answers(host(folder), GREEDY, steps=4)[3][0],)
 
 
 def test_without_graphs_steps_run_and_the_reason_is_known(folder) -> None:
