@@ -38,6 +38,7 @@ class Faulty:
 
     def __init__(self, inner: Any, rng: random.Random) -> None:
         self.inner, self.rng = inner, rng
+        self.overlaps = inner.overlaps
         self.poison: set[str] = set()
         self.faults: Counter[str] = Counter()
 
@@ -70,7 +71,7 @@ class _Faulty:
             runner.faults["row"] += 1
             failed = rng.randrange(len(self.plan.rows))
             failure = RowFailure("fuzz", "a row that fails")
-            return replace(result, tokens=(*result.tokens[:failed], failure, *result.tokens[failed + 1 :]))
+            return replace(result, rows=(*result.rows[:failed], failure, *result.rows[failed + 1 :]))
         return result
 
 
@@ -112,16 +113,15 @@ class Fuzz:
         return ends
 
     def _episode(self, rng: random.Random, count: int) -> list[Case]:
+        runner = Faulty(self.loaded.runner, rng)
         engine, scheduler = self._engine(
-            self.loaded,
+            replace(self.loaded, runner=runner),
             blocks=rng.choice([9, 13, 25, 65]),
             max_rows=rng.randint(1, 9),
             max_step_tokens=rng.choice([12, 40, 96]),
             prefill_chunk=rng.choice([5, 16, 64]),
             prefix_cache=rng.random() < 0.7,
         )
-        runner = Faulty(self.loaded.runner, rng)
-        engine.model = replace(engine.model, runner=runner)
         waiting = [self._case(rng, number, scheduler.config.context) for number in range(count)]
         cases = {case.request.id: case for case in waiting}
         runner.poison = {case.request.id for case in waiting if rng.random() < 0.03}

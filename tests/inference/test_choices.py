@@ -41,6 +41,7 @@ class Runner:
 
     memory: Memory = field(default_factory=lambda: Memory(4, is_seeded=True))
     computed: int = 0
+    overlaps: bool = False
 
     def launch(self, plan: StepPlan) -> Pending:
         self.computed += plan.tokens
