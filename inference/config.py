@@ -35,11 +35,12 @@ class EngineConfig:
     `kv_dtype` "fp8" keeps K/V in eight bits (GPUs), "auto" in the model's dtype. `max_rows` and `max_step_tokens` bound
     one step, `prefill_chunk` one sequence's tokens in it; beside rows that decode, prompts take at most
     `prefill_seconds` of a step (0: as long as they take). A tenant with fewer than half of its share of rows gets more
-    at once from those above theirs, then one each `reclaim_seconds`. `max_context` 0 is the model's own. `sampling`
-    holds recommended values of temperature, top_p, top_k and min_p, for requests that don't set them; they precede the
-    model's own. `rates` are the rate card's of input, cache_read and output in any one unit: fairness between tenants
-    counts by their ratios. `options` are those of `load_model`, or for the architecture "fake" those of
-    `FakeModelOptions`.
+    at once from those above theirs, then one each `reclaim_seconds`. While few sequences run, each may have up to
+    `speculation` drafts in a step, copied from its own text (0: none), where steps don't overlap. `max_context` 0 is
+    the model's own. `sampling` holds recommended values of temperature, top_p, top_k and min_p, for requests that don't
+    set them; they precede the model's own. `rates` are the rate card's of input, cache_read and output in any one unit:
+    fairness between tenants counts by their ratios. `options` are those of `load_model`, or for the architecture "fake"
+    those of `FakeModelOptions`.
     """
 
     deployment: str
@@ -60,6 +61,7 @@ class EngineConfig:
     max_waiting: int = 256
     max_waiting_per_tenant: int = 64
     prefix_cache: bool = True
+    speculation: int = 0
     architecture: str = "auto"  # one of ARCHITECTURES
     sampling: Mapping[str, float] = field(default_factory=dict)
     rates: Mapping[str, int] = field(default_factory=dict)
@@ -76,7 +78,7 @@ class EngineConfig:
         for name in (*bounds, "max_waiting", "max_waiting_per_tenant"):
             if getattr(self, name) < 1:
                 raise ValueError(f"engine {self.deployment}: {name} must be at least 1")
-        for name in ("max_context", "kv_tokens", "prefill_seconds", "reclaim_seconds"):
+        for name in ("max_context", "kv_tokens", "prefill_seconds", "reclaim_seconds", "speculation"):
             if getattr(self, name) < 0:
                 raise ValueError(f"engine {self.deployment}: {name} can't be negative")
         for name, known in CHOICES.items():

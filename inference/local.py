@@ -39,12 +39,14 @@ from inference.core.encoder_scheduler import EncodeScheduler, EncodeTask
 from inference.core.fairness import Prices
 from inference.core.output import Output
 from inference.core.prefix import PrefixKeys
+from inference.core.rows import Drafting
 from inference.core.scheduler import Scheduler
 from inference.core.sequence import Sequence
 from inference.errors import InvalidRequestError
 from inference.execution.backend import LoadedModel
 from inference.logs import request_field
 from inference.siblings import Siblings
+from inference.speculative.ngram import NgramProposer
 from inference.stepping import Stepper
 from inference.text.prepare import Preparer, Prompt, recommended_sampling
 from inference.text.stream import TextStream
@@ -62,6 +64,8 @@ from inference.types import (
 )
 
 log = logging.getLogger(__name__)
+
+DRAFTING_ROWS = 2  # sequences that may run while steps have drafts
 
 
 class LocalEngine:
@@ -106,7 +110,11 @@ class LocalEngine:
             keys = PrefixKeys(
                 secret or secrets.token_bytes(32), model=config.source, dtype=dtype, block_size=model.block_size
             )
-            self._generating = Scheduler(bounds, keys, clock)
+            drafting = None
+            # Where steps overlap, the next is planned before the tokens are known that drafts would continue.
+            if config.speculation and not model.runner.overlaps:
+                drafting = Drafting(NgramProposer(config.speculation), DRAFTING_ROWS)
+            self._generating = Scheduler(bounds, keys, clock, drafting=drafting)
             self._siblings = Siblings(self._generating, self._submit_sequence, clock, pause_seconds)
             context = bounds.context
             max_input = min(max_input, context - 1)
@@ -355,7 +363,10 @@ class LocalEngine:
             if output.logprobs or output.prompt_logprobs:
                 output.logprobs = self._texts(output.logprobs)
                 output.prompt_logprobs = self._texts(output.prompt_logprobs)
+            before = stream.tokens
             output.text = (stream.prefix if output.started is not None else "") + stream.push(output.tokens)
+            if stream.matched is not None and ended_before is None:
+                self._cut(scheduler, output, stream.tokens - before, stream.tokens)
             if output.finished is not None and stream.matched is None:
                 output.text += stream.finish()
         except Exception as error:
@@ -373,6 +384,20 @@ class LocalEngine:
             scheduler.cancel(output.request_id, FinishReason.STOP, stop=stream.matched)
         elif output.finished.reason in {FinishReason.LENGTH, FinishReason.ALLOWANCE, FinishReason.STOP}:
             output.finished = replace(output.finished, reason=FinishReason.STOP, stop=stream.matched)
+
+    def _cut(self, scheduler: BaseScheduler[Any], output: Output, used: int, count: int) -> None:
+        """Leave out of `output` what its step generated behind the token that completed a stop string.
+
+        That one is the last of the first `used` tokens, and number `count` of the whole answer.
+        """
+        if output.usage.output <= count:
+            return
+        output.tokens, output.logprobs = output.tokens[:used], output.logprobs[:used]
+        output.usage = replace(output.usage, output=count)
+        if output.finished is not None:
+            output.finished = replace(output.finished, usage=output.usage)
+        elif isinstance(scheduler, Scheduler):
+            scheduler.truncate(output.request_id, count)
 
     def _texts(self, positions: tuple[PositionLogprobs, ...]) -> tuple[PositionLogprobs, ...]:
         """Return `positions` with the texts of their tokens."""

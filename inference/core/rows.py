@@ -50,8 +50,7 @@ def _targets(seq: Sequence, start: int, count: int) -> tuple[int, ...]:
 class Drafting:
     """Speculation with drafts from `propose`, while at most `max_running` sequences run: then a row more is cheap.
 
-    Proposals need the tokens in flight, so that each step is committed before the next is planned. A row with penalties
-    gets none, since they depend on the tokens before.
+    Proposals need the tokens in flight, so that each step is committed before the next is planned.
     """
 
     propose: Propose
@@ -68,7 +67,7 @@ class Drafting:
             return found
         for seq in counts:
             most = min(budget, min(seq.max_output, seq.allowance) - seq.output - 1)
-            if most > 0 and seq.due == 1 and not seq.failures and not seq.sampling.penalises:
+            if most > 0 and seq.due == 1 and not seq.failures:
                 drafts = self.propose(seq, most)[:most]
                 if drafts and residents.grow(seq, 1 + len(drafts)):
                     found[seq] = drafts

@@ -84,6 +84,13 @@ class Scheduler(BaseScheduler[Sequence]):
             eos = frozenset() if request.sampling.ignore_eos else self.config.eos_ids
             request.ends = tuple(sorted(eos.union(request.sampling.stop_token_ids)))
 
+    def truncate(self, request_id: str, output: int) -> None:
+        """Keep only the first `output` generated tokens of a request, behind which its text was found to end."""
+        seq = self._live.get(request_id)
+        if seq is not None and seq.output > output:
+            self.waiting.queue.charge(seq.tenant, output=output - seq.output)
+            del seq.tokens[len(seq.prompt) + output :]
+
     def plan(self) -> StepPlan | None:
         self._expire_queue()
         self._expire_pauses()

@@ -29,7 +29,7 @@ class Ending:
     error: EngineFault | None = None
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Sequence:
     """A chat request. The engine sets the first group of fields, the others are the scheduler's.
 

@@ -11,10 +11,11 @@ from inference.text.stops import StopMatcher
 class TextStream:
     """Detokenizer and stop strings of one sequence; the text of its first `min_tokens` tokens is not searched.
 
-    `prefix` is text that stands before all of it, to be told by whoever owns the stream.
+    `prefix` is text that stands before all of it, to be told by whoever owns the stream. `tokens` counts those that it
+    got, up to the one that completed a stop string.
     """
 
-    __slots__ = ("_detokenizer", "_stops", "_unsearched", "prefix")
+    __slots__ = ("_detokenizer", "_min_tokens", "_stops", "prefix", "tokens")
 
     def __init__(
         self,
@@ -25,7 +26,8 @@ class TextStream:
     ) -> None:
         self._detokenizer = Detokenizer(decode, prompt)
         self._stops = StopMatcher(stops)
-        self._unsearched = min_tokens
+        self._min_tokens = min_tokens
+        self.tokens = 0
         self.prefix = ""
 
     @property
@@ -43,8 +45,8 @@ class TextStream:
         return text if self.matched is not None else text + self._stops.finish()
 
     def _push(self, token: int) -> str:
+        if self.matched is not None:
+            return ""
+        self.tokens += 1
         text = self._detokenizer.push(token)
-        if self._unsearched:
-            self._unsearched -= 1
-            return text
-        return self._stops.push(text)
+        return self._stops.push(text) if self.tokens > self._min_tokens else text

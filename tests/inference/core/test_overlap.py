@@ -229,13 +229,6 @@ def test_drafts_wait_for_the_step_in_flight_and_many_rows_need_none():
     assert not any(row.drafts for plan in bench.plans if len(plan.rows) > 1 for row in plan.rows)
 
 
-def test_rows_with_penalties_get_no_drafts():
-    bench = Bench(drafting=Drafting(right, 4))
-    bench.submit("r", PROMPT, 6, sampling=SamplingParams(frequency_penalty=0.5))
-    bench.run()
-    assert not any(row.drafts for plan in bench.plans for row in plan.rows)
-
-
 def test_adapters_share_no_prefix():
     bench = Bench()
     for name, adapter in (("plain", ""), ("law", "law"), ("again", "law"), ("la", "la")):

@@ -1,0 +1,1 @@
+"""Speculation: tokens proposed before the model computes them, and kept where it would have chosen them."""
