@@ -115,7 +115,7 @@ class Generation:
         self._meter = admitted.meter
         self._limits = admitted.limits
         self._allowed = self._meter.allowed
-        self._attempts = Attempts(
+        self._attempts: Attempts | None = Attempts(  # None once it has ended
             admitted.id,
             admitted.prepared,
             admitted.placement,
@@ -208,7 +208,7 @@ class Generation:
             return
         self._is_cancelled = True
         self._fault = fault
-        if self._patience is not None:
+        if self._patience is not None and self._attempts is not None:
             self._patience.reschedule(asyncio.get_running_loop().time() + CANCEL_SECONDS)
             self._supervise(self._attempts.cancel())
 
@@ -243,6 +243,7 @@ class Generation:
             charge = self._meter.charge(self._meter.usage)
         finally:
             self._is_ended = True
+            self._attempts = None  # they refer back here: both would stay until the collector finds them
             try:
                 await self._leave(charge)
             finally:
@@ -264,11 +265,13 @@ class Generation:
 
     async def _relay(self) -> Finished:
         """Pass the engines' events on and return the last; a refusal before the first ends the request unrun."""
+        attempts = self._attempts
+        assert attempts is not None, "it runs once"
         try:
-            return await self._attempts.run(self._note)
+            return await attempts.run(self._note)
         except EngineError as error:
             if not self._opened.is_set():
-                may_have_run = self._attempts.may_have_run or isinstance(error, UnreachableError | UnpreparedError)
+                may_have_run = attempts.may_have_run or isinstance(error, UnreachableError | UnpreparedError)
                 return self._refused(faults.refusal_of_engine(error), exact=not may_have_run)
             if isinstance(error, UnpreparedError):
                 raise
@@ -312,7 +315,7 @@ class Generation:
 
     async def _allow(self) -> None:
         """Tell the engine what it may generate, where that changed."""
-        if self._meter.allowed != self._allowed:
+        if self._attempts is not None and self._meter.allowed != self._allowed:
             await self._attempts.extend(*self._permit())
 
     def _permit(self) -> tuple[int, bool]:

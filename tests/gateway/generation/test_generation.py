@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -15,7 +16,8 @@ from gateway.errors import faults
 from gateway.errors.refusal import Refusal
 from gateway.generation import admission, settlement
 from gateway.generation import generation as generation_module
-from gateway.generation.generation import start_generation
+from gateway.generation.generation import Generation, start_generation
+from gateway.generation.meter import Meter
 from gateway.runtime.concurrency import ConcurrencyLimiter
 from gateway.runtime.turns import Turns
 from inference.types import Delta, Finished, FinishReason, Kind, Started, Usage, Vector
@@ -789,3 +791,24 @@ async def test_of_a_tenants_requests_the_lowest_priority_comes_first(monkeypatch
     monkeypatch.setattr(stand.engine, "prepare", watched)
     await collect(await start(stand, priority=5))
     assert seen == [-5]
+
+
+async def test_an_ended_request_leaves_nothing_to_the_collector():
+    stand = await make_stand()
+    await collect(await start(stand))
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            await collect(await start(stand))
+        await asyncio.gather(*stand.runtime.supervised)
+        stand.runtime.generations.clear()
+        stand.runtime.supervised.clear()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        left = [found for found in gc.garbage if isinstance(found, Generation | Meter)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert left == []
