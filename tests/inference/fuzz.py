@@ -121,6 +121,7 @@ class Fuzz:
             max_step_tokens=rng.choice([12, 40, 96]),
             prefill_chunk=rng.choice([5, 16, 64]),
             prefix_cache=rng.random() < 0.7,
+            speculation=rng.choice([0, 3, 8]),
         )
         waiting = [self._case(rng, number, scheduler.config.context) for number in range(count)]
         cases = {case.request.id: case for case in waiting}

@@ -69,7 +69,7 @@ def test_a_request_whose_drafts_are_wrong_rests_and_tries_again() -> None:
     tokens = [1, 2] * 20
     drafter = Drafter(tokens)
     tried = 0
-    while drafter.propose(4):
+    while tried < 20 and drafter.propose(4):
         tokens += [3 + tried, 1, 2]
         tried += 1
     assert 3 < tried < 20
