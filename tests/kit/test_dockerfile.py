@@ -165,7 +165,7 @@ def of(name, step):
 def test_the_gateway_is_built_whole_and_without_torch(build):
     app = build.stage("gateway") / "app"
     said = build.said.read_text()
-    assert "pip install --no-cache-dir --constraint constraints/cpu.txt .[gateway]" in said
+    assert "pip install --no-cache-dir --constraint constraints/cpu.txt .[gateway,otel]" in said
     assert "torch" not in said
     there = {path.name for path in app.iterdir()}
     assert there == {
