@@ -197,6 +197,8 @@ class PostgreSQLDriver:
             await asyncio.wait({attempt}, timeout=ANSWER_SECONDS)
             if not attempt.done():
                 attempt.cancel()
+                # Until it has ended the loop looks at the socket, whose number the next connection may be given.
+                await asyncio.wait({attempt})
         await connection.close()
 
 

@@ -89,6 +89,26 @@ def test_a_commit_whose_answer_was_cut_off_is_recognised(desk, other, monkeypatc
     assert UsageRecord.objects.count() == 1
 
 
+def test_an_attempt_that_does_not_hear_that_its_socket_was_cut_has_ended_before_the_next_connection(desk, monkeypatch):
+    """It still watched a descriptor whose number the next connection got, and had no result that could be asked for."""
+    wallet = make_wallet(credit=100)
+    desk.ask_one(reserve(wallet, 10))
+    monkeypatch.setattr(desk.writer._driver, "answer_timeout", 0.05)
+    ended = []
+
+    async def deaf(*_arguments, **_options):
+        monkeypatch.undo()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append(desk.writer._driver._connection)
+
+    monkeypatch.setattr(desk.writer._driver, "_attempt", deaf)
+    assert desk.ask_one(reserve(wallet, 20)) == Held(20, 70)
+    assert ended == [None], "before it was connected anew"
+
+
 @pytest.fixture
 def slow(other):
     """Make each insert into holds and usage records take `slow(seconds)`."""
