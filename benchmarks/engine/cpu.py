@@ -2,20 +2,20 @@
 
     python benchmarks/engine/cpu.py                    # ours alone: bf16, W8A8, int4, torch operators
     python benchmarks/engine/cpu.py --generate         # beside transformers' generate
-    python benchmarks/engine/cpu.py --peers 'vLLM=/opt/vllm/bin/python base_vllm.py {model} {part}' …
+    benchmarks/engine/peers/run.sh                     # beside vLLM, llama.cpp and transformers
 
 The model has the shape of Qwen3-0.6B and random weights; `--model` takes a folder instead. Requests are greedy and
 ignore the end of sequence. Every part is run by all engines in turns, `--runs` times; the table gives medians, in
-tokens per second (prefill: of the prompt; else of the output). A peer is a command that prints "PART: RATE" for the
-part that it is given; {model} is the folder. The machine's own limits stand above the table.
+tokens per second (prefill: of the prompt; else of the output). The machine's own limits stand above the table. A peer
+is a program of `peers/`.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import math
 import os
-import random
 import shlex
 import statistics
 import subprocess
@@ -24,16 +24,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as a worker has it
 
 import torch
 from limits import bandwidth, matmul_rate
+from peers.workload import PARTS, measure
 
 from inference.architectures.load import load_model
 from inference.config import EngineConfig
-from inference.execution.backend import LoadedModel
 from inference.local import LocalEngine
 from inference.text.prepare import Prompt
 from inference.types import GenerationRequest, SamplingParams
@@ -51,13 +52,12 @@ SHAPE = {
     "rope_theta": 1e6,
     "tie_word_embeddings": True,
 }
-OURS = {
+OURS: dict[str, dict[str, Any]] = {
     "ours bf16": {"dtype": "bfloat16"},
     "ours W8A8": {"dtype": "bfloat16", "quantization": "w8a8"},
     "ours int4": {"dtype": "bfloat16", "quantization": "int4"},
     "ours, torch operators": {"dtype": "bfloat16", "options": {"tier": "torch"}},
 }
-Job = tuple[list[int], int]  # prompt and how many tokens to generate
 
 
 def make_model(folder: Path) -> Path:
@@ -77,68 +77,24 @@ def make_model(folder: Path) -> Path:
     return folder
 
 
-def prompt(length: int, seed: int) -> list[int]:
-    chance = random.Random(seed)
-    return [chance.randrange(300, 15_000) for _ in range(length)]
-
-
-def mixed() -> list[Job]:
-    """32 requests: prompts of 16 to 512 tokens (log-uniform), 16 to 128 of output."""
-    chance = random.Random(7)
-    lengths = [
-        (round(math.exp(chance.uniform(math.log(16), math.log(512)))), chance.randint(16, 128)) for _ in range(32)
-    ]
-    return [(prompt(length, 1000 + i), new) for i, (length, new) in enumerate(lengths)]
-
-
-PARTS: dict[str, list[Job]] = {
-    "prefill 512": [(prompt(512, 1), 1)],
-    "batch 1": [(prompt(128, 0), 48)],
-    "batch 8": [(prompt(128, i), 32) for i in range(8)],
-    "batch 32": [(prompt(128, i), 20) for i in range(32)],
-    "32 × 2,048": [(prompt(2032, i), 16) for i in range(32)],
-    "mixed": mixed(),
-}
-
-
-def run(loaded: LoadedModel, jobs: list[Job]) -> tuple[list[float], int]:
-    """Run all jobs at once; return the time of each step's end, and the number of the first step with all decoding."""
-    engine = LocalEngine(EngineConfig("bench", "-", block_size=loaded.block_size, prefix_cache=False), loaded)
-    begin = time.perf_counter()
-    for number, (ids, new) in enumerate(jobs):
-        request = GenerationRequest(str(number), tenant="t", domain="d", sampling=GREEDY)
-        engine.submit(Prompt(request, new, ids=tuple(ids)))
-    ends: list[float] = []
-    started: set[str] = set()
-    all_started = 0
-    while engine.unfinished:
-        outputs = engine.step()
-        ends.append(time.perf_counter() - begin)
-        started |= {output.request_id for output in outputs if output.tokens}
-        if len(started) == len(jobs) and not all_started:
-            all_started = len(ends)
-    return ends, all_started
-
-
-def rate(part: str, ends: list[float], all_started: int) -> float:
-    """Tokens per second: of the prompt, of all output, or of the steps in which every row decodes."""
-    jobs = PARTS[part]
-    if part.startswith("prefill"):
-        return len(jobs[0][0]) / ends[-1]
-    if part == "mixed":
-        return sum(new for _, new in jobs) / ends[-1]
-    last = max(len(ends) - 1 - sum(1 for _ in jobs) // 8, all_started)  # the last steps may have fewer rows
-    steps = ends[all_started - 1 : last]
-    return len(jobs) * (len(steps) - 1) / (steps[-1] - steps[0])
-
-
-def ours(model: Path, settings: dict[str, object]) -> Callable[[str], float]:
+def ours(model: Path, settings: dict[str, Any], kv_tokens: int) -> Callable[[str], float]:
     loaded = load_model(
-        EngineConfig("bench", str(model), kv_tokens=12_000, **settings), threads=torch.get_num_threads()
+        EngineConfig("bench", str(model), kv_tokens=kv_tokens, **settings), threads=torch.get_num_threads()
     )
     print("; ".join(f"{name}: {text}" for name, text in loaded.details.items() if name != "folder"), flush=True)
-    run(loaded, [(prompt(32, 0), 4)])
-    return lambda part: rate(part, *run(loaded, PARTS[part]))
+
+    def rate(part: str) -> float:
+        """The parts that measure decode read their prompts without the bound that keeps others' tokens coming."""
+        bound = {} if part == "mixed" else {"prefill_seconds": 0.0}
+        config = EngineConfig("bench", "-", block_size=loaded.block_size, prefix_cache=False, **bound)
+        engine = LocalEngine(config, loaded)
+        for number, (ids, new) in enumerate(PARTS[part]):
+            request = GenerationRequest(str(number), tenant="t", domain="d", sampling=GREEDY)
+            engine.submit(Prompt(request, new, ids=tuple(ids)))
+        return measure(part, lambda: [(one.request_id, len(one.tokens)) for one in engine.step() if one.tokens])
+
+    rate("batch 1")
+    return rate
 
 
 def generate(model: Path) -> Callable[[str], float]:
@@ -166,13 +122,26 @@ def generate(model: Path) -> Callable[[str], float]:
     return measured
 
 
-def peer_command(command: str, model: Path) -> Callable[[str], float]:
-    def measured(part: str) -> float:
-        words = shlex.split(command.format(model=model, part=part))
-        printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-        return float(next(line for line in printed.splitlines() if line.startswith(f"{part}:")).split(":")[1])
+def peer_command(command: str) -> Callable[[str], float]:
+    """Start a peer that answers parts by lines."""
+    words = shlex.split(command)
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(process.kill)
+    assert process.stdin is not None
+    assert process.stdout is not None
 
-    return measured
+    def line_of(start: str) -> str:
+        for line in process.stdout or ():
+            if line.startswith(start):
+                return line
+        raise SystemExit(f"{command} ended with {process.wait()}")
+
+    def rate(part: str) -> float:
+        print(part, file=process.stdin, flush=True)
+        return float(line_of(f"{part}:").split(":")[1])
+
+    line_of("ready")
+    return rate
 
 
 def table(names: Iterable[str], parts: list[str], measured: dict[tuple[str, str], list[float]]) -> str:
@@ -188,6 +157,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a folder; default: random weights of Qwen3-0.6B's shape")
     parser.add_argument("--parts", default=",".join(part for part in PARTS if part != "32 × 2,048"))
     parser.add_argument("--ours", default=",".join(OURS), help="which of ours")
+    parser.add_argument("--kv-tokens", type=int, default=12_000, help="of each of ours; 32 × 2,048 needs 70,000")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--generate", action="store_true")
@@ -195,12 +165,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model = options.model or make_model(Path(tempfile.gettempdir()) / f"sluice-bench-0.6b-{os.getuid()}")
-    engines = {name: ours(model, OURS[name]) for name in options.ours.split(",") if name}
+    engines = {name: ours(model, OURS[name], options.kv_tokens) for name in options.ours.split(",") if name}
     if options.generate:
         engines["transformers generate"] = generate(model)
     for peer in options.peers:
         name, _, command = peer.partition("=")
-        engines[name] = peer_command(command, model)
+        engines[name] = peer_command(command)
     parts = options.parts.split(",")
     measured: dict[tuple[str, str], list[float]] = {}
     reads, products = [], []
