@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -15,18 +16,17 @@ import structlog
 
 from billing.ids import moment_of
 from billing.limits.types import BucketState
-from billing.writer.errors import WriterError
-from billing.writer.operations import Extend, Held, Refused, Release, Settle
+from billing.writer.operations import Release, Settle
 from gateway.errors import faults
 from gateway.errors.refusal import Refusal
 from gateway.generation import spans
 from gateway.generation.admission import Admitted, admit, check_dimensions
 from gateway.generation.attempts import Attempts
 from gateway.generation.events import EventBuffer, GenerationEvent, Outcome
+from gateway.generation.hold import Hold
 from gateway.generation.intent import Intent
-from gateway.generation.meter import HoldRequest, Meter
 from gateway.generation.placement import Reach
-from gateway.generation.pricing import pinned_anew
+from gateway.generation.report import Times, report
 from gateway.generation.settlement import close_hold, closing, end_of
 from gateway.runtime import tracing
 from gateway.runtime.concurrency import ConcurrencyLimiter
@@ -39,7 +39,6 @@ from routing.types import Route
 
 HEAD_SECONDS = 10.0  # an answer that was refused, or failed at once, has that status: wait so long for its first sign
 CANCEL_SECONDS = 10.0  # seconds to wait for an engine that was told to stop
-EXTEND_RETRY_SECONDS = 0.2
 
 log = structlog.get_logger(__name__)
 
@@ -112,14 +111,21 @@ class Generation:
         self._entered = entered
         self._left = left
         self._unsettled = unsettled
-        self._meter = admitted.meter
         self._limits = admitted.limits
-        self._allowed = self._meter.allowed
+        self._hold = Hold(
+            admitted.id,
+            admitted.principal.wallet,
+            admitted.meter,
+            ledger,
+            tell=self._tell,
+            lost=partial(self.cancel, faults.LEASE_LOST),
+            supervise=supervise,
+        )
         self._attempts: Attempts | None = Attempts(  # None once it has ended
             admitted.id,
             admitted.prepared,
             admitted.placement,
-            allowed=self._permit,
+            allowed=self._hold.permit,
             is_cancelled=lambda: self._is_cancelled,
             reach=lambda: Reach.MODEL if self._is_model_told else Reach.ANYWHERE,
             pinned=self._pinned,
@@ -130,13 +136,10 @@ class Generation:
         self._refusal: Refusal | None = None
         self._fault: EngineFault | None = None
         self._is_cancelled = False
-        self._is_ended = False
         self._finished: Finished | None = None
         self._is_model_told = False
-        self._extending: Meter | None = None  # the one for which more is asked
         self._patience: asyncio.Timeout | None = None
-        self._arrived_at = arrived_at
-        self._first_at: float | None = None
+        self._times = Times(arrived_at)
 
     # -- for whoever writes the answer ----------------------------------------------------------------------------
 
@@ -156,7 +159,7 @@ class Generation:
 
     def charge_so_far(self, usage: Usage) -> int:
         """Return the µcr that `usage` costs under this request's rate card."""
-        return self._meter.charge(usage)
+        return self._hold.meter.charge(usage)
 
     async def events(self) -> AsyncGenerator[GenerationEvent, None]:
         """Yield what happens, `Outcome` last: by then the charge is settled and the rates are given back."""
@@ -204,7 +207,7 @@ class Generation:
 
     def cancel(self, fault: EngineFault | None) -> None:
         """Stop the engine; `fault` says why, None that the client left."""
-        if self._is_cancelled or self._is_ended:
+        if self._is_cancelled or self._hold.is_closed:
             return
         self._is_cancelled = True
         self._fault = fault
@@ -214,7 +217,7 @@ class Generation:
 
     def checkpoint(self) -> Mapping[str, int]:
         """The classes that would be charged if this process died now."""
-        return self._meter.usage.classes()
+        return self._hold.meter.usage.classes()
 
     async def renew_limits(self) -> None:
         """Renew the concurrency lease."""
@@ -230,7 +233,7 @@ class Generation:
                 finished = await self._generate()
                 if span is not None:
                     spans.engine_ended(span, finished, self.route)
-            self._is_ended = True
+            self._hold.close()
             self._finished = finished
             self._metrics.engine_ended(self.route.model, finished)
             with tracing.span("settle") as span:
@@ -240,16 +243,16 @@ class Generation:
         except Exception:
             # Nothing is known for sure: the hold is left to the sweep, which asks the engine.
             log.exception("generation_failed")
-            charge = self._meter.charge(self._meter.usage)
+            charge = self._hold.meter.charge(self._hold.meter.usage)
         finally:
-            self._is_ended = True
+            self._hold.close()
             self._attempts = None  # they refer back here: both would stay until the collector finds them
             try:
                 await self._leave(charge)
             finally:
                 self._opened.set()
                 self._buffer.put(outcome)
-        self._report(outcome)
+        report(self._metrics, self.route, outcome, self._finished)
 
     async def _generate(self) -> Finished:
         """Run the request on its engine and return its end, as far as that is known."""
@@ -261,7 +264,7 @@ class Generation:
         except TimeoutError:
             log.warning("engine_silent_after_cancel")
             fault = self._fault or faults.ENGINE_STOPPED
-            return Finished(FinishReason.ERROR, self._meter.usage, fault, exact=False)
+            return Finished(FinishReason.ERROR, self._hold.meter.usage, fault, exact=False)
 
     async def _relay(self) -> Finished:
         """Pass the engines' events on and return the last; a refusal before the first ends the request unrun."""
@@ -276,7 +279,7 @@ class Generation:
             if isinstance(error, UnpreparedError):
                 raise
             fault = EngineFault(error.code, error.message, retryable=True)
-            return Finished(FinishReason.ERROR, self._meter.usage, fault, exact=False)
+            return Finished(FinishReason.ERROR, self._hold.meter.usage, fault, exact=False)
 
     def _refused(self, refusal: Refusal, *, exact: bool = True) -> Finished:
         """Note that the engine didn't take the request: nothing ran, or (not `exact`) nobody knows."""
@@ -287,12 +290,10 @@ class Generation:
     def _note(self, event: Event) -> None:
         match event:
             case Started():
-                self._meter.started(event.cached_tokens)
-                if self._meter.max_output and self._meter.allowed != self._allowed:
-                    self._supervise(self._allow())
+                self._hold.started(event.cached_tokens)
             case Delta():
-                self._meter.used(event.usage)
-                if event.text and self._first_at is None:
+                self._hold.used(event.usage)
+                if event.text and not self._times.has_first:
                     self._note_first()
             case Vector():
                 self._note_first()
@@ -303,65 +304,31 @@ class Generation:
         self._buffer.put(event)
         if self._buffer.is_overfull:
             self.cancel(faults.READER_TOO_SLOW)
-        more = None if self._extending is self._meter or not self._meter.max_output else self._meter.next_hold()
-        if more is not None:
-            self._extending = self._meter
-            self._supervise(self._extend(self._meter, more))
 
     def _note_first(self) -> None:
-        if self._first_at is None:
-            self._first_at = asyncio.get_running_loop().time()
+        if not self._times.has_first:
+            self._times.note_first()
             tracing.event(spans.FIRST_TOKEN)
 
-    async def _allow(self) -> None:
-        """Tell the engine what it may generate, where that changed."""
-        if self._attempts is not None and self._meter.allowed != self._allowed:
-            await self._attempts.extend(*self._permit())
-
-    def _permit(self) -> tuple[int, bool]:
-        """Return what the engine may generate, as that which it has been told."""
-        self._allowed = self._meter.allowed
-        return self._allowed
+    async def _tell(self, allowance: int, is_final: bool) -> None:
+        """Tell the engine what it may generate."""
+        if self._attempts is not None:
+            await self._attempts.extend(allowance, is_final)
 
     async def _pinned(self, prepared: Prepared) -> Prepared:
-        """Pin the hold to where the request moved and meter it by the price there; see `pinned_anew`."""
+        """Pin the hold to where the request moved; see `Hold.pin`."""
         assert self._placement.flight is not None, "a request is pinned to where it is"
         check_dimensions(self._placement.flight.engine, self.intent)
-        price = await pinned_anew(self._ledger, self.id, self._placement, prepared, held=self._meter.held)
-        self._meter, self.prompt_tokens = price.meter, price.prepared.prompt_tokens
-        return price.prepared
-
-    async def _extend(self, meter: Meter, more: HoldRequest | None) -> None:
-        """Hold more credit and raise the engine's allowance, for as long as the meter in use asks for more."""
-        try:
-            while more is not None and not self._is_ended and meter is self._meter:
-                operation = Extend(request=self.id, wallet=self.principal.wallet, amount=more.amount, least=more.least)
-                try:
-                    answer = await self._ledger.submit(operation)
-                except WriterError as error:
-                    log.warning("extend_failed", error=str(error))
-                    await asyncio.sleep(EXTEND_RETRY_SECONDS)
-                    continue
-                if isinstance(answer, Held):
-                    meter.extended(more, answer.total)
-                elif isinstance(answer, Refused):
-                    meter.refused(more)
-                elif not self._is_ended:
-                    self.cancel(faults.LEASE_LOST)
-                    return
-                if not self._is_ended:
-                    await self._allow()
-                more = meter.next_hold()
-        finally:
-            if self._extending is meter:
-                self._extending = None
+        prepared = await self._hold.pin(self._placement, prepared)
+        self.prompt_tokens = prepared.prompt_tokens
+        return prepared
 
     # -- its end --------------------------------------------------------------------------------------------------
 
     async def _settle(self, finished: Finished) -> tuple[int, Outcome]:
         """Close the hold; return what to leave taken from the credit bucket, and the outcome."""
         reason, error, sluice_reason = end_of(
-            finished, self._fault, is_cancelled=self._is_cancelled, is_exhausted=self._meter.is_exhausted
+            finished, self._fault, is_cancelled=self._is_cancelled, is_exhausted=self._hold.meter.is_exhausted
         )
         is_ours = error is not None and error is not faults.READER_TOO_SLOW
         is_delivered = not is_ours or bool(self._delivered.completion)
@@ -371,8 +338,8 @@ class Generation:
             finished,
             delivered=self._delivered if is_ours else None,
             is_estimate=finished.is_estimate and is_delivered,
-            card=self._meter.card,
-            multiplier_bp=self._meter.multiplier_bp,
+            card=self._hold.meter.card,
+            multiplier_bp=self._hold.meter.multiplier_bp,
             facts=self._facts(error.code if error else sluice_reason or reason.value),
         )
         usage = finished.usage if isinstance(operation, Settle) else Usage()
@@ -391,15 +358,15 @@ class Generation:
             error=error,
             is_waived="waived" in operation.facts,
             available=None if answer is None else answer.posted - answer.held,
-            ttft_ms=self._ttft_ms(),
-            duration_ms=self._duration_ms(),
+            ttft_ms=self._times.ttft_ms(),
+            duration_ms=self._times.duration_ms(),
         )
         return charge, outcome
 
     @property
     def _delivered(self) -> Usage:
         """Return what of a failed answer was delivered to the client."""
-        return self._meter.usage if self.intent.stream else Usage()
+        return self._hold.meter.usage if self.intent.stream else Usage()
 
     async def _leave(self, charge: int) -> None:
         """Stop renewing, free the tenant's place, and leave `charge` taken of its credit bucket."""
@@ -415,35 +382,9 @@ class Generation:
 
     def _facts(self, finish: str) -> dict[str, Any]:
         moved = {"route": self.explain()} if self._placement.attempts else {}
-        return {"finish": finish[:40], "ttft_ms": self._ttft_ms(), "duration_ms": self._duration_ms(), **moved}
-
-    def _ttft_ms(self) -> int | None:
-        return None if self._first_at is None else round((self._first_at - self._arrived_at) * 1000)
-
-    def _duration_ms(self) -> int:
-        return round((asyncio.get_running_loop().time() - self._arrived_at) * 1000)
-
-    def _report(self, outcome: Outcome) -> None:
-        reason = outcome.error.code if outcome.error else outcome.sluice_reason or outcome.reason.value
-        self._metrics.generation_ended(
-            self.route.model, reason, ttft_ms=outcome.ttft_ms, duration_ms=outcome.duration_ms
-        )
-        log.info(
-            "generation_ended",
-            model=self.route.model,
-            deployment=self.route.deployment_name,
-            reason=reason,
-            usage=outcome.usage.classes(),
-            charge=outcome.charge,
-            ttft_ms=outcome.ttft_ms,
-            duration_ms=outcome.duration_ms,
-            **_engine_times(self._finished),
-        )
-
-
-def _engine_times(finished: Finished | None) -> dict[str, int]:
-    """What the engine itself says of a request's times, for the log; engines of others say less."""
-    if finished is None:
-        return {}
-    times = {name: getattr(finished, name) for name in ("queued_ms", "prefill_ms", "gap_ms", "gap_p99_ms")}
-    return {f"engine_{name}": round(value) for name, value in times.items() if value}
+        return {
+            "finish": finish[:40],
+            "ttft_ms": self._times.ttft_ms(),
+            "duration_ms": self._times.duration_ms(),
+            **moved,
+        }

@@ -109,9 +109,9 @@ def test_a_secret_in_an_address_is_not_logged(lines, path):
 
 
 async def test_generation_is_logged_without_prompt_and_answer(lines, monkeypatch):
-    from gateway.generation import generation as module
+    from gateway.generation import report as module
 
-    monkeypatch.setattr(module, "log", structlog.get_logger("gateway.generation.generation"))
+    monkeypatch.setattr(module, "log", structlog.get_logger("gateway.generation.report"))
     stand = await make_stand(text="the secret answer")
     prompt = "the secret question"
     request_id = uuid7()

@@ -227,9 +227,8 @@ async def test_an_extension_for_the_old_price_changes_nothing_of_the_new_meter()
     target = stand.engine_of("target")
     await target.hanging()
     generation = await stand.generation()
-    generation._meter.ask_early()
-    generation._extending = generation._meter
-    stand.runtime.supervise(generation._extend(generation._meter, generation._meter.next_hold()))
+    generation._hold.meter.ask_early()
+    generation._hold._ask()
     await asked.wait()
     await target.close()
     generation = await starting

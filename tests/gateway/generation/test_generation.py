@@ -14,7 +14,7 @@ from billing.writer.errors import WriterBusyError, WriterError
 from billing.writer.operations import Extend, Release, Reserve, Settle
 from gateway.errors import faults
 from gateway.errors.refusal import Refusal
-from gateway.generation import admission, settlement
+from gateway.generation import admission, hold, settlement
 from gateway.generation import generation as generation_module
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.meter import Meter
@@ -531,7 +531,7 @@ async def test_extension_is_asked_for_early_when_the_reserve_took_long(monkeypat
 
 
 async def test_extension_is_tried_again_until_it_is_answered(monkeypatch):
-    monkeypatch.setattr(generation_module, "EXTEND_RETRY_SECONDS", 0)
+    monkeypatch.setattr(hold, "RETRY_SECONDS", 0)
     stand = await make_stand(tokens=30)
     failures = iter([WriterError("away"), WriterError("away")])
 
