@@ -31,7 +31,6 @@ class Engine:
 
     def __init__(self, path: str) -> None:
         llama.llama_backend_init()
-        llama.llama_log_set(_quiet, ctypes.c_void_p(0))
         self.model = llama.llama_model_load_from_file(path.encode(), llama.llama_model_default_params())
         self.words = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self.model))
         self.batch = llama.llama_batch_init(4096, 0, 1)
@@ -99,6 +98,7 @@ def quantize(source: str, target: str, kind: str) -> None:
 
 
 def main() -> None:
+    llama.llama_log_set(_quiet, ctypes.c_void_p(0))
     if "--quantize" in sys.argv:
         source, _, kind, target = sys.argv[1:]
         quantize(source, target, kind)
