@@ -90,7 +90,8 @@ def _read_config(folder: Path) -> Any:
 def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedModel:
     import torch
 
-    from inference.architectures import decoder
+    from inference.architectures import decoder, families
+    from inference.architectures.proof import UnservableError
     from inference.architectures.transformers import TransformersModel
     from inference.execution.processor import compute_device, compute_dtype
     from inference.execution.tiers import choose
@@ -105,19 +106,25 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
     details = {"folder": str(folder), "dtype": dtype_text, "device": str(device)}
     positions = getattr(model_config.get_text_config(), "max_position_embeddings", None)
     limit = int(positions or config.max_context or UNSTATED_CONTEXT)
-    why_not = decoder.unsupported(model_config)
+    why_not = families.unsupported(model_config)
     proving: dict[str, Any] = {
         "proving": choose(torch.float32, kernels, tier=tier, device=device),
         "block_size": config.block_size,
         "proofs": cache_folder(config) / "proofs",
     }
-    model: decoder.Decoder | TransformersModel
+    model: decoder.Decoder | TransformersModel | None = None
+    if config.architecture != "transformers" and why_not is None:
+        try:
+            model = decoder.Decoder.load(
+                model_config, folder, dtype, operators, **proving, wanted=config.max_context or 0
+            )
+            details["architecture"] = f"own decoder ({model_config.model_type})"
+        except UnservableError as error:
+            why_not = str(error)
+            details["own decoder"] = f"not taken: {error}"
     if config.architecture == "decoder" and why_not is not None:
         raise ModelRefusedError(f"the own decoder can't run {folder.name}: {why_not}")
-    if config.architecture != "transformers" and why_not is None:
-        model = decoder.Decoder.load(model_config, folder, dtype, operators, **proving)
-        details["architecture"] = f"own decoder ({model_config.model_type})"
-    else:
+    if model is None:
         model = TransformersModel.load(model_config, folder, dtype, operators, **proving)
         details["architecture"] = f"transformers ({model_config.model_type})"
     details["proof"] = model.proof.text

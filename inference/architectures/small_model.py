@@ -102,11 +102,24 @@ def _shorten(config: Any) -> None:
     lists = {name: value for name, value in vars(config).items() if isinstance(value, list) and len(value) == layers}
     # A list without a repetition numbers the layers, and doesn't give their kinds.
     kind_lists = [value for value in lists.values() if len({str(item) for item in value}) < layers]
-    kinds = [tuple(str(value[i]) for value in kind_lists) for i in range(layers)]
+    numbered = [(name, value) for name, value in vars(config).items() if name not in lists]
+    kinds = [
+        (*(str(value[i]) for value in kind_lists), *(_is_set_apart(name, value, i) for name, value in numbered))
+        for i in range(layers)
+    ]
     kept = min(layers, max([2, *(kinds.index(kind) + 1 for kind in set(kinds))]))
     config.num_hidden_layers = kept
     for name, value in lists.items():
         setattr(config, name, value[:kept])
+
+
+def _is_set_apart(name: str, value: Any, layer: int) -> bool:
+    """Whether the setting makes `layer` of another kind: by its number, as one of the first, or in steps."""
+    if isinstance(value, list):
+        return name.endswith("_layers") and layer in value
+    if name == "first_k_dense_replace":
+        return isinstance(value, int) and layer < value
+    return name == "decoder_sparse_step" and isinstance(value, int) and value > 0 and (layer + 1) % value == 0
 
 
 def _bound_tables(config: Any, longest: int) -> None:

@@ -10,7 +10,8 @@ from inference.execution.attention.reference import ReferenceAttention
 from inference.execution.kv_cache import KVCache
 from inference.execution.linear import Linear
 from inference.execution.operators import Operators
-from inference.kernels.cpu.elementwise import rms_norm, silu_mul
+from inference.kernels.cpu.elementwise import gelu_mul, rms_norm, silu_mul, softcap
+from inference.kernels.cpu.experts import combine, route
 from inference.kernels.cpu.library import Library
 from inference.kernels.cpu.linear import DenseLinear, EightBitLinear, FourBitLinear
 from inference.sampling.passes import CPUPasses, Passes
@@ -33,11 +34,30 @@ class COperators(Operators):
         form = FourBitLinear if self.quantization == "int4" and not is_head else EightBitLinear
         return form(self._library, weight, bias, dtype=weight.dtype)
 
+    def router(self, weight: torch.Tensor) -> Linear:
+        return DenseLinear(self._library, weight)
+
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return rms_norm(self._library, x, weight, eps)
 
     def silu_mul(self, both: torch.Tensor) -> torch.Tensor:
         return silu_mul(self._library, both)
+
+    def gelu_mul(self, both: torch.Tensor) -> torch.Tensor:
+        return gelu_mul(self._library, both)
+
+    def softcap(self, x: torch.Tensor, cap: float) -> torch.Tensor:
+        return softcap(self._library, x, cap)
+
+    def route(
+        self, logits: torch.Tensor, chosen: int, *, is_normalised: bool, is_shared: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return route(self._library, logits, chosen, is_normalised=is_normalised, is_shared=is_shared)
+
+    def combine(
+        self, rows: torch.Tensor, places: torch.Tensor, weights: torch.Tensor, residual: torch.Tensor | None
+    ) -> torch.Tensor:
+        return combine(self._library, rows, places, weights, residual)
 
     def passes(self) -> Passes:
         return CPUPasses(self._library)

@@ -7,10 +7,12 @@ reference that the others are tested against. `tiers.py` chooses.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 
 import torch
-from torch.nn.functional import rms_norm, silu
+from torch.nn.functional import gelu, rms_norm, silu
 
+from inference.execution import experts
 from inference.execution.attention.base import Attention
 from inference.execution.attention.reference import ReferenceAttention
 from inference.execution.kv_cache import KVCache
@@ -41,13 +43,43 @@ class Operators(ABC):
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:
         """Return the linear layer of `weight` [out, in]; `is_head` for the one that gives logits."""
 
+    def router(self, weight: torch.Tensor) -> Linear:
+        """Return the linear layer of `weight` in its own dtype, since rounding may choose another expert."""
+        return self.linear(weight)
+
     @abstractmethod
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """Return x / rms(x) · weight."""
+        """Return x / rms(x) · weight; `weight` is float32 [width]."""
 
     @abstractmethod
     def silu_mul(self, both: torch.Tensor) -> torch.Tensor:
         """Return silu(gate) · up of [tokens, 2 · width], gate first."""
+
+    @abstractmethod
+    def gelu_mul(self, both: torch.Tensor) -> torch.Tensor:
+        """Return gelu(gate) · up of [tokens, 2 · width], gate first; gelu by its form with tanh."""
+
+    def softcap(self, x: torch.Tensor, cap: float) -> torch.Tensor:
+        """Return cap · tanh(x / cap)."""
+        return torch.tanh(x / cap).mul_(cap)
+
+    def route(
+        self, logits: torch.Tensor, chosen: int, *, is_normalised: bool, is_shared: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Do what `experts.route` does."""
+        return experts.route(logits, chosen, is_normalised=is_normalised, is_shared=is_shared)
+
+    def products(
+        self, of_experts: Iterable[tuple[torch.Tensor, torch.Tensor]], activation: experts.Activation
+    ) -> experts.ExpertProducts:
+        """Return the networks of a layer's experts, each given by its joint projection of gate and up, and down."""
+        return experts.separate_products(self.linear, of_experts, activation)
+
+    def combine(
+        self, rows: torch.Tensor, places: torch.Tensor, weights: torch.Tensor, residual: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Do what `experts.combine` does."""
+        return experts.combine(rows, places, weights, residual)
 
     def passes(self) -> Passes:
         """Return the sampler's passes over logits."""
@@ -72,7 +104,7 @@ class Operators(ABC):
 
         `joint` holds each token's `heads` query heads, its key heads and its value heads, queries and keys in adjacent
         (real, imaginary) pairs, which `rotations` complex64 [T, key_dim / 2] turns; with `query_norm` and `key_norm`
-        [key_dim] each head is normed before.
+        float32 [key_dim] each head is normed before.
         """
         shape = attention.cache.layers[layer].shape
         tokens = joint.shape[0]
@@ -80,8 +112,7 @@ class Operators(ABC):
         query, key, value = torch.split(joint, sizes, -1)
         query, key = query.view(tokens, -1, shape.key_dim), key.view(tokens, -1, shape.key_dim)
         if query_norm is not None and key_norm is not None:
-            query = rms_norm(query, query.shape[-1:], query_norm, eps)
-            key = rms_norm(key, key.shape[-1:], key_norm, eps)
+            query, key = _normed(query, query_norm, eps), _normed(key, key_norm, eps)
         attention.store(layer, _rotate(key, rotations), value.view(tokens, -1, shape.value_dim))
         return _rotate(query, rotations)
 
@@ -101,14 +132,25 @@ class TorchOperators(Operators):
         return TorchLinear(weight, bias, packed=self._packed)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        return rms_norm(x, x.shape[-1:], weight, eps)
+        return _normed(x, weight, eps)
 
     def silu_mul(self, both: torch.Tensor) -> torch.Tensor:
         gate, up = both.chunk(2, -1)
         return silu(gate) * up
 
+    def gelu_mul(self, both: torch.Tensor) -> torch.Tensor:
+        gate, up = both.chunk(2, -1)
+        return gelu(gate, approximate="tanh") * up
+
+    def router(self, weight: torch.Tensor) -> Linear:
+        return TorchLinear(weight, packed=False)  # packed layouts pay for wide layers only
+
     def attention(self, cache: KVCache, *, max_rows: int, max_blocks: int) -> Attention:
         return ReferenceAttention(cache, max_rows=max_rows, max_blocks=max_blocks)
+
+
+def _normed(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return rms_norm(x.float(), x.shape[-1:], weight, eps).to(x.dtype)
 
 
 def _rotate(heads: torch.Tensor, rotations: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from inference.execution.attention.triton import TritonAttention
 from inference.execution.kv_cache import KVCache
 from inference.execution.linear import Linear
 from inference.execution.operators import Operators
-from inference.kernels.triton.activation import silu_mul
+from inference.kernels.triton.activation import gelu_mul, silu_mul
 from inference.kernels.triton.int4 import MAX_ROWS as INT4_ROWS
 from inference.kernels.triton.int4 import int4_matvec, quantise_int4, unpack_int4
 from inference.kernels.triton.matmul import scaled_matmul
@@ -56,11 +56,17 @@ class TritonOperators(Operators):
         dtype = EIGHT_BITS.get(self.quantization, torch.int8)
         return EightBitLinear(weight, bias, dtype, has_rowwise=self._has_rowwise)
 
+    def router(self, weight: torch.Tensor) -> Linear:
+        return DenseLinear(weight, None)
+
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return rms_norm(x, weight, eps)
 
     def silu_mul(self, both: torch.Tensor) -> torch.Tensor:
         return silu_mul(both)
+
+    def gelu_mul(self, both: torch.Tensor) -> torch.Tensor:
+        return gelu_mul(both)
 
     def attention(self, cache: KVCache, *, max_rows: int, max_blocks: int) -> Attention:
         return TritonAttention(cache, max_rows=max_rows, max_blocks=max_blocks)

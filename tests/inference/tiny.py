@@ -19,20 +19,43 @@ COMMON: dict[str, Any] = {
     "eos_token_id": None,
     "pad_token_id": 0,
 }
+# fmt: off
 SPECIAL: dict[str, dict[str, Any]] = {
     "llama": {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}, "tie_word_embeddings": True},
     "qwen2": {},
     "qwen3": {"head_dim": 32},
     "mistral": {"sliding_window": 24, "head_dim": 16},
     "gpt2": {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 512},
+    "gemma": {"head_dim": 32},
+    "gemma2": {
+        "head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": 5.0,
+    },
+    "gemma3_text": {"head_dim": 32, "sliding_window": 24, "query_pre_attn_scalar": 24, "sliding_window_pattern": 3},
     "phi3": {"original_max_position_embeddings": 512},
-    "gemma2": {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 16},
+    "olmo2": {},
+    "olmo3": {"sliding_window": 24, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]},
+    "granite": {
+        "attention_multiplier": 0.2, "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 4.0,
+    },
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": {
+        "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 80,
+        "decoder_sparse_step": 2,
+    },
+    "qwen3_moe": {
+        "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "norm_topk_prob": True, "head_dim": 32,
+        "mlp_only_layers": [1],
+    },
+    "olmoe": {"num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 48},
+    "stablelm": {},
+    "cohere": {},
     "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 24, "head_dim": 16},
     "gptj": {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 512, "rotary_dim": 8},
     "bloom": {"n_layer": 3, "n_head": 4},
     "mamba": {"state_size": 4},
 }
+# fmt: on
 
 
 def save_tiny(kind: str, folder: Path, **changes: Any) -> Path:

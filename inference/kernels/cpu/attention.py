@@ -71,7 +71,7 @@ def rope_store(
 
     `joint` [T, heads · key_dim + kv_heads · (key_dim + value_dim)] is the output of the q, k, v projection, queries and
     keys in adjacent (real, imaginary) pairs; `rotations` complex64 [T, key_dim / 2]. With `query_norm` and `key_norm`
-    [key_dim] each head is normed before (RMS, `eps`).
+    float32 [key_dim] each head is normed before (RMS, `eps`).
     """
     blocks, kv_heads, block_size, key_dim = keys.shape
     tokens, value_dim, dtype = places.shape[0], values.shape[3], keys.dtype
@@ -80,8 +80,8 @@ def rope_store(
     library.rope_store(
         element(keys),
         require(joint, (tokens, width), dtype, "joint"),
-        None if query_norm is None else require(query_norm, (key_dim,), dtype, "query_norm"),
-        None if key_norm is None else require(key_norm, (key_dim,), dtype, "key_norm"),
+        None if query_norm is None else require(query_norm, (key_dim,), torch.float32, "query_norm"),
+        None if key_norm is None else require(key_norm, (key_dim,), torch.float32, "key_norm"),
         require(rotations, (tokens, key_dim // 2), torch.complex64, "rotations"),
         require(places, (tokens,), torch.int64, "places"),
         query.data_ptr(),

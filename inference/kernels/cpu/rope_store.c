@@ -24,7 +24,7 @@ INLINE void store_value(int is_bf16, const void *value, void *values, int64_t bl
 }
 
 /* Norm (unless `weight` is NULL) and rotate one head. */
-INLINE void turn(int is_bf16, const void *from, int64_t at, const void *weight, float eps, const float *rotation, int64_t dim, void *out,
+INLINE void turn(int is_bf16, const void *from, int64_t at, const float *weight, float eps, const float *rotation, int64_t dim, void *out,
                  int64_t out_at) {
     float factor = 1.0f;
     if (weight) {
@@ -37,13 +37,13 @@ INLINE void turn(int is_bf16, const void *from, int64_t at, const void *weight, 
     }
     for (int64_t d = 0; d < dim; d += LANES) {
         vf x = v_read(is_bf16, from, at + d);
-        if (weight) x = v_mul(v_mul(x, v_set(factor)), v_read(is_bf16, weight, d));
+        if (weight) x = v_mul(v_mul(x, v_set(factor)), v_load(weight + d));
         v_write(is_bf16, out, out_at + d, v_rotate(x, v_load(rotation + d)));
     }
 }
 
 INLINE void rope_head(int is_bf16, const void *joint, int64_t tokens, int64_t head, int64_t heads, int64_t kv_heads, int64_t key_dim,
-                      int64_t value_dim, const void *query_norm, const void *key_norm, float eps, const float *rotations, const int64_t *places,
+                      int64_t value_dim, const float *query_norm, const float *key_norm, float eps, const float *rotations, const int64_t *places,
                       int64_t block_size, void *query, void *keys, void *values) {
     const int64_t width = (heads + kv_heads) * key_dim + kv_heads * value_dim;
     float one[WIDEST];
@@ -67,20 +67,20 @@ INLINE void rope_head(int is_bf16, const void *joint, int64_t tokens, int64_t he
 }
 
 static void rope_head_bf16(const void *joint, int64_t tokens, int64_t head, int64_t heads, int64_t kv_heads, int64_t key_dim,
-                           int64_t value_dim, const void *query_norm, const void *key_norm, float eps, const float *rotations,
+                           int64_t value_dim, const float *query_norm, const float *key_norm, float eps, const float *rotations,
                            const int64_t *places, int64_t block_size, void *query, void *keys, void *values) {
     rope_head(1, joint, tokens, head, heads, kv_heads, key_dim, value_dim, query_norm, key_norm, eps, rotations, places, block_size, query, keys,
               values);
 }
 static void rope_head_fp32(const void *joint, int64_t tokens, int64_t head, int64_t heads, int64_t kv_heads, int64_t key_dim,
-                           int64_t value_dim, const void *query_norm, const void *key_norm, float eps, const float *rotations,
+                           int64_t value_dim, const float *query_norm, const float *key_norm, float eps, const float *rotations,
                            const int64_t *places, int64_t block_size, void *query, void *keys, void *values) {
     rope_head(0, joint, tokens, head, heads, kv_heads, key_dim, value_dim, query_norm, key_norm, eps, rotations, places, block_size, query, keys,
               values);
 }
 
 /* See `rope_store` in attention.py. */
-void rope_store(int64_t is_bf16, const void *joint, const void *query_norm, const void *key_norm, const float *rotations,
+void rope_store(int64_t is_bf16, const void *joint, const float *query_norm, const float *key_norm, const float *rotations,
                 const int64_t *places, void *query, void *keys, void *values, int64_t tokens, int64_t heads, int64_t kv_heads,
                 int64_t key_dim, int64_t value_dim, int64_t block_size, double eps) {
     const int64_t all = heads + 2 * kv_heads;

@@ -18,8 +18,11 @@ from inference.types import SamplingParams
 from tests.inference.drive import GREEDY, Drive, Reference, assert_same, reference_model
 from tests.inference.tiny import save_tiny
 
-OWN = ("llama", "qwen2", "qwen3", "mistral")
-FOREIGN = ("gpt2", "phi3", "gemma2", "mixtral", "gpt_oss")
+OWN = (
+    "llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_text", "phi3", "olmo2", "olmo3", "granite",
+    "mixtral", "qwen2_moe", "qwen3_moe", "olmoe",
+)  # fmt: skip
+FOREIGN = ("gpt2", "gpt_oss", "cohere")
 NEW = 20
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -122,7 +125,8 @@ def test_scaled_rope(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["gpt2", "gemma2", "mixtral"])
 def test_body_and_head_of_a_foreign_model_run_apart(tmp_path: Path, kind: str) -> None:
     """Gemma 2 caps its logits after the head, which has to stay; only wanted tokens go through the head."""
-    loaded = load_model(EngineConfig("test", str(save_tiny(kind, tmp_path)), dtype="float32", kv_tokens=64), threads=1)
+    config = {"dtype": "float32", "kv_tokens": 64, "architecture": "transformers"}
+    loaded = load_model(EngineConfig("test", str(save_tiny(kind, tmp_path)), **config), threads=1)
     model = loaded.runner._causal
     batch = loaded.runner._packer.pack([Row(0, "r", (5, 6, 7), 0, (1,), True, 0, SamplingParams(), 0)])
     with torch.inference_mode():

@@ -54,7 +54,7 @@ def test_chunked_attention_is_served_up_to_its_first_chunk(tmp_path: Path, dtype
     assert "wrong past attention_chunk_size 200" in loaded.details["proof"]
 
 
-@pytest.mark.parametrize("kind", ["mistral", "gemma2"])
+@pytest.mark.parametrize("kind", ["mistral", "gemma2", "gpt_oss"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_window_that_is_ignored_bounds_the_context(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, dtype: str
@@ -66,12 +66,16 @@ def test_a_window_that_is_ignored_bounds_the_context(
     assert load(folder, dtype).max_context == 200
 
 
-def test_a_rope_that_is_not_scaled_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rope_that_is_not_scaled_is_left_to_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save_tiny("llama", tmp_path, rope_parameters=YARN)
-    monkeypatch.setattr(decoder, "frequencies", lambda _: (1.0 / 10_000 ** (torch.arange(8) / 8), 1.0, None))
+    plain = 1.0 / 10_000 ** (torch.arange(8) / 8)
+    monkeypatch.setattr(decoder, "frequencies", lambda *_, **__: (plain, 1.0))
     for dtype in ("float32", "bfloat16"):
         with pytest.raises(ModelRefusedError, match="paged logits differ from its plain forward"):
-            load(folder, dtype)
+            load(folder, dtype, architecture="decoder")
+        details = load(folder, dtype).details
+        assert details["architecture"] == "transformers (llama)"
+        assert details["own decoder"].startswith("not taken: its paged logits differ from its plain forward by")
 
 
 def test_a_rope_that_turns_otherwise_past_a_threshold_bounds_the_context(tmp_path: Path) -> None:
@@ -82,7 +86,7 @@ def test_a_rope_that_turns_otherwise_past_a_threshold_bounds_the_context(tmp_pat
 
 def test_what_float32_refuses_is_not_let_in_by_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three per cent of the spread are an error in float32 and could be rounding in sixteen bits."""
-    folder = save_tiny("phi3", tmp_path)
+    folder = save_tiny("cohere", tmp_path)
     change_attention(monkeypatch, lambda mixed: mixed * 1.01)
     for dtype in ("float32", "bfloat16"):
         with pytest.raises(ModelRefusedError, match="paged logits differ from its plain forward"):

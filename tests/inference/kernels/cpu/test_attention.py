@@ -159,14 +159,14 @@ def test_rope_and_store_against_their_plain_forms(library: Library, dtype: torch
     joint = torch.randn(tokens, heads * key_dim + kv_heads * (key_dim + value_dim)).to(dtype)
     query, key, value = joint.split((heads * key_dim, kv_heads * key_dim, kv_heads * value_dim), -1)
     query, key = query.reshape(tokens, heads, key_dim), key.reshape(tokens, kv_heads, key_dim)
-    norms = [torch.randn(key_dim).to(dtype) for _ in range(2)]
+    norms = [torch.randn(key_dim) for _ in range(2)]
     angles = torch.randn(tokens, key_dim // 2) * 9
     rotations = torch.polar(torch.full_like(angles, 1.2), angles)
 
     def turned(x: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
         x = x.float()
         if normed:
-            x = torch.nn.functional.rms_norm(x, (key_dim,), norm.float(), 1e-5)
+            x = torch.nn.functional.rms_norm(x, (key_dim,), norm, 1e-5)
         pairs = torch.view_as_complex(x.view(*x.shape[:-1], -1, 2))
         return torch.view_as_real(pairs * rotations[:, None]).flatten(-2).to(dtype)
 
