@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,38 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "kv_dtype": ("auto", "fp8"),
     "architecture": ARCHITECTURES,
 }
-SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p")
+COUNTS: Mapping[str, tuple[int, int]] = {
+    "kv_tokens": (0, 2**31 - 1),
+    "block_size": (1, 4096),
+    "max_rows": (1, 4096),
+    "max_step_tokens": (1, 2**20),
+    "prefill_chunk": (1, 2**20),
+    "max_context": (0, 2**31 - 1),
+    "max_waiting": (1, 2**20),
+    "max_waiting_per_tenant": (1, 2**20),
+    "speculation": (0, 64),
+}
+SECONDS: Mapping[str, float] = {"prefill_seconds": 60.0, "reclaim_seconds": 3600.0}
+Rule = tuple[Callable[[Any], bool], str]  # whether a value can be meant, and what can
+SAMPLING_FIELDS: Mapping[str, Rule] = {
+    "temperature": (lambda value: _is_number(value, 0, 100), "a number from 0 to 100"),
+    "top_p": (lambda value: _is_number(value, 1e-9, 1), "a number above 0 and at most 1"),
+    "top_k": (lambda value: type(value) is int and 0 <= value < 2**31, "a whole number from 0 (all)"),
+    "min_p": (lambda value: _is_number(value, 0, 1), "a number from 0 to 1"),
+}
+LOAD_OPTIONS: Mapping[str, Rule] = {
+    "cache": (lambda value: isinstance(value, str) and value != "", "the path of a folder"),
+    "tier": (lambda value: value in TIERS, f"one of {', '.join(TIERS)}"),
+    "overlap": (lambda value: isinstance(value, bool), "true or false"),
+}
+
+
+class SettingError(ValueError):
+    """A setting of an engine that can't be meant; `message` names it and what it may be."""
+
+    def __init__(self, deployment: str, message: str) -> None:
+        super().__init__(f"engine {deployment}: {message}")
+        self.message = message
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,27 +105,47 @@ class EngineConfig:
         return hashlib.sha256(json.dumps(loaded, sort_keys=True).encode()).hexdigest()[:16]
 
     def __post_init__(self) -> None:
-        bounds = ("block_size", "max_rows", "max_step_tokens", "prefill_chunk")
-        for name in (*bounds, "max_waiting", "max_waiting_per_tenant"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"engine {self.deployment}: {name} must be at least 1")
-        for name in ("max_context", "kv_tokens", "prefill_seconds", "reclaim_seconds", "speculation"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"engine {self.deployment}: {name} can't be negative")
+        """Raise `SettingError` for the first setting that can't be meant."""
+        for name in ("deployment", "source", "model", "device", *CHOICES):
+            self._require(name, isinstance(getattr(self, name), str), "a text")
         for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"engine {self.deployment}: {name} {getattr(self, name)!r} is unknown: it is one of "
-                    + ", ".join(repr(value) for value in known)
-                )
-        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
-            raise ValueError(
-                f"engine {self.deployment}: device {self.device!r} is not auto, cpu, cuda or cuda:<number>"
-            )
-        if unknown := set(self.sampling) - set(SAMPLING_FIELDS):
-            raise ValueError(
-                f"engine {self.deployment}: sampling.{min(unknown)} is not one of {', '.join(SAMPLING_FIELDS)}"
-            )
+            self._require(name, getattr(self, name) in known, "one of " + ", ".join(map(repr, known)))
+        on = re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", self.device)
+        self._require("device", on is not None, "auto, cpu, cuda or cuda:<number>")
+        for name, (least, most) in COUNTS.items():
+            value = getattr(self, name)
+            fits = type(value) is int and least <= value <= most  # true is no number here
+            self._require(name, fits, f"a whole number from {least} to {most}")
+        for name, longest in SECONDS.items():
+            self._require(name, _is_number(getattr(self, name), 0, longest), f"a number from 0 to {longest:g}")
+        self._require("prefix_cache", isinstance(self.prefix_cache, bool), "true or false")
+        self._require_all("sampling", SAMPLING_FIELDS)
+        self._require_all("options", {} if self.architecture == "fake" else LOAD_OPTIONS)
+
+    def _require(self, name: str, fits: bool, what: str) -> None:
+        if not fits:
+            raise SettingError(self.deployment, f"{name} is {what}, not {_short(getattr(self, name))}")
+
+    def _require_all(self, name: str, rules: Mapping[str, Rule]) -> None:
+        """Hold the settings within `name` to their rules; without any its model has its own."""
+        values = getattr(self, name)
+        self._require(name, isinstance(values, Mapping), "an object")
+        for key, value in values.items() if rules else ():
+            if key not in rules:
+                raise SettingError(self.deployment, f"{name} has no {key!r}, only {', '.join(rules)}")
+            fits, what = rules[key]
+            if not fits(value):
+                raise SettingError(self.deployment, f"{name}.{key} is {what}, not {_short(value)}")
+
+
+def _is_number(value: Any, least: float, most: float) -> bool:
+    """Whether it is a number between the two; NaN is not."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +160,14 @@ class WorkerConfig:
     for `prepared_seconds`. `pause_seconds` is how long a request waits at its allowance. Running requests may go on for
     `drain_seconds` when the worker is stopped, and for `withdraw_seconds` when their deployment is withdrawn.
     `kv_share` sizes the K/V cache of a model without `kv_tokens`, as a part of the memory that is free once the weights
-    are loaded.
+    are loaded. `refused` are further deployments, each with the reason why its settings can't be meant.
     """
 
     endpoint: str
     record: str
     secret: str
     engines: tuple[EngineConfig, ...]
+    refused: Mapping[str, str] = field(default_factory=dict)
     keys: str = ""
     threads: int = 0
     step_seconds: float = 60.0

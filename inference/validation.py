@@ -17,6 +17,7 @@ MAX_ALLOWED = 4096
 MAX_LOGPROBS = 20
 MAX_CHOICES = 16
 MAX_PENALTY = 2.0
+MIN_REPETITION = 0.01  # a smaller one makes logits that are no numbers any more
 MAX_REPETITION = 10.0
 
 
@@ -40,7 +41,11 @@ def check_sampling(sampling: SamplingParams, vocabulary: int, ends: frozenset[in
             f"at most {MAX_STOPS} strings of {MAX_STOP_CHARACTERS} characters",
         ),
         ("stop_token_ids", len(p.stop_token_ids) <= MAX_STOP_IDS, f"at most {MAX_STOP_IDS} ids"),
-        ("repetition_penalty", 0.0 < p.repetition_penalty <= MAX_REPETITION, f"above 0 and at most {MAX_REPETITION}"),
+        (
+            "repetition_penalty",
+            MIN_REPETITION <= p.repetition_penalty <= MAX_REPETITION,
+            f"from {MIN_REPETITION} to {MAX_REPETITION}",
+        ),
         ("presence_penalty", abs(p.presence_penalty) <= MAX_PENALTY, f"from -{MAX_PENALTY} to {MAX_PENALTY}"),
         ("frequency_penalty", abs(p.frequency_penalty) <= MAX_PENALTY, f"from -{MAX_PENALTY} to {MAX_PENALTY}"),
         (
@@ -71,7 +76,8 @@ def check_sampling(sampling: SamplingParams, vocabulary: int, ends: frozenset[in
     for name, ids in (("logit_bias", biased), ("allowed_token_ids", p.allowed_token_ids)):
         if len(set(ids)) != len(ids):
             raise InvalidRequestError(f"{name} names a token id twice", param=name)
-    if p.min_tokens and p.allowed_token_ids and ends.union(p.stop_token_ids).issuperset(p.allowed_token_ids):
+    ends = frozenset(p.stop_token_ids).union(() if p.ignore_eos else ends)
+    if p.min_tokens and p.allowed_token_ids and ends.issuperset(p.allowed_token_ids):
         raise InvalidRequestError(
             "allowed_token_ids has only tokens that end the answer, which min_tokens forbids", param="allowed_token_ids"
         )

@@ -19,6 +19,7 @@ from gateway.admin.choices import NameField, rate_cards
 from gateway.errors.service import ServiceError
 from gateway.secrets.sealing import seal
 from gateway.services.remote_models import checked
+from gateway.services.worker_specs import WorkerSpecError, checked_engine
 from inference.open import remote_dialects
 from inference.types import Kind
 from routing.models import Deployment
@@ -113,7 +114,7 @@ QUANTIZATIONS = [
 
 
 class DeploymentForm(ModelForm):
-    """A deployment; of a remote one the options are checked, and its API key can be replaced."""
+    """A deployment, its options checked; of a remote one the API key can be replaced."""
 
     quantization = forms.ChoiceField(
         choices=QUANTIZATIONS,
@@ -143,6 +144,8 @@ class DeploymentForm(ModelForm):
         data: dict[str, Any] = super().clean() or {}
         if data.get("backend") != Deployment.Backend.OPENAI:
             self._quantize(data)
+            if data.get("backend") == Deployment.Backend.WORKER:
+                self._check_worker(data)
             return data
         try:
             data["source"] = checked(data.get("source") or "", data.get("options") or {})
@@ -155,6 +158,16 @@ class DeploymentForm(ModelForm):
                 {"api_key": "The address is new: enter its API key, or have the stored one forgotten."}
             )
         return data
+
+    def _check_worker(self, data: dict[str, Any]) -> None:
+        """Refuse a model that no worker could load, and options that no engine has."""
+        if not data.get("source"):
+            self.add_error("source", "Say where the weights are: a hub id, a folder, or a GGUF file.")
+        if "options" in data:
+            try:
+                checked_engine(data.get("source") or "", data["options"])
+            except WorkerSpecError as error:
+                raise ValidationError({"options": str(error)}) from error
 
     def _quantize(self, data: dict[str, Any]) -> None:
         """Put the choice into the options, where it wins if it was changed; both may not be changed differently."""

@@ -179,6 +179,8 @@ def _catalogue() -> Iterator[Symptom]:
     except WorkerSpecError as error:
         yield Symptom("models", str(error), "correct the deployment's options in the admin")
         return
+    for reason in spec.refused.values():
+        yield Symptom("models", reason, "correct the deployment's options in the admin")
     if not spec.engines and not Deployment.objects.filter(is_active=True).exists():
         yield Symptom("models", "none", "run `manage.py models add <hub id | folder | GGUF file>`")
     asked = [engine.deployment for engine in spec.engines]

@@ -55,7 +55,7 @@ class Following:
         changed = fingerprint(spec) != self._fingerprint
         self._epoch, self._fingerprint, self._complaint = epoch or 0, fingerprint(spec), ""
         self._prices_until = prices_until
-        self.has_engines = bool(spec.engines)
+        self.has_engines = bool(spec.engines or spec.refused)  # a worker tells why it refuses one
         if supervisor is None:
             return
         save_spec(spec, self._node)

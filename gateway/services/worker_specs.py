@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import socket
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
 
@@ -18,19 +18,20 @@ from billing.rating import CardPrices
 from billing.selectors.prices import prices_at
 from gateway.home import runtime_directory, worker_endpoint
 from gateway.secrets.node_keys import key_file
-from inference.config import EngineConfig, WorkerConfig
+from inference.config import EngineConfig, SettingError, WorkerConfig
 from routing.models import Deployment, Node
 
 _OPTIONS = {f.name for f in fields(EngineConfig)} - {"deployment", "source", "model", "rates"}
 
 
 class WorkerSpecError(ValueError):
-    """A deployment's options can't be understood; the message names deployment and option."""
+    """What a worker is to run can't be understood; the message names deployment and option, or the setting."""
 
 
 def worker_spec(node: str, *, listen: str = "", keys: str = "") -> WorkerConfig:
     """Return what the worker of `node` has to run now, maybe no engine; raise `WorkerSpecError`.
 
+    A deployment whose options can't be understood is among the `refused` and keeps no other from being served.
     A node with an address listens at its port on every interface, or at `listen`, with the key file at `keys` or at its
     usual place.
     """
@@ -45,6 +46,14 @@ def worker_spec(node: str, *, listen: str = "", keys: str = "") -> WorkerConfig:
         replicas__node__is_active=True,
     ).select_related("model")
     prices = prices_at(clock.now())
+    engines: list[EngineConfig] = []
+    refused: dict[str, str] = {}
+    # Chat models first: a new user's first request waits for one.
+    for row in sorted(rows, key=lambda row: "chat" not in row.model.kinds):
+        try:
+            engines.append(_priced(row, prices))
+        except WorkerSpecError as error:
+            refused[str(row.id)] = str(error)
     address = node_address(node)
     if address:
         endpoint, keys = listen or f"tcp://*:{address.rpartition(':')[2]}", keys or str(key_file(node))
@@ -58,11 +67,9 @@ def worker_spec(node: str, *, listen: str = "", keys: str = "") -> WorkerConfig:
             secret=secret,
             step_seconds=settings.SLUICE_STEP_SECONDS,
             kv_share=settings.SLUICE_KV_SHARE,
-            # Chat models first: a new user's first request waits for one.
-            engines=tuple(_priced(row, prices) for row in sorted(rows, key=lambda row: "chat" not in row.model.kinds)),
+            engines=tuple(engines),
+            refused=refused,
         )
-    except WorkerSpecError:
-        raise
     except ValueError as error:
         raise WorkerSpecError(str(error)) from error
 
@@ -76,7 +83,7 @@ def fingerprint(spec: WorkerConfig) -> str:
     """Return a digest that changes when the worker must be restarted; changes of its models it applies while
     running.
     """
-    return hashlib.sha256(repr(replace(spec, engines=())).encode()).hexdigest()
+    return hashlib.sha256(repr(replace(spec, engines=(), refused={})).encode()).hexdigest()
 
 
 def save_spec(spec: WorkerConfig, node: str) -> Path:
@@ -132,11 +139,19 @@ def _priced(row: Deployment, prices: Mapping[str, CardPrices]) -> EngineConfig:
 
 def engine_config(row: Deployment) -> EngineConfig:
     """Return a deployment as its worker runs it; raise `WorkerSpecError` naming the option that is wrong."""
-    unknown = set(row.options) - _OPTIONS
-    if unknown:
-        known = ", ".join(sorted(_OPTIONS))
-        raise WorkerSpecError(f"deployment {row.name}: unknown option {min(unknown)!r}; known are {known}")
     try:
-        return EngineConfig(deployment=str(row.id), source=row.source, model=row.model.name, **row.options)
-    except (TypeError, ValueError) as error:
-        raise WorkerSpecError(f"deployment {row.name}: {error} in {json.dumps(row.options)}") from error
+        return checked_engine(row.source, row.options, deployment=str(row.id), model=row.model.name)
+    except WorkerSpecError as error:
+        raise WorkerSpecError(f"deployment {row.name}: {error}") from error
+
+
+def checked_engine(source: str, options: Any, *, deployment: str = "", model: str = "") -> EngineConfig:
+    """Return `source` with `options` as a worker runs it; raise `WorkerSpecError` naming the option that is wrong."""
+    if not isinstance(options, Mapping):
+        raise WorkerSpecError('options are one object, such as {"dtype": "float32"}')
+    if unknown := set(options) - _OPTIONS:
+        raise WorkerSpecError(f"there is no option {min(unknown)!r}; known are {', '.join(sorted(_OPTIONS))}")
+    try:
+        return EngineConfig(deployment=deployment, source=source, model=model, **options)
+    except SettingError as error:
+        raise WorkerSpecError(error.message) from error

@@ -12,6 +12,8 @@ from inference.sampling.rng import seed_key
 from inference.types import SamplingParams
 
 LEAST_TEMPERATURE = 1e-30  # above 0 in float32, as its reciprocal is finite
+MOST_TEMPERATURE = 1e30  # beyond float32 a token that is ruled out would be as likely as any other
+MOST_TOP_K = 2**31 - 1  # more than any vocabulary
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +131,7 @@ class SlotStates:
         self._floats[slots] = torch.tensor(
             [
                 (
-                    max(p.temperature, LEAST_TEMPERATURE),
+                    min(max(p.temperature, LEAST_TEMPERATURE), MOST_TEMPERATURE),
                     p.top_p,
                     p.min_p,
                     p.repetition_penalty,
@@ -140,9 +142,8 @@ class SlotStates:
             ],
             dtype=torch.float32,
         ).to(self.device)
-        self._words[slots] = torch.tensor([(s.sampling.top_k, seed_key(s.seed)) for s in fresh.values()]).to(
-            self.device
-        )
+        words = [(min(state.sampling.top_k, MOST_TOP_K), seed_key(state.seed)) for state in fresh.values()]
+        self._words[slots] = torch.tensor(words).to(self.device)
 
     def _grow(self, count: int) -> None:
         count = max(count, 2 * len(self._slots), 16)

@@ -146,7 +146,7 @@ class Preparer:
 
 
 def recommended_sampling(folder: Path) -> dict[str, float]:
-    """Return the sampling fields in the folder's generation_config.json; empty without that file."""
+    """Return the sampling fields in the folder's generation_config.json that can be meant; empty without that file."""
     path = folder / "generation_config.json"
     stated = json.loads(path.read_text()) if path.is_file() else {}
-    return {name: stated[name] for name in SAMPLING_FIELDS if isinstance(stated.get(name), int | float)}
+    return {name: stated[name] for name, (fits, _) in SAMPLING_FIELDS.items() if fits(stated.get(name))}

@@ -99,7 +99,7 @@ class Loader:
         except (OSError, ValueError) as error:
             log.error("the spec has changed and can't be used, so nothing changes here: %s", error)  # noqa: TRY400
             return
-        self._config = replace(self._config, engines=config.engines)
+        self._config = replace(self._config, engines=config.engines, refused=config.refused)
         if replace(config, engines=()) != replace(self._config, engines=()):
             log.warning("the spec changes more than its models: that takes effect at the next start")
         for engine in config.engines:
@@ -114,6 +114,9 @@ class Loader:
             name = engine.deployment
             if name not in self._serving.deployments and self._tried.get(name) != engine.revision:
                 self._serving.unready[name] = Health(ready=False, reason=LOADING, revision=engine.revision)
+        for name, reason in self._config.refused.items():
+            log.warning("model refused: %s", reason, extra={"deployment": name})
+            self._serving.unready[name] = Health(ready=False, reason=REFUSED, detail=reason, revision=REFUSED)
         self._announce()
 
     def _load(self, config: EngineConfig) -> None:
@@ -173,7 +176,8 @@ class Loader:
 
     def _withdraw(self, name: str) -> None:
         del self._tried[name]
-        self._serving.unready.pop(name, None)
+        if name not in self._config.refused:
+            self._serving.unready.pop(name, None)
         if (deployment := self._serving.deployments.pop(name, None)) is not None:
             log.info("model withdrawn", extra={"deployment": name})
             self._retire(deployment)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inference.config import EngineConfig, WorkerConfig
+from inference.config import EngineConfig, SettingError, WorkerConfig
 
-ENGINE = EngineConfig("d", "source", options={"a": 1})
+ENGINE = EngineConfig("d", "source", options={"tier": "torch"})
 
 
 def config(**fields: Any) -> WorkerConfig:
@@ -41,18 +42,49 @@ def test_a_wrong_worker_setting_is_refused(fields: dict[str, Any], match: str) -
 
 
 @pytest.mark.parametrize(
-    ("fields", "match"),
+    ("name", "value"),
     [
-        ({"architecture": "decodr"}, "architecture 'decodr'"),
-        ({"dtype": "int8"}, "dtype 'int8'"),
-        ({"max_context": -1}, "max_context"),
-        ({"max_waiting_per_tenant": 0}, "max_waiting_per_tenant"),
-        ({"sampling": {"seed": 1}}, "seed"),
+        ("architecture", "decodr"),
+        ("dtype", "int8"),
+        ("dtype", 16),
+        ("quantization", None),
+        ("kv_dtype", ["fp8"]),
+        ("device", "cuda:-1"),
+        ("device", 0),
+        ("max_context", -1),
+        ("max_rows", "32"),
+        ("max_rows", True),
+        ("max_rows", 32.5),
+        ("max_step_tokens", 10**9),
+        ("kv_tokens", 10**18),
+        ("max_waiting_per_tenant", 0),
+        ("speculation", -1),
+        ("speculation", 10**9),
+        ("prefill_seconds", math.nan),
+        ("reclaim_seconds", math.inf),
+        ("prefix_cache", "no"),
+        ("sampling", [0.5]),
+        ("sampling", {"seed": 1}),
+        ("sampling", {"temperature": math.nan}),
+        ("sampling", {"temperature": -1}),
+        ("sampling", {"top_k": 5.5}),
+        ("sampling", {"top_p": 0}),
+        ("options", "c"),
+        ("options", {"teir": "c"}),
+        ("options", {"tier": ["c"]}),
+        ("options", {"overlap": "no"}),
+        ("options", {"cache": 5}),
     ],
 )
-def test_a_wrong_engine_setting_is_refused(fields: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        EngineConfig("d", "source", **fields)
+def test_a_setting_that_cannot_be_meant_is_refused_by_its_name(name: str, value: Any) -> None:
+    with pytest.raises(SettingError) as caught:
+        EngineConfig("d", "source", **{name: value})
+    assert caught.value.message.startswith(name)
+    assert str(caught.value).startswith(f"engine d: {name}")
+
+
+def test_a_fake_models_options_are_its_own() -> None:
+    assert EngineConfig("d", "source", architecture="fake", options={"text": "hi"}).options == {"text": "hi"}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"engines": [{}]}', json.dumps({"engines": [], "what": 1})])

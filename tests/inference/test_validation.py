@@ -31,6 +31,7 @@ ENDS = frozenset({7})
         ("stop_token_ids", (100,)),
         ("stop_token_ids", (1,) * 257),
         ("repetition_penalty", 0.0),
+        ("repetition_penalty", 1e-300),
         ("repetition_penalty", math.nan),
         ("repetition_penalty", math.inf),
         ("presence_penalty", 2.1),
@@ -68,6 +69,10 @@ def test_bounds_between_fields() -> None:
         with pytest.raises(InvalidRequestError) as caught:
             check_sampling(bad, VOCABULARY, ENDS)
         assert caught.value.param == field
+
+
+def test_an_end_that_is_ignored_is_a_token_like_any_other() -> None:
+    check_sampling(SamplingParams(min_tokens=1, allowed_token_ids=(7,), ignore_eos=True), VOCABULARY, ENDS)
 
 
 def test_what_fits_passes() -> None:

@@ -1,4 +1,4 @@
-"""A deployment's quantisation is chosen on its page, and kept in its options."""
+"""A worker's deployment on its page: its options are checked, and its quantisation is chosen among them."""
 
 from __future__ import annotations
 
@@ -53,6 +53,34 @@ def test_it_may_be_written_into_the_options(page):
     answer, row = page(options=json.dumps({"quantization": "w8a8"}), quantization="")
     assert "The options say" in answer.content.decode()
     assert row.options == {"quantization": "int4"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ('{"teir": "c"}', "there is no option &#x27;teir&#x27;"),
+        ('{"options": {"tier": "d"}}', "options.tier is one of auto, c, torch, reference"),
+        ('{"max_rows": "32"}', "max_rows is a whole number from 1 to 4096"),
+        ('{"speculation": 1000000000}', "speculation is a whole number from 0 to 64"),
+        ('{"prefill_seconds": NaN}', "prefill_seconds is a number from 0 to 60, not nan"),
+        ('{"dtype": "int3"}', "dtype is one of"),
+        ("[1]", "options are one object"),
+        ('"c"', "options are one object"),
+        ("5", "options are one object"),
+        ("{", "Enter a valid JSON"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused_by_their_name(page, options, said):
+    answer, row = page(options=options)
+    assert answer.status_code == 200
+    assert said in answer.content.decode()
+    assert row.options == {"dtype": "bfloat16"}
+
+
+def test_without_a_source_there_is_nothing_to_load(page):
+    answer, row = page(source="")
+    assert "Say where the weights are" in answer.content.decode()
+    assert row.source == "/models/small"
 
 
 def test_the_choices_are_the_engines():

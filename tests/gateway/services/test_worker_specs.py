@@ -11,6 +11,8 @@ import pytest
 from billing.services import cards
 from gateway.home import runtime_directory, worker_endpoint
 from gateway.services import worker_specs
+from inference.config import WorkerConfig
+from routing.models import Deployment
 from routing.services.catalogue import add_model
 
 
@@ -72,6 +74,35 @@ def test_a_setting_that_cannot_be_is_said_by_its_name(settings, tmp_path, monkey
     settings.SLUICE_KV_SHARE = 0
     with pytest.raises(worker_specs.WorkerSpecError, match="kv_share"):
         worker_specs.worker_spec("local")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"max_rows": "32"}, "max_rows is a whole number"),
+        ({"teir": "c"}, "there is no option 'teir'"),
+        ({"prefill_seconds": -1}, "prefill_seconds is a number"),
+        ({"options": {"teir": "c"}}, "options has no 'teir'"),
+        ([1], "options are one object"),
+        (5, "options are one object"),
+    ],
+)
+def test_a_deployment_that_cannot_be_meant_keeps_no_other_from_its_worker(
+    settings, tmp_path, monkeypatch, options, said
+):
+    monkeypatch.setenv("SLUICE_RUNTIME_DIR", str(tmp_path))
+    settings.SLUICE_HOME = tmp_path
+    sound = add_model(name="sound", kinds=["chat"], context_length=512, rate_card="card", source="/m")
+    wrong = add_model(name="wrong", kinds=["chat"], context_length=512, rate_card="card", source="/m")
+    before = worker_specs.worker_spec("local")
+    Deployment.objects.filter(id=wrong.id).update(options=options)
+    spec = worker_specs.worker_spec("local")
+    assert [engine.deployment for engine in spec.engines] == [str(sound.id)]
+    assert spec.refused[str(wrong.id)].startswith(f"deployment wrong: {said}")
+    assert worker_specs.fingerprint(spec) == worker_specs.fingerprint(before)
+    worker_specs.save_spec(spec, "local")
+    assert WorkerConfig.load(worker_specs.spec_file("local")) == spec
 
 
 @pytest.mark.django_db

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import pytest
 import torch
 
 from inference.core.step import Row, RowFailure
 from inference.sampling import draw
+from inference.sampling.passes import Passes
 from inference.sampling.rng import exponentials, mix, noise_key
 from inference.sampling.sampler import Sampler
 from inference.types import SamplingParams
 
 
-def row(number: int = 0, *, seed: int = 1, index: int = 0, **params: float) -> Row:
+def row(number: int = 0, *, seed: int = 1, index: int = 0, **params: Any) -> Row:
     return Row(number, str(number), (1,), 0, (1,), True, index, SamplingParams(**params), seed)
 
 
@@ -155,3 +157,16 @@ def test_the_noise_is_exponential() -> None:
     # neighbours in seed, position and token are unrelated
     for a, b in ((noise[:-1], noise[1:]), (noise[:, :-1], noise[:, 1:])):
         assert abs(torch.corrcoef(torch.stack((a.flatten(), b.flatten())))[0, 1]) < 0.01
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_k": 2}, {"top_p": 0.9}, {"min_p": 0.01}, {"top_k": 2**70, "top_p": 0.9}])
+@pytest.mark.parametrize("temperature", [5e-324, 1e-40, 3e38, 1e39, 1.7e308])
+def test_no_temperature_chooses_a_token_that_is_ruled_out(
+    passes: Passes, temperature: float, filters: dict[str, float]
+) -> None:
+    logits = torch.linspace(-5, 5, 60)[None]
+    for seed in range(10):
+        one = row(seed=seed, temperature=temperature, allowed_token_ids=(3, 7), **filters)
+        sampled = Sampler(torch.device("cpu"), passes).sample(logits.clone(), [one])
+        assert not sampled.failures
+        assert int(sampled.tokens[0]) in {3, 7}

@@ -26,8 +26,15 @@ def test_only_sampling_fields_of_generation_config_are_read(tmp_path):
     assert recommended_sampling(tmp_path) == {"temperature": 0.6, "top_k": 20}
 
 
+@pytest.mark.parametrize("value", [-1, "hot", True, float("nan"), float("inf"), [1], None])
+def test_a_checkpoints_value_that_cannot_be_meant_is_left_out(tmp_path, value):
+    """Else each request that doesn't set the field would be refused for what its client never said."""
+    (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": value, "top_k": value, "min_p": 0.1}))
+    assert recommended_sampling(tmp_path) == {"min_p": 0.1}
+
+
 def test_an_operator_can_recommend_only_sampling():
-    with pytest.raises(ValueError, match=r"sampling\.seed"):
+    with pytest.raises(ValueError, match="sampling has no 'seed'"):
         EngineConfig("d", "x", sampling={"seed": 1})
 
 

@@ -191,3 +191,20 @@ def test_other_rates_change_the_shares_and_load_nothing(bench: Bench) -> None:
     bench.settle()
     assert bench.serving.deployments["a"] is deployment
     assert scheduler.waiting.queue.prices.output == 5000
+
+
+def test_a_deployment_whose_settings_cannot_be_meant_says_why_and_no_other_is_touched(bench: Bench) -> None:
+    bench.follow(A, B)
+    bench.settle()
+    a, b = bench.serving.deployments["a"], bench.serving.deployments["b"]
+    bench.config = replace(bench.config, refused={"b": "max_rows is a whole number"})
+    bench.follow(A)
+    bench.settle()
+    assert bench.serving.deployments == {"a": a}
+    health = bench.serving.unready["b"]
+    assert (health.ready, health.reason, health.detail) == (False, REFUSED, "max_rows is a whole number")
+    bench.config = replace(bench.config, refused={})
+    bench.follow(A, B)
+    bench.settle()
+    assert bench.serving.unready == {}
+    assert bench.serving.deployments["b"] is not b
