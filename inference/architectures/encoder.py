@@ -34,7 +34,7 @@ def _first(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def _last(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    return hidden[torch.arange(hidden.shape[0]), mask.sum(1) - 1]
+    return hidden[torch.arange(hidden.shape[0], device=hidden.device), mask.sum(1) - 1]
 
 
 # Several poolings are concatenated in this order.
@@ -59,6 +59,7 @@ class Encoder:
 
     def __init__(self, model: Any, pooling: tuple[str, ...], *, normalise: bool, max_input: int) -> None:
         self.model = model
+        self.device = torch.device(model.device)
         self.pooling = pooling
         self.normalise = normalise
         self.max_input = max_input
@@ -66,8 +67,8 @@ class Encoder:
         self.width = int(model.config.hidden_size) * len(pooling)
 
     @classmethod
-    def load(cls, folder: Path, dtype: torch.dtype) -> Self:
-        """Return the encoder of `folder`; raise ModelRefusedError where a module isn't supported.
+    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> Self:
+        """Return the encoder of `folder` on `device`; raise ModelRefusedError where a module isn't supported.
 
         A model without `modules.json` is pooled by the mean over its tokens and normalised.
         """
@@ -85,7 +86,7 @@ class Encoder:
             raise ModelRefusedError(f"{folder}: the checkpoint lacks {', '.join(lacking[:3])}")
         if getattr(model.config, "is_encoder_decoder", False):
             raise ModelRefusedError(f"{folder}: encoder-decoder models make no embeddings here")
-        return cls(model.eval(), pooling, normalise=normalise, max_input=_max_input(folder, model.config))
+        return cls(model.eval().to(device), pooling, normalise=normalise, max_input=_max_input(folder, model.config))
 
     @property
     def pooling_text(self) -> str:
@@ -94,6 +95,7 @@ class Encoder:
         return f"{names}{', normalised' if self.normalise else ''}"
 
     def encode(self, inputs: list[tuple[int, ...]]) -> torch.Tensor:
+        """Return the vectors of inputs in their order, float32 on the CPU."""
         vectors = torch.empty(len(inputs), self.width)
         for numbers in self._batches(inputs):
             longest = max(len(inputs[i]) for i in numbers)
@@ -102,11 +104,12 @@ class Encoder:
             for row, i in enumerate(numbers):
                 ids[row, : len(inputs[i])] = torch.tensor(inputs[i])
                 mask[row, : len(inputs[i])] = 1
+            ids, mask = ids.to(self.device), mask.to(self.device)
             hidden = self.model(input_ids=ids, attention_mask=mask).last_hidden_state.float()
             pooled = torch.cat([POOLING[name](hidden, mask) for name in self.pooling], 1)
             if self.normalise:
                 pooled = torch.nn.functional.normalize(pooled, dim=1)
-            vectors[numbers] = pooled
+            vectors[numbers] = pooled.cpu()
         return vectors
 
     @staticmethod

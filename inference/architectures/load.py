@@ -230,12 +230,13 @@ def _run_once(runner: Runner, vocabulary: int, folder: Path) -> None:
 
 def _load_encoder(config: EngineConfig, folder: Path) -> LoadedModel:
     from inference.architectures.encoder import Encoder
-    from inference.execution.processor import compute_dtype
+    from inference.execution.processor import compute_device, compute_dtype
     from inference.execution.runner import TorchRunner
 
     model_config = _read_config(folder)
-    dtype, dtype_text = compute_dtype(config.dtype, _stored_dtype(model_config))
-    encoder = Encoder.load(folder, dtype)
+    device = compute_device(config.device)
+    dtype, dtype_text = compute_dtype(config.dtype, _stored_dtype(model_config), device)
+    encoder = Encoder.load(folder, dtype, device)
     limit = min(encoder.max_input, config.max_context or encoder.max_input)
     return LoadedModel(
         runner=TorchRunner(encoder=encoder, limit=limit),
@@ -251,7 +252,7 @@ def _load_encoder(config: EngineConfig, folder: Path) -> LoadedModel:
         details={
             "folder": str(folder),
             "dtype": dtype_text,
-            "device": "cpu",
+            "device": str(device),
             "architecture": f"encoder ({model_config.model_type})",
             "pooling": encoder.pooling_text,
         },

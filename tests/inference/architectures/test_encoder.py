@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -122,3 +123,22 @@ def test_an_encoder_without_modules_is_pooled_by_the_mean(tmp_path: Path) -> Non
     assert loaded.details["pooling"] == "mean_tokens, normalised"
     expected = reference(folder, (1, 2, 3), ("mean_tokens",), normalise=True)
     assert np.abs(vectors(loaded, [(1, 2, 3)])[0] - expected).max() < 1e-5
+
+
+class OnMeta:
+    """A model without numbers, on a device that is not the CPU: enough to see where tensors lie."""
+
+    device = torch.device("meta")
+    config = SimpleNamespace(vocab_size=9, hidden_size=4)
+
+    def __call__(self, *, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> SimpleNamespace:
+        assert {input_ids.device, attention_mask.device} == {self.device}
+        return SimpleNamespace(last_hidden_state=torch.empty(*input_ids.shape, 4, device=self.device))
+
+
+@pytest.mark.parametrize("mode", module.POOLING)
+def test_inputs_are_encoded_on_the_model_s_device(mode: str) -> None:
+    """Only the copy of the finished vectors back to the CPU is impossible from there."""
+    encoder = module.Encoder(OnMeta(), (mode,), normalise=True, max_input=48)
+    with torch.inference_mode(), pytest.raises(NotImplementedError, match="copy out of meta"):
+        encoder.encode([(1, 2, 3), (4, 5)])
