@@ -242,6 +242,8 @@ class LifeOfAWriter(Life):
 
 @pytest.mark.parametrize(("life", "examples"), [(Life, 40), (LifeOfAWriter, 3)])
 def test_nothing_falls_below_its_limit_whatever_happens_when(life, examples):
+    if connection.vendor == "postgresql":
+        examples = -(-examples // 3)  # each takes three times as long there
     run_state_machine_as_test(
         life,
         settings=settings(
