@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 
 from inference.core.fairness import Turn, WaitingQueue
 from inference.core.resident import Cause, Residents
@@ -16,7 +16,7 @@ class Admission:
     One that doesn't fit is bypassed by those behind it, `max_bypass` times at most, and only by the next few tenants
     and the newest: what a step looks at doesn't grow with the number that waits. A tenant has what the order of turns
     gives it, its share of rows and blocks or more, as long as no tenant that was served less waits with less than its
-    share: for that one, room is taken back (`reclaim`).
+    share: for that one, room is taken back (`reclaim`), as it is for any such from a tenant that has nothing waiting.
     """
 
     def __init__(self, residents: Residents, waiting: WaitingQueue[Sequence], clock: Callable[[], float]) -> None:
@@ -27,27 +27,44 @@ class Admission:
         self._window = residents.config.max_bypass + 1
         self._blocked_state: tuple[object, ...] | None = None  # the state in which none could be admitted
 
-    def next(self, before: Turn | None = None) -> Sequence | None:
+    def tenants(self) -> list[str]:
+        """Return the tenants of which one may be admitted next; none after `next` has found none that fits."""
+        if self._state() == self._blocked_state:
+            return []
+        return [seq.tenant for seq in self._candidates()]
+
+    def next(self, before: Turn | None = None, among: Container[str] | None = None) -> Sequence | None:
         """Admit the first sequence of the queue or, if it doesn't fit, one that may bypass it; None if none fits.
 
-        With `before`, only when the first one's turn comes before that.
+        With `before`, only when the first one's turn comes before that; with `among`, of these tenants only.
         """
         head = self._queue.peek()
         if head is None or (before is not None and self._queue.turn(head.tenant) >= before):
             return None
-        # No waiting sequence fits until blocks or a slot become free, the queue changes or one pauses.
-        residents = self._residents
-        first = head if residents.paused else None
-        state = (residents.freed, self._queue.changes, residents.bounds.rows, *residents.paused, first)
+        state = self._state()
         if state == self._blocked_state:
             return None
+        is_first = tried_all = True
         for seq in self._candidates():
+            if among is not None and seq.tenant not in among:
+                tried_all = False
+                continue
+            if is_first and before is not None and self._queue.turn(seq.tenant) >= before:
+                return None
+            is_first = False
             if self.admit(seq, may_preempt=seq is head):
-                if seq is not head:
+                if seq is not head and (among is None or head.tenant in among):
                     head.bypassed += 1
                 return seq
-        self._blocked_state = state
+        if tried_all:
+            self._blocked_state = state
         return None
+
+    def _state(self) -> tuple[object, ...]:
+        """When none fits, none will until this changes: blocks or a slot are freed, the queue changes or one pauses."""
+        residents = self._residents
+        first = self._queue.peek() if residents.paused else None
+        return residents.freed, self._queue.changes, residents.bounds.rows, *residents.paused, first
 
     def admit(self, seq: Sequence, *, may_preempt: bool) -> bool:
         """Give `seq` a slot and blocks for all its known tokens, and return True; or change nothing but preemptions.
@@ -64,12 +81,13 @@ class Admission:
         return self._place(seq, matched, fresh)
 
     def reclaim(self, *, in_flight: bool) -> bool:
-        """Take room back for waiting tenants below their shares from tenants above theirs that were served more.
+        """Take room back for waiting tenants below their shares from tenants above theirs.
 
-        A tenant with less than half of its share gets another row in each step; one with more, each `reclaim_seconds`,
-        since tenants that always wait have now more and now less. Of the tenant that was served most, the sequences
-        with the fewest computed tokens are preempted; nothing happens when all of those above the shares would not be
-        enough. With a step `in_flight` none is preempted: return True when one would have to be.
+        From those that were served more, or have nothing waiting. A tenant with less than half of its share gets
+        another row in each step; one with more, each `reclaim_seconds`, since tenants that always wait have now more
+        and now less. Of the tenant that was served most, the sequences with the fewest computed tokens are preempted;
+        nothing happens when all of those above the shares would not be enough. With a step `in_flight` none is
+        preempted: return True when one would have to be.
         """
         residents, queue = self._residents, self._queue
         rows = residents.bounds.rows
@@ -123,9 +141,14 @@ class Admission:
         """Return what to preempt so that `seq` fits; none when that is not enough."""
         residents, turn = self._residents, self._queue.turn
         shares, rows = residents.shares, residents.bounds.rows
-        own = turn(seq.tenant)[:2]
-        # A tenant that was served less than this one, or is of a higher band, keeps what it has.
-        lenders = sorted((tenant for tenant in above if turn(tenant)[:2] >= own), key=turn, reverse=True)
+        band, counter, _ = turn(seq.tenant)
+
+        def lends(tenant: str) -> bool:
+            # One of a higher band keeps what it has, and one that was served less and waits for more.
+            theirs = turn(tenant)
+            return theirs[:2] >= (band, counter) or (theirs[0] == band and not self._queue.waiting(tenant))
+
+        lenders = sorted(filter(lends, above), key=turn, reverse=True)
         victims: list[Sequence] = []
         released = 0
         for tenant in lenders:

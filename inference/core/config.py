@@ -17,7 +17,8 @@ class SchedulerConfig:
     the pool stays free at each admission, so that running sequences can grow without a preemption. `pause_seconds` is
     how long a sequence waits at its allowance. While others wait, a tenant with fewer rows than its share gets more
     from tenants above theirs: up to half of it at once, the rest row by row each `reclaim_seconds`. Prompt tokens take
-    at most `prefill_seconds` of a step in which others decode (0: as long as they take).
+    at most `prefill_seconds` of a step in which others decode, and half of what a step with every row takes (0: as long
+    as they take).
     """
 
     blocks: int
@@ -78,12 +79,17 @@ class SchedulerConfig:
     @property
     def context(self) -> int:
         """The most tokens of one request, prompt and output together: the model's bound or the pool's, if lower."""
-        return min(self.max_context, (self.blocks - 1) * self.block_size)
+        return min(self.max_context, self.cache_tokens)
 
     @property
     def rows(self) -> int:
         """The most rows of one step, no more than its tokens: each running row gets one at least."""
         return min(self.max_rows, self.max_step_tokens)
+
+    @property
+    def cache_tokens(self) -> int:
+        """How many tokens all blocks hold: the most that a batch can have."""
+        return (self.blocks - 1) * self.block_size
 
     @property
     def watermark(self) -> int:

@@ -8,6 +8,7 @@ from inference.core.admission import Admission
 from inference.core.bounds import StepBounds
 from inference.core.config import SchedulerConfig
 from inference.core.fairness import WaitingQueue
+from inference.core.prefill import Prefill
 from inference.core.prefix import PrefixKeys
 from inference.core.resident import Cause, Residents
 from inference.core.sequence import Sequence, Status
@@ -17,11 +18,10 @@ from inference.core.step_times import StepTimes
 class Planner:
     """Divides the rows, tokens and blocks of one model's steps between the sequences.
 
-    Decode rows (one token) come first. Prompt tokens share the rest of the step in the order of their tenants' turns,
-    those of running sequences and of new ones alike, so that a long prompt of one tenant doesn't hold up the next; and
-    they take a bounded time of it while others decode. When a running sequence lacks a block, another is preempted,
-    which loses all of its blocks; no sequence is admitted in that step. `suspects` are the sequences whose last step
-    failed: each runs alone until a step succeeds or it has failed alone.
+    Decode rows (one token) come first. Prompts, those of running sequences and of new ones alike, share the rest of the
+    step (`Prefill`), and take a bounded time of it while others decode. When a running sequence lacks a block, another
+    is preempted, which loses all of its blocks; no sequence is admitted in that step. `suspects` are the sequences
+    whose last step failed: each runs alone until a step succeeds or it has failed alone.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class Planner:
         self.times = StepTimes()
         self.suspects: dict[Sequence, None] = {}  # running or waiting
         self._admission = Admission(self.residents, waiting, clock)
+        self._prefill = Prefill(config, bounds, self.times, waiting, self._admission)
         self._queue = waiting.queue
 
     def choose(self, *, in_flight: bool) -> dict[Sequence, int]:
@@ -75,41 +76,9 @@ class Planner:
             else:
                 counts[seq] = 1
                 budget -= 1
-        self._share_prefill(
-            counts,
-            [seq for seq in ready if seq.due > 1 and seq in running],
-            budget,
-            may_admit=alone is None and not lacks_blocks,
-        )
+        prompts = [seq for seq in ready if seq.due > 1 and seq in running]
+        self._prefill.divide(counts, prompts, budget, may_admit=alone is None and not lacks_blocks)
         return counts
-
-    def _share_prefill(
-        self, counts: dict[Sequence, int], prefilling: list[Sequence], budget: int, *, may_admit: bool
-    ) -> None:
-        """Give `budget` tokens to the `prefilling` and to new sequences, in the order of their tenants' turns."""
-        turn = self._queue.turn
-        prefilling.sort(key=lambda seq: turn(seq.tenant), reverse=True)
-        seconds = self.config.prefill_seconds if counts and self.config.prefill_seconds else float("inf")
-        is_first = True
-        while budget and seconds > 0:
-            seq = None
-            if may_admit and len(counts) < self.bounds.rows:
-                before = turn(prefilling[-1].tenant) if prefilling else None
-                seq = self._admission.next(before)
-            if seq is None:
-                if not prefilling:
-                    break
-                seq = prefilling.pop()
-            most = min(seq.due, self.config.prefill_chunk, budget)
-            count = self.times.tokens_within(seconds, seq.scheduled, most)
-            if is_first:  # it has to go on, however slow the machine is
-                count = max(count, min(most, self.config.block_size))
-            if not count:
-                break
-            is_first = False
-            counts[seq] = count
-            budget -= count
-            seconds -= self.times.prefill_seconds(seq.scheduled, count)
 
     def _suspect(self) -> Sequence | None:
         """Return a suspect to run alone, admitting one if need be; None when there is none."""

@@ -6,21 +6,27 @@ from collections.abc import Iterable
 
 FORGET = 0.98  # the weight of older steps, with each new one: what counts is about the last fifty
 RIDGE = 1e-6  # keeps what no step has shown at 0
-DECODE = (1.0, 32.0, 32768.0)  # units of: the step itself, its decode rows, the context of those
-PREFILL = (256.0, 262144.0)  # of: prompt tokens, their pairs with what they attend to
+UNITS = (
+    1.0,  # the step itself
+    32.0,  # its decode rows
+    32768.0,  # the context of those
+    256.0,  # its prompt tokens
+    262144.0,  # their pairs with what they attend to
+)
 
 
 class StepTimes:
     """A linear model of a step's seconds, fitted by least squares to the steps measured, older ones counting less.
 
-    What prompt tokens cost is what a step with some took longer than one without, so a long time of decoding alone
-    forgets nothing of it. Until steps with prompt tokens were measured, those cost nothing. It decides only how many
-    prompt tokens a step computes, which changes no result where rows don't depend on their chunks (the exact tiers).
+    Steps with prompt tokens are forgotten with further ones of them only, so that a long time of decoding alone forgets
+    nothing of what prompts cost. Until such steps were measured, those cost nothing. It decides only how many prompt
+    tokens a step computes, which changes no result where rows don't depend on their chunks (the exact tiers).
     """
 
     def __init__(self) -> None:
-        self._decode = _Fit(DECODE)
-        self._prefill = _Fit(PREFILL)
+        self._decoding = _Sums()
+        self._mixed = _Sums()
+        self._costs: list[float] | None = None
 
     def add(self, rows: Iterable[tuple[int, int]], seconds: float) -> None:
         """Take a step of `rows` (each its number of tokens and the position of the first) that took `seconds`."""
@@ -32,15 +38,21 @@ class StepTimes:
             else:
                 tokens += count
                 pairs += _pairs(count, start)
+        parts = (1, decoding, context, tokens, pairs)
+        # What decoding alone took is forgotten with every step: a machine that is slower now is so for prompts too.
+        self._decoding.forget()
         if tokens:
-            without = self._decode.value((1, decoding, context))
-            self._prefill.add((tokens, pairs), max(0.0, seconds - without))
-        else:
-            self._decode.add((1, decoding, context), seconds)
+            self._mixed.forget()
+        (self._mixed if tokens else self._decoding).add(parts, seconds)
+        self._costs = None
+
+    def decode_seconds(self, rows: int, context: int) -> float:
+        """What a step with so many decode rows takes, which have so many tokens before them together."""
+        return self._value((1, rows, context, 0, 0))
 
     def prefill_seconds(self, start: int, count: int) -> float:
         """How much longer a step takes with `count` prompt tokens from position `start` on."""
-        return self._prefill.value((count, _pairs(count, start)))
+        return self._value((0, 0, 0, count, _pairs(count, start)))
 
     def tokens_within(self, seconds: float, start: int, most: int) -> int:
         """Return how many prompt tokens from position `start` on, up to `most`, make a step at most so much longer."""
@@ -55,46 +67,51 @@ class StepTimes:
                 high = middle
         return low
 
-
-class _Fit:
-    """Least squares of a sum of costs, in `units`, none of which comes out below 0."""
-
-    def __init__(self, units: tuple[float, ...]) -> None:
-        self._units = units
-        self._products = [[0.0] * len(units) for _ in units]
-        self._sums = [0.0] * len(units)
-        self._costs: list[float] | None = None
-
-    def add(self, parts: tuple[int, ...], seconds: float) -> None:
-        """Take what `parts` cost together."""
-        scaled = [part / unit for part, unit in zip(parts, self._units, strict=True)]
-        for i, one in enumerate(scaled):
-            line = self._products[i]
-            for j, other in enumerate(scaled):
-                line[j] = FORGET * line[j] + one * other
-            self._sums[i] = FORGET * self._sums[i] + one * seconds
-        self._costs = None
-
-    def value(self, parts: tuple[int, ...]) -> float:
-        """Return what `parts` cost together."""
+    def _value(self, parts: tuple[int, ...]) -> float:
         if self._costs is None:
             self._costs = self._solved()
-        return sum(cost * part / unit for cost, part, unit in zip(self._costs, parts, self._units, strict=True))
+        return sum(cost * part / unit for cost, part, unit in zip(self._costs, parts, UNITS, strict=True))
 
     def _solved(self) -> list[float]:
-        used = list(range(len(self._units)))
+        """Return the cost of each part, none below 0."""
+        size = range(len(UNITS))
+        products = [[self._decoding.products[i][j] + self._mixed.products[i][j] for j in size] for i in size]
+        sums = [self._decoding.sums[i] + self._mixed.sums[i] for i in size]
+        used = [i for i in size if products[i][i]]
         while True:
             found = _solve(
-                [[self._products[i][j] + (RIDGE if i == j else 0.0) for j in used] for i in used],
-                [self._sums[i] for i in used],
+                [[products[i][j] + (RIDGE if i == j else 0.0) for j in used] for i in used], [sums[i] for i in used]
             )
             if min(found, default=0.0) >= 0:
                 break
             used = [i for i, cost in zip(used, found, strict=True) if cost >= 0]
-        costs = [0.0] * len(self._units)
+        costs = [0.0] * len(UNITS)
         for i, cost in zip(used, found, strict=True):
             costs[i] = cost
         return costs
+
+
+class _Sums:
+    """The sums of a least squares fit: of products of the parts, in UNITS, and of parts with seconds."""
+
+    def __init__(self) -> None:
+        self.products = [[0.0] * len(UNITS) for _ in UNITS]
+        self.sums = [0.0] * len(UNITS)
+
+    def forget(self) -> None:
+        """Let what was added count less."""
+        self.products = [[FORGET * value for value in line] for line in self.products]
+        self.sums = [FORGET * value for value in self.sums]
+
+    def add(self, parts: tuple[int, ...], seconds: float) -> None:
+        """Take what `parts` cost together."""
+        scaled = [part / unit for part, unit in zip(parts, UNITS, strict=True)]
+        for i, one in enumerate(scaled):
+            if one:
+                line = self.products[i]
+                for j, other in enumerate(scaled):
+                    line[j] += one * other
+                self.sums[i] += one * seconds
 
 
 def _pairs(count: int, start: int) -> int:

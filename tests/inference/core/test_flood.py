@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from inference.core.step import RowResult, StepPlan, StepResult
 from tests.inference.core.driving import Bench
+from tests.inference.core.machine import Fabricated
 
 STEPS_PER_SECOND = 10  # a step of the full batch takes 100 ms
 SERVER: dict[str, Any] = {
@@ -22,13 +22,6 @@ SERVER: dict[str, Any] = {
     "max_waiting_per_tenant": 1000,
 }
 ALLOWED = 3  # steps of the full batch until the first token, the prompt's own one included
-
-
-class Fabricated:
-    """A model whose answers cost nothing and mean nothing."""
-
-    def run(self, plan: StepPlan) -> StepResult:
-        return StepResult(tuple(RowResult((1,) if row.samples else ()) for row in plan.rows))
 
 
 @dataclass

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from inference.types import FinishReason
 from tests.inference.core.driving import Bench
+from tests.inference.core.machine import Machine, MachineBench
 
 BLOCK, CONTEXT = 4, 40
 LONGEST_PROMPT, LONGEST_OUTPUT = 20, 20
@@ -66,12 +67,17 @@ class Client:
     weights=st.sampled_from([(1000, 1000), (1000, 3000), (500, 1000)]),
     blocks=st.sampled_from([13, 21, 41]),
     rows=st.integers(2, 8),
-    reclaim_seconds=st.sampled_from([0.0, 0.25, 2.0]),
+    seconds=st.tuples(st.sampled_from([0.0, 0.25, 2.0]), st.sampled_from([0.0, 0.01])),
 )
-def test_two_tenants_that_always_wait_differ_by_the_bound_at_most(seed, weights, blocks, rows, reclaim_seconds):
-    """Beside them a third comes and goes, requests are cancelled, paused and extended, and the pool is small."""
+def test_two_tenants_that_always_wait_differ_by_the_bound_at_most(seed, weights, blocks, rows, seconds):
+    """Beside them a third comes and goes, requests are cancelled, paused and extended, and the pool is small.
+
+    Where prompt tokens take time, the bound is on tokens and on seconds of a step.
+    """
     rng = random.Random(seed)
-    bench = Bench(
+    reclaim_seconds, token_seconds = seconds
+    bench = MachineBench(
+        Machine(base=0.1, row=0.002, context=0.0, token=token_seconds, pair=0.0),
         blocks=blocks,
         block_size=BLOCK,
         max_context=CONTEXT,
@@ -95,7 +101,6 @@ def test_two_tenants_that_always_wait_differ_by_the_bound_at_most(seed, weights,
             for _ in range(rng.randint(1, 4)):
                 guest.submit()
         guest.disturb()
-        bench.now += 0.1
         bench.step()
         assert abs(a.service - b.service) <= bound
     # Nobody starves: without newcomers everything that was submitted comes to its end.

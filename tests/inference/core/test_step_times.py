@@ -7,20 +7,10 @@ import random
 import pytest
 
 from inference.core.step_times import StepTimes
-from tests.inference.core.driving import Bench
+from tests.inference.core.machine import Machine, MachineBench
 
-BASE, ROW, CONTEXT, TOKEN, PAIR = 0.02, 2e-4, 1e-7, 3e-4, 2e-8
-
-
-def seconds(rows: list[tuple[int, int]]) -> float:
-    """What a step takes on an imagined machine."""
-    total = BASE
-    for count, start in rows:
-        if count == 1:
-            total += ROW + CONTEXT * start
-        else:
-            total += TOKEN * count + PAIR * (count * start + count * (count + 1) / 2)
-    return total
+MACHINE = Machine(base=0.02, row=2e-4, context=1e-7, token=3e-4, pair=2e-8)
+seconds = MACHINE.seconds
 
 
 def measured(steps: int = 300, noise: float = 0.0) -> StepTimes:
@@ -37,7 +27,7 @@ def measured(steps: int = 300, noise: float = 0.0) -> StepTimes:
 def test_what_prompts_cost_is_learnt_from_mixed_steps(noise, error):
     times = measured(noise=noise)
     for count, start in ((64, 0), (256, 0), (256, 1500)):
-        assert times.prefill_seconds(start, count) == pytest.approx(seconds([(count, start)]) - BASE, rel=error)
+        assert times.prefill_seconds(start, count) == pytest.approx(seconds([(count, start)]) - MACHINE.base, rel=error)
 
 
 def test_a_chunk_is_the_largest_that_stays_within_the_time():
@@ -63,16 +53,9 @@ def test_a_machine_that_becomes_slower_is_noticed():
     assert times.prefill_seconds(0, 128) > 2 * seconds([(128, 0)])
 
 
-class Machine(Bench):
-    """A bench whose clock goes on as the imagined machine works."""
-
-    def finish(self, plan):
-        self.now += seconds([(len(row.ids), row.start) for row in plan.rows])
-        super().finish(plan)
-
-
-def bench(prefill_seconds: float) -> Machine:
-    return Machine(
+def bench(prefill_seconds: float) -> MachineBench:
+    return MachineBench(
+        MACHINE,
         blocks=600,
         block_size=16,
         max_context=4000,
@@ -84,7 +67,7 @@ def bench(prefill_seconds: float) -> Machine:
     )
 
 
-def longest_step(one: Machine) -> float:
+def longest_step(one: MachineBench) -> float:
     """The longest step from the moment on at which two decode, one prompt was measured and a second one comes."""
     one.submit("first", [5] * 400, 300, tenant="a")
     one.submit("second", [6] * 400, 300, tenant="a")
@@ -100,7 +83,7 @@ def longest_step(one: Machine) -> float:
 
 def test_a_long_prompt_never_holds_decoding_rows_longer_than_the_setting():
     assert longest_step(bench(0.0)) > 0.3, "unbounded, it does"
-    assert longest_step(bench(0.05)) < BASE + 2 * (ROW + CONTEXT * 700) + 0.05 * 1.05
+    assert longest_step(bench(0.05)) < seconds([(1, 700)] * 2) + 0.05 * 1.05
 
 
 def test_without_decoding_rows_a_prompt_takes_whole_steps():
@@ -126,3 +109,17 @@ def test_a_long_time_of_decoding_alone_forgets_nothing_of_what_prompts_cost():
     for _ in range(3000):
         times.add([(1, 300)] * 8, seconds([(1, 300)] * 8))
     assert times.prefill_seconds(0, 256) == pytest.approx(before)
+
+
+def test_small_chunks_beside_other_rows_than_were_measured_are_not_taken_for_dear() -> None:
+    """Were what such a step takes longer put down to its chunk, the next would be smaller still, and so on."""
+    times = StepTimes()
+    for _ in range(100):
+        times.add([(1, 100)] * 32, seconds([(1, 100)] * 32))
+    slower = Machine(base=0.04, row=2e-4, context=1e-7, token=3e-4, pair=2e-8)  # others have come to use its cores
+    rows = 20
+    chunk = 32
+    for step in range(200):
+        chunk = times.tokens_within(0.01, 32 * step % 1000, 256) or 16
+        times.add([*[(1, 300)] * rows, (chunk, 0)], slower.seconds([*[(1, 300)] * rows, (chunk, 0)]))
+    assert chunk >= 24

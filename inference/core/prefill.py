@@ -1,0 +1,155 @@
+"""How the prompt tokens of one step are divided between tenants."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from inference.core.admission import Admission
+from inference.core.bounds import StepBounds
+from inference.core.config import SchedulerConfig
+from inference.core.fairness import WaitingQueue
+from inference.core.sequence import Sequence
+from inference.core.step_times import StepTimes
+
+UNBOUNDED = float("inf")
+
+
+@dataclass(slots=True)
+class _Rest:
+    """Tokens and seconds that are left of a step, or of a tenant's part of it."""
+
+    tokens: int
+    seconds: float
+    is_whole: bool = True  # nothing was taken of it
+
+    def take(self, tokens: int, seconds: float) -> None:
+        self.tokens -= tokens
+        self.seconds -= seconds
+        self.is_whole = False
+
+    def __bool__(self) -> bool:
+        return self.tokens > 0 and self.seconds > 0
+
+
+@dataclass(slots=True)
+class _Step:
+    """What is left of the step, how many tokens of each sequence it computes, and the prompts it may go on with."""
+
+    rest: _Rest
+    counts: dict[Sequence, int]
+    prompts: list[Sequence]
+    may_admit: bool
+    computed: dict[Sequence, int] = field(default_factory=dict)  # prompt tokens among the counts
+
+
+class Prefill:
+    """Divides what a step has for prompts between those that run and new ones.
+
+    First each tenant with a prompt, running or waiting, gets the part of tokens and time that its weight gives it, so
+    that the long prompts of one don't hold up the next, whose turn may be only a little later. What they leave is lent,
+    in the order of their turns. A tenant that leads the lowest counter by more than a full batch's worth of service has
+    no part, and a lower band has none beside a higher one: they get what is left.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        bounds: StepBounds,
+        times: StepTimes,
+        waiting: WaitingQueue[Sequence],
+        admission: Admission,
+    ) -> None:
+        self._config = config
+        self._bounds = bounds
+        self._times = times
+        self._waiting = waiting
+        self._queue = waiting.queue
+        self._admission = admission
+
+    def divide(self, counts: dict[Sequence, int], prompts: list[Sequence], budget: int, *, may_admit: bool) -> None:
+        """Add to `counts`, which has the step's decode rows, how many of `budget` tokens each prompt gets.
+
+        `prompts` are running sequences; with `may_admit` others are admitted.
+        """
+        step = _Step(_Rest(budget, self._seconds(counts)), counts, prompts, may_admit)
+        parts = self._parts(step)
+        if len(parts) > 1:
+            self._give(step, parts)
+        self._give(step, None)
+
+    def _seconds(self, decoding: dict[Sequence, int]) -> float:
+        """How much longer the prompts may make a step with these decode rows.
+
+        At most by half of what a step with every row would take: then a newcomer's first token, which waits for the
+        step that runs when it comes and for its own, takes no longer than three of those.
+        """
+        setting = self._config.prefill_seconds
+        if not decoding or not setting:
+            return UNBOUNDED
+        rows = len(decoding)
+        step = self._times.decode_seconds(rows, sum(seq.scheduled for seq in decoding))
+        return min(setting, step * self._bounds.rows / (2 * rows)) if step else setting
+
+    def _parts(self, step: _Step) -> dict[str, _Rest]:
+        """Return the part of each tenant that has one."""
+        tenants = dict.fromkeys(seq.tenant for seq in step.prompts)
+        if step.may_admit:
+            tenants |= dict.fromkeys(self._admission.tenants())
+        if len(tenants) < 2:
+            return {}
+        weights = self._waiting.weights
+        turns = {tenant: self._queue.turn(tenant) for tenant in tenants}
+        band, lowest, _ = min(turns.values())
+        batch = self._config.cache_tokens * self._queue.prices.output * 1_000_000
+        sharing = [
+            tenant for tenant, turn in turns.items() if turn[0] == band and turn[1] <= lowest + batch // weights[tenant]
+        ]
+        total = sum(weights[tenant] for tenant in sharing)
+        rest = step.rest
+        return {
+            tenant: _Rest(-(-rest.tokens * weights[tenant] // total), rest.seconds * weights[tenant] / total)
+            for tenant in sharing
+        }
+
+    def _give(self, step: _Step, parts: dict[str, _Rest] | None) -> None:
+        """Give each sequence what its tenant's part has for it, or without `parts` the step, in the order of turns."""
+        turn = self._queue.turn
+        prompts = deque(sorted(step.prompts, key=lambda seq: turn(seq.tenant)))
+        step.prompts = []
+        while step.rest:
+            seq = None
+            if step.may_admit and len(step.counts) < self._bounds.rows:
+                among = None if parts is None else [tenant for tenant, part in parts.items() if part]
+                seq = self._admission.next(turn(prompts[0].tenant) if prompts else None, among)
+            if seq is None:
+                if not prompts:
+                    break
+                seq = prompts.popleft()
+            part = step.rest if parts is None else parts.get(seq.tenant)
+            if part:
+                self._compute(step, seq, part)
+            if step.computed.get(seq, 0) < min(seq.due, self._config.prefill_chunk):
+                step.prompts.append(seq)
+        step.prompts += prompts
+
+    def _compute(self, step: _Step, seq: Sequence, part: _Rest) -> None:
+        """Let the step compute as many more tokens of `seq` as `part` and what is left of the step permit."""
+        rest, done = step.rest, step.computed.get(seq, 0)
+        most = min(min(seq.due, self._config.prefill_chunk) - done, rest.tokens, part.tokens)
+        start = seq.scheduled + done
+        count = self._times.tokens_within(min(rest.seconds, part.seconds), start, most)
+        least = min(most, self._config.block_size)
+        if count < least:
+            # Crumbs of a prompt cost steps: a tenant's first has a block, as long as the step has time. And the step's
+            # first has one in any case, so that it goes on, however slow the machine is.
+            fits = part.is_whole and self._times.prefill_seconds(start, least) <= rest.seconds
+            count = least if fits or not step.computed else 0
+        if not count:
+            part.seconds = 0.0
+            return
+        step.computed[seq] = step.counts[seq] = done + count
+        seconds = self._times.prefill_seconds(start, count)
+        rest.take(count, seconds)
+        if part is not rest:
+            part.take(count, seconds)

@@ -1,0 +1,105 @@
+"""How the prompt tokens of a step are divided between tenants."""
+
+from __future__ import annotations
+
+from tests.inference.core.driving import Bench
+from tests.inference.core.machine import Machine, MachineBench
+
+
+def bench(**changes: object) -> Bench:
+    return Bench(
+        **{
+            "blocks": 400,
+            "block_size": 4,
+            "max_context": 400,
+            "max_rows": 8,
+            "max_step_tokens": 80,
+            "prefill_chunk": 80,
+            "prefix_cache": False,
+            **changes,
+        }
+    )
+
+
+def parts(one: Bench) -> dict[str, int]:
+    """How many prompt tokens of each request the next step computes."""
+    plan = one.step()
+    assert plan is not None
+    return {row.request_id: row.count for row in plan.rows if row.count > 1}
+
+
+def test_a_prompt_whose_turn_is_later_is_not_held_up_by_long_ones():
+    """A prompt is charged whole when it is admitted, so the counter of a tenant whose prompts are computed stands."""
+    one = bench()
+    for number in range(3):
+        one.submit(f"long{number}", [7] * 300, tenant="long")
+    one.step()
+    one.submit("short", [7] * 20, tenant="short")
+    one.scheduler.waiting.queue.charge("short", prompt=1000)
+    assert parts(one) == {"long0": 60, "short": 20}
+
+
+def test_tenants_share_a_step_by_weight():
+    one = bench()
+    one.submit("light", [7] * 300, tenant="a")
+    one.submit("heavy", [7] * 300, tenant="b", weight=3000)
+    assert parts(one) == {"light": 20, "heavy": 60}
+
+
+def test_what_a_tenant_leaves_is_lent():
+    one = bench()
+    one.submit("long", [7] * 300, tenant="a")
+    for tenant in "bc":
+        one.submit(tenant, [7] * 10, tenant=tenant)
+    assert parts(one) == {"long": 60, "b": 10, "c": 10}
+    assert parts(one) == {"long": 78}
+
+
+def test_of_one_tenant_the_first_prompt_goes_first():
+    one = bench(max_step_tokens=100)
+    one.submit("first", [7] * 150)
+    one.submit("second", [7] * 150)
+    assert [parts(one) for _ in range(4)] == [
+        {"first": 80, "second": 20},
+        {"first": 70, "second": 30},
+        {"second": 80},
+        {"second": 20},
+    ]
+
+
+def test_a_lower_band_gets_what_is_left():
+    one = bench()
+    one.submit("low", [7] * 300, tenant="a")
+    one.step()
+    one.submit("high", [7] * 70, tenant="b", band=1)
+    assert parts(one) == {"high": 70, "low": 10}
+
+
+def test_one_that_leads_by_more_than_a_batch_waits_for_the_others():
+    one = bench(blocks=101)
+    one.submit("late", [7] * 200, tenant="a")
+    one.scheduler.waiting.queue.charge("a", output=401)
+    one.submit("early", [7] * 80, tenant="b")
+    one.scheduler.waiting.queue.charge("b", output=-401)
+    assert parts(one) == {"early": 80}
+
+
+def test_beside_a_full_batch_prompts_take_half_of_its_step():
+    machine = Machine(base=0.010, row=0.002, context=0.0, token=1e-3, pair=0.0)
+    one = MachineBench(
+        machine,
+        blocks=600,
+        block_size=4,
+        max_context=600,
+        max_rows=8,
+        max_step_tokens=512,
+        prefill_chunk=512,
+        prefix_cache=False,
+    )
+    for number in range(7):
+        one.submit(f"decoding{number}", [7] * 200, 200)
+    one.run(until=lambda: all(len(story.tokens) > 5 for story in one.stories.values()))
+    one.submit("long", [7] * 500)
+    one.step()
+    full = machine.seconds([(1, 0)] * 8)
+    assert full / 2 * 1000 * 0.9 < parts(one)["long"] <= full / 2 * 1000 * 1.1
