@@ -115,14 +115,17 @@ def samplers(library: Library) -> None:
     rows, vocabulary = 32, 151_936
     logits = (torch.randn(rows, vocabulary) * 2).to(BF16)
     keys, inverse = torch.randint(2**62, (rows,)), torch.ones(rows)
-    tokens = torch.arange(vocabulary)[None]
+    tokens, peaks = torch.arange(vocabulary)[None], logits.float().max(1).values
+    top_k, top_p, min_p = torch.full((rows,), 40), torch.full((rows,), 0.9), torch.zeros(rows)
+    filters = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
     took = medians(
         {
             "argmax": lambda: sampler.argmax(library, logits),
             "torch max": lambda: logits.float().max(1),
-            "gumbel_argmax": lambda: sampler.gumbel_argmax(library, logits, inverse, keys),
+            "gumbel_argmax": lambda: sampler.gumbel_argmax(library, logits, peaks, inverse, keys),
+            "filtered_argmax": lambda: sampler.filtered_argmax(library, logits, peaks, inverse, keys, **filters),
             "torch race": lambda: (logits.float() - exponentials(keys[:, None], tokens).log_()).argmax(1),
-            "log_sum_exp": lambda: sampler.log_sum_exp(library, logits, inverse),
+            "log_sum_exp": lambda: sampler.log_sum_exp(library, logits, peaks, inverse),
             "torch logsumexp": lambda: logits.float().logsumexp(1),
             "top_candidates 64": lambda: sampler.top_candidates(library, logits, 64),
             "torch topk 64": lambda: logits.float().topk(64),

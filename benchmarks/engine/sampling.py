@@ -18,8 +18,10 @@ import torch
 from inference.core.step import Row
 from inference.kernels.cpu.build import BuildError
 from inference.kernels.cpu.library import load
-from inference.sampling.passes import CPUPasses, Passes, TorchPasses
+from inference.sampling.cpu_passes import CPUPasses
+from inference.sampling.passes import Passes
 from inference.sampling.sampler import Sampler
+from inference.sampling.torch_passes import TorchPasses
 from inference.types import SamplingParams
 
 ROWS, VOCABULARY, CONTEXT, RUNS = 32, 151_936, 500, 7

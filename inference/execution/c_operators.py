@@ -14,7 +14,8 @@ from inference.kernels.cpu.elementwise import gelu_mul, rms_norm, silu_mul, soft
 from inference.kernels.cpu.experts import combine, route
 from inference.kernels.cpu.library import Library
 from inference.kernels.cpu.linear import DenseLinear, EightBitLinear, FourBitLinear
-from inference.sampling.passes import CPUPasses, Passes
+from inference.sampling.cpu_passes import CPUPasses
+from inference.sampling.passes import Passes
 
 
 class COperators(Operators):

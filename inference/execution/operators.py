@@ -17,7 +17,8 @@ from inference.execution.attention.base import Attention
 from inference.execution.attention.reference import ReferenceAttention
 from inference.execution.kv_cache import KVCache
 from inference.execution.linear import Linear, TorchLinear
-from inference.sampling.passes import Passes, TorchPasses
+from inference.sampling.passes import Passes
+from inference.sampling.torch_passes import TorchPasses
 
 CPU = torch.device("cpu")
 

@@ -19,6 +19,7 @@ class Distributions:
     the largest logits, of which line i wants the first `counts[i]`.
     """
 
+    passes: Passes
     logits: torch.Tensor
     total: torch.Tensor
     ids: torch.Tensor
@@ -31,7 +32,7 @@ class Distributions:
         values, ids = passes.largest(logits, max(1, min(max(counts), logits.shape[1])))
         peak = values[:, 0].float()
         total = passes.log_sum_exp(logits, peak, torch.ones_like(peak)) + peak
-        return cls(logits, total[:, None], ids, values, counts)
+        return cls(passes, logits, total[:, None], ids, values, counts)
 
     @property
     def finite(self) -> list[bool]:
@@ -40,9 +41,9 @@ class Distributions:
 
     def positions(self, chosen: torch.Tensor) -> list[PositionLogprobs]:
         """Return what is told where `chosen` [n] stand."""
-        logit = self.logits.gather(1, chosen[:, None])
-        ranks = (self.logits > logit).sum(1).add_(1).tolist()
-        own = (logit.float() - self.total)[:, 0].tolist()
+        logit = self.logits.gather(1, chosen[:, None])[:, 0].float()
+        ranks = self.passes.count_above(self.logits, logit).add_(1).tolist()
+        own = (logit - self.total[:, 0]).tolist()
         ids, values = self.ids.tolist(), (self.values.float() - self.total).tolist()
         return [
             PositionLogprobs(

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 
 from inference.core.step import Row, RowFailure
-from inference.sampling.draw import Lines, draw, draw_filtered
 from inference.sampling.logprobs import Distributions
-from inference.sampling.passes import Passes, TorchPasses
+from inference.sampling.passes import Lines, Passes
 from inference.sampling.penalties import Histories
 from inference.sampling.processors import process
 from inference.sampling.rng import noise_keys
 from inference.sampling.state import SlotStates
+from inference.sampling.torch_passes import TorchPasses
 from inference.types import PositionLogprobs
 
 NON_FINITE = RowFailure("non_finite_logits", "The model gave logits that are not finite for this request.")
@@ -67,7 +67,7 @@ class Sampler:
             ]
             if drawn:
                 lines = self._lines(logits, peak, rows, drawn)
-                tokens[drawn] = (draw_filtered if is_filtered else draw)(self._passes, lines)
+                tokens[drawn] = self._passes.draw_filtered(lines) if is_filtered else self._passes.draw(lines)
         if penalised:
             self._histories.append([rows[i] for i in penalised], tokens[penalised])
         logprobs: dict[int, PositionLogprobs] = {}

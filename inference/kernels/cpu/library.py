@@ -31,8 +31,10 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "route": (None, [_I, _P, _P, _P, *[_I] * 5]),
     "combine": (None, [_I, *[_P] * 5, *[_I] * 3]),
     "argmax": (None, [_I, _P, _I, _I, _P, _P]),
-    "gumbel_argmax": (None, [_I, _P, _I, _I, _P, _P, _P]),
-    "log_sum_exp": (None, [_I, _P, _I, _I, _P, _P]),
+    "gumbel_argmax": (None, [_I, _P, _I, _I, _P, _P, _P, _P]),
+    "filtered_argmax": (ctypes.c_int, [_I, _P, _I, _I, *[_P] * 7]),
+    "log_sum_exp": (None, [_I, _P, _I, _I, _P, _P, _P]),
+    "count_above": (None, [_I, _P, _I, _I, _P, _P]),
     "top_candidates": (ctypes.c_int, [_I, _P, _I, _I, _I, _P, _P]),
 }
 

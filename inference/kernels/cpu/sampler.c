@@ -1,4 +1,5 @@
-/* One pass over a row's logits: the largest, the winner of a Gumbel race, the k largest, the log of the sum of exponentials.
+/* Passes over a row's logits: the largest, the winner of a Gumbel race among all tokens or those that pass filters, the k
+ * largest, the log of the sum of exponentials.
  *
  * Each row is one thread's, in pieces of fixed size, so its results are the same bits in every batch.
  */
@@ -58,7 +59,8 @@ INLINE uint64_t mixed(uint64_t word) {
     return word ^ word >> 31;
 }
 
-INLINE float log_exponential(float uniform) { return logf(-log1pf(-uniform)); }
+INLINE float uniform_of(uint64_t key, int64_t place) { return (float)(int64_t)(mixed(key + (uint64_t)(place + 1) * 0x9E3779B97F4A7C15u) >> 1 | 1) * 0x1p-63f; }
+INLINE float score_of(float scaled, float uniform) { return scaled - logf(-log1pf(-(uniform < 1 - 0x1p-24f ? uniform : 1 - 0x1p-24f))); }
 
 /* The place with the largest (logit - peak) · inverse - log(exponential). Since an exponential is at least its uniform
  * variate u, a place can win only where u < exp(scaled - best): only then are logarithms computed. */
@@ -67,26 +69,21 @@ INLINE int64_t race(int is_bf16, const void *logits, int64_t at, int64_t width, 
     int64_t winner = 0;
     for (int64_t from = 0; from < width; from += PIECE) {
         const int count = piece(is_bf16, logits, at + from, width - from, scaled);
-        for (int i = 0; i < PIECE; i++)
-            uniform[i] = (float)(int64_t)(mixed(key + (uint64_t)(from + i + 1) * 0x9E3779B97F4A7C15u) >> 1 | 1) * 0x1p-63f;
-        vf open = v_set(0.0f);
+        for (int i = 0; i < PIECE; i++) uniform[i] = uniform_of(key, from + i);
         for (int i = 0; i < count; i += LANES) {
-            const vf x = v_mul(v_sub(v_load(scaled + i), v_set(peak)), v_set(inverse)), u = v_load(uniform + i);
+            const vf x = v_mul(v_sub(v_load(scaled + i), v_set(peak)), v_set(inverse));
             v_store(scaled + i, x);
             /* 1.00001: the bound must not fail by rounding; e^x is at most e^80 here, which is above every u. */
             const vf bound = v_mul(v_exp(v_sub(v_set(0.0f), v_max(v_set(-80.0f), v_sub(v_set(best), x)))), v_set(1.00001f));
-            open = v_add(open, v_where(u, bound, v_set(0.0f), v_set(1.0f)));
-            v_store(uniform + i, v_where(u, bound, v_set(2.0f), u));
-        }
-        if (v_sum(open) == 0.0f) continue;
-        for (int i = 0; i < count; i++)
-            if (uniform[i] < 2.0f) {
-                const float score = scaled[i] - log_exponential(uniform[i] < 1 - 0x1p-24f ? uniform[i] : 1 - 0x1p-24f);
+            for (uint32_t open = v_reach(bound, v_load(uniform + i)); open; open &= open - 1) {
+                const int j = i + __builtin_ctz(open);
+                const float score = score_of(scaled[j], uniform[j]);
                 if (score > best) {
                     best = score;
-                    winner = from + i;
+                    winner = from + j;
                 }
             }
+        }
     }
     return winner;
 }
@@ -105,38 +102,116 @@ INLINE double exponential_sum(int is_bf16, const void *logits, int64_t at, int64
 }
 
 typedef struct {
-    float value;
+    float value, weight;
     int32_t place;
 } Candidate;
 
-static int by_value(const void *a, const void *b) {
-    const Candidate *x = a, *y = b;
-    return x->value != y->value ? (x->value < y->value ? 1 : -1) : (x->place > y->place ? 1 : x->place < y->place ? -1 : 0);
+/* Whether a comes first: the larger one, and the first place of equals. */
+INLINE int precedes(const Candidate *a, const Candidate *b) { return a->value != b->value ? a->value > b->value : a->place < b->place; }
+
+static int by_value(const void *a, const void *b) { return precedes(a, b) ? -1 : precedes(b, a); }
+
+/* Bring to the front of `c` those that come first, up to `most` and until their weights reach `mass`; return how many they
+ * are. Each part is divided by one of its own, so it takes linear time but for the rarest of orders. */
+static int64_t front(Candidate *c, int64_t count, int64_t most, double mass) {
+    int64_t from = 0, to = count;
+    while (from < to && most > 0 && mass > 0) {
+        const int64_t chosen = from + (int64_t)(mixed((uint64_t)(from + to * 31)) % (uint64_t)(to - from));
+        const Candidate pivot = c[chosen];
+        double sum = 0;
+        int64_t end = from;
+        c[chosen] = c[to - 1];
+        for (int64_t i = from; i < to - 1; i++)
+            if (precedes(c + i, &pivot)) {
+                const Candidate one = c[i];
+                c[i] = c[end];
+                c[end++] = one;
+                sum += one.weight;
+            }
+        c[to - 1] = c[end];
+        c[end] = pivot;
+        if (end - from >= most || sum >= mass) {
+            to = end;
+        } else {
+            most -= end - from + 1;
+            mass -= sum + pivot.weight;
+            from = end + 1;
+        }
+    }
+    return from;
 }
 
-/* The k largest, the first of equals first. `kept` has room for 4 · k + PIECE: whenever it is full, it is sorted and cut. */
-INLINE void largest(int is_bf16, const void *logits, int64_t at, int64_t width, int64_t k, Candidate *kept, float *values_out,
-                    int64_t *places) {
-    float values[PIECE], least = -INFINITY;
+/* Collect all that are at least `least`, or with `most` > 0 the `most` largest; return how many. `kept` has room for
+ * `room_for` of them. */
+static inline int64_t room_for(int64_t most, int64_t width) { return most && 4 * most + 4 * PIECE < width ? 4 * most + 4 * PIECE : width; }
+INLINE int64_t collect(int is_bf16, const void *logits, int64_t at, int64_t width, float least, int64_t most, Candidate *kept) {
+    const int64_t room = room_for(most, width);
+    float values[PIECE];
     int64_t held = 0;
     for (int64_t from = 0; from < width; from += PIECE) {
         const int count = piece(is_bf16, logits, at + from, width - from, values);
-        vf top = v_set(-INFINITY);
-        for (int i = 0; i < count; i += LANES) top = v_max(v_load(values + i), top);
-        if (held >= k && !(v_peak(top) > least)) continue;
-        for (int i = 0; i < count; i++)
-            if (held < k || values[i] > least) kept[held++] = (Candidate){values[i], (int32_t)(from + i)};
-        if (held >= 4 * k) {
-            qsort(kept, (size_t)held, sizeof *kept, by_value);
-            held = k;
-            least = kept[k - 1].value;
+        if (held + count > room) {
+            held = front(kept, held, most, INFINITY);
+            least = INFINITY;
+            for (int64_t i = 0; i < held; i++) least = kept[i].value < least ? kept[i].value : least;
+            least = nextafterf(least, INFINITY); /* later ones come behind their equals */
+        }
+        for (int i = 0; i < count; i += LANES)
+            for (uint32_t found = v_reach(v_load(values + i), v_set(least)); found; found &= found - 1) {
+                const int j = i + __builtin_ctz(found);
+                if (j < count) kept[held++] = (Candidate){values[j], 0.0f, (int32_t)(from + j)};
+            }
+    }
+    return most ? front(kept, held, most, INFINITY) : held;
+}
+
+INLINE double weigh(Candidate *kept, int64_t count, float peak, float inverse) {
+    double total = 0;
+    float weights[LANES];
+    for (int64_t i = 0; i < count; i += LANES) {
+        const int some = count - i < LANES ? (int)(count - i) : LANES;
+        for (int j = 0; j < LANES; j++) weights[j] = j < some ? (kept[i + j].value - peak) * inverse : -INFINITY;
+        v_store(weights, v_exp(v_load(weights)));
+        for (int j = 0; j < some; j++) total += kept[i + j].weight = weights[j];
+    }
+    return total;
+}
+
+/* The winner of the race among the tokens that pass top-k (0: all do), then top-p, then min-p. */
+INLINE int64_t filtered(int is_bf16, const void *logits, int64_t at, int64_t width, float peak, float inverse, int64_t top_k, float top_p,
+                        float min_p, uint64_t key, Candidate *kept) {
+    const int64_t most = top_k < width ? top_k : 0;
+    const float least = logf(min_p);
+    double total = 0;
+    float bound = -INFINITY;
+    if (!most) {
+        bound = least;
+        if (top_p < 1) {
+            /* What is below the bound has no more weight together than top-p leaves over. */
+            total = exponential_sum(is_bf16, logits, at, width, peak, inverse);
+            const float unused = (float)log((1 - (double)top_p) * total / (double)width) - 0.01f;
+            bound = unused > least ? unused : least;
+        }
+        /* A little lower, since this rounds in another way than the test below. */
+        bound = peak + (bound - 0.01f) / inverse;
+        bound -= 1e-6f * (fabsf(peak) + fabsf(bound));
+    }
+    int64_t count = collect(is_bf16, logits, at, width, bound, most, kept);
+    const double found = weigh(kept, count, peak, inverse);
+    if (top_p < 1) count = front(kept, count, count, fmax(top_p * (most ? found : total), 0x1p-1000));
+    float best = -INFINITY, shrunk = 0;
+    int64_t winner = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const float scaled = (kept[i].value - peak) * inverse, uniform = uniform_of(key, kept[i].place);
+        if (scaled < least || !(uniform * shrunk < kept[i].weight * 1.00001f)) continue; /* as in `race` */
+        const float score = score_of(scaled, uniform);
+        if (score > best || (score == best && kept[i].place < winner)) {
+            best = score;
+            winner = kept[i].place;
+            shrunk = expf(best);
         }
     }
-    qsort(kept, (size_t)held, sizeof *kept, by_value);
-    for (int64_t i = 0; i < k; i++) {
-        values_out[i] = kept[i].value;
-        places[i] = kept[i].place;
-    }
+    return winner;
 }
 
 #define OF_TYPE(call) \
@@ -145,39 +220,69 @@ INLINE void largest(int is_bf16, const void *logits, int64_t at, int64_t width, 
         else { enum { type = 0 }; call; } \
     } while (0)
 
-/* See sampler.py for these four. */
+/* See sampler.py for these. */
 void argmax(int64_t is_bf16, const void *logits, int64_t rows, int64_t width, float *peaks, int64_t *places) {
 #pragma omp parallel for num_threads(kernel_threads) schedule(static)
     for (int64_t row = 0; row < rows; row++) OF_TYPE(peaks[row] = peak_of(type, logits, row * width, width, places + row));
 }
 
-void gumbel_argmax(int64_t is_bf16, const void *logits, int64_t rows, int64_t width, const float *inverse, const int64_t *keys,
-                   int64_t *places) {
+void gumbel_argmax(int64_t is_bf16, const void *logits, int64_t rows, int64_t width, const float *peaks, const float *inverse,
+                   const int64_t *keys, int64_t *places) {
 #pragma omp parallel for num_threads(kernel_threads) schedule(static)
-    for (int64_t row = 0; row < rows; row++) {
-        const int64_t at = row * width;
-        int64_t first;
-        OF_TYPE(const float peak = peak_of(type, logits, at, width, &first);
-                places[row] = race(type, logits, at, width, peak, inverse[row], (uint64_t)keys[row]));
-    }
+    for (int64_t row = 0; row < rows; row++)
+        OF_TYPE(places[row] = race(type, logits, row * width, width, peaks[row], inverse[row], (uint64_t)keys[row]));
 }
 
-void log_sum_exp(int64_t is_bf16, const void *logits, int64_t rows, int64_t width, const float *inverse, float *sums) {
+int filtered_argmax(int64_t is_bf16, const void *logits, int64_t rows, int64_t width, const float *peaks, const float *inverse,
+                    const int64_t *top_k, const float *top_p, const float *min_p, const int64_t *keys, int64_t *places) {
+    int64_t room = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t own = room_for(top_k[row] < width ? top_k[row] : 0, width);
+        room = own > room ? own : room;
+    }
+    Candidate *memory = scratch(0, (size_t)room * sizeof *memory * (size_t)kernel_threads);
+    if (!memory) return 1;
+#pragma omp parallel for num_threads(kernel_threads) schedule(dynamic, 1)
+    for (int64_t row = 0; row < rows; row++)
+        OF_TYPE(places[row] = filtered(type, logits, row * width, width, peaks[row], inverse[row], top_k[row], top_p[row], min_p[row],
+                                       (uint64_t)keys[row], memory + room * thread_number()));
+    return 0;
+}
+
+void log_sum_exp(int64_t is_bf16, const void *logits, int64_t rows, int64_t width, const float *peaks, const float *inverse, float *sums) {
+#pragma omp parallel for num_threads(kernel_threads) schedule(static)
+    for (int64_t row = 0; row < rows; row++)
+        OF_TYPE(sums[row] = (float)log(exponential_sum(type, logits, row * width, width, peaks[row], inverse[row])));
+}
+
+void count_above(int64_t is_bf16, const void *logits, int64_t rows, int64_t width, const float *bounds, int64_t *counts) {
 #pragma omp parallel for num_threads(kernel_threads) schedule(static)
     for (int64_t row = 0; row < rows; row++) {
-        const int64_t at = row * width;
-        int64_t first;
-        OF_TYPE(const float peak = peak_of(type, logits, at, width, &first);
-                sums[row] = peak * inverse[row] + (float)log(exponential_sum(type, logits, at, width, peak, inverse[row])));
+        int64_t above = 0, behind = -width & (LANES - 1);
+        for (int64_t i = 0; i < width; i += LANES) {
+            vf x;
+            OF_TYPE(x = v_read_some(type, logits, row * width + i, width - i));
+            above += LANES - __builtin_popcount(v_reach(v_set(bounds[row]), x));
+        }
+        counts[row] = above - (0.0f > bounds[row] ? behind : 0); /* zeros stand behind the vocabulary */
     }
 }
 
 int top_candidates(int64_t is_bf16, const void *logits, int64_t rows, int64_t width, int64_t k, float *values, int64_t *places) {
-    const size_t room = (size_t)(4 * k + PIECE);
-    Candidate *memory = scratch(0, room * sizeof *memory * (size_t)kernel_threads);
+    const int64_t room = room_for(k < width ? k : 0, width);
+    Candidate *memory = scratch(0, (size_t)room * sizeof *memory * (size_t)kernel_threads);
     if (!memory) return 1;
 #pragma omp parallel for num_threads(kernel_threads) schedule(static)
-    for (int64_t row = 0; row < rows; row++)
-        OF_TYPE(largest(type, logits, row * width, width, k, memory + room * (size_t)thread_number(), values + row * k, places + row * k));
+    for (int64_t row = 0; row < rows; row++) {
+        Candidate *kept = memory + room * thread_number();
+        int64_t held;
+        OF_TYPE(held = collect(type, logits, row * width, width, -INFINITY, k < width ? k : 0, kept));
+        for (; held < k; held++) kept[held] = (Candidate){NAN, 0.0f, 0}; /* NaN logits are no candidates */
+        qsort(kept, (size_t)k, sizeof *kept, by_value);
+        for (int64_t i = 0; i < k; i++) {
+            values[row * k + i] = kept[i].value;
+            places[row * k + i] = kept[i].place;
+        }
+    }
     return 0;
 }

@@ -19,12 +19,14 @@ def argmax(library: Library, logits: torch.Tensor) -> tuple[torch.Tensor, torch.
     return peaks, tokens
 
 
-def gumbel_argmax(library: Library, logits: torch.Tensor, inverse: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+def gumbel_argmax(
+    library: Library, logits: torch.Tensor, peaks: torch.Tensor, inverse: torch.Tensor, keys: torch.Tensor
+) -> torch.Tensor:
     """Draw one token of each row (int64 [rows]) from the softmax of its logits times `inverse`, 1 / temperature.
 
-    `inverse` float32 [rows], `keys` int64 [rows]: the token's exponential is a pure function of key and token
-    (splitmix64, as `inference.sampling.rng.exponentials`), and the token with the largest (logit - largest logit) ·
-    inverse - log(exponential) wins.
+    `peaks` float32 [rows] are the largest logits, `inverse` float32 [rows], `keys` int64 [rows]: the token's
+    exponential is a pure function of key and token (splitmix64, as `inference.sampling.rng.exponentials`), and the
+    token with the largest (logit - peak) · inverse - log(exponential) wins.
     """
     rows, width = logits.shape
     tokens = torch.empty(rows, dtype=torch.long)
@@ -33,6 +35,7 @@ def gumbel_argmax(library: Library, logits: torch.Tensor, inverse: torch.Tensor,
         require(logits, (rows, width), logits.dtype, "logits"),
         rows,
         width,
+        require(peaks, (rows,), torch.float32, "peaks"),
         require(inverse, (rows,), torch.float32, "inverse"),
         require(keys, (rows,), torch.int64, "keys"),
         tokens.data_ptr(),
@@ -40,8 +43,43 @@ def gumbel_argmax(library: Library, logits: torch.Tensor, inverse: torch.Tensor,
     return tokens
 
 
-def log_sum_exp(library: Library, logits: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
-    """Return log Σ exp(logit · inverse) of each row (float32 [rows]); `inverse` float32 [rows] > 0."""
+def filtered_argmax(
+    library: Library,
+    logits: torch.Tensor,
+    peaks: torch.Tensor,
+    inverse: torch.Tensor,
+    keys: torch.Tensor,
+    *,
+    top_k: torch.Tensor,
+    top_p: torch.Tensor,
+    min_p: torch.Tensor,
+) -> torch.Tensor:
+    """Draw as `gumbel_argmax` does, among the tokens that pass the filters of their row; all filters are [rows].
+
+    The `top_k` largest pass (int64; 0: all); of these, the largest ones before which less than `top_p` of their
+    probability has accumulated; of these, those of at least `min_p` times the first's (float32). Logits aren't NaN.
+    """
+    rows, width = logits.shape
+    tokens = torch.empty(rows, dtype=torch.long)
+    if library.filtered_argmax(
+        element(logits),
+        require(logits, (rows, width), logits.dtype, "logits"),
+        rows,
+        width,
+        require(peaks, (rows,), torch.float32, "peaks"),
+        require(inverse, (rows,), torch.float32, "inverse"),
+        require(top_k, (rows,), torch.int64, "top_k"),
+        require(top_p, (rows,), torch.float32, "top_p"),
+        require(min_p, (rows,), torch.float32, "min_p"),
+        require(keys, (rows,), torch.int64, "keys"),
+        tokens.data_ptr(),
+    ):
+        raise MemoryError("not enough memory for the candidates")
+    return tokens
+
+
+def log_sum_exp(library: Library, logits: torch.Tensor, peaks: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+    """Return log Σ exp((logit - peak) · inverse) of each row; all but `logits` are float32 [rows]."""
     rows, width = logits.shape
     sums = torch.empty(rows)
     library.log_sum_exp(
@@ -49,10 +87,26 @@ def log_sum_exp(library: Library, logits: torch.Tensor, inverse: torch.Tensor) -
         require(logits, (rows, width), logits.dtype, "logits"),
         rows,
         width,
+        require(peaks, (rows,), torch.float32, "peaks"),
         require(inverse, (rows,), torch.float32, "inverse"),
         sums.data_ptr(),
     )
     return sums
+
+
+def count_above(library: Library, logits: torch.Tensor, bounds: torch.Tensor) -> torch.Tensor:
+    """Return how many logits of each row are above its bound (int64 [rows]), of `bounds` float32 [rows]."""
+    rows, width = logits.shape
+    counts = torch.empty(rows, dtype=torch.long)
+    library.count_above(
+        element(logits),
+        require(logits, (rows, width), logits.dtype, "logits"),
+        rows,
+        width,
+        require(bounds, (rows,), torch.float32, "bounds"),
+        counts.data_ptr(),
+    )
+    return counts
 
 
 def top_candidates(library: Library, logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -41,6 +41,8 @@ INLINE float v_peak(vf a) { return _mm512_reduce_max_ps(a); }
 INLINE vf v_power(vf shifted) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(127)), 23)); }
 /* x where a >= b, else y. */
 INLINE vf v_where(vf a, vf b, vf x, vf y) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_GE_OQ), y, x); }
+/* A bit for each lane where a >= b. */
+INLINE uint32_t v_reach(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
 /* x in the lanes [first, last), else y. */
 INLINE vf v_between(int first, int last, vf x, vf y) {
     const uint32_t below = last >= LANES ? 0xffff : last <= 0 ? 0 : (1u << last) - 1;
@@ -140,6 +142,14 @@ INLINE vf v_fma(vf a, vf b, vf c) {
 }
 INLINE part p_where(ints chosen, part x, part y) { return (part)((chosen & (ints)x) | (~chosen & (ints)y)); }
 INLINE vf v_where(vf a, vf b, vf x, vf y) { EACH y.p[i] = p_where((ints)(a.p[i] >= b.p[i]), x.p[i], y.p[i]); return y; }
+INLINE uint32_t v_reach(vf a, vf b) {
+    lanes x, y;
+    uint32_t found = 0;
+    memcpy(&x, &a, 64);
+    memcpy(&y, &b, 64);
+    for (int i = 0; i < LANES; i++) found |= (uint32_t)(x.at[i] >= y.at[i]) << i;
+    return found;
+}
 INLINE vf v_max(vf a, vf b) { EACH a.p[i] = p_where((ints)(a.p[i] > b.p[i]), a.p[i], b.p[i]); return a; }
 INLINE vf v_abs(vf a) { EACH a.p[i] = (part)((bits)a.p[i] & 0x7fffffffu); return a; }
 INLINE float v_sum(vf a) {

@@ -10,7 +10,9 @@ import pytest
 
 from inference.kernels.cpu.build import BuildError
 from inference.kernels.cpu.library import load
-from inference.sampling.passes import CPUPasses, Passes, TorchPasses
+from inference.sampling.cpu_passes import CPUPasses
+from inference.sampling.passes import Passes
+from inference.sampling.torch_passes import TorchPasses
 
 
 @pytest.fixture(params=["torch", "kernels"])

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from inference.core.step import Row
-from inference.sampling import draw, sampler
-from inference.sampling.passes import Passes, TorchPasses
+from inference.sampling import sampler, torch_passes
+from inference.sampling.passes import Lines, Passes
 from inference.sampling.rng import exponentials, noise_keys, seed_key
 from inference.sampling.sampler import Sampler
+from inference.sampling.state import Gathered
+from inference.sampling.torch_passes import TorchPasses
 from inference.types import SamplingParams
 from tests.inference.sampling.reference import Known, expected
 
@@ -55,7 +57,7 @@ def random_params(chance: random.Random) -> SamplingParams:
 def test_any_combination_equals_the_reference(
     seed: int, candidates: int, passes: Passes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draw, "CANDIDATES", candidates)
+    monkeypatch.setattr(torch_passes, "CANDIDATES", candidates)
     chance = random.Random(seed)
     noise = torch.Generator().manual_seed(seed)
     subject = Sampler(torch.device("cpu"), passes)
@@ -126,8 +128,9 @@ def test_parts_that_no_row_uses_cost_nothing(monkeypatch: pytest.MonkeyPatch) ->
     def fail(*args: object) -> None:
         raise AssertionError("called for greedy rows")
 
-    for name in ("process", "draw", "draw_filtered", "noise_keys"):
-        monkeypatch.setattr(sampler, name, fail)
+    for owner, names in ((sampler, ("process", "noise_keys")), (TorchPasses, ("draw", "draw_filtered"))):
+        for name in names:
+            monkeypatch.setattr(owner, name, fail)
     rows = [Sequence(SamplingParams(temperature=0.0), slot, [1]).row(slot) for slot in range(4)]
     assert Sampler(torch.device("cpu")).sample(torch.eye(4, 9), rows).tokens.tolist() == [0, 1, 2, 3]
 
@@ -138,11 +141,12 @@ def test_the_draw_is_decided_as_all_tokens_scores_would(passes: Passes) -> None:
     for spread in (0.0, 0.3, 3.0, 40.0):
         logits = (torch.randn(40, 3000) * spread).round(decimals=1)
         peak = logits.amax(1)
-        temperature = 2.0 ** torch.randint(-2, 2, (40,))  # so that its reciprocal is exact
+        temperature = 2.0 ** torch.randint(-2, 2, (40,)).float()  # so that its reciprocal is exact
+        params = Gathered(temperature, *[torch.zeros(40)] * 2, *[torch.zeros(40, dtype=torch.long)] * 2)
         keys = noise_keys(torch.tensor([seed_key(7)]), torch.arange(40))
         race = (logits - peak[:, None]) / temperature[:, None]
         race -= exponentials(keys[:, None], torch.arange(3000)[None]).log_()
-        chosen = race.gather(1, passes.draw(logits, peak, temperature, keys)[:, None])[:, 0]
+        chosen = race.gather(1, passes.draw(Lines(logits, peak, params, keys))[:, None])[:, 0]
         if isinstance(passes, TorchPasses):
             assert torch.equal(chosen, race.amax(1))
         else:  # C's logarithms differ from torch's in the last bit

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from inference.core.step import Row, RowFailure
-from inference.sampling import draw
+from inference.sampling import torch_passes
 from inference.sampling.passes import Passes
 from inference.sampling.rng import exponentials, mix, noise_key
 from inference.sampling.sampler import Sampler
@@ -67,7 +67,7 @@ CASES = [
 @pytest.mark.parametrize("params", CASES, ids=str)
 def test_distribution(params: dict[str, float], candidates: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chi-square over 12 tokens; with few candidates the rows whose filters reach further are sorted whole."""
-    monkeypatch.setattr(draw, "CANDIDATES", candidates)
+    monkeypatch.setattr(torch_passes, "CANDIDATES", candidates)
     chance = random.Random(4)
     logits = [chance.gauss(0, 1.5) for _ in range(12)]
     draws = 6000
