@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import mmap
-from contextlib import suppress
 from dataclasses import dataclass
-from math import prod
 
 import torch
+
+from inference.kernels.cpu import pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +75,4 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     """Return a tensor of zeros; on the host its memory is taken page by page as it is first written."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    # torch.zeros writes its zeros, and so takes all of its memory at once.
-    pages = mmap.mmap(-1, prod(shape) * dtype.itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(AttributeError, OSError):  # a system without huge pages
-        pages.madvise(mmap.MADV_HUGEPAGE)  # fewer misses of the address cache while attention walks the blocks
-    return torch.frombuffer(pages, dtype=dtype).view(shape)
+    return pages.zeros(shape, dtype)

@@ -13,7 +13,7 @@
 #define TILE 64
 #define TILE_VECTORS (TILE / LANES)
 #define UNIT 24 /* queries × heads that one thread computes together */
-#define FEW 4   /* with up to so many, memory is what they wait for: the next tile is fetched meanwhile */
+#define FEW 4   /* with up to so many rows memory is waited for: what comes next is fetched meanwhile */
 #define LOWEST -3.0e38f
 
 typedef struct {
@@ -27,17 +27,17 @@ typedef struct {
 
 INLINE vf dot(int is_bf16, vf acc, uint32_t x, vf w) { return is_bf16 ? v_dot_bf16(acc, x, w) : v_dot_fp32(acc, x, w); }
 
-/* Scores of `rows` queries with PANEL vectors of keys. */
+/* Scores of `rows` queries with PANEL vectors of keys. The values of these positions, `ahead`, are fetched meanwhile. */
 INLINE void score(int is_bf16, const int rows, const uint32_t *query, int64_t words, const uint32_t *const *keys,
-                  const uint32_t *const *ahead, int64_t block_size, float *scores) {
+                  const uint32_t *const *ahead, int64_t ahead_words, int64_t block_size, float *scores) {
     vf acc[ROWS][PANEL];
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < PANEL; j++) acc[i][j] = v_set(0.0f);
     for (int64_t k = 0; k < words; k++) {
         vf panel[PANEL];
         for (int j = 0; j < PANEL; j++) panel[j] = v_load(keys[j] + k * block_size);
-        if (rows <= FEW)
-            for (int j = 0; j < PANEL; j++) prefetch_far(ahead[j] + k * block_size);
+        if (rows <= FEW && k < ahead_words)
+            for (int j = 0; j < PANEL; j++) prefetch(ahead[j] + k * LANES);
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < PANEL; j++) acc[i][j] = dot(is_bf16, acc[i][j], query[i * words + k], panel[j]);
     }
@@ -45,19 +45,22 @@ INLINE void score(int is_bf16, const int rows, const uint32_t *query, int64_t wo
         for (int j = 0; j < PANEL; j++) v_store(scores + i * TILE + j * LANES, acc[i][j]);
 }
 
-/* Add the first `count` positions' values, times their weights, to PANEL vectors of the sums of `rows` queries. */
-INLINE void mix(int is_bf16, const int rows, const int vectors, const float *weights, const uint32_t *const *values,
-                const int64_t *ahead, int count, int64_t value_dim, float *sums) {
+/* Add the first `count` positions' values from column `column` on, times their weights, to `vectors` vectors of the sums of
+ * `rows` queries. The keys that come next, `ahead`, are fetched meanwhile. */
+INLINE void mix(int is_bf16, const int rows, const int vectors, const float *weights, const uint32_t *const *values, int64_t column,
+                const uint32_t *const *ahead, int64_t ahead_words, int64_t block_size, int count, int64_t value_dim, float *sums) {
     vf acc[ROWS][PANEL];
     const int step = is_bf16 ? 2 : 1, chunk = LANES / step; /* words of one vector of positions */
+    sums += column;
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < vectors; j++) acc[i][j] = v_load(sums + i * value_dim + j * LANES);
     for (int k = 0; k < (count + step - 1) / step; k++) {
-        const uint32_t *from = values[k / chunk] + (k % chunk) * value_dim;
+        const int64_t word = (k % chunk) * value_dim + column;
+        const uint32_t *from = values[k / chunk] + word;
         vf panel[PANEL];
         for (int j = 0; j < vectors; j++) panel[j] = v_load(from + j * LANES);
-        if (rows <= FEW)
-            for (int j = 0; j < vectors; j++) prefetch_far(from + ahead[k / chunk] + j * LANES);
+        if (rows <= FEW && word / LANES < ahead_words)
+            for (int j = 0; j < vectors; j++) prefetch(ahead[k / chunk] + (word / LANES + j) * block_size);
         if (is_bf16 && 2 * k + 1 == count) /* the pair's second position is past the end: anything may lie there */
             for (int j = 0; j < vectors; j++) panel[j] = v_low_halves(panel[j]);
         for (int i = 0; i < rows; i++) {
@@ -135,64 +138,74 @@ INLINE void find(int is_bf16, const Attention *a, const int32_t *table, int64_t 
     }
 }
 
-/* Attention of `count` (query, head) pairs from number `first` on, of row `row` and K/V head `kv_head`. */
-INLINE void attend_unit(int is_bf16, const Attention *a, int64_t row, int64_t kv_head, int64_t first, int count, float *memory) {
+/* What one thread computes together: of row `row` and each of `kv_heads` K/V heads from `kv_head` on, `count` (query, head)
+ * pairs from number `first` on. */
+typedef struct {
+    int32_t row, kv_head, kv_heads, first, count;
+} Unit;
+
+INLINE void attend_unit(int is_bf16, const Attention *a, const Unit *u, float *memory) {
     const int64_t group = a->heads / a->kv_heads, step = is_bf16 ? 2 : 1, words = a->key_dim / step, size = is_bf16 ? 2 : 4;
-    const int64_t queries = a->begins[row + 1] - a->begins[row], start = a->lengths[row] - queries;
+    const int64_t row = u->row, first = u->first, queries = a->begins[row + 1] - a->begins[row], start = a->lengths[row] - queries;
+    const int count = u->count, all = count * u->kv_heads;
     const int64_t end = start + (first + count - 1) / group + 1, earliest = start + first / group; /* positions of the last and first query */
     const int32_t *table = a->tables + (int64_t)a->slots[row] * a->width;
     uint32_t *query = (uint32_t *)memory;
     float *scores = memory + UNIT * words, *sums = scores + UNIT * TILE, peak[UNIT], total[UNIT * LANES];
-    for (int i = 0; i < count; i++) {
-        const int64_t token = a->begins[row] + (first + i) / group, head = kv_head * group + (first + i) % group;
+    for (int i = 0; i < all; i++) {
+        const int64_t pair = first + i % count;
+        const int64_t token = a->begins[row] + pair / group, head = (u->kv_head + i / count) * group + pair % group;
         memcpy(query + i * words, (const char *)a->query + (token * a->heads + head) * a->key_dim * size, (size_t)(words * 4));
         peak[i] = a->sinks ? a->sinks[head] : LOWEST;
         memset(total + i * LANES, 0, LANES * sizeof *total);
         if (a->sinks) total[i * LANES] = 1.0f;
     }
-    memset(sums, 0, (size_t)(count * a->value_dim) * 4);
-    const int64_t seen = a->window > 0 && earliest - a->window + 1 > 0 ? earliest - a->window + 1 : 0;
-    for (int64_t tile = seen / TILE * TILE; tile < end; tile += TILE) {
-        const uint32_t *keys[TILE_VECTORS], *values[TILE_VECTORS], *next_keys[TILE_VECTORS], *next_values[TILE_VECTORS];
-        int64_t ahead[TILE_VECTORS];
-        find(is_bf16, a, table, kv_head, tile, end, keys, values);
-        find(is_bf16, a, table, kv_head, tile + TILE < end ? tile + TILE : tile, end, next_keys, next_values);
-        for (int j = 0; j < TILE_VECTORS; j++) ahead[j] = next_values[j] - values[j];
-        const int64_t visible = end - tile < TILE ? end - tile : TILE;
-        for (int i = 0; i < count; i += ROWS)
-            for (int j = 0; j < TILE_VECTORS && j * LANES < visible; j += PANEL)
-                FOR_ROWS(count - i, score(is_bf16, rows, query + i * words, words, keys + j, next_keys + j, a->block_size, scores + i * TILE + j * LANES))
-        for (int i = 0; i < count; i++) {
-            const int64_t position = start + (first + i) / group, low = a->window > 0 ? position - a->window + 1 - tile : -tile;
-            const int64_t high = position + 1 - tile;
-            soften(is_bf16, scores + i * TILE, low > TILE ? TILE : low < 0 ? 0 : (int)low, high > TILE ? TILE : high < 0 ? 0 : (int)high,
-                   a->scale, a->softcap, peak + i, total + i * LANES, sums + i * a->value_dim, a->value_dim);
-        }
-        for (int i = 0; i < count; i += ROWS) {
-            int64_t d = 0;
-            const uint32_t *from[TILE_VECTORS];
-            for (; d + COLUMNS <= a->value_dim; d += COLUMNS) {
-                for (int j = 0; j < TILE_VECTORS; j++) from[j] = values[j] + d;
-                FOR_ROWS(count - i, mix(is_bf16, rows, PANEL, scores + i * TILE, from, ahead, (int)visible, a->value_dim, sums + i * a->value_dim + d))
+    memset(sums, 0, (size_t)(all * a->value_dim) * 4);
+    const int64_t seen = a->window > 0 && earliest - a->window + 1 > 0 ? earliest - a->window + 1 : 0, begin = seen / TILE * TILE;
+    const uint32_t *keys[TILE_VECTORS], *values[TILE_VECTORS], *next_keys[TILE_VECTORS], *next_values[TILE_VECTORS];
+    find(is_bf16, a, table, u->kv_head, begin, end, next_keys, next_values);
+    for (int64_t tile = begin; tile < end; tile += TILE)
+        for (int part = 0; part < u->kv_heads; part++) { /* side by side in memory */
+            const int last = part + 1 == u->kv_heads;
+            const int64_t next = !last ? tile : tile + TILE < end ? tile + TILE : tile;
+            memcpy(keys, next_keys, sizeof keys);
+            memcpy(values, next_values, sizeof values);
+            find(is_bf16, a, table, u->kv_head + (last ? 0 : part + 1), next, end, next_keys, next_values);
+            const int64_t visible = end - tile < TILE ? end - tile : TILE;
+            const uint32_t *own_query = query + part * count * words;
+            float *own_sums = sums + part * count * a->value_dim;
+            for (int i = 0; i < count; i += ROWS)
+                for (int j = 0; j < TILE_VECTORS && j * LANES < visible; j += PANEL)
+                    FOR_ROWS(count - i, score(is_bf16, rows, own_query + i * words, words, keys + j, values + j, a->value_dim / step, a->block_size, scores + i * TILE + j * LANES))
+            for (int i = 0; i < count; i++) {
+                const int64_t position = start + (first + i) / group, low = a->window > 0 ? position - a->window + 1 - tile : -tile;
+                const int64_t high = position + 1 - tile;
+                const int state = part * count + i;
+                soften(is_bf16, scores + i * TILE, low > TILE ? TILE : low < 0 ? 0 : (int)low, high > TILE ? TILE : high < 0 ? 0 : (int)high,
+                       a->scale, a->softcap, peak + state, total + state * LANES, own_sums + i * a->value_dim, a->value_dim);
             }
-            for (; d < a->value_dim; d += LANES) {
-                for (int j = 0; j < TILE_VECTORS; j++) from[j] = values[j] + d;
-                FOR_ROWS(count - i, mix(is_bf16, rows, 1, scores + i * TILE, from, ahead, (int)visible, a->value_dim, sums + i * a->value_dim + d))
+            for (int i = 0; i < count; i += ROWS) {
+                int64_t d = 0;
+                for (; d + COLUMNS <= a->value_dim; d += COLUMNS)
+                    FOR_ROWS(count - i, mix(is_bf16, rows, PANEL, scores + i * TILE, values, d, next_keys, words, a->block_size, (int)visible, a->value_dim, own_sums + i * a->value_dim))
+                for (; d < a->value_dim; d += LANES)
+                    FOR_ROWS(count - i, mix(is_bf16, rows, 1, scores + i * TILE, values, d, next_keys, words, a->block_size, (int)visible, a->value_dim, own_sums + i * a->value_dim))
             }
         }
-    }
-    for (int i = 0; i < count; i++) {
-        const int64_t token = a->begins[row] + (first + i) / group, head = kv_head * group + (first + i) % group;
+    for (int i = 0; i < all; i++) {
+        const int64_t pair = first + i % count;
+        const int64_t token = a->begins[row] + pair / group, head = (u->kv_head + i / count) * group + pair % group;
         for (int64_t d = 0; d < a->value_dim; d += LANES)
             v_write(is_bf16, a->out, (token * a->heads + head) * a->value_dim + d, v_div(v_load(sums + i * a->value_dim + d), v_set(v_sum(v_load(total + i * LANES)))));
     }
 }
 
-static void unit_bf16(const Attention *a, int64_t row, int64_t head, int64_t first, int count, float *memory) {
-    attend_unit(1, a, row, head, first, count, memory);
-}
-static void unit_fp32(const Attention *a, int64_t row, int64_t head, int64_t first, int count, float *memory) {
-    attend_unit(0, a, row, head, first, count, memory);
+static void unit_bf16(const Attention *a, const Unit *u, float *memory) { attend_unit(1, a, u, memory); }
+static void unit_fp32(const Attention *a, const Unit *u, float *memory) { attend_unit(0, a, u, memory); }
+
+/* How many units the pairs of a row's queries make for each K/V head. */
+static int64_t pieces_of(const Attention *a, int64_t row) {
+    return ((int64_t)(a->begins[row + 1] - a->begins[row]) * (a->heads / a->kv_heads) + UNIT - 1) / UNIT;
 }
 
 /* See `attend` in attention.py. Return 0, or 1 where memory ran out. */
@@ -203,26 +216,30 @@ int attend(int64_t is_bf16, const void *query, const void *keys, const void *val
     const Attention a = {query, keys, values, sinks, out, begins, lengths, slots, tables, rows, width, heads, kv_heads, key_dim, value_dim,
                          block_size, window, (float)scale, (float)softcap};
     const int64_t group = heads / kv_heads;
-    int64_t units = 0;
-    for (int64_t row = 0; row < rows; row++) units += ((begins[row + 1] - begins[row]) * group + UNIT - 1) / UNIT;
+    int64_t most = 0, count = 0;
+    for (int64_t row = 0; row < rows; row++) most += pieces_of(&a, row) * kv_heads;
     const size_t memory_words = (size_t)(UNIT * (key_dim + TILE + value_dim) + LANES);
     float *memory = scratch(0, memory_words * 4 * (size_t)kernel_threads);
-    int64_t *list = scratch(1, (size_t)units * 2 * sizeof(int64_t));
-    if (!memory || !list) return 1;
+    Unit *units = scratch(1, (size_t)most * sizeof *units);
+    if (!memory || !units) return 1;
+    /* One query's K/V heads are read together, as they lie, while that leaves some units for each thread. */
+    int64_t together = most / (2 * kernel_threads);
+    together = together > UNIT / group ? UNIT / group : together;
+    together = together > kv_heads ? kv_heads : together < 1 ? 1 : together;
     /* The last units of each row first: they see the most keys, and none of those may be left for the end. */
-    int64_t unit = 0;
     for (int64_t row = 0; row < rows; row++)
-        for (int64_t number = ((begins[row + 1] - begins[row]) * group + UNIT - 1) / UNIT - 1; number >= 0; number--, unit++) {
-            list[2 * unit] = row;
-            list[2 * unit + 1] = number * UNIT;
+        for (int64_t piece = pieces_of(&a, row) - 1; piece >= 0; piece--) {
+            const int64_t first = piece * UNIT, left = (begins[row + 1] - begins[row]) * group - first;
+            const int64_t side = begins[row + 1] - begins[row] == 1 && left <= UNIT ? together : 1;
+            for (int64_t head = 0; head < kv_heads; head += side)
+                units[count++] = (Unit){(int32_t)row, (int32_t)head, (int32_t)(kv_heads - head < side ? kv_heads - head : side), (int32_t)first,
+                                        (int32_t)(left < UNIT ? left : UNIT)};
         }
 #pragma omp parallel for num_threads(kernel_threads) schedule(dynamic, 1)
-    for (int64_t i = 0; i < units * kv_heads; i++) {
-        const int64_t row = list[2 * (i / kv_heads)], first = list[2 * (i / kv_heads) + 1];
-        const int64_t left = (begins[row + 1] - begins[row]) * group - first;
+    for (int64_t i = 0; i < count; i++) {
         float *mine = memory + memory_words * (size_t)thread_number();
-        if (is_bf16) unit_bf16(&a, row, i % kv_heads, first, left < UNIT ? (int)left : UNIT, mine);
-        else unit_fp32(&a, row, i % kv_heads, first, left < UNIT ? (int)left : UNIT, mine);
+        if (is_bf16) unit_bf16(&a, units + i, mine);
+        else unit_fp32(&a, units + i, mine);
     }
     return 0;
 }

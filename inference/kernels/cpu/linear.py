@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 
 from inference.kernels.cpu.library import Library, element, require
+from inference.kernels.cpu.pages import zeros
 
 GROUP = 32  # inputs with one scale in four bits
 
@@ -22,10 +23,8 @@ class PackedLinear(Protocol):
 
 
 def _packed(library: Library, outputs: int, words: int) -> torch.Tensor:
-    """Memory for whole panels of `words` words for each output, at a multiple of 64 bytes."""
-    panels = -(-outputs // library.columns)
-    memory = torch.empty(panels * library.columns * words + 16, dtype=torch.int32)
-    return memory[(-memory.data_ptr() % 64) // 4 :][: panels * library.columns * words]
+    """Memory for whole panels of `words` words for each output."""
+    return zeros((-(-outputs // library.columns) * library.columns * words,), torch.int32)
 
 
 class _Base:

@@ -1,7 +1,7 @@
 /* Linear layers in bf16: products of bf16 pairs, sums in float32, one rounding at the end. */
 #define DOT v_dot_bf16
 #define FINISH(acc, row, rows, column) \
-    for (int i = 0; i < rows; i++) finish(acc[i], row + i, column, bias, residual, out, outputs);
+    { for (int i = 0; i < rows; i++) finish(acc[i], row + i, column, bias, residual, out, outputs); }
 #include "simd.h"
 
 static void finish(vf acc[PANEL], int64_t row, int64_t column, const bf16 *bias, const bf16 *residual, bf16 *out,

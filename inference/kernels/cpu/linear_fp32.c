@@ -1,7 +1,7 @@
 /* Linear layers in float32. */
 #define DOT v_dot_fp32
 #define FINISH(acc, row, rows, column) \
-    for (int i = 0; i < rows; i++) finish(acc[i], row + i, column, bias, residual, out, outputs);
+    { for (int i = 0; i < rows; i++) finish(acc[i], row + i, column, bias, residual, out, outputs); }
 #include "simd.h"
 
 static void finish(vf acc[PANEL], int64_t row, int64_t column, const float *bias, const float *residual, float *out,

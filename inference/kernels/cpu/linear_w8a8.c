@@ -2,7 +2,7 @@
 #define DOT v_dot_bytes
 #define INTEGERS
 #define FINISH(acc, row, rows, column) \
-    for (int i = 0; i < rows; i++) finish(is_bf16, acc[i], row + i, column, scale[row + i], scales, sums, bias, residual, out, outputs);
+    { for (int i = 0; i < rows; i++) finish(is_bf16, acc[i], row + i, column, scale[row + i], scales, sums, bias, residual, out, outputs); }
 #include "simd.h"
 
 INLINE void finish(int is_bf16, vi acc[PANEL], int64_t row, int64_t column, float scale, const float *scales, const int32_t *sums,

@@ -18,20 +18,24 @@ typedef vf sum;
 #define WORDS v_load
 #endif
 
-/* `lines` of each step's PANEL cache lines are fetched from `ahead` on, where the next weights lie. */
+/* Go on with `acc` over `words` words. `lines` of each step's PANEL cache lines are fetched from `ahead` on, where the next
+ * weights lie. */
 INLINE void tile(const int rows, const int lines, const uint32_t *x, int64_t stride, const uint32_t *w, int64_t words,
-                 const uint32_t *ahead, sum acc[ROWS][PANEL]) {
+                 const uint32_t *ahead, sum (*acc)[PANEL]) {
+    sum own[ROWS][PANEL];
     for (int i = 0; i < rows; i++)
-        for (int j = 0; j < PANEL; j++) acc[i][j] = ZERO;
+        for (int j = 0; j < PANEL; j++) own[i][j] = acc[i][j];
     for (int64_t k = 0; k < words; k++) {
         sum panel[PANEL];
         for (int j = 0; j < PANEL; j++) panel[j] = WORDS(w + k * COLUMNS + j * LANES);
         for (int j = 0; j < lines; j++) prefetch(ahead + k * COLUMNS + j * LANES);
         for (int i = 0; i < rows; i++) {
             const uint32_t word = x[i * stride + k];
-            for (int j = 0; j < PANEL; j++) acc[i][j] = DOT(acc[i][j], word, panel[j]);
+            for (int j = 0; j < PANEL; j++) own[i][j] = DOT(own[i][j], word, panel[j]);
         }
     }
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < PANEL; j++) acc[i][j] = own[i][j];
 }
 
 #if WIDE
@@ -48,7 +52,7 @@ INLINE void tile(const int rows, const int lines, const uint32_t *x, int64_t str
 #endif
 
 static void any_tile(int rows, int lines, const uint32_t *x, int64_t stride, const uint32_t *w, int64_t words,
-                     const uint32_t *ahead, sum acc[ROWS][PANEL]) {
+                     const uint32_t *ahead, sum (*acc)[PANEL]) {
     switch (rows) {
         TILE_OF(1)
         TILE_OF(2)
@@ -61,23 +65,34 @@ static void any_tile(int rows, int lines, const uint32_t *x, int64_t stride, con
     }
 }
 
-/* Multiply `count` rows of `words` words, `stride` apart, with panel `number` of `packed`. While all tiles but a lone one
- * compute from the cache, they fetch the panel that comes next in memory, if `next`, so that memory never rests. */
+/* Multiply `count` rows of `words` words, `stride` apart, with panel `number` of `packed`.
+ *
+ * All tiles but a lone one compute from the cache, and fetch what comes next in memory meanwhile, so that memory never
+ * rests: for few tiles the next CHUNK words of the panel, since what is in use and what comes both stay in the first cache
+ * then; for many, which take their time, the whole next panel, if there is a `next`. */
 #define MULTIPLY(number, next) \
     do { \
         const uint32_t *w = packed + (number) * words * COLUMNS; \
-        const int64_t tiles = (count + ROWS - 1) / ROWS; \
-        int64_t row = 0; \
-        for (int64_t t = 0; t < tiles; t++) { \
-            const int rows = (int)((count - row + tiles - t - 1) / (tiles - t)); \
-            const int first = (int)(t * PANEL / tiles), last = (int)((t + 1) * PANEL / tiles); \
-            const int lines = !WIDE ? 0 : tiles == 1 ? PANEL : !(next) || t >= PANEL ? 0 : tiles > PANEL ? 1 : last - first; \
-            const uint32_t *ahead = tiles == 1 ? w + AHEAD : w + words * COLUMNS + (tiles > PANEL ? t : first) * LANES; \
-            sum acc[ROWS][PANEL]; \
-            any_tile(rows, lines, x + row * stride, stride, w, words, ahead, acc); \
-            FINISH(acc, row, rows, (number) * COLUMNS) \
-            row += rows; \
+        const int64_t tiles = (count + ROWS - 1) / ROWS, chunk = WIDE && tiles > 1 && tiles <= HELD ? CHUNK : words; \
+        sum held[HELD][ROWS][PANEL]; \
+        for (int64_t from = 0, row = 0; from < words; from += chunk, row = 0) { \
+            const int64_t here = words - from < chunk ? words - from : chunk; \
+            for (int64_t t = 0; t < tiles; t++) { \
+                const int rows = (int)((count - row + tiles - t - 1) / (tiles - t)); \
+                const int first = (int)(t * PANEL / tiles), last = (int)((t + 1) * PANEL / tiles); \
+                const int is_end = from + here == words; \
+                const int lines = !WIDE ? 0 : tiles == 1 ? PANEL : (is_end && !(next)) || t >= PANEL ? 0 : tiles > PANEL ? 1 : last - first; \
+                const uint32_t *ahead = tiles == 1 ? w + AHEAD : w + (from + here) * COLUMNS + (tiles > PANEL ? t : first) * LANES; \
+                sum (*acc)[PANEL] = held[tiles <= HELD ? t : 0]; \
+                if (!from) \
+                    for (int i = 0; i < rows * PANEL; i++) acc[i / PANEL][i % PANEL] = ZERO; \
+                any_tile(rows, lines, x + row * stride + from, stride, w + from * COLUMNS, here, ahead, acc); \
+                if (is_end) FINISH(acc, row, rows, (number) * COLUMNS) \
+                row += rows; \
+            } \
         } \
     } while (0)
 
 #define AHEAD 1024 /* words: a lone tile streams from memory, and fetches 4 KB ahead of itself */
+#define CHUNK 32
+#define HELD 8 /* tiles whose sums are kept from chunk to chunk */
