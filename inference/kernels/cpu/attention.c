@@ -98,9 +98,9 @@ INLINE void soften(int is_bf16, float *scores, int first, int last, float scale,
     const int whole = first <= 0 && last >= TILE;
     for (int j = 0; j < TILE_VECTORS; j++) {
         s[j] = v_mul(v_load(scores + j * LANES), v_set(scale));
-        if (softcap > 0) { /* cap · tanh(s / cap) */
+        if (softcap > 0) { /* cap · tanh(s / cap); NaN stays */
             const vf twice = v_exp(v_mul(s[j], v_set(2.0f / softcap)));
-            const vf bounded = v_where(v_set(40.0f * softcap), s[j], v_div(v_sub(twice, v_set(1.0f)), v_add(twice, v_set(1.0f))), v_set(1.0f));
+            const vf bounded = v_where(s[j], v_set(40.0f * softcap), v_set(1.0f), v_div(v_sub(twice, v_set(1.0f)), v_add(twice, v_set(1.0f))));
             s[j] = v_mul(bounded, v_set(softcap));
         }
         if (!whole) s[j] = v_between(first - j * LANES, last - j * LANES, s[j], v_set(-INFINITY));

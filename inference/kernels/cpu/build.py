@@ -7,8 +7,10 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 # What each level is compiled for, the best first, and the processor's flags that it needs (as in /proc/cpuinfo).
@@ -23,6 +25,7 @@ LEVELS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 # No -ffast-math and no contraction: every copy of an inlined kernel has to compute the same bits.
 FLAGS = ("-std=gnu11", "-O3", "-fopenmp", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno", "-w")
 SECONDS = 300
+SEAL_BYTES = 16
 
 
 class BuildError(Exception):
@@ -45,13 +48,14 @@ def best_level(flags: frozenset[str] | None = None) -> str:
     return next(level for level, (_, needed) in LEVELS.items() if flags.issuperset(needed))
 
 
-def build(folder: Path, level: str = "") -> Path:
-    """Return the library's file in `folder`, for `level` (default: this processor's best); build it if it isn't there.
+def build(folder: Path, level: str = "", *, anew: bool = False) -> Path:
+    """Return the library's file in `folder`, for `level` (default: this processor's best); build it if it isn't there
+    whole, or if `anew`.
 
     Several processes may do that at once: the file appears complete or not at all. Raise BuildError with the reason.
     """
     level = level or best_level()
-    compiler = shlex.split(os.environ.get("CC", "")) or [shutil.which("cc") or shutil.which("gcc") or "cc"]
+    compiler = _compiler()
     here = Path(__file__).parent
     sources = sorted(here.glob("*.[ch]"))
     command = (*compiler, *FLAGS, *LEVELS[level][0])
@@ -59,29 +63,65 @@ def build(folder: Path, level: str = "") -> Path:
     for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     target = folder / f"cpu-{level}-{digest.hexdigest()}.so"
-    if target.is_file():
-        return target
     try:
+        if not anew and _is_whole(target):
+            return target
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".building-") as work:
             made = Path(work) / target.name
-            units = [str(source) for source in sources if source.suffix == ".c"]
-            done = subprocess.run(  # noqa: S603 - the compiler that the operator's environment names
-                [*command, *units, "-o", str(made), "-lm"],
-                capture_output=True,
-                text=True,
-                timeout=SECONDS,
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
-            if done.returncode:
-                words = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
-                raise BuildError(f"{compiler[0]} failed: {words}")
+            _compile([*command, *(str(source) for source in sources if source.suffix == ".c"), "-o", str(made), "-lm"])
+            with made.open("r+b") as file:
+                file.write(_seal(file.read()))
             made.replace(target)
-    except FileNotFoundError as error:
-        raise BuildError(f"there is no C compiler ({compiler[0]})") from error
-    except subprocess.TimeoutExpired as error:
-        raise BuildError(f"{compiler[0]} took more than {SECONDS} s") from error
     except OSError as error:
         raise BuildError(f"{folder}: {error.strerror or error}") from error
     return target
+
+
+def _compiler() -> list[str]:
+    """Return the command of the system's C compiler, or of the one that CC names."""
+    named = os.environ.get("CC", "")
+    try:
+        command = shlex.split(named) or ["cc" if shutil.which("cc") else "gcc"]
+    except ValueError as error:
+        raise BuildError(f"CC={named} is no command: {error}") from error
+    if shutil.which(command[0]) is None:
+        raise BuildError(f"there is no C compiler ({command[0]})")
+    return command
+
+
+def _compile(command: list[str]) -> None:
+    """Run the compiler to its end, or end it with all that it started."""
+    with subprocess.Popen(  # noqa: S603 - the compiler that the operator's environment names
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        try:
+            words = process.communicate(timeout=SECONDS)[1].decode(errors="replace")
+        except BaseException as error:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise BuildError(f"{command[0]} took more than {SECONDS} s") from error
+            raise
+    if process.returncode < 0:
+        raise BuildError(f"{command[0]} was ended by {signal.Signals(-process.returncode).name}")
+    if process.returncode:
+        line = next((line for line in words.splitlines() if "error" in line), words.strip()[:200])
+        raise BuildError(f"{command[0]} failed: {line or f'exit status {process.returncode}'}")
+
+
+def _seal(content: bytes) -> bytes:
+    """Return what stands behind a library's own bytes, where loaders don't look: a file that was cut lacks it."""
+    return hashlib.blake2b(content, digest_size=SEAL_BYTES).digest()
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether the file is there as it was built: to load one that was cut can end the process."""
+    if not file.is_file():
+        return False
+    content = file.read_bytes()
+    return content[-SEAL_BYTES:] == _seal(content[:-SEAL_BYTES])

@@ -53,12 +53,12 @@ class Library:
         self.columns = 64 if level.startswith("avx512") else 32
         try:
             loaded = ctypes.CDLL(str(file))
-        except OSError as error:
+            for name, (result, arguments) in _SIGNATURES.items():
+                function = getattr(loaded, name)
+                function.restype, function.argtypes = result, arguments
+                setattr(self, name, function)
+        except (OSError, AttributeError) as error:
             raise BuildError(f"the built kernels can't be loaded: {error}") from error
-        for name, (result, arguments) in _SIGNATURES.items():
-            function = getattr(loaded, name)
-            function.restype, function.argtypes = result, arguments
-            setattr(self, name, function)
         self.use_threads(torch.get_num_threads())
 
     def __getattr__(self, name: str) -> Any:  # for the type checker; the functions are attributes of the instance
@@ -72,7 +72,11 @@ def load(folder: Path, level: str = "") -> Library:
     Raise BuildError with the reason when there can't be one.
     """
     level = level or best_level()
-    return Library(build(folder, level), level)
+    file = build(folder, level)
+    try:
+        return Library(file, level)
+    except BuildError:  # built elsewhere, perhaps: the folder may come from another machine
+        return Library(build(folder, level, anew=True), level)
 
 
 def element(tensor: torch.Tensor) -> int:

@@ -203,3 +203,12 @@ def test_what_is_unsupported_is_told() -> None:
     assert "block of 4" in unsupported(64, 64, 4, BF16)
     assert "heads of 40" in unsupported(40, 64, 16, BF16)
     assert "no float16" in unsupported(64, 64, 16, torch.float16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+def test_a_query_that_is_no_number_is_none_behind_a_cap_either(library: Library, dtype: torch.dtype) -> None:
+    paged = Paged(library, 4, 2, 32, 32, 16, dtype, [(1, 40), (1, 40)])
+    paged.query[0][:] = float("nan")
+    out = paged.attend(whole(paged), scale=1.0, softcap=5.0)
+    assert torch.isnan(out[0]).all()
+    assert torch.isfinite(out[1]).all()

@@ -10,12 +10,19 @@ import pytest
 
 from inference.kernels.cpu import build as building
 from inference.kernels.cpu.build import LEVELS, BuildError, best_level, build, processor_flags
+from inference.kernels.cpu.library import load
 
 COMPILER = """#!/bin/sh
 echo run >> "$(dirname "$0")/runs"
 while [ "$1" != "-o" ]; do shift; done
 sleep 0.05
 echo library > "$2"
+"""
+
+EMPTY = """#!/bin/sh
+echo run >> "$(dirname "$0")/runs"
+while [ "$1" != "-o" ]; do shift; done
+echo 'int nothing;' | cc -x c - -shared -o "$2"
 """
 
 
@@ -64,7 +71,7 @@ def test_processes_build_at_once(tmp_path: Path, compiler: Path) -> None:
     with multiprocessing.get_context("fork").Pool(4) as pool:
         files = set(pool.map(_build, [folder] * 8))
     assert len(files) == 1
-    assert Path(files.pop()).read_text() == "library\n"
+    assert Path(files.pop()).read_bytes().startswith(b"library\n")
     assert len(list(folder.iterdir())) == 1
 
 
@@ -79,6 +86,61 @@ def test_a_failing_compiler_leaves_nothing(tmp_path: Path, compiler: Path) -> No
     with pytest.raises(BuildError, match="error: no such vector"):
         build(tmp_path / "built", "plain")
     assert list((tmp_path / "built").iterdir()) == []
+
+
+@pytest.mark.parametrize("kept", [0, 4, 20])
+def test_a_file_that_was_cut_is_built_again(tmp_path: Path, compiler: Path, kept: int) -> None:
+    file = build(tmp_path / "built", "plain")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:kept])
+    assert build(tmp_path / "built", "plain") == file
+    assert file.read_bytes() == whole
+    assert (tmp_path / "runs").read_text() == "run\nrun\n"
+
+
+def test_a_library_that_cannot_be_loaded_is_built_again_once(tmp_path: Path, compiler: Path) -> None:
+    """As when the folder comes from another machine; an empty library lacks every function."""
+    for script in (COMPILER, EMPTY):
+        compiler.write_text(script)
+        (tmp_path / "runs").write_text("")
+        with pytest.raises(BuildError, match="can't be loaded"):
+            load(tmp_path / "built", "plain")
+        assert (tmp_path / "runs").read_text() == "run\nrun\n"
+        file = build(tmp_path / "built", "plain")
+        file.unlink()
+
+
+def test_a_compiler_that_hangs_is_ended_with_all_that_it_started(
+    tmp_path: Path, compiler: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler.write_text(f"#!/bin/sh\nsleep 1000 & echo $! > {tmp_path}/child\necho started >&2\nwait\n")
+    monkeypatch.setattr(building, "SECONDS", 1.0)
+    with pytest.raises(BuildError, match="took more than"):
+        build(tmp_path / "built", "plain")
+    child = Path("/proc") / (tmp_path / "child").read_text().strip() / "stat"
+    assert not child.exists() or child.read_text().split()[2] in {"Z", "X"}
+    assert list((tmp_path / "built").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("kill -KILL $$", "was ended by SIGKILL"),
+        ("printf 'a\\377 error\\n' >&2; exit 1", "a\ufffd error"),
+        ("exit 3", "exit status 3"),
+    ],
+)
+def test_how_a_compiler_failed_is_told(tmp_path: Path, compiler: Path, script: str, said: str) -> None:
+    compiler.write_text(f"#!/bin/sh\n{script}\n")
+    with pytest.raises(BuildError, match=said):
+        build(tmp_path / "built", "plain")
+
+
+@pytest.mark.parametrize("named", ["cc 'unbalanced", "/", "/dev/null"])
+def test_a_name_that_is_no_compiler_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    monkeypatch.setenv("CC", named)
+    with pytest.raises(BuildError, match="no C compiler|is no command"):
+        build(tmp_path / "built", "plain")
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -111,3 +112,26 @@ def test_what_does_not_fit_is_refused(library: Library) -> None:
         FourBitLinear(library, torch.randn(4, 40), dtype=BF16)
     with pytest.raises(TypeError, match="float16"):
         DenseLinear(library, torch.randn(4, 4).half())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_tokens_are_nothing_to_do(library: Library, form: str) -> None:
+    """In a thread that has had no memory for activations yet: as when an expert gets no token."""
+    dtype, make = FORMS[form]
+    linear = make(library, torch.randn(40, 64).to(dtype), None)
+    with ThreadPoolExecutor(1) as fresh:
+        assert fresh.submit(linear, torch.empty(0, 64, dtype=dtype)).result().shape == (0, 40)
+
+
+@pytest.mark.parametrize("form", ["fp32", "bf16", "w8a8", "w8a8-fp32"])
+@pytest.mark.parametrize(("outputs", "inputs"), [(1, 2), (15, 6), (17, 14), (33, 30), (63, 34), (65, 66)])
+def test_shapes_that_fill_no_vector(library: Library, form: str, outputs: int, inputs: int) -> None:
+    """From memory that begins between two vectors and ends with the last element."""
+    dtype, make = FORMS[form]
+    weight, bias = torch.randn(outputs, inputs).to(dtype), torch.randn(outputs).to(dtype)
+    linear = make(library, weight, bias)
+    for tokens in (1, 5, 6, 7, 13):
+        x = torch.randn(tokens * inputs + 1).to(dtype)[1:].view(tokens, inputs)
+        expected = x.double() @ weight.double().T + bias.double()
+        bound = TOLERANCE[form] * (float(weight.double().norm(dim=1).max()) * float(x.double().norm(dim=1).max()) + 1)
+        assert float((linear(x).double() - expected).abs().max()) < bound
