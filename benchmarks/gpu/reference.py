@@ -1,4 +1,4 @@
-"""Plain torch in float32, on any device."""
+"""What the kernels have to compute, in plain torch and float32, on any device."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def attention(  # noqa: PLR0917 - the order is the kernels'
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of each row over the blocks of its table."""
     out = torch.zeros(query.shape[0], query.shape[1], values.shape[-1], device=query.device)
@@ -34,9 +35,18 @@ def attention(  # noqa: PLR0917 - the order is the kernels'
         place = torch.arange(length, device=query.device)
         position = place[-(end - begin) :, None]
         visible = (place <= position) & ((place > position - window) if window else True)
-        weight = torch.softmax(score.masked_fill(~visible, float("-inf")), -1)
+        score = score.masked_fill(~visible, float("-inf"))
+        if sinks is not None:
+            score = torch.cat((score, sinks.float()[:, None, None].expand(-1, score.shape[1], 1)), -1)
+        weight = torch.softmax(score, -1)[..., :length]
         out[begin:end] = torch.einsum("hqk,khd->qhd", weight, value)
     return out
+
+
+def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Return hidden / rms(hidden) · weight."""
+    wide = hidden.float()
+    return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight.float()
 
 
 def rotated(heads: torch.Tensor, rotations: torch.Tensor) -> torch.Tensor:

@@ -52,10 +52,18 @@ class Attention(ABC):
         self.cache = cache
         self.max_rows = max_rows
         self.max_blocks = max_blocks
+        self._inputs: AttentionInputs | None = None
 
-    @abstractmethod
     def prepare(self, inputs: AttentionInputs) -> None:
         """Take the inputs of the next step, for `store` and `attend`."""
+        self._inputs = inputs
+
+    @property
+    def inputs(self) -> AttentionInputs:
+        """The step's inputs."""
+        if self._inputs is None:
+            raise RuntimeError("no step was prepared")
+        return self._inputs
 
     @abstractmethod
     def store(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from inference.execution.attention.base import Attention, AttentionInputs
+from inference.execution.attention.base import Attention
 from inference.execution.kv_cache import KVCache
 from inference.kernels.cpu import attention as kernels
 from inference.kernels.cpu.library import Library
@@ -30,17 +30,6 @@ class CAttention(Attention):
     def __init__(self, library: Library, cache: KVCache, *, max_rows: int, max_blocks: int) -> None:
         super().__init__(cache, max_rows=max_rows, max_blocks=max_blocks)
         self._library = library
-        self._inputs: AttentionInputs | None = None
-
-    def prepare(self, inputs: AttentionInputs) -> None:
-        self._inputs = inputs
-
-    @property
-    def inputs(self) -> AttentionInputs:
-        """The step's inputs."""
-        if self._inputs is None:
-            raise RuntimeError("no step was prepared")
-        return self._inputs
 
     def store(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         cached = self.cache.layers[layer]

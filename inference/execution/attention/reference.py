@@ -78,6 +78,7 @@ class ReferenceAttention(Attention):
         self._offsets = self._blocks = torch.empty(0)
 
     def prepare(self, inputs: AttentionInputs) -> None:
+        super().prepare(inputs)
         size = self.cache.block_size
         missing = inputs.places < 0
         self._stored = (~missing).nonzero()[:, 0] if bool(missing.any()) else None

@@ -26,22 +26,21 @@ class TritonAttention(Attention):
         super().__init__(cache, max_rows=max_rows, max_blocks=max_blocks)
         on_gpu = cache.device.type == "cuda"
         self._processors = torch.cuda.get_device_properties(cache.device).multi_processor_count if on_gpu else 1
-        self._inputs: AttentionInputs | None = None
         self._few = 0  # the most queries of a row that has few
         self._has_many = False
 
     def prepare(self, inputs: AttentionInputs) -> None:
+        super().prepare(inputs)
         counts = np.diff(inputs.host_begins)
         few = counts[counts <= FEW]
         most = int(few.max()) if len(few) else 0
         self._few = most if most <= 1 else FEW  # one variant of the kernel for all numbers of drafts
         self._has_many = len(few) < len(counts)
-        self._inputs = inputs
 
     def store(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         cached = self.cache.layers[layer]
         key, value = (part if part.stride(2) == 1 else part.contiguous() for part in (key, value))
-        store(key, value, cached.keys, cached.values, self._prepared.places)
+        store(key, value, cached.keys, cached.values, self.inputs.places)
 
     def rope_store(
         self,
@@ -53,7 +52,7 @@ class TritonAttention(Attention):
         key_norm: torch.Tensor | None,
         eps: float,
     ) -> torch.Tensor:
-        """Return the rotated queries of `joint`, and store its rotated keys and its values ."""
+        """Return the rotated queries of `joint`, and store its rotated keys and its values."""
         cached = self.cache.layers[layer]
         shape = cached.shape
         return rotate_and_store(
@@ -61,7 +60,7 @@ class TritonAttention(Attention):
             torch.view_as_real(rotations),
             cached.keys,
             cached.values,
-            self._prepared.places,
+            self.inputs.places,
             query_heads=heads,
             query_norm=query_norm,
             key_norm=key_norm,
@@ -79,7 +78,7 @@ class TritonAttention(Attention):
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         cached = self.cache.layers[layer]
-        inputs = self._prepared
+        inputs = self.inputs
         query = query if query.stride(1) == query.shape[2] and query.stride(2) == 1 else query.contiguous()
         out = torch.empty(*query.shape[:2], cached.shape.value_dim, dtype=query.dtype, device=query.device)
         step = (query, cached.keys, cached.values, inputs.begins, inputs.lengths, inputs.slots, inputs.tables, out)
@@ -103,9 +102,3 @@ class TritonAttention(Attention):
                 sinks=sinks,
             )
         return out
-
-    @property
-    def _prepared(self) -> AttentionInputs:
-        if self._inputs is None:
-            raise RuntimeError("attention without a prepared step")
-        return self._inputs

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from inference.kernels.triton.softmax import LOG2E, attend_tile
+from inference.kernels.triton.softmax import LOG2E, attend_keys, load_queries
 
 MAX_SPLITS = 16
 
@@ -60,12 +60,7 @@ def _decode(
     token = (begin + number).to(tl.int64)
     head = kv_head * GROUP + lane % GROUP
     position = length - count + number
-    column = tl.arange(0, PADDED_KEY_DIM)
-    q = tl.load(
-        query + token[:, None] * query_stride + head[:, None] * KEY_DIM + column[None, :],
-        mask=valid[:, None] & (column[None, :] < KEY_DIM),
-        other=0.0,
-    )
+    q = load_queries(query, token, head, valid, query_stride, KEY_DIM, PADDED_KEY_DIM)
     first = 0
     if WINDOW > 0:
         first = tl.maximum(length - count - WINDOW + 1, 0) // SPLIT
@@ -78,31 +73,10 @@ def _decode(
         if WINDOW > 0:
             low = tl.maximum(low, tl.maximum(length - count - WINDOW + 1, 0) // BLOCK_N * BLOCK_N)
         limit = tl.minimum(split * SPLIT + SPLIT, length)
-        for start in range(low, limit, BLOCK_N):
-            acc, peak, total = attend_tile(
-                q,
-                acc,
-                peak,
-                total,
-                position,
-                start,
-                limit,
-                table,
-                keys,
-                values,
-                kv_head,
-                scale,
-                softcap,
-                kv_heads,
-                WINDOW,
-                HAS_SOFTCAP,
-                BLOCK_SIZE,
-                BLOCK_N,
-                KEY_DIM,
-                PADDED_KEY_DIM,
-                VALUE_DIM,
-                PADDED_VALUE_DIM,
-            )
+        acc, peak, total = attend_keys(
+            q, acc, peak, total, position, low, limit, table, keys, values, kv_head, scale, softcap, kv_heads,
+            WINDOW, HAS_SOFTCAP, BLOCK_SIZE, BLOCK_N, KEY_DIM, PADDED_KEY_DIM, VALUE_DIM, PADDED_VALUE_DIM,
+        )  # fmt: skip
         seen = total > 0.0
         safe = tl.where(seen, total, 1.0)
         part = ((row.to(tl.int64) * MAX_QUERIES + number) * (kv_heads * GROUP) + head) * SPLITS + split

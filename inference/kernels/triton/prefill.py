@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from inference.kernels.triton.softmax import LOG2E, attend_tile
+from inference.kernels.triton.softmax import LOG2E, attend_keys, load_queries
 
 
 @triton.jit
@@ -76,13 +76,7 @@ def _prefill(
     token = (begin + number).to(tl.int64)
     head = kv_head * GROUP + lane % GROUP
     position = length - count + number
-
-    column = tl.arange(0, PADDED_KEY_DIM)
-    q = tl.load(
-        query + token[:, None] * query_stride + head[:, None] * KEY_DIM + column[None, :],
-        mask=valid[:, None] & (column[None, :] < KEY_DIM),
-        other=0.0,
-    )
+    q = load_queries(query, token, head, valid, query_stride, KEY_DIM, PADDED_KEY_DIM)
     peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     if HAS_SINKS:
@@ -93,31 +87,10 @@ def _prefill(
     low = 0
     if WINDOW > 0:
         low = tl.maximum(length - count + first - WINDOW + 1, 0) // BLOCK_N * BLOCK_N
-    for start in range(low, limit, BLOCK_N):
-        acc, peak, total = attend_tile(
-            q,
-            acc,
-            peak,
-            total,
-            position,
-            start,
-            limit,
-            table,
-            keys,
-            values,
-            kv_head,
-            scale,
-            softcap,
-            kv_heads,
-            WINDOW,
-            HAS_SOFTCAP,
-            BLOCK_SIZE,
-            BLOCK_N,
-            KEY_DIM,
-            PADDED_KEY_DIM,
-            VALUE_DIM,
-            PADDED_VALUE_DIM,
-        )
+    acc, peak, total = attend_keys(
+        q, acc, peak, total, position, low, limit, table, keys, values, kv_head, scale, softcap, kv_heads,
+        WINDOW, HAS_SOFTCAP, BLOCK_SIZE, BLOCK_N, KEY_DIM, PADDED_KEY_DIM, VALUE_DIM, PADDED_VALUE_DIM,
+    )  # fmt: skip
     acc = acc * value_scale / tl.where(total > 0.0, total, 1.0)[:, None]
     column = tl.arange(0, PADDED_VALUE_DIM)
     tl.store(

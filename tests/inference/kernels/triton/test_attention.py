@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from benchmarks.gpu import reference
 from inference.kernels.triton.decode import decode, split_size
 from inference.kernels.triton.prefill import prefill
-from tests.inference.kernels.triton import reference
 
 FAR = 1 << 31  # elements: an offset beyond it needs 64 bits
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.nn.functional import gelu, silu
 
+from benchmarks.gpu import reference
 from inference.kernels.triton.activation import gelu_mul, silu_mul
 from inference.kernels.triton.norm import add_rms_norm, rms_norm
 from inference.kernels.triton.rope import rotate_and_store
 from inference.kernels.triton.store import store
-from tests.inference.kernels.triton import reference
 
 PLACES = [40, -1, 34, 3, 79]  # -1 is nowhere, and 3 in the null block
 
@@ -82,10 +82,10 @@ def test_rotate_and_store(heads, kv_heads, width, normed) -> None:
     if normed:
         first = reference.rms_norm(first, norms["query_norm"], 1e-6)
         second = reference.rms_norm(second, norms["key_norm"], 1e-6)
-    torch.testing.assert_close(query, reference.rotate(first, rotations), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(query, reference.rotated(first, rotations), atol=1e-5, rtol=1e-5)
     for token, place in enumerate(PLACES):
         if place >= 16:
-            key = reference.rotate(second, rotations)[token]
+            key = reference.rotated(second, rotations)[token]
             torch.testing.assert_close(stored(keys, place), key, atol=1e-5, rtol=1e-5)
             assert torch.equal(stored(values, place), third[token])
     untouched = sorted(set(range(80)) - set(PLACES))
