@@ -24,11 +24,9 @@ From Python, without gateway and worker:
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
@@ -44,26 +42,19 @@ from inference.core.scheduler import Scheduler
 from inference.core.sequence import Sequence
 from inference.errors import InvalidRequestError
 from inference.execution.backend import LoadedModel
-from inference.logs import request_field
 from inference.siblings import Siblings
 from inference.speculative.ngram import NgramProposer
 from inference.stepping import Stepper
 from inference.text.prepare import Preparer, Prompt, recommended_sampling
-from inference.text.stream import TextStream
 from inference.text.tokenizer import Tokenizer
+from inference.texts import Texts
 from inference.types import (
-    EngineFault,
     EngineInfo,
-    FinishReason,
     GenerationRequest,
     Health,
     Kind,
-    PositionLogprobs,
     SamplingParams,
-    TokenLogprob,
 )
-
-log = logging.getLogger(__name__)
 
 DRAFTING_ROWS = 2  # sequences that may run while steps have drafts
 
@@ -89,7 +80,7 @@ class LocalEngine:
         self.model = model
         self.tokenizer = tokenizer
         self.draining = False
-        self._streams: dict[str, TextStream] = {}
+        self._texts = Texts(tokenizer, config.deployment)
         self._siblings: Siblings | None = None
         self._generating: Scheduler | None = None
         self._encoding: EncodeScheduler | None = None
@@ -213,34 +204,27 @@ class LocalEngine:
         assert self._generating is not None
         request = prompt.request
         resumed = request.resumed
-        self._generating.submit(
-            Sequence(
-                request_id=name,
-                tenant=request.tenant,
-                domain=request.domain,
-                prompt=prompt.ids,
-                max_output=prompt.max_output,
-                allowance=allowance,
-                is_final=is_final,
-                weight=request.weight,
-                band=request.band,
-                priority=request.priority,
-                sampling=sampling,
-                seed=(seed + (index or 0)) & (2**64 - 1),
-                resumed=resumed,
-                queue_seconds=0.0 if resumed is not None else request.queue_seconds,
-                keys=list(prompt.keys),
-                pause_expires=index is None,
-            ),
-            bounded=not index,
+        sequence = Sequence(
+            request_id=name,
+            tenant=request.tenant,
+            domain=request.domain,
+            prompt=prompt.ids,
+            max_output=prompt.max_output,
+            allowance=allowance,
+            is_final=is_final,
+            weight=request.weight,
+            band=request.band,
+            priority=request.priority,
+            sampling=sampling,
+            seed=(seed + (index or 0)) & (2**64 - 1),
+            resumed=resumed,
+            queue_seconds=0.0 if resumed is not None else request.queue_seconds,
+            keys=list(prompt.keys),
+            pause_expires=index is None,
         )
-        if self.tokenizer is not None:
-            stream = TextStream(self.tokenizer.decode, prompt.ids, sampling.stop, sampling.min_tokens)
-            if resumed is not None:
-                stream.push(resumed.tokens)
-            elif sampling.echo:
-                stream.prefix = self.tokenizer.decode(prompt.ids)
-            self._streams[name] = stream
+        stream = self._texts.stream(name, prompt.ids, sampling, resumed)
+        self._generating.submit(sequence, bounded=not index)
+        self._texts.begin(name, stream)
 
     def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
         """Permit `allowance` output tokens in all, with `is_final` for the last time. Unknown requests: no effect."""
@@ -348,66 +332,7 @@ class LocalEngine:
         all_outputs: list[Output] = []
         while outputs:
             for output in outputs:
-                stream = self._streams.get(output.request_id)
-                if stream is not None:
-                    self._add_text(scheduler, stream, output)
-                if output.finished is not None:
-                    self._streams.pop(output.request_id, None)
+                self._texts.fill(scheduler, output)
                 all_outputs += [output] if self._siblings is None else self._siblings.tell(output)
             outputs = scheduler.take_outputs()
         return all_outputs
-
-    def _add_text(self, scheduler: BaseScheduler[Any], stream: TextStream, output: Output) -> None:
-        ended_before = stream.matched
-        try:
-            if output.logprobs or output.prompt_logprobs:
-                output.logprobs = self._texts(output.logprobs)
-                output.prompt_logprobs = self._texts(output.prompt_logprobs)
-            before = stream.tokens
-            output.text = (stream.prefix if output.started is not None else "") + stream.push(output.tokens)
-            if stream.matched is not None and ended_before is None:
-                self._cut(scheduler, output, stream.tokens - before, stream.tokens)
-            if output.finished is not None and stream.matched is None:
-                output.text += stream.finish()
-        except Exception as error:
-            about = request_field(output.request_id) | {"deployment": self.info.deployment}
-            log.exception("text of a request failed", extra=about)
-            fault = EngineFault("text_failed", f"the answer can't be decoded ({type(error).__name__})")
-            if output.finished is None:
-                scheduler.cancel(output.request_id, FinishReason.ERROR, error=fault)
-            else:
-                output.finished = replace(output.finished, reason=FinishReason.ERROR, error=fault, stop=None)
-            return
-        if stream.matched is None or ended_before is not None:
-            return
-        if output.finished is None:
-            scheduler.cancel(output.request_id, FinishReason.STOP, stop=stream.matched)
-        elif output.finished.reason in {FinishReason.LENGTH, FinishReason.ALLOWANCE, FinishReason.STOP}:
-            output.finished = replace(output.finished, reason=FinishReason.STOP, stop=stream.matched)
-
-    def _cut(self, scheduler: BaseScheduler[Any], output: Output, used: int, count: int) -> None:
-        """Leave out of `output` what its step generated behind the token that completed a stop string.
-
-        That one is the last of the first `used` tokens, and number `count` of the whole answer.
-        """
-        if output.usage.output <= count:
-            return
-        output.tokens, output.logprobs = output.tokens[:used], output.logprobs[:used]
-        output.usage = replace(output.usage, output=count)
-        if output.finished is not None:
-            output.finished = replace(output.finished, usage=output.usage)
-        elif isinstance(scheduler, Scheduler):
-            scheduler.truncate(output.request_id, count)
-
-    def _texts(self, positions: tuple[PositionLogprobs, ...]) -> tuple[PositionLogprobs, ...]:
-        """Return `positions` with the texts of their tokens."""
-        assert self.tokenizer is not None
-        decode = self.tokenizer.decode
-
-        def with_text(entry: TokenLogprob) -> TokenLogprob:
-            return entry._replace(text=decode([entry.token]))
-
-        return tuple(
-            each._replace(chosen=with_text(each.chosen), top=tuple(with_text(entry) for entry in each.top))
-            for each in positions
-        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,12 +11,12 @@ import pytest
 from inference import local
 from inference.architectures.fake import load_fake_model
 from inference.config import EngineConfig
-from inference.errors import DeviceLostError, InvalidRequestError
+from inference.errors import DeviceLostError, EngineError, InvalidRequestError
 from inference.execution.backend import LoadedModel
 from inference.local import LocalEngine
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.prepare import Prompt
-from inference.types import FinishReason, GenerationRequest, Usage
+from inference.types import FinishReason, GenerationRequest, Resumed, Usage
 from tests.inference.engine_contract import chat
 
 
@@ -145,3 +147,47 @@ def test_a_stop_string_is_not_found_in_the_prompt() -> None:
     while served.unfinished:
         outputs += served.step()
     assert outputs[-1].usage.output == 2
+
+
+class Broken(ByteTokenizer):
+    """Knows no token of its answers."""
+
+    def copy(self) -> Broken:
+        return self
+
+    def decode(self, ids: Sequence[int]) -> str:
+        raise LookupError("no such token")
+
+
+def test_what_cannot_be_decoded_is_refused_alone() -> None:
+    """Raised as anything else than an engine's error it would end the worker, and the next one that takes it over."""
+    spec = EngineConfig("d", "fake", architecture="fake")
+    served = LocalEngine(spec, load_fake_model(spec), Broken(), clock=lambda: 0.0)
+    request = chat("abc")
+    for beginning in (
+        replace(request, resumed=Resumed((97,), Usage(input=3, output=1), 7)),
+        replace(request, sampling=replace(request.sampling, echo=True)),
+    ):
+        with pytest.raises(EngineError, match="can't be decoded"):
+            served.submit(served.prepare(beginning))
+        assert served.unfinished == 0
+    served.submit(served.prepare(request))
+    outputs = []
+    while served.unfinished:
+        outputs += served.step()
+    (finished,) = [output.finished for output in outputs if output.finished]
+    assert finished.error is not None
+    assert finished.error.code == "text_failed"
+
+
+def test_a_request_that_is_here_already_keeps_its_text() -> None:
+    served = engine()
+    prompt = served.prepare(chat("abcdef"))
+    served.submit(prompt)
+    served.step()
+    with pytest.raises(InvalidRequestError, match="here already"):
+        served.submit(prompt)
+    text = ""
+    while served.unfinished:
+        text += "".join(output.text for output in served.step())
+    assert text.endswith("bcdef")

@@ -251,7 +251,7 @@ def test_a_text_that_cannot_be_decoded_fails_its_request(bench: Bench, monkeypat
                 raise ValueError("no such token")
             return super().decode(ids)
 
-    monkeypatch.setattr(engine.engine, "tokenizer", Breaking())
+    monkeypatch.setattr(engine.engine._texts, "_tokenizer", Breaking())
     bad, good = bench.submit(engine, chat("ab!cd")), bench.submit(engine, chat("abcd"))
     bench.finish()
     finished = bench.end(bad)
