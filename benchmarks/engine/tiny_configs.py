@@ -131,7 +131,20 @@ def _draw(model: Any) -> None:
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
 
 
-OVERRIDES: dict[str, dict[str, Any]] = {}  # where the machine's config doesn't build
+_ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
+_MIXED = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
+OVERRIDES: dict[str, dict[str, Any]] = {  # where the machine's config doesn't build, or is no model that anybody has
+    "cohere_compass_text": {"layer_types": _MIXED, "rope_parameters": {kind: _ROPE for kind in set(_MIXED)}},
+    "deepseek_v2": {"num_key_value_heads": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
+    "hunyuan_v1_dense": {"head_dim": 16},
+    "hunyuan_v1_moe": {"head_dim": 16, "num_experts": 4, "moe_topk": 2},
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"]},
+    "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 1},
+    "minicpm3": {"num_key_value_heads": 4},
+    "ministral": {"head_dim": 16, "layer_types": _MIXED},
+    "nemotron": {"head_dim": 16, "num_key_value_heads": 2},
+}
 
 _LONG = {"rope_theta": 10_000.0, "original_max_position_embeddings": 64}
 FORMS: dict[str, dict[str, Any]] = {  # settings that a family's default config leaves off, by "type form"

@@ -174,12 +174,15 @@ def main(kind: str) -> None:
     print(json.dumps({"server": versions(kind), "added": said.splitlines(), **found, "logs": str(work)}, indent=1))
 
 
-def ready(gateway: str, key: str, process: subprocess.Popen[bytes], model: str = "remote") -> None:
+def ready(
+    gateway: str, key: str, process: subprocess.Popen[bytes], model: str = "remote", seconds: float = 30
+) -> None:
     """Wait until the model is served."""
     given = {"authorization": f"Bearer {key}", "content-type": "application/json"}
     data = json.dumps(body(0, model, max_tokens=1)).encode()
     request = urllib.request.Request(f"{gateway}/v1/chat/completions", data=data, headers=given)
-    for _ in range(120):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
         assert process.poll() is None, "the gateway ended"
         try:
             urllib.request.urlopen(request, timeout=30).close()
