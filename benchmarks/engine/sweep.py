@@ -3,8 +3,8 @@
     python benchmarks/engine/sweep.py                # all of them
     python benchmarks/engine/sweep.py gemma2 llama4_text
 
-Of each type a tiny random model is made by machine (`tiny_configs.py`), its windows and chunks lowered to 24 tokens, and
-loaded as a deployment would be, in float32. What is served has to give the logits of the model's own forward pass
+Of each type a tiny random model is made by machine (`tiny_configs.py`), its windows and chunks lowered to 24 tokens,
+and loaded as a deployment would be, in float32. What is served has to give the logits of the model's own forward pass
 over whole sequences, paged in chunks and single tokens of two sequences; and its greedy tokens, with prompts of one
 token to past every window and chunk, batched, in small chunks beside decoding rows, and again from the prefix cache.
 `generate` is asked too. Each type runs in a process of its own, with bounds on its time and memory; the table says what
@@ -91,7 +91,7 @@ def _differences(loaded: LoadedModel, plain: Any) -> list[str]:
     if not worst <= TOLERANCE:
         found.append(f"logits differ by {worst:.2g} of their spread")
     one, short, *others = random_sequences(loaded.vocab_size, (1, 5, 17, 33, longest, 2))
-    prompts = [one, short, *others, [*others[-2][: longest - 7], *short]]
+    prompts = [ids[:longest] for ids in (one, short, *others, [*others[-2][: longest - 7], *short])]
     for name, changes in (("batched", {}), ("in small chunks", {"prefill_chunk": 7, "max_step_tokens": 16})):
         engine = LocalEngine(EngineConfig("sweep", "-", block_size=loaded.block_size, **changes), loaded)
         for turn in (name, f"{name}, again from the cache"):
@@ -162,7 +162,8 @@ def _child(kind: str, tier: str, folder: Path, sender: Any) -> None:
         verdict = examine(kind, FORMS.get(kind, {}), folder, tier)
     except Exception as error:  # noqa: BLE001  a foreign model can raise anything
         lines = str(error).strip().splitlines()
-        verdict = Verdict(kind, WRONG, f"fails after it was loaded: {type(error).__name__}: {lines[0] if lines else ''}")
+        reason = f"{type(error).__name__}: {lines[0] if lines else ''}"
+        verdict = Verdict(kind, WRONG, f"fails after it was loaded: {reason}")
     sender.send(verdict)
 
 
@@ -188,8 +189,9 @@ def main() -> None:
             verdicts.append(_in_process(kind, options.tier, options.seconds, Path(folder)))
         print(f"| {kind} | {verdicts[-1].result} | {verdicts[-1].text} |", flush=True)
     counts = Counter(verdict.result for verdict in verdicts)
-    print(f"\ntransformers {transformers.__version__}, torch {torch.__version__}, {time.monotonic() - begin:.0f} s: ", end="")
-    print(", ".join(f"{counts[result]} {result}" for result in (EQUAL, REFUSED, UNBUILT, WRONG)))
+    found = ", ".join(f"{counts[result]} {result}" for result in (EQUAL, REFUSED, UNBUILT, WRONG))
+    seconds = time.monotonic() - begin
+    print(f"\ntransformers {transformers.__version__}, torch {torch.__version__}, {seconds:.0f} s: {found}")
     sys.exit(bool(counts[WRONG]))
 
 

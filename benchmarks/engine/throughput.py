@@ -121,7 +121,8 @@ def main() -> None:
                 seconds = sides[name](prompts, new)
                 if number:
                     rates[name].append(streams * new / seconds)
-        print(f"| {streams} | " + " | ".join(f"{statistics.median(each):.1f}" for each in rates.values()) + " |", flush=True)
+        cells = " | ".join(f"{statistics.median(each):.1f}" for each in rates.values())
+        print(f"| {streams} | {cells} |", flush=True)
     if llama is not None:
         llama.close()
 

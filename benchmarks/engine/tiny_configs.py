@@ -1,4 +1,4 @@
-"""Tiny random models of every causal language model that transformers registers, made by machine from config classes."""
+"""Tiny random models of every causal language model that transformers registers, made by machine from its config."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def _configs(kind: str, changes: Mapping[str, Any]) -> Iterator[Any]:
 
     cls = CONFIG_MAPPING[kind]
     every = {**OVERRIDES.get(kind, {}), **changes}
-    for keep in ("", r"head_dim|head_size", r"(key_value|kv)_heads$", r"layers?$", r"heads?$|head_dim", r"window|chunk"):
+    kept = ("", r"head_dim|head_size", r"(key_value|kv)_heads$", r"layers?$", r"heads?$|head_dim", r"window|chunk")
+    for keep in kept:
         for lists in (False, True):
             try:
                 yield _config(cls, every, re.compile(keep) if keep else None, cut_lists=lists)
@@ -103,7 +104,7 @@ def _config(cls: Any, changes: Mapping[str, Any], keep: re.Pattern[str] | None, 
         if (size := _size(name)) is not None and type(value) is int and value > size:
             given[name] = size
         elif cut_lists and isinstance(value, list) and len(value) == layers > 4:
-            given[name] = value[:3] + [next((item for item in value if item not in value[:3]), value[3])]
+            given[name] = [*value[:3], next((item for item in value if item not in value[:3]), value[3])]
     given |= {"bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}
     for name, value in changes.items():
         if isinstance(value, Mapping) and name in given and name in subs:
@@ -134,15 +135,24 @@ def _draw(model: Any) -> None:
 _ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
 _MIXED = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
 OVERRIDES: dict[str, dict[str, Any]] = {  # where the machine's config doesn't build, or is no model that anybody has
-    "cohere_compass_text": {"layer_types": _MIXED, "rope_parameters": {kind: _ROPE for kind in set(_MIXED)}},
+    "cohere_compass_text": {"layer_types": _MIXED, "rope_parameters": dict.fromkeys(_MIXED, _ROPE)},
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 10_000.0, "clip_qkv": 8.0},
+        "ffn_config": {"hidden_size": 64, "ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2},
+        "rope_parameters": _ROPE,
+    },
     "deepseek_v2": {"num_key_value_heads": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
+    "dots3_note_text": {"num_key_value_heads": 4, "head_dim": 24, "per_layer_config": None},
     "hunyuan_v1_dense": {"head_dim": 16},
     "hunyuan_v1_moe": {"head_dim": 16, "num_experts": 4, "moe_topk": 2},
     "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"]},
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 1},
     "minicpm3": {"num_key_value_heads": 4},
     "ministral": {"head_dim": 16, "layer_types": _MIXED},
+    "reformer": {"is_decoder": True, "axial_pos_shape": [16, 32], "axial_pos_embds_dim": [16, 48]},
+    "xmod": {"default_language": "en_XX", "num_attention_heads": 4},
+    "xlm": {"emb_dim": 64, "n_words": 211, "causal": True},
     "nemotron": {"head_dim": 16, "num_key_value_heads": 2},
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,12 +23,14 @@ import torch
 
 from inference.architectures.small_model import Bound, bounds_of, small_model
 from inference.core.step import Row
+from inference.errors import ModelRefusedError
 from inference.execution.backend import CausalBackend
 from inference.execution.inputs import Packer
 from inference.execution.kv_cache import KVCache
 from inference.types import SamplingParams
 
 FLOAT32_TOLERANCE = 1e-3  # a part of the logits' spread, at every position
+CACHED_TOKENS = 4  # computed one by one over a model's own cache
 UNREACHABLE = 1 << 20  # tokens: no sequence of a proof is longer
 
 Candidate = Callable[[Any], CausalBackend]
@@ -59,10 +62,21 @@ def prove(config: Any, candidate: Candidate, block_size: int) -> Proof:
     def difference(reached: Sequence[Bound], length: int = longest) -> float:
         """Return the greatest difference at `length` tokens when only the bounds `reached` are below that."""
         values = {bound: small[bound] if bound in reached else max(bound.value, UNREACHABLE) for bound in bounds}
-        model = small_model(text, values, longest)
+        try:
+            model = small_model(text, values, longest)
+        except ModelRefusedError:  # it can't be told which bound is to blame
+            if len(reached) == len(bounds):
+                raise
+            return math.inf
         ids = random_sequences(model.config.get_text_config().vocab_size, (length, block_size + 3))
         plain = plain_logits(model, ids)
-        return float(distances(paged_logits(candidate(model), ids, block_size), plain).max())
+        cached = _cached_logits(model, ids[0]) if len(reached) == len(bounds) else None
+        worst = float(distances(paged_logits(candidate(model), ids, block_size), plain).max())
+        if worst <= FLOAT32_TOLERANCE and cached is not None:
+            contradiction = float(distances([cached], [plain[0][-len(cached) :]]).max())
+            if not contradiction <= FLOAT32_TOLERANCE:
+                raise UnservableError("its own cache gives other logits than its plain forward pass")
+        return worst
 
     worst = difference(bounds)
     if worst <= FLOAT32_TOLERANCE:
@@ -120,6 +134,20 @@ def plain_logits(model: Any, sequences: Sequence[list[int]]) -> list[torch.Tenso
         model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits[0].float().cpu()
         for ids in sequences
     ]
+
+
+def _cached_logits(model: Any, ids: list[int]) -> torch.Tensor | None:
+    """Return a transformers model's logits at the last places with a cache of its own; None where it has none."""
+    begun = len(ids) - CACHED_TOKENS
+    try:
+        answer = model(input_ids=torch.tensor([ids[:begun]]), use_cache=True)
+        logits = []
+        for token in ids[begun:]:
+            answer = model(input_ids=torch.tensor([[token]]), past_key_values=answer.past_key_values, use_cache=True)
+            logits.append(answer.logits[0].float())
+    except Exception:  # noqa: BLE001  a foreign model can raise anything
+        return None
+    return torch.cat(logits)
 
 
 def distances(ours: Sequence[torch.Tensor], plain: Sequence[torch.Tensor]) -> torch.Tensor:

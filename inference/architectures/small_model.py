@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from inference.errors import ModelRefusedError
 
 MAX_PARAMETERS = 500_000_000
+SPARE_POSITIONS = 8  # some tables of positions begin with those of padding
 SMALL_VOCABULARY = 256
 MAX_VALUES = {  # other settings that are lowered, by a pattern of their names
     r"intermediate|ffn|inner": 512,
@@ -21,6 +23,8 @@ MAX_VALUES = {  # other settings that are lowered, by a pattern of their names
 
 BOUND = re.compile(r"window|chunk|local|floor|context|segment|span|stride|recent|index_topk|block_size|original_max")
 NO_BOUND = re.compile(r"^num_|^use_|expert|layer|pattern|_ids?$|prob|dropout|feed_forward|conv")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +65,9 @@ def small_model(config: Any, values: dict[Bound, int], longest: int) -> Any:
     reason = ""
     # The settings of some architectures have to agree in their number of layers, or in their widths.
     for short, narrow in ((True, True), (False, True), (True, False)):
-        small = copy.deepcopy(config)
-        text = small.get_text_config()
-        for bound, value in values.items():
-            for path in bound.paths:
-                _set(text, path, value)
-        if short:
-            _shorten(text)
-        _bound_tables(text, longest)
-        if narrow:
-            _narrow(text)
         try:
+            small = copy.deepcopy(config)
+            _reduce(small.get_text_config(), values, longest, short=short, narrow=narrow)
             with torch.device("meta"):
                 shape = AutoModelForCausalLM.from_config(small, trust_remote_code=False)
             if sum(parameter.numel() for parameter in shape.parameters()) > MAX_PARAMETERS:
@@ -83,10 +79,36 @@ def small_model(config: Any, values: dict[Bound, int], longest: int) -> Any:
             model(input_ids=torch.tensor([[1, 2, 3]]), use_cache=False)
         except Exception as error:  # noqa: BLE001  a foreign model can raise anything
             reason = reason or first_line(error)
+            log.info("no small model of %s (short: %s, narrow: %s): %s", config.model_type, short, narrow, error)
         else:
             return model
     name = (config.architectures or [config.model_type])[0]
     raise ModelRefusedError(f"{name} can't be proved on a small model: {reason}")
+
+
+def _reduce(config: Any, values: dict[Bound, int], longest: int, *, short: bool, narrow: bool) -> None:
+    """Give a text config `values` for its bounds, and as few layers and as little width as is asked for."""
+    for bound, value in values.items():
+        for path in bound.paths:
+            _set(config, path, value)
+    apart: dict[str, dict[str, Any]] = {}
+    if getattr(config, "is_heterogeneous", False):  # some settings differ by layer, and can't be read meanwhile
+        apart = copy.deepcopy(config.to_dict()["per_layer_config"])
+        config.per_layer_config = None
+    if short:
+        _shorten(config, {int(layer): str(sorted(settings.items())) for layer, settings in apart.items()})
+    _bound_tables(config, longest)
+    if narrow:
+        _narrow(config)
+    if apart:
+        config.per_layer_config = {
+            int(layer): {
+                name: min(value, config.num_key_value_heads) if narrow and name == "num_key_value_heads" else value
+                for name, value in settings.items()
+            }
+            for layer, settings in apart.items()
+            if int(layer) < config.num_hidden_layers
+        }
 
 
 def _set(config: Any, path: tuple[str | int, ...], value: int) -> None:
@@ -96,15 +118,19 @@ def _set(config: Any, path: tuple[str | int, ...], value: int) -> None:
     place[path[-1]] = value
 
 
-def _shorten(config: Any) -> None:
-    """Keep as many of the first layers as have one of each kind, at least 2."""
+def _shorten(config: Any, apart: dict[int, str]) -> None:
+    """Keep as many of the first layers as have one of each kind, at least 2; `apart` tells how some differ."""
     layers = int(config.num_hidden_layers)
     lists = {name: value for name, value in vars(config).items() if isinstance(value, list) and len(value) == layers}
     # A list without a repetition numbers the layers, and doesn't give their kinds.
     kind_lists = [value for value in lists.values() if len({str(item) for item in value}) < layers]
     numbered = [(name, value) for name, value in vars(config).items() if name not in lists]
     kinds = [
-        (*(str(value[i]) for value in kind_lists), *(_is_set_apart(name, value, i) for name, value in numbered))
+        (
+            apart.get(i, ""),
+            *(str(value[i]) for value in kind_lists),
+            *(_is_set_apart(name, value, i) for name, value in numbered),
+        )
         for i in range(layers)
     ]
     kept = min(layers, max([2, *(kinds.index(kind) + 1 for kind in set(kinds))]))
@@ -128,15 +154,20 @@ def _bound_tables(config: Any, longest: int) -> None:
         if type(value) is int and "vocab_size" in name:
             setattr(config, name, min(value, SMALL_VOCABULARY))
         elif type(value) is int and name.endswith("token_id") and value >= SMALL_VOCABULARY:
-            setattr(config, name, None)
+            try:
+                setattr(config, name, None)
+            except Exception:  # noqa: BLE001  a foreign config can raise anything where it has to have one
+                setattr(config, name, SMALL_VOCABULARY - 1)
     positions = getattr(config, "max_position_embeddings", None)
     if isinstance(positions, int) and positions > longest:
-        config.max_position_embeddings = longest
+        config.max_position_embeddings = min(positions, longest + SPARE_POSITIONS)
 
 
 def _narrow(config: Any) -> None:
     """Make the model a few heads wide. The width of a head stays, since rope's parameters may depend on it."""
-    heads = int(config.num_attention_heads)
+    heads = getattr(config, "num_attention_heads", None)
+    if not isinstance(heads, int):  # it has no attention
+        return
     width = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
     groups = int(getattr(config, "num_key_value_heads", None) or heads)
     few = min(groups, 2)

@@ -61,6 +61,8 @@ class PagedHook:
     ) -> tuple[torch.Tensor, None]:
         """Attend with `query`, `key` and `value` [1, heads, T, width]; return ([1, T, heads, width], None)."""
         number = self._layer(module, attention_mask, options)
+        if key.shape[2] != query.shape[2]:
+            raise UnservableError(f"it gives {key.shape[2]} keys for {query.shape[2]} tokens")
         scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
         self.calls += 1
         if self.attention is None:
@@ -149,7 +151,7 @@ class TransformersModel:
             candidate = partial(cls, operators=proving)
             proof = proved(config, f"transformers, {proving.tier}", candidate, block_size, proofs)
             loaded = cls(_read(name, folder, dtype), operators)
-            loaded._check(block_size)
+            loaded._check(block_size, proof.max_context)
         except ModelRefusedError:
             raise
         except UnservableError as error:
@@ -204,9 +206,13 @@ class TransformersModel:
         logits: torch.Tensor = answer.logits[0]
         return logits[sampled]
 
-    def _check(self, block_size: int) -> None:
-        """Compare with the plain forward pass, within the rounding of the dtype; raise UnservableError."""
-        sequences = random_sequences(self.vocab_size, (3 * block_size + 5, block_size + 3))
+    def _check(self, block_size: int, most: int) -> None:
+        """Compare with the plain forward pass, within the rounding of the dtype; raise UnservableError.
+
+        The sequences are no longer than `most` (0: any number of) tokens.
+        """
+        lengths = (3 * block_size + 5, block_size + 3)
+        sequences = random_sequences(self.vocab_size, [min(length, most or length) for length in lengths])
         paged = paged_logits(self, sequences, block_size)
         self.model.set_attn_implementation("eager")
         error = distances(paged, plain_logits(self.model, sequences))
