@@ -174,9 +174,7 @@ def main(kind: str) -> None:
     print(json.dumps({"server": versions(kind), "added": said.splitlines(), **found, "logs": str(work)}, indent=1))
 
 
-def ready(
-    gateway: str, key: str, process: subprocess.Popen[bytes], model: str = "remote", seconds: float = 30
-) -> None:
+def ready(gateway: str, key: str, process: subprocess.Popen[bytes], model: str = "remote", seconds: float = 30) -> None:
     """Wait until the model is served."""
     given = {"authorization": f"Bearer {key}", "content-type": "application/json"}
     data = json.dumps(body(0, model, max_tokens=1)).encode()

@@ -31,7 +31,6 @@ from inference.types import SamplingParams
 
 FLOAT32_TOLERANCE = 1e-3  # a part of the logits' spread, at every position
 CACHED_TOKENS = 4  # computed one by one over a model's own cache
-UNREACHABLE = 1 << 20  # tokens: no sequence of a proof is longer
 
 Candidate = Callable[[Any], CausalBackend]
 """From a transformers model in float32 to the backend to prove; raises UnservableError with the reason."""
@@ -61,7 +60,7 @@ def prove(config: Any, candidate: Candidate, block_size: int) -> Proof:
 
     def difference(reached: Sequence[Bound], length: int = longest) -> float:
         """Return the greatest difference at `length` tokens when only the bounds `reached` are below that."""
-        values = {bound: small[bound] if bound in reached else max(bound.value, UNREACHABLE) for bound in bounds}
+        values = {bound: small[bound] if bound in reached else max(bound.value, 2 * longest) for bound in bounds}
         try:
             model = small_model(text, values, longest)
         except ModelRefusedError:  # it can't be told which bound is to blame

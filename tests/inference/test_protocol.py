@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from hashlib import sha256
+from typing import Any
+
+import msgspec
 import pytest
 
 from inference.conversion import error_of, event_of, evidence_of, evidence_reply, refusal_of
 from inference.errors import DrainingError, EngineError, InvalidRequestError, OverloadedError, UnpreparedError
 from inference.protocol import (
+    VERSION,
     Batch,
     Cancel,
     Drain,
@@ -174,3 +180,18 @@ def test_evidence_of_an_unknown_state_is_refused() -> None:
 @pytest.mark.parametrize("evidence", [END, Running(Usage(1)), NothingRan(), Lost()])
 def test_evidence_travels_unchanged(evidence: Evidence) -> None:
     assert evidence_of(evidence_reply(1, evidence)) == evidence
+
+
+def described(schema: Any) -> Any:
+    """The schema without what stands there for readers."""
+    if isinstance(schema, dict):
+        return {name: described(value) for name, value in schema.items() if name not in {"description", "title"}}
+    return [described(value) for value in schema] if isinstance(schema, list) else schema
+
+
+def test_a_change_of_the_messages_is_a_new_version() -> None:
+    """A peer of the same version reads every field: an older worker would ignore a new one, such as a penalty."""
+    schemas, components = msgspec.json.schema_components([ToWorker, FromWorker])
+    text = json.dumps(described([schemas, components]), sort_keys=True)
+    found = (VERSION, sha256(text.encode()).hexdigest()[:16])
+    assert found == (3, "ea669f1c20492099"), "raise VERSION in inference/protocol.py, and write both here"

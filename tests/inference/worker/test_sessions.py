@@ -1,16 +1,18 @@
-"""The reader thread over real sockets: which sessions expire."""
+"""The reader thread over real sockets: which sessions expire, and which it refuses."""
 
 from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any, cast
 
 import pytest
 import zmq
 
-from inference.protocol import Extend, Renew, Stats, client_inbound, encode, numbered
+from inference.protocol import VERSION, Extend, Fatal, Hello, Ready, Renew, Stats, client_inbound, encode, numbered
 from inference.worker.process import Outbox
 from inference.worker.prompts import PromptQueue
 from inference.worker.serving import Serving
@@ -18,7 +20,9 @@ from inference.worker.session import Session
 from inference.worker.sessions import Reader
 
 
-def test_no_session_expires_while_its_frames_wait_to_be_read() -> None:
+@contextmanager
+def reading(clock: float = 0.0) -> Iterator[tuple[Reader, Any, Callable[[], None]]]:
+    """Yield a reader over real sockets, a gateway's socket, and what starts the reader's thread."""
     context = zmq.Context()
     router, gateway = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
     wake_in, wake_out = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
@@ -45,23 +49,38 @@ def test_no_session_expires_while_its_frames_wait_to_be_read() -> None:
             session_seconds=5.0,
             session_bytes=1 << 20,
             prepared_seconds=30.0,
-            clock=lambda: 10.0,  # twice as long as a session may be silent
+            clock=lambda: clock,
         )
-        reader._sessions[b"gateway"] = Session(b"gateway", 0.0)
-        # The renewal stands behind more frames than are read in one go.
-        messages = [*(Extend("unknown", 1, False) for _ in range(150)), Renew(0)]
-        for number, message in enumerate(messages, 1):
-            gateway.send_multipart([numbered(number), encode(message)])
         thread = threading.Thread(target=reader.run, args=(outbox.queue,))
-        thread.start()
         try:
-            assert isinstance(client_inbound().read(gateway.recv_multipart()), Stats)
+            yield reader, gateway, thread.start
         finally:
             outbox.finish()
             thread.join(10)
             prompts.close(10)
     finally:
         context.destroy(linger=0)
+
+
+def test_no_session_expires_while_its_frames_wait_to_be_read() -> None:
+    with reading(clock=10.0) as (reader, gateway, start):  # twice as long as a session may be silent
+        reader._sessions[b"gateway"] = Session(b"gateway", 0.0)
+        # The renewal stands behind more frames than are read in one go.
+        messages = [*(Extend("unknown", 1, False) for _ in range(150)), Renew(0)]
+        for number, message in enumerate(messages, 1):
+            gateway.send_multipart([numbered(number), encode(message)])
+        start()
+        assert isinstance(client_inbound().read(gateway.recv_multipart()), Stats)
+
+
+def test_a_gateway_of_another_version_is_told_both_versions() -> None:
+    with reading() as (_, gateway, start):
+        start()
+        gateway.send_multipart([numbered(1), encode(Hello(version=VERSION - 1))])
+        answer = client_inbound().read(gateway.recv_multipart())
+        assert answer == Fatal("i", f"the gateway speaks version {VERSION - 1}, this worker {VERSION}")
+        gateway.send_multipart([numbered(1), encode(Hello())])
+        assert isinstance(client_inbound().read(gateway.recv_multipart()), Ready)
 
 
 def test_the_reader_is_busy_since_its_iteration_began_and_not_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:

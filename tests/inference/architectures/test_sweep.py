@@ -1,0 +1,45 @@
+"""A part of the sweep over transformers' causal models (benchmarks/engine/sweep.py): one type for each way it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.engine.sweep import EQUAL, REFUSED, examine
+from benchmarks.engine.tiny_configs import FORMS
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    ("kind", "result", "text"),
+    [
+        ("deepseek_v3", EQUAL, "transformers, up to 512 tokens"),  # keys and values of different widths
+        ("gemma4_text", EQUAL, "transformers, up to 512 tokens"),  # layers of different widths
+        ("gemma3n_text", EQUAL, "transformers, up to 512 tokens"),  # layers that share others' keys and values
+        ("llama4_text", EQUAL, "transformers, up to 24 tokens"),  # no further than its first chunk
+        ("phi3 longrope", EQUAL, "up to 64 tokens"),
+        ("moshi", REFUSED, "its own cache gives other logits than its plain forward pass"),
+        ("deepseek_v4", REFUSED, "it gives 23 keys for 19 tokens"),
+        (
+            "falcon_h1",
+            REFUSED,
+            "its paged logits differ from its plain forward",
+        ),  # a state beside attention in each layer
+        ("diffllama", REFUSED, "its 2 layers call it 4 times in one pass"),
+        ("mamba", REFUSED, "none of its layers calls it"),
+    ],
+)
+def test_a_type_is_served_as_transformers_runs_it_or_refused(tmp_path: Path, kind: str, result: str, text: str) -> None:
+    verdict = examine(kind, FORMS.get(kind, {}), tmp_path)
+    assert verdict.result == result, verdict
+    assert text in verdict.text
