@@ -33,7 +33,8 @@ def tenants_of(work: Work) -> list[list[str]]:
     """Return the tenants that had most of the device: name, seconds, and their part of all that it worked."""
     most = sorted(work.tenants.items(), key=lambda item: -item[1])[:MOST_TENANTS]
     names = _names([tenant for tenant, _ in most])
-    return [[names.get(tenant, tenant), f"{spent:,.1f} s", f"{spent / work.seconds:.0%}"] for tenant, spent in most]
+    whole = work.seconds or 1.0  # no time at all, by a clock that is coarse
+    return [[names.get(tenant, tenant), f"{spent:,.1f} s", f"{spent / whole:.0%}"] for tenant, spent in most]
 
 
 def _memory(state: DeploymentState, work: Work) -> str:

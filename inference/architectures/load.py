@@ -119,7 +119,7 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
                 model_config, folder, dtype, operators, **proving, wanted=config.max_context or 0
             )
             details["architecture"] = f"own decoder ({model_config.model_type})"
-        except UnservableError as error:
+        except (UnservableError, ValueError) as error:  # the latter: a shape that the operators don't take
             why_not = str(error)
             details["own decoder"] = f"not taken: {error}"
     if config.architecture == "decoder" and why_not is not None:
@@ -141,7 +141,7 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
     details["context"] = f"{min(limit, kv_tokens)} tokens of the model's {positions or limit}"
     details |= {
         "tier": operators.tier,
-        "quantization": operators.quantization or "none",
+        "quantization": _quantized(operators.quantization, model),
         "attention": attention.name,
         "exact": _exactness(model.exact, attention),
     }
@@ -206,6 +206,12 @@ def _on_gpu(model: CausalBackend, config: EngineConfig, limit: int) -> tuple[Run
     return built.runner, built.attention, built.graphs
 
 
+def _quantized(quantization: str, model: CausalBackend) -> str:
+    """Say which scheme the weights have, and of a foreign model how many of them."""
+    share = getattr(model, "quantized", 1.0)
+    return f"{quantization}, {share:.0%} of the weights" if quantization and share < 0.99 else quantization or "none"
+
+
 def _exactness(exact: bool, attention: Attention) -> str:
     """Say whether an answer depends on what else is in its batch."""
     if exact and attention.exact:
@@ -233,6 +239,9 @@ def _load_encoder(config: EngineConfig, folder: Path) -> LoadedModel:
     from inference.execution.processor import compute_device, compute_dtype
     from inference.execution.runner import TorchRunner
 
+    for name, neutral in (("quantization", ""), ("kv_dtype", "auto"), ("speculation", 0)):
+        if getattr(config, name) != neutral:
+            raise ModelRefusedError(f"{name} is for models that generate, and this one makes embeddings")
     model_config = _read_config(folder)
     device = compute_device(config.device)
     dtype, dtype_text = compute_dtype(config.dtype, _stored_dtype(model_config), device)

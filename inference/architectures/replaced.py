@@ -56,9 +56,13 @@ def watched_linears(model: Any) -> Iterator[AbstractSet[torch.nn.Linear]]:
                 unused.add(module)
 
 
-def replace_linears(model: Any, linears: AbstractSet[torch.nn.Linear], operators: Operators) -> None:
-    """Put the operators' layers in the place of `linears`, except where they don't take a layer's shape or dtype."""
+def replace_linears(model: Any, linears: AbstractSet[torch.nn.Linear], operators: Operators) -> int:
+    """Put the operators' layers in the place of `linears`, except where they don't take a layer's shape or dtype.
+
+    Return how many weights those have.
+    """
     head = model.get_output_embeddings()
+    weights = 0
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if child in linears:
@@ -67,3 +71,5 @@ def replace_linears(model: Any, linears: AbstractSet[torch.nn.Linear], operators
                 except (TypeError, ValueError):  # an odd number of inputs, or a router in another dtype
                     continue
                 setattr(parent, name, replacement)
+                weights += child.weight.numel()
+    return weights

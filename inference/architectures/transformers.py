@@ -34,7 +34,7 @@ from inference.execution.inputs import StepBatch
 from inference.execution.kv_cache import KVCache, KVSpec, LayerShape
 from inference.execution.operators import Operators
 
-# A part of the logits' spread in 16 bits, at nine positions of ten: rounding may choose another expert at one.
+# A part of the logits' spread in 16 bits or fewer, at nine positions of ten: rounding may choose another expert at one.
 ROUNDED_TOLERANCE = 0.2
 
 _interface_numbers = itertools.count()
@@ -102,6 +102,7 @@ class TransformersModel:
     """
 
     exact = False  # norms, activations and experts are the model's own
+    quantized: float  # which part of all weights is
 
     def __init__(self, model: Any, operators: Operators) -> None:
         from transformers import AttentionInterface
@@ -122,7 +123,8 @@ class TransformersModel:
         with watched_linears(model) as linears:
             self._logits(ids, positions, positions)
             self._expect_calls()
-        replace_linears(model, linears, operators)
+        weights = sum(parameter.numel() for parameter in model.parameters())
+        self.quantized = replace_linears(model, linears, operators) / weights if operators.quantization else 0.0
         logits = self._logits(ids, positions, positions)
         self._body: Any = model.base_model
         self._output: Any = None  # the class of what the body returns
@@ -158,6 +160,8 @@ class TransformersModel:
             raise ModelRefusedError(f"{name} can't be served through the attention interface: {error}") from error
         except Exception as error:  # a foreign model can raise anything, and none of it may end the worker
             raise ModelRefusedError(f"{name} failed in a paged run: {first_line(error)}") from error
+        if operators.quantization and not loaded.quantized:
+            raise ModelRefusedError(f"{name}: quantization {operators.quantization} fits none of its layers")
         loaded.proof = proof
         return loaded
 
@@ -217,7 +221,7 @@ class TransformersModel:
         self.model.set_attn_implementation("eager")
         error = distances(paged, plain_logits(self.model, sequences))
         self.model.set_attn_implementation(self.interface)
-        exact = self.spec.dtype is torch.float32
+        exact = self.spec.dtype is torch.float32 and not self.operators.quantization
         worst = float(error.max() if exact else error.quantile(0.9))
         if not worst <= (FLOAT32_TOLERANCE if exact else ROUNDED_TOLERANCE):
             raise UnservableError(f"its paged logits differ from its plain forward by {worst:.2g} of their spread")

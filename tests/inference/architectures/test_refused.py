@@ -106,3 +106,17 @@ def test_weights_that_do_not_fit_their_config_are_refused_at_load(tmp_path: Path
         (folder / "config.json").write_text(json.dumps({**config, **change}))
         with pytest.raises(ModelRefusedError, match="first step"):
             load_model(EngineConfig("test", str(folder), dtype="float32", kv_tokens=64), threads=1)
+
+
+@pytest.mark.parametrize(("name", "value"), [("quantization", "w8a8"), ("kv_dtype", "fp8"), ("speculation", 4)])
+def test_settings_of_generating_models_for_one_that_makes_embeddings(tmp_path: Path, name: str, value: Any) -> None:
+    """Taken in silence they would be options that do nothing."""
+    for file in ("modules.json", "config.json"):
+        (tmp_path / file).write_text("{}")
+    assert refusal(tmp_path, **{name: value}).startswith(f"{name} is for models that generate")
+
+
+def test_a_quantization_that_fits_no_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference.architectures.transformers.replace_linears", lambda *_: 0)
+    message = refusal(save_tiny("gpt2", tmp_path), quantization="w8a8")
+    assert message == "GPT2LMHeadModel: quantization w8a8 fits none of its layers"
