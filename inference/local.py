@@ -88,6 +88,9 @@ class LocalEngine:
         keys: PrefixKeys | None = None
         # Checkpoints tuned for chat often name their new end of turn only in the tokenizer.
         ends = model.eos_ids | (tokenizer.end_ids if tokenizer is not None else frozenset())
+        ends = frozenset(
+            token for token in ends if token < model.vocab_size
+        )  # a tokenizer may know more than the model
         if Kind.CHAT in model.kinds:
             bounds = SchedulerConfig.of(
                 config,

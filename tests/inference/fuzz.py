@@ -2,9 +2,10 @@
 
     python -m tests.inference.fuzz --requests 5000
 
-They come in episodes of one engine each with small random bounds: requests of several tenants, greedy and seeded, with
-shared prefixes, cancelled, paused and extended at random; steps fail, run out of memory, or fail for one row. After
-each step `check()` runs; each answer is what the request gets alone on a fresh engine, or where it was cut its start.
+They come in episodes of one engine each with small random bounds, with drafts or with steps that overlap: requests of
+several tenants that ask for all that sampling offers, with one answer or several, and share prefixes, cancelled, paused
+and extended at random; steps fail, run out of memory, or fail for one row. After each step `check()` runs; each answer
+is what the request gets alone on a fresh engine, or where it was cut its start: tokens, text, log-probabilities.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,11 @@ from inference.core.step import RowFailure, StepPlan, StepResult
 from inference.errors import OverloadedError
 from inference.execution.backend import LoadedModel, Pending
 from inference.local import LocalEngine
+from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.prepare import Prompt
-from inference.types import Finished, FinishReason, GenerationRequest, SamplingParams
+from inference.types import FinishReason
+from tests.inference.exactness import overlapping
+from tests.inference.random_requests import Told, alone, random_prompt
 
 EPISODE = 40
 WHOLE = {FinishReason.LENGTH, FinishReason.STOP}
@@ -57,7 +60,7 @@ class _Faulty:
     def wait(self) -> StepResult:
         result = self.inner.wait()
         runner, rng = self.runner, self.runner.rng
-        if any(row.request_id in runner.poison for row in self.plan.rows):
+        if any(row.request_id.partition("/")[0] in runner.poison for row in self.plan.rows):
             runner.faults["poison"] += 1
             raise RuntimeError("poisoned")
         drawn = rng.random()
@@ -77,14 +80,16 @@ class _Faulty:
 
 @dataclass
 class Case:
-    """A request, what it said in the crowd, and how that ended."""
+    """A request, what it was told in the crowd, and how many tokens it may generate so far."""
 
-    request: GenerationRequest
-    ids: tuple[int, ...]
-    tokens: int
+    prompt: Prompt
     allowance: int
-    said: list[int] = field(default_factory=list)
-    finished: Finished | None = None
+    told: Told = field(default_factory=Told)
+
+    @property
+    def output(self) -> int:
+        """How many tokens its answers have together, as far as they were told."""
+        return sum(len(answer.tokens) for answer in self.told.answers.values())
 
 
 @dataclass
@@ -97,50 +102,68 @@ class Fuzz:
     preemptions: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     now: float = 0.0
+    whole: int = 0  # requests that came to their own end
+    accepted: int = 0  # drafts
+    several: int = 0  # requests with several answers
 
     def run(self, requests: int) -> Counter[str]:
         ends: Counter[str] = Counter()
         for first in range(0, requests, EPISODE):
             rng = random.Random(self.seed + first)
             for case in self._episode(rng, min(EPISODE, requests - first)):
-                assert case.finished is not None
-                alone = self._alone(case)
-                assert case.said == alone[: len(case.said)], (self.seed, case.request.id, case.said, alone)
-                if case.finished.reason in WHOLE:
-                    assert len(case.said) == len(alone)
-                error = case.finished.error
-                ends[error.code if error is not None else case.finished.reason.value] += 1
+                end = case.told.finished
+                assert end is not None
+                self._compare(case)
+                ends[end.error.code if end.error is not None else end.reason.value] += 1
         return ends
 
+    def _compare(self, case: Case) -> None:
+        engine, _ = self._engine(self.loaded)
+        expected, about = alone(engine, case.prompt), (self.seed, case.prompt, case.told)
+        assert expected.finished is not None
+        assert expected.finished.error is None, about
+        assert case.told.prompt_logprobs == expected.prompt_logprobs[: len(case.told.prompt_logprobs)], about
+        for index, answer in case.told.answers.items():
+            whole = expected.answers[index]
+            if answer.ended in WHOLE:
+                assert answer == whole, about
+            else:
+                assert answer.is_start_of(whole), about
+        if case.told.finished is not None and case.told.finished.reason in WHOLE:
+            assert case.told.outcome == expected.outcome, about
+            self.whole += 1
+
     def _episode(self, rng: random.Random, count: int) -> list[Case]:
-        runner = Faulty(self.loaded.runner, rng)
+        overlaps = rng.random() < 0.3
+        runner = Faulty(overlapping(self.loaded.runner) if overlaps else self.loaded.runner, rng)
         engine, scheduler = self._engine(
             replace(self.loaded, runner=runner),
             blocks=rng.choice([9, 13, 25, 65]),
-            max_rows=rng.randint(1, 9),
+            max_rows=rng.choice([1, 2, 2, 4, 9]),
             max_step_tokens=rng.choice([12, 40, 96]),
             prefill_chunk=rng.choice([5, 16, 64]),
             prefix_cache=rng.random() < 0.7,
             speculation=rng.choice([0, 3, 8]),
         )
-        waiting = [self._case(rng, number, scheduler.config.context) for number in range(count)]
-        cases = {case.request.id: case for case in waiting}
-        runner.poison = {case.request.id for case in waiting if rng.random() < 0.03}
+        shared = [rng.randrange(3, self.loaded.vocab_size) for _ in range(40)]
+        context = scheduler.config.context
+        waiting = [self._case(rng, f"r{number}", context, shared) for number in range(count)]
+        cases = {case.prompt.request.id: case for case in waiting}
+        self.several += sum(case.prompt.request.sampling.answers > 1 for case in waiting)
+        runner.poison = {name for name in cases if rng.random() < 0.03}
         while waiting or engine.unfinished:
             self.now += 0.05
             while waiting and rng.random() < 0.5:
                 case = waiting.pop()
                 try:
-                    engine.submit(Prompt(case.request, case.tokens, ids=case.ids), case.allowance, is_final=False)
+                    engine.submit(case.prompt, case.allowance, is_final=False)
                 except OverloadedError:
                     waiting.insert(0, case)
                     break
             self._disturb(rng, engine, cases)
             for output in engine.step():
-                case = cases[output.request_id]
-                assert case.finished is None
-                case.said += output.tokens
-                case.finished = output.finished
+                cases[output.request_id].told.add(output)
+                self.accepted += max(0, len(output.tokens) - 1)
             scheduler.check()
         self.steps += engine.steps
         self.faults += runner.faults
@@ -154,44 +177,23 @@ class Fuzz:
             engine.cancel(rng.choice(names))
         for name in names:
             case = cases[name]
-            if case.finished is None and len(case.said) >= case.allowance and rng.random() < 0.3:
+            # With best_of nothing is told before the end.
+            comes_near = case.output >= case.allowance - 3 or case.prompt.request.sampling.best_of is not None
+            if case.told.finished is None and comes_near and rng.random() < 0.3:
                 case.allowance += rng.randint(1, 9)
                 engine.extend(name, case.allowance, is_final=rng.random() < 0.2)
 
-    def _case(self, rng: random.Random, number: int, context: int) -> Case:
-        tokens = rng.randint(1, 14)
-        shared = [3 + index for index in range(rng.choice([0, 0, 16, 40]))]
-        own = [rng.randrange(3, self.loaded.vocab_size) for _ in range(rng.randint(1, 24))]
-        ids = tuple([*shared, *own][-(context - tokens) :])
-        seeded = rng.random() < 0.5
-        request = GenerationRequest(
-            f"r{number}",
-            tenant=rng.choice("abc"),
-            domain="d",
-            weight=rng.choice([1000, 3000]),
-            priority=rng.randint(0, 1),
-            sampling=SamplingParams(temperature=rng.choice([0.4, 1.0]) if seeded else 0.0, seed=rng.getrandbits(40)),
-        )
-        return Case(request, ids, tokens, rng.choice([1000, 1000, 2, 5]))
-
-    def _alone(self, case: Case) -> list[int]:
-        engine, _ = self._engine(self.loaded)
-        engine.submit(Prompt(case.request, case.tokens, ids=case.ids))
-        return list(_tokens(engine))
+    def _case(self, rng: random.Random, name: str, context: int, shared: list[int]) -> Case:
+        prompt = random_prompt(rng, name, self.loaded.vocab_size, context, shared)
+        return Case(prompt, rng.choice([1000, 1000, 2, 5]))
 
     def _engine(self, loaded: LoadedModel, blocks: int | None = None, **bounds: Any) -> tuple[LocalEngine, Scheduler]:
         loaded = replace(loaded, kv_blocks=blocks or loaded.kv_blocks)
         config = EngineConfig("fuzz", "-", block_size=loaded.block_size, **bounds)
-        engine = LocalEngine(config, loaded, secret=b"fuzz", clock=lambda: self.now)
+        engine = LocalEngine(config, loaded, ByteTokenizer(), secret=b"fuzz", clock=lambda: self.now)
         (scheduler,) = engine.schedulers
         assert isinstance(scheduler, Scheduler)
         return engine, scheduler
-
-
-def _tokens(engine: LocalEngine) -> Iterator[int]:
-    while engine.unfinished:
-        for output in engine.step():
-            yield from output.tokens
 
 
 def load(folder: Path) -> LoadedModel:
@@ -215,6 +217,7 @@ def main() -> None:
         ends = fuzz.run(options.requests)
     print(f"{options.requests} requests, {fuzz.steps} steps, {time.perf_counter() - begin:.0f} s: all as alone")
     print("ends:", dict(ends), "preempted:", dict(fuzz.preemptions), "faults:", dict(fuzz.faults))
+    print(f"{fuzz.whole} whole, {fuzz.several} with several answers, {fuzz.accepted} drafts accepted")
 
 
 if __name__ == "__main__":

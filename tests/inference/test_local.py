@@ -191,3 +191,16 @@ def test_a_request_that_is_here_already_keeps_its_text() -> None:
     while served.unfinished:
         text += "".join(output.text for output in served.step())
     assert text.endswith("bcdef")
+
+
+def test_ends_that_only_the_tokenizer_knows_ban_nothing() -> None:
+    """Tokenizers have tokens past their models' vocabularies; a logit of one would be looked for in vain."""
+    spec = EngineConfig("d", "fake", architecture="fake")
+    model = replace(load_fake_model(spec), vocab_size=200)
+    served = LocalEngine(spec, model, ByteTokenizer(), clock=lambda: 0.0)
+    assert min(ByteTokenizer().end_ids) > 200
+    served.submit(Prompt(chat("", max_tokens=3, min_tokens=2), 3, ids=(65, 66)))
+    (scheduler,) = served.schedulers
+    plan = scheduler.plan()
+    assert plan is not None
+    assert all(token < 200 for row in plan.rows for token in row.banned)

@@ -1,0 +1,41 @@
+"""On the C tier an answer has the same bits alone and in every other condition; more: `benchmarks/engine/exactness.py`.
+
+Alone, in any batch, in chunks of any size, preempted, from cache, with drafts, with steps that overlap.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from inference.architectures.load import kernel_folder, load_model
+from inference.config import EngineConfig
+from inference.execution.tiers import choose
+from tests.inference.exactness import CONDITIONS, Exactness
+from tests.inference.tiny import save_tiny
+
+pytestmark = pytest.mark.skipif(
+    not choose(torch.float32, kernel_folder()).tier.startswith("C kernels"), reason="no C kernels here"
+)
+FORMS = [("float32", ""), ("bfloat16", ""), ("bfloat16", "w8a8"), ("bfloat16", "int4")]
+
+
+@pytest.fixture(scope="module", params=FORMS, ids=lambda form: "-".join(filter(None, form)))
+def exactness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exactness:
+    dtype, quantization = request.param
+    folder = save_tiny("qwen3", tmp_path_factory.mktemp("model"), sliding_window=None)
+    config = EngineConfig("test", str(folder), dtype=dtype, quantization=quantization, kv_tokens=4096)
+    loaded = load_model(config, threads=1)
+    assert loaded.details["exact"].startswith("to the bit")
+    return Exactness(loaded, requests=16, seed=5)
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_answers_are_those_of_requests_alone(exactness: Exactness, condition: str) -> None:
+    difference = exactness.compare(CONDITIONS[condition])
+    assert difference.requests == 16
+    assert str(difference) == "equal"
+    # And the condition is what it says.
+    assert exactness.preemptions or condition != "preempted"
+    assert exactness.cached or condition != "from cache"
+    assert exactness.accepted or condition != "with drafts"
