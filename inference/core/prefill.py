@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from inference.core.admission import Admission
 from inference.core.bounds import StepBounds
 from inference.core.config import SchedulerConfig
-from inference.core.fairness import WaitingQueue
+from inference.core.fairness import Turn, WaitingQueue
 from inference.core.sequence import Sequence
 from inference.core.step_times import StepTimes
 
@@ -66,6 +66,8 @@ class Prefill:
         self._waiting = waiting
         self._queue = waiting.queue
         self._admission = admission
+        self._division = 0
+        self._last: dict[str, int] = {}  # the number of the division in which each tenant's part was last used
 
     def divide(self, counts: dict[Sequence, int], prompts: list[Sequence], budget: int, *, may_admit: bool) -> None:
         """Add to `counts`, which has the step's decode rows, how many of `budget` tokens each prompt gets.
@@ -75,8 +77,9 @@ class Prefill:
         step = _Step(_Rest(budget, self._seconds(counts)), counts, prompts, may_admit)
         parts = self._parts(step)
         if len(parts) > 1:
-            self._give(step, parts)
-        self._give(step, None)
+            self._division += 1
+            self._give_parts(step, parts)
+        self._lend(step)
 
     def _seconds(self, decoding: dict[Sequence, int]) -> float:
         """How much longer the prompts may make a step with these decode rows.
@@ -112,29 +115,49 @@ class Prefill:
             for tenant in sharing
         }
 
-    def _give(self, step: _Step, parts: dict[str, _Rest] | None) -> None:
-        """Give each sequence what its tenant's part has for it, or without `parts` the step, in the order of turns."""
-        turn = self._queue.turn
-        prompts = deque(sorted(step.prompts, key=lambda seq: turn(seq.tenant)))
+    def _give_parts(self, step: _Step, parts: dict[str, _Rest]) -> None:
+        """Give each sequence what its tenant's part has for it.
+
+        New tenants first, then those whose prompts got something longest ago: on a machine that is too slow for all of
+        them in one step, each has its turn.
+        """
+        last = self._last = {tenant: self._last.get(tenant, 0) for tenant in parts}
+        prompts = deque(sorted(step.prompts, key=lambda seq: (last.get(seq.tenant, 0), self._queue.turn(seq.tenant))))
         step.prompts = []
         while step.rest:
-            seq = None
-            if step.may_admit and len(step.counts) < self._bounds.rows:
-                among = None if parts is None else [tenant for tenant, part in parts.items() if part]
-                seq = self._admission.next(turn(prompts[0].tenant) if prompts else None, among)
+            busy = {seq.tenant for seq in prompts}
+            seq = self._admit(step, None, [tenant for tenant, part in parts.items() if part and tenant not in busy])
             if seq is None:
                 if not prompts:
                     break
                 seq = prompts.popleft()
-            part = step.rest if parts is None else parts.get(seq.tenant)
-            if part:
-                self._compute(step, seq, part)
-            if step.computed.get(seq, 0) < min(seq.due, self._config.prefill_chunk):
+            part = parts.get(seq.tenant)
+            if not part:
                 step.prompts.append(seq)
+            elif self._compute(step, seq, part):
+                last[seq.tenant] = self._division
         step.prompts += prompts
 
-    def _compute(self, step: _Step, seq: Sequence, part: _Rest) -> None:
-        """Let the step compute as many more tokens of `seq` as `part` and what is left of the step permit."""
+    def _lend(self, step: _Step) -> None:
+        """Give the sequences what is left of the step, in the order of their tenants' turns."""
+        turn = self._queue.turn
+        prompts = deque(sorted(step.prompts, key=lambda seq: turn(seq.tenant)))
+        while step.rest:
+            seq = self._admit(step, turn(prompts[0].tenant) if prompts else None)
+            if seq is None:
+                if not prompts:
+                    break
+                seq = prompts.popleft()
+            self._compute(step, seq, step.rest)
+
+    def _admit(self, step: _Step, before: Turn | None, among: list[str] | None = None) -> Sequence | None:
+        """Admit the next sequence that may be, if the step may have more."""
+        if not step.may_admit or len(step.counts) >= self._bounds.rows:
+            return None
+        return self._admission.next(before, among)
+
+    def _compute(self, step: _Step, seq: Sequence, part: _Rest) -> bool:
+        """Let the step compute as many more tokens of `seq` as `part` and what is left of the step permit, if any."""
         rest, done = step.rest, step.computed.get(seq, 0)
         most = min(min(seq.due, self._config.prefill_chunk) - done, rest.tokens, part.tokens)
         start = seq.scheduled + done
@@ -147,9 +170,13 @@ class Prefill:
             count = least if fits or not step.computed else 0
         if not count:
             part.seconds = 0.0
-            return
+            step.prompts.append(seq)
+            return False
         step.computed[seq] = step.counts[seq] = done + count
         seconds = self._times.prefill_seconds(start, count)
         rest.take(count, seconds)
         if part is not rest:
             part.take(count, seconds)
+        if step.computed[seq] < min(seq.due, self._config.prefill_chunk):
+            step.prompts.append(seq)
+        return True

@@ -60,11 +60,16 @@ class Answer:
     ended: FinishReason | None = None
 
     def is_start_of(self, other: Answer) -> bool:
-        """Whether `other` is this answer or goes on behind it, where it was cut perhaps within a character."""
+        """Whether `other` is this answer or goes on behind it.
+
+        Where this one was cut its text may end within a character, or with the start of a stop string of `other`.
+        """
+        text = self.text.rstrip("\ufffd")
+        is_cut_in_stop = other.ended is FinishReason.STOP and text.startswith(other.text)
         return (
             self.tokens == other.tokens[: len(self.tokens)]
             and self.logprobs == other.logprobs[: len(self.logprobs)]
-            and other.text.startswith(self.text.rstrip("\ufffd"))
+            and (other.text.startswith(text) or is_cut_in_stop)
         )
 
 

@@ -24,7 +24,7 @@ def test_random_requests_answer_as_they_do_alone(loaded: LoadedModel) -> None:
     assert fuzz.several > 10
     assert fuzz.accepted > 10
     assert set(fuzz.faults) == {"poison", "step", "memory", "row"}
-    assert fuzz.preemptions["blocks"]
+    assert fuzz.preemptions
 
 
 @pytest.mark.slow

@@ -103,3 +103,27 @@ def test_beside_a_full_batch_prompts_take_half_of_its_step():
     one.step()
     full = machine.seconds([(1, 0)] * 8)
     assert full / 2 * 1000 * 0.9 < parts(one)["long"] <= full / 2 * 1000 * 1.1
+
+
+def test_on_a_machine_too_slow_for_two_blocks_a_step_tenants_take_turns():
+    machine = Machine(base=0.010, row=0.002, context=0.0, token=5e-3, pair=0.0)
+    one = MachineBench(
+        machine,
+        blocks=600,
+        block_size=16,
+        max_context=600,
+        max_rows=8,
+        max_step_tokens=512,
+        prefill_chunk=512,
+        prefix_cache=False,
+    )
+    one.submit("decoding", [5] * 40, 400, tenant="c")
+    one.run(until=lambda: len(one.stories["decoding"].tokens) > 20)
+    one.submit("long", [7] * 500, tenant="a")
+    one.step()
+    one.submit("short", [9] * 32, tenant="b")
+    one.scheduler.waiting.queue.charge("b", prompt=100)
+    for _ in range(5):
+        one.step()
+    assert one.stories["short"].tokens
+    assert sum(row.count for plan in one.plans[-4:] for row in plan.rows if row.request_id == "long") > 16
