@@ -24,8 +24,12 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.idle_since = 0.0  # on the loop's clock
+        self._unread: list[bytes] = []
+        self.on_body = self._unread.append  # the parser calls it for each chunk, which each event is
         self._parser = HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
+        self._until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._error: Exception | None = None
         self._on_end: Callable[[Connection], object] | None = None
         self._is_paused = False
@@ -35,8 +39,8 @@ class Connection(asyncio.Protocol):
     def _begin(self) -> None:
         self._status = 0
         self._head_size = 0
-        self._unread: list[bytes] = []
-        self._size = 0
+        self._unread.clear()
+        self._size = 0  # bytes that came since the last read, framing included
         self._is_complete = False
         self._is_framed = self._keeps = False
 
@@ -65,7 +69,7 @@ class Connection(asyncio.Protocol):
                 return b""
             await self._arrival(until)
         data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
-        self._unread = []
+        self._unread.clear()
         self._size = 0
         if self._is_paused:
             self._is_paused = False
@@ -81,7 +85,7 @@ class Connection(asyncio.Protocol):
     def finish(self, seconds: float, on_end: Callable[[Connection], object]) -> None:
         """Call `on_end` once the answer, of which nobody needs the rest, is complete; close after `seconds` without."""
         if self._is_complete:
-            self._unread = []
+            self._unread.clear()
             on_end(self)
             return
         self._on_end = on_end
@@ -109,12 +113,13 @@ class Connection(asyncio.Protocol):
             return
         if not self._status and self._head_size > MOST_HEAD:
             self.stop(ConnectionError("the answer's head is too large"))
+        self._size += len(data)
         if self._on_end is not None:
-            self._unread = []
+            self._unread.clear()
             if self._is_complete:
                 on_end, self._on_end = self._on_end, None
                 on_end(self)
-        elif self._size > MOST_UNREAD and not self._is_paused:
+        elif self._size > MOST_UNREAD and self._unread and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()
         self._wake()
@@ -125,6 +130,8 @@ class Connection(asyncio.Protocol):
         self._keeps = False
         if not self._is_complete:
             self._error = self._error or ConnectionResetError("the server closed the connection within an answer")
+        if self._timer is not None:
+            self._timer.cancel()
         self._wake()
 
     # -- what the parser finds --------------------------------------------------------------------------------------
@@ -146,10 +153,6 @@ class Connection(asyncio.Protocol):
             self._status = status
             self._keeps = self._parser.should_keep_alive()
 
-    def on_body(self, body: bytes) -> None:
-        self._unread.append(body)
-        self._size += len(body)
-
     def on_message_complete(self) -> None:
         if self._status:
             self._is_complete = True
@@ -164,16 +167,27 @@ class Connection(asyncio.Protocol):
         if self._error is not None:
             raise self._error
         loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        timer = loop.call_at(until, self._time_out)
+        self._waiter, self._until = loop.create_future(), until
+        if self._timer is None or self._timer.when() > until:
+            self._look_at(until)
         try:
             await self._waiter
         finally:
-            timer.cancel()
             self._waiter = None
 
-    def _time_out(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+    def _look_at(self, moment: float) -> None:
+        """Look then whether who waits has waited too long: one timer for all that is waited for, most of it in vain."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(moment, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._waiter is None or self._waiter.done():
+            return
+        if asyncio.get_running_loop().time() < self._until:
+            self._look_at(self._until)
+        else:
             self._waiter.set_exception(TimeoutError())
 
     def _wake(self) -> None:

@@ -19,7 +19,7 @@ from inference.clients.remote.dialects.base import Dialect
 from inference.clients.remote.options import RemoteOptions
 from inference.clients.remote.pool import Pool, whole
 from inference.clients.remote.queue import Ticket
-from inference.clients.remote.sse import Chunk, EventReader, GarbageError
+from inference.clients.remote.sse import Arrival, EventReader, GarbageError, Texts
 from inference.clients.remote.usage import Counter
 from inference.errors import EngineError, UnreachableError
 from inference.tracing import traceparent
@@ -211,17 +211,15 @@ class RemoteRun:
         """Yield the events that a stream of chunks means: one Delta for those that arrived together."""
         while not isinstance(arrived := await self._next(connection), Finished):
             if not self._has_begun:
-                if arrived[0].error is not None:
-                    raise EngineError("The engine failed before it began to answer.", code=faults.FAILED.code)
-                self._counter.report(self._dialect.report(arrived[0].usage, arrived[0].timings))
+                self._open(arrived[0])
                 yield self._begun()
             before = self._counter.usage
             texts, has_failed = [], False
-            for chunk in arrived:
-                has_failed = chunk.error is not None
+            for arrival in arrived:
+                has_failed = not isinstance(arrival, Texts) and arrival.error is not None
                 if has_failed:
                     break
-                texts.append(self._taken(chunk))
+                texts.append(self._taken(arrival))
             text, usage = "".join(texts), self._counter.usage
             if text or usage != before:
                 self._pool.places.served(self._ticket, usage)
@@ -235,7 +233,7 @@ class RemoteRun:
                 return
         yield arrived
 
-    async def _next(self, connection: Connection) -> list[Chunk] | Finished:
+    async def _next(self, connection: Connection) -> list[Arrival] | Finished:
         """Return the next chunks, or the request's end; raise `EngineError` for an end before the first chunk."""
         seconds = self._options.idle_seconds if self._has_begun else self._options.first_seconds
         until = asyncio.get_running_loop().time() + (USAGE_SECONDS if self._reason else seconds)
@@ -256,15 +254,27 @@ class RemoteRun:
             return self._failed(error)
         return self._ended()
 
+    def _open(self, first: Arrival) -> None:
+        """Note what the first event says of the prompt; raise `EngineError` where it says that the server failed."""
+        if isinstance(first, Texts):
+            return
+        if first.error is not None:
+            raise EngineError("The engine failed before it began to answer.", code=faults.FAILED.code)
+        self._counter.report(self._dialect.report(first.usage, first.timings))
+
     def _begun(self) -> Started:
         self._has_begun = True
         self._first_at = time.monotonic()
         return Started(self._counter.usage.cache_read)
 
-    def _taken(self, chunk: Chunk) -> str:
-        """Count a chunk, and return its text."""
+    def _taken(self, arrival: Arrival) -> str:
+        """Count what arrived, and return its text."""
+        if isinstance(arrival, Texts):
+            text = "".join(arrival.texts)
+            self._counter.output(text, len(arrival.texts) - arrival.texts.count(""))
+            return text
         text = ""
-        for choice in chunk.choices or ():
+        for choice in arrival.choices or ():
             piece = choice.delta
             if piece is not None and (
                 output := (piece.content or "") + (piece.reasoning_content or piece.reasoning or "")
@@ -274,8 +284,8 @@ class RemoteRun:
             if choice.finish_reason:
                 self._reason = choice.finish_reason
                 self._stop = choice.matched_stop if choice.stop_reason is None else choice.stop_reason
-        if chunk.usage is not None or chunk.timings is not None:
-            self._counter.report(self._dialect.report(chunk.usage, chunk.timings))
+        if arrival.usage is not None or arrival.timings is not None:
+            self._counter.report(self._dialect.report(arrival.usage, arrival.timings))
         return text
 
     def _ended(self) -> Finished:

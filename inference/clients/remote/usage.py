@@ -41,10 +41,10 @@ class Counter:
         self._size = 0  # bytes of output
         self._unreported = 0  # events with output since the last report of a completion
 
-    def output(self, text: str) -> None:
-        """Count an event with output."""
-        self._events += 1
-        self._unreported += 1
+    def output(self, text: str, events: int = 1) -> None:
+        """Count so many events that had this output together."""
+        self._events += events
+        self._unreported += events
         self._size += len(text.encode())
 
     def report(self, report: Report) -> None:
