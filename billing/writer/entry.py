@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from billing.writer.errors import WriterBusyError
 from billing.writer.operations import Answer, Extend, Operation, Renew, Repin, Reserve
 
 RESEND_SECONDS = 20.0
@@ -24,11 +26,17 @@ class Entry:
     queued_at: float = field(default_factory=time.monotonic)
     skips: int = 0  # how often it was answered Locked
     is_outcome_unknown: bool = False  # sent, and the connection was lost before the answer
+    deadline: float = math.inf  # on the loop's clock: so long its caller waits
 
     def fail(self, error: Exception) -> None:
         """Give the caller `error`, unless it has its answer or has left."""
         if not self.future.done():
             self.future.set_exception(error)
+
+    def be_late(self) -> None:
+        """Tell the caller that there was no answer in time; what a reserve then holds is released."""
+        is_reserve = isinstance(self.operation, Reserve)
+        self.fail(WriterBusyError(f"no answer in {self.age:.1f} s") if is_reserve else TimeoutError())
 
     @property
     def wallet(self) -> UUID | None:
@@ -50,7 +58,7 @@ class Entry:
         """True when the caller has left and it need not be applied any more."""
         if self.is_outcome_unknown and isinstance(self.operation, Reserve):
             return self.is_too_old_to_resend
-        return self.future.cancelled() and isinstance(self.operation, Reserve | Extend | Repin | Renew)
+        return self.future.done() and isinstance(self.operation, Reserve | Extend | Repin | Renew)
 
     @property
     def is_too_old_to_resend(self) -> bool:

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from uuid import UUID
 
+from billing.writer.deadlines import Deadlines
 from billing.writer.driver import Driver
 from billing.writer.entry import Entry
 from billing.writer.errors import (
@@ -47,6 +48,7 @@ class Writer:
         self._driver = driver
         self._queue: deque[Entry] = deque()
         self._locked = LockedWallets()
+        self._deadlines = Deadlines()
         self._in_flight: list[Entry] = []
         self._task: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()
@@ -61,8 +63,13 @@ class Writer:
 
         Operations that wait for another transaction's lock don't count: the writer is not behind for that.
         """
-        first = (next((entry for entry in part if not entry.skips), None) for part in (self._in_flight, self._queue))
-        return max((entry.age for entry in first if entry is not None), default=0.0)
+        oldest = 0.0
+        for part in (self._in_flight, self._queue):
+            for entry in part:
+                if not entry.skips:
+                    oldest = max(oldest, entry.age)
+                    break
+        return oldest
 
     @property
     def waiting(self) -> int:
@@ -74,27 +81,23 @@ class Writer:
         """True while new reserves are refused; readiness reports it."""
         return len(self._queue) >= MAX_QUEUE or self.oldest_age > self._driver.max_age
 
-    async def submit(self, operation: Operation) -> Answer:
+    async def submit(self, operation: Operation, seconds: float | None = None) -> Answer:
         """Return the answer to `operation`, after the commit that made it true.
 
         Raises WriterBusyError when the writer is behind (reserves only, at once or after `reserve_timeout`) or its
-        wallet stays locked, WriterClosedError after `close`, WriterError when the operation can't be applied. When
-        the caller is cancelled or times out, the operation may still be applied; what a reserve then holds is released.
+        wallet stays locked, TimeoutError when another operation has no answer after `seconds`, WriterClosedError after
+        `close`, WriterError when the operation can't be applied. When the caller is cancelled or times out, the
+        operation may still be applied; what a reserve then holds is released.
         """
         if self._is_closing:
             raise WriterClosedError("the writer is closed")
-        if isinstance(operation, Reserve) and self.is_behind:
-            raise WriterBusyError(f"{len(self._queue)} operations wait, the oldest for {self.oldest_age:.3f} s")
-        entry = self._enter(operation)
         if not isinstance(operation, Reserve):
-            return await entry.future
-        wait = self._driver.reserve_timeout
+            return await self._enter(operation, seconds).future
+        if self.is_behind:
+            raise WriterBusyError(f"{len(self._queue)} operations wait, the oldest for {self.oldest_age:.3f} s")
+        entry = self._enter(operation, self._driver.reserve_timeout)
         try:
-            async with asyncio.timeout(wait):
-                return await entry.future
-        except TimeoutError:
-            self._abandon(entry)
-            raise WriterBusyError(f"no answer in {wait} s") from None
+            return await entry.future
         except asyncio.CancelledError:
             self._abandon(entry)
             raise
@@ -115,14 +118,19 @@ class Writer:
             entry.fail(WriterClosedError("the writer was closed; whether this was applied is unknown"))
         self._queue.clear()
         self._locked.clear()
+        self._deadlines.close()
         await self._driver.close()
 
-    def _enter(self, operation: Operation) -> Entry:
-        entry = Entry(operation, asyncio.get_running_loop().create_future())
+    def _enter(self, operation: Operation, seconds: float | None = None) -> Entry:
+        loop = asyncio.get_running_loop()
+        entry = Entry(operation, loop.create_future())
+        if seconds is not None:
+            entry.deadline = loop.time() + seconds
+            self._deadlines.add(entry)
         self._queue.append(entry)
         self._arrived.set()
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = loop.create_task(self._run())
         return entry
 
     async def _run(self) -> None:

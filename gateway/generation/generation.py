@@ -132,13 +132,16 @@ class Generation:
             supervise=supervise,
         )
         self._buffer = EventBuffer()
-        self._opened = asyncio.Event()
+        self._is_open = False  # its first token, or its end, has come
+        self._waiter: asyncio.Future[None] | None = None  # of `accepted`
         self._refusal: Refusal | None = None
         self._fault: EngineFault | None = None
         self._is_cancelled = False
         self._finished: Finished | None = None
         self._is_model_told = False
-        self._patience: asyncio.Timeout | None = None
+        self._task: asyncio.Task[Any] | None = None  # while an engine has it
+        self._patience: asyncio.TimerHandle | None = None  # with an engine that was told to stop
+        self._is_given_up = False
         self._times = Times(arrived_at)
 
     # -- for whoever writes the answer ----------------------------------------------------------------------------
@@ -187,23 +190,41 @@ class Generation:
         self._supervise(self._run())
 
     async def accepted(self) -> None:
-        """Return at the first token or the end, or after `HEAD_SECONDS`; raise the Refusal if it took nothing.
+        """Return at the end, of a stream at its first token, or after `HEAD_SECONDS`; raise the Refusal if nothing took
+        it.
 
         From then on a stream's reader may know the model that answers.
         """
-        try:
-            try:
-                async with asyncio.timeout(HEAD_SECONDS):
-                    await self._opened.wait()
-            except TimeoutError:
-                if self._refusal is not None:
-                    await self._opened.wait()  # what was held is still being given back
-        except asyncio.CancelledError:
-            self.client_left()
-            raise
+        patience: float | None = HEAD_SECONDS
+        while not self._is_open:
+            if await self._sign(patience):
+                continue
+            if self._refusal is None:
+                break
+            patience = None  # what was held is still being given back
         if self._refusal is not None:
             raise self._refusal
         self._is_model_told = self.intent.stream
+
+    async def _sign(self, seconds: float | None) -> bool:
+        """Wait for the first sign of the answer; False when none came within `seconds`."""
+        loop = asyncio.get_running_loop()
+        waiter = self._waiter = loop.create_future()
+        timer = None if seconds is None else loop.call_later(seconds, self._wake)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            self.client_left()
+            raise
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+        return self._is_open
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def cancel(self, fault: EngineFault | None) -> None:
         """Stop the engine; `fault` says why, None that the client left."""
@@ -211,8 +232,8 @@ class Generation:
             return
         self._is_cancelled = True
         self._fault = fault
-        if self._patience is not None and self._attempts is not None:
-            self._patience.reschedule(asyncio.get_running_loop().time() + CANCEL_SECONDS)
+        if self._task is not None and self._attempts is not None:
+            self._patience = asyncio.get_running_loop().call_later(CANCEL_SECONDS, self._give_up)
             self._supervise(self._attempts.cancel())
 
     def checkpoint(self) -> Mapping[str, int]:
@@ -250,21 +271,33 @@ class Generation:
             try:
                 await self._leave(charge)
             finally:
-                self._opened.set()
+                self._is_open = True
                 self._buffer.put(outcome)
+                self._wake()
         report(self._metrics, self.route, outcome, self._finished)
 
     async def _generate(self) -> Finished:
         """Run the request on its engine and return its end, as far as that is known."""
         if self._is_cancelled:
             return Finished(FinishReason.CANCELLED, Usage())
+        task = self._task = asyncio.current_task()
         try:
-            async with asyncio.timeout(None) as self._patience:
-                return await self._relay()
-        except TimeoutError:
+            return await self._relay()
+        except asyncio.CancelledError:
+            if not self._is_given_up or task is None or task.uncancel():
+                raise
             log.warning("engine_silent_after_cancel")
             fault = self._fault or faults.ENGINE_STOPPED
             return Finished(FinishReason.ERROR, self._hold.meter.usage, fault, exact=False)
+        finally:
+            self._task = None
+            if self._patience is not None:
+                self._patience.cancel()
+
+    def _give_up(self) -> None:
+        """Wait no longer for an engine that was told to stop."""
+        if self._task is not None:
+            self._is_given_up = self._task.cancel()
 
     async def _relay(self) -> Finished:
         """Pass the engines' events on and return the last; a refusal before the first ends the request unrun."""
@@ -273,7 +306,7 @@ class Generation:
         try:
             return await attempts.run(self._note)
         except EngineError as error:
-            if not self._opened.is_set():
+            if not self._is_open:
                 may_have_run = attempts.may_have_run or isinstance(error, UnreachableError | UnpreparedError)
                 return self._refused(faults.refusal_of_engine(error), exact=not may_have_run)
             if isinstance(error, UnpreparedError):
@@ -299,11 +332,17 @@ class Generation:
                 self._note_first()
             case Finished():
                 raise AssertionError("Finished is the relay's")
-        if not isinstance(event, Started):  # until then it may move to another model
-            self._opened.set()
         self._buffer.put(event)
+        if not isinstance(event, Started):  # until then it may move to another model
+            self._open()
         if self._buffer.is_overfull:
             self.cancel(faults.READER_TOO_SLOW)
+
+    def _open(self) -> None:
+        if not self._is_open:
+            self._is_open = True
+            if self.intent.stream:
+                self._wake()
 
     def _note_first(self) -> None:
         if not self._times.has_first:

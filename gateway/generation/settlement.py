@@ -100,23 +100,20 @@ async def close_hold(ledger: Ledger, operation: Settle | Release) -> Settled | N
 
     A settle is safe to repeat, so one that failed is tried again; one that is merely late may still be applied.
     """
-    try:
-        async with asyncio.timeout(SETTLE_SECONDS):
-            return await _closed(ledger, operation)
-    except TimeoutError:
-        return None
-
-
-async def _closed(ledger: Ledger, operation: Settle | Release) -> Settled | None:
-    while True:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + SETTLE_SECONDS
+    while (rest := until - loop.time()) > 0:
         try:
-            answer = await ledger.submit(operation)
+            answer = await ledger.submit(operation, rest)
+        except TimeoutError:
+            break
         except WriterError as error:
             log.warning("settle_failed", request_id=str(operation.request), error=str(error))
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(min(RETRY_SECONDS, rest))
             continue
         if isinstance(answer, Settled):
             return answer
         assert isinstance(answer, Stale), answer
         log.warning("hold_closed_by_another", request_id=str(operation.request))
-        return None
+        break
+    return None

@@ -50,7 +50,11 @@ class MemoryWriter:
         self.waiting = 0
         self.closed = False
 
-    async def submit(self, operation):
+    async def submit(self, operation, seconds=None):
+        async with asyncio.timeout(seconds):
+            return await self._submit(operation)
+
+    async def _submit(self, operation):
         await asyncio.sleep(0)
         if self.before is not None:
             await self.before(operation)

@@ -330,3 +330,41 @@ def test_a_wallet_that_others_keep_locking_gets_its_turn(desk):
     answers = desk.ask(reserve(locked, 10), reserve(locked, 20), reserve(free, 5))
     assert answers == [Held(10, 90), Held(20, 70), Held(5, 95)]
     assert [{op.wallet for op in turn} for turn in guarded.turns] == [{locked.pk}]
+
+
+def test_a_settle_that_nobody_waits_for_any_more_is_applied(desk, faulty):
+    wallet = make_wallet(credit=100)
+    made = reserve(wallet, 60)
+    desk.ask_one(made)
+
+    async def leave():
+        faulty.gate = asyncio.Event()
+        with pytest.raises(TimeoutError):
+            await desk.writer.submit(settle(made, 7), 0.01)
+        faulty.gate.set()
+        await until(desk.writer._task.done)
+
+    desk.runner.run(leave())
+    assert UsageRecord.objects.get(request=made.request).charge == 7
+
+
+def test_each_caller_s_deadline_is_its_own(desk, faulty):
+    """They share a timer: one that is set later may end sooner, and one that has its answer ends nothing."""
+    wallet = make_wallet(credit=100)
+    made = [reserve(wallet, 10) for _ in range(3)]
+    desk.ask(*made)
+
+    async def wait():
+        faulty.gate = asyncio.Event()
+        late, soon, never = (
+            asyncio.ensure_future(desk.writer.submit(settle(one, 1), seconds))
+            for one, seconds in zip(made, (0.02, 0.01, 60), strict=True)
+        )
+        await asyncio.wait({soon})
+        assert not late.done()
+        await asyncio.wait({late})
+        assert all(isinstance(one.exception(), TimeoutError) for one in (late, soon))
+        faulty.gate.set()
+        assert (await never).charge == 1
+
+    desk.runner.run(wait())

@@ -224,10 +224,10 @@ async def test_answer_is_delivered_while_its_settlement_is_pending(tmp_path, mon
     async with stage(tmp_path) as (_, runtime, client):
         submit = runtime.writer.submit
 
-        async def without_settling(operation):
+        async def without_settling(operation, seconds=None):
             if isinstance(operation, Settle):
                 raise WriterError("the database is away")
-            return await submit(operation)
+            return await submit(operation, seconds)
 
         monkeypatch.setattr(runtime.writer, "submit", without_settling)
         raw = await client.chat.completions.with_raw_response.create(model="fake", messages=HI)

@@ -215,12 +215,12 @@ async def test_an_extension_for_the_old_price_changes_nothing_of_the_new_meter()
     asked, answer = asyncio.Event(), asyncio.Event()
     real = stand.writer.submit
 
-    async def submit(operation):
+    async def submit(operation, seconds=None):
         if isinstance(operation, Extend) and not asked.is_set():
             asked.set()
             await answer.wait()
             return Refused("wallet", 0)
-        return await real(operation)
+        return await real(operation, seconds)
 
     stand.writer.submit = submit
     starting = asyncio.ensure_future(start(stand))

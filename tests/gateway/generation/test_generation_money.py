@@ -151,10 +151,11 @@ def lose_settles(runtime, monkeypatch):
     """Let no settle of `runtime` be applied from now on; return the way past that."""
     submit = runtime.writer.submit
 
-    async def lossy(operation):
+    async def lossy(operation, seconds=None):
         if isinstance(operation, Settle):
-            await asyncio.Event().wait()
-        return await submit(operation)
+            async with asyncio.timeout(seconds):
+                await asyncio.Event().wait()
+        return await submit(operation, seconds)
 
     monkeypatch.setattr(runtime.writer, "submit", lossy)
     return submit
