@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from billing.ids import uuid7
@@ -166,6 +166,7 @@ def test_allowance_is_always_paid_for_and_one_more_token_is_not(prompt, cached, 
     assert cost(more + 1) > held
 
 
+@settings(deadline=None)
 @given(
     cached=st.integers(0, 100),
     steps=st.lists(st.tuples(st.integers(0, 40), st.booleans(), st.sampled_from(["output", "reasoning"])), max_size=30),

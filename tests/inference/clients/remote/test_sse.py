@@ -72,7 +72,7 @@ STREAMS = st.lists(PLAIN | COUNTED | st.sampled_from(OTHERS).map(lambda one: [on
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(STREAMS, st.lists(st.integers(0, 4000), max_size=2))
 @example([b"data: [DONE]\n\n", *texts("abcdef")], [])
 @example([b"no event\n\n", *texts("abcdef")], [])
