@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -31,76 +32,39 @@ class Metrics:
         self._labelled: dict[tuple[object, ...], object] = {}
         self.gauges = Gauges(self.registry)
         ProcessCollector(registry=self.registry)
-        self.requests = Counter("sluice_requests", "Answered requests.", ["endpoint", "status"], registry=self.registry)
-        self.refusals = Counter(
-            "sluice_refusals", "Refused requests by their error's code.", ["endpoint", "code"], registry=self.registry
-        )
-        self.authentication_failures = Counter(
+        counter, histogram = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        self.requests = counter("sluice_requests", "Answered requests.", ["endpoint", "status"])
+        self.refusals = counter("sluice_refusals", "Refused requests by their error's code.", ["endpoint", "code"])
+        self.authentication_failures = counter(
             "sluice_authentication_failures",
             "Requests without a valid key or session (kind: the error's code), and failed sign-ins (kind: password).",
             ["kind"],
-            registry=self.registry,
         )
-        self.websockets = Gauge("sluice_websockets", "Open websockets.", registry=self.registry)
-        self.queue_wait = Histogram(
-            "sluice_queue_wait_seconds",
-            "How long requests waited for a place of their tenant, of those that had to.",
-            buckets=SECONDS_BUCKETS,
-            registry=self.registry,
-        )
-        self.loop_delay = Histogram(
-            "sluice_event_loop_delay_seconds",
-            "How much later than asked the event loop came to a timer; sampled.",
-            buckets=DELAY_BUCKETS,
-            registry=self.registry,
-        )
-        self.refusals_dropped = Counter(
-            "sluice_refusals_dropped", "Refusals of which no row tells: too many kinds at once.", registry=self.registry
-        )
-        self.tokens = Counter(
-            "sluice_tokens", "Charged tokens by class.", ["model", "usage_class"], registry=self.registry
-        )
-        self.credits = Counter("sluice_credits_micro", "Charged micro-credits.", ["model"], registry=self.registry)
-        self.generations = Counter(
-            "sluice_generations", "Ended generations by reason.", ["model", "reason"], registry=self.registry
-        )
-        self.ttft = Histogram(
-            "sluice_ttft_seconds", "Time to first token.", ["model"], buckets=TTFT_BUCKETS, registry=self.registry
-        )
-        self.duration = Histogram(
-            "sluice_generation_seconds",
-            "Time from admission to settlement.",
-            ["model"],
-            buckets=SECONDS_BUCKETS,
-            registry=self.registry,
-        )
-        self.engine_queue = Histogram(
-            "sluice_engine_queue_seconds",
-            "How long requests waited in an engine of ours before their first step.",
-            ["model"],
-            buckets=TTFT_BUCKETS,
-            registry=self.registry,
-        )
-        self.inter_token = Histogram(
-            "sluice_inter_token_seconds",
-            "Longest time between two tokens of a request on an engine of ours, but for one in a hundred.",
-            ["model"],
-            buckets=DELAY_BUCKETS,
-            registry=self.registry,
-        )
-        self.settlements_deferred = Counter(
-            "sluice_settlements_deferred",
-            "Settlements that were not answered in time and left to the sweep.",
-            registry=self.registry,
-        )
-        self.swept = Counter("sluice_swept_holds", "Holds closed by the sweep.", ["how"], registry=self.registry)
-        self.limits_shared = Gauge(
-            "sluice_limits_shared",
-            "1 while limits are exact for all gateways together, 0 while Redis is lost and each counts its share.",
-            registry=self.registry,
-        )
-        self.redis_losses = Counter("sluice_redis_losses", "How often Redis was lost.", registry=self.registry)
-        self.gateways = Gauge("sluice_gateways", "Gateways that share this database.", registry=self.registry)
+        self.websockets = gauge("sluice_websockets", "Open websockets.")
+        text = "How long requests waited for a place of their tenant, of those that had to."
+        self.queue_wait = histogram("sluice_queue_wait_seconds", text, buckets=SECONDS_BUCKETS)
+        text = "How much later than asked the event loop came to a timer; sampled."
+        self.loop_delay = histogram("sluice_event_loop_delay_seconds", text, buckets=DELAY_BUCKETS)
+        text = "Refusals of which no row tells: too many kinds at once."
+        self.refusals_dropped = counter("sluice_refusals_dropped", text)
+        self.tokens = counter("sluice_tokens", "Charged tokens by class.", ["model", "usage_class"])
+        self.credits = counter("sluice_credits_micro", "Charged micro-credits.", ["model"])
+        self.generations = counter("sluice_generations", "Ended generations by reason.", ["model", "reason"])
+        self.ttft = histogram("sluice_ttft_seconds", "Time to first token.", ["model"], buckets=TTFT_BUCKETS)
+        text = "Time from admission to settlement."
+        self.duration = histogram("sluice_generation_seconds", text, ["model"], buckets=SECONDS_BUCKETS)
+        text = "How long requests waited in an engine of ours before their first step."
+        self.engine_queue = histogram("sluice_engine_queue_seconds", text, ["model"], buckets=TTFT_BUCKETS)
+        text = "Longest time between two tokens of a request on an engine of ours, but for one in a hundred."
+        self.inter_token = histogram("sluice_inter_token_seconds", text, ["model"], buckets=DELAY_BUCKETS)
+        text = "Settlements that were not answered in time and left to the sweep."
+        self.settlements_deferred = counter("sluice_settlements_deferred", text)
+        self.swept = counter("sluice_swept_holds", "Holds closed by the sweep.", ["how"])
+        text = "1 while limits are exact for all gateways together, 0 while Redis is lost and each counts its share."
+        self.limits_shared = gauge("sluice_limits_shared", text)
+        self.redis_losses = counter("sluice_redis_losses", "How often Redis was lost.")
+        self.gateways = gauge("sluice_gateways", "Gateways that share this database.")
         self.limits_shared.set(1)
         self.installation = InstallationMetrics(self.registry)
         self.replicas = ReplicaMetrics(self.registry)
