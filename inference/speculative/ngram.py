@@ -14,6 +14,7 @@ from inference.core.sequence import Sequence
 LENGTHS = (4, 3, 2)  # of the n-grams that are looked up, the longest first
 LEAST_ACCEPTANCE = 0.25  # below this share of accepted drafts a request proposes none for a while
 MEMORY = 0.9  # how much of the mean acceptance stays when a proposal is judged
+FIRST = 2  # drafts of a sequence's first proposal, which cost hardly more than none
 REST = 48  # tokens without drafts after a mean below LEAST_ACCEPTANCE
 
 
@@ -48,13 +49,16 @@ class NgramIndex:
 
 
 class Drafter:
-    """Proposes drafts for one sequence of `tokens`, and rests while too few of them turn out right."""
+    """Proposes drafts for one sequence of `tokens`: more of them after those that were right, none for a while when too
+    few turn out right.
+    """
 
-    __slots__ = ("_drafts", "_index", "_mean", "_place", "_rests_until", "_tokens")
+    __slots__ = ("_drafts", "_index", "_length", "_mean", "_place", "_rests_until", "_tokens")
 
     def __init__(self, tokens: Tokens[int]) -> None:
         self._tokens = tokens
         self._index = NgramIndex(tokens)
+        self._length = FIRST
         self._mean = 0.5
         self._rests_until = 0
         self._place = 0  # where the last drafts were to stand
@@ -66,7 +70,7 @@ class Drafter:
             self._judge()
         self._drafts = ()
         if count > 0 and len(self._tokens) >= self._rests_until:
-            self._place, self._drafts = len(self._tokens), self._index.continuation(count)
+            self._place, self._drafts = len(self._tokens), self._index.continuation(min(count, self._length))
         return self._drafts
 
     def _judge(self) -> None:
@@ -74,6 +78,8 @@ class Drafter:
         stand = self._tokens[self._place : self._place + len(self._drafts)]
         pairs = zip(self._drafts, stand, strict=False)
         right = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        # Wrong drafts cost time, the more the longer they are, so the length follows what was right.
+        self._length = 2 * len(self._drafts) if right == len(self._drafts) else max(FIRST, right)
         self._mean = MEMORY * self._mean + (1 - MEMORY) * right / len(self._drafts)
         if self._mean < LEAST_ACCEPTANCE:
             self._rests_until = len(self._tokens) + REST

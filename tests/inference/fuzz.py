@@ -165,6 +165,7 @@ class Fuzz:
                 cases[output.request_id].told.add(output)
                 self.accepted += max(0, len(output.tokens) - 1)
             scheduler.check()
+        engine.step()  # what was in flight when the last one ended
         self.steps += engine.steps
         self.faults += runner.faults
         self.preemptions += Counter(scheduler.stats().work.preemptions)

@@ -75,8 +75,24 @@ def test_a_request_whose_drafts_are_wrong_rests_and_tries_again() -> None:
     assert 3 < tried < 20
     tokens += [1, 2] * (ngram.REST // 2)
     for _ in range(100):
-        assert drafter.propose(4) == (1, 2, 1, 2)
-        tokens += [1, 2, 1, 2]
+        drafts = drafter.propose(4)
+        assert drafts
+        tokens += drafts
+    assert drafter.propose(4) == (1, 2, 1, 2)
+
+
+def test_drafts_become_more_while_they_are_right_and_few_after_a_wrong_one() -> None:
+    """Wrong ones cost time, the more the longer they are."""
+    tokens = [1, 2] * 20
+    drafter = Drafter(tokens)
+    lengths = []
+    for _ in range(4):
+        drafts = drafter.propose(8)
+        lengths.append(len(drafts))
+        tokens += drafts
+    assert lengths == [2, 4, 8, 8]
+    tokens += [*drafter.propose(8)[:3], 50, 1, 2, 1, 2]
+    assert len(drafter.propose(8)) == 3
 
 
 def test_a_step_that_is_repeated_is_not_judged() -> None:
@@ -87,8 +103,10 @@ def test_a_step_that_is_repeated_is_not_judged() -> None:
 def test_what_is_known_of_a_sequence_goes_with_it() -> None:
     proposer = NgramProposer(3)
     seq = Sequence("r", "t", "d", (1, 2, 1, 2, 1, 2), 5, 5)
+    assert proposer(seq, 9) == (1, 2)
+    seq.tokens += [1, 2]
     assert proposer(seq, 9) == (1, 2, 1)
-    assert proposer(seq, 2) == (1, 2)
+    assert proposer(seq, 1) == (1,)
     assert len(proposer._drafters) == 1
     del seq
     assert not proposer._drafters
