@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 from psycopg.adapt import Transformer
@@ -36,6 +36,7 @@ class Pipeline:
         self._wire = connection.pgconn
         self._transformer = Transformer(connection)
         self._names: dict[str, bytes] = {}
+        self._watch: _Watch | None = None  # while it is in pipeline mode
 
     async def prepare(self, statements: Mapping[str, str]) -> None:
         """Prepare those of `statements` (SQL by name) that aren't yet, in one round trip."""
@@ -50,9 +51,12 @@ class Pipeline:
     def opened(self) -> Iterator[None]:
         """Have the connection in pipeline mode inside the block."""
         self._wire.enter_pipeline_mode()
+        self._watch = _Watch(self._wire.socket)
         try:
             yield
         finally:
+            self._watch.close()
+            self._watch = None
             with suppress(psycopg.OperationalError):  # of a connection that is lost, as its user has been told
                 self._wire.exit_pipeline_mode()
 
@@ -78,27 +82,27 @@ class Pipeline:
 
     async def _synced(self) -> list[PGresult]:
         """Send what is queued with a sync behind it, and return the results up to that."""
-        wire, found = self._wire, []
+        wire, watch, found = self._wire, self._watch, []
+        assert watch is not None, "the connection is in pipeline mode"
         wire.pipeline_sync()
-        with _Watch(wire.socket) as watch:
-            while wire.flush():
-                await watch.writable_or_readable()
+        while wire.flush():
+            await watch.writable_or_readable()
+            wire.consume_input()
+        is_between = False
+        while True:
+            while wire.is_busy():
+                await watch.readable()
                 wire.consume_input()
+            result = wire.get_result()
+            if result is None:
+                if is_between:
+                    raise psycopg.OperationalError("the server hung up")
+                is_between = True
+                continue
             is_between = False
-            while True:
-                while wire.is_busy():
-                    await watch.readable()
-                    wire.consume_input()
-                result = wire.get_result()
-                if result is None:
-                    if is_between:
-                        raise psycopg.OperationalError("the server hung up")
-                    is_between = True
-                    continue
-                is_between = False
-                if result.status == ExecStatus.PIPELINE_SYNC:
-                    break
-                found.append(result)
+            if result.status == ExecStatus.PIPELINE_SYNC:
+                break
+            found.append(result)
         for result in found:
             if result.status in _FAILED:
                 raise error_from_result(result)
@@ -112,7 +116,7 @@ def _numbered(sql: str) -> bytes:
 
 
 class _Watch:
-    """Waits for a socket; the loop looks at it from the first wait to the block's end."""
+    """Waits for a socket; the loop looks at it from the first wait until `close`."""
 
     def __init__(self, socket: int) -> None:
         self._socket = socket
@@ -120,10 +124,8 @@ class _Watch:
         self._waiter: asyncio.Future[None] | None = None
         self._is_added = False
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Look at the socket no longer."""
         if self._is_added:
             self._loop.remove_reader(self._socket)
 

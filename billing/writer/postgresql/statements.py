@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -140,16 +140,20 @@ def _scalar(value: int | datetime) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
+_TEXTS: dict[type, Callable[[Any], str]] = {
+    UUID: lambda value: f"{value.int:032x}",
+    str: _quoted,
+    datetime: datetime.isoformat,
+    date: str,
+    int: str,
+    bool: str,
+    type(None): lambda _: "NULL",
+}
+
+
 def _column(values: tuple[Any, ...]) -> str:
-    """Return a column as an array literal, of the type of its first value that isn't None."""
-    match next((value for value in values if value is not None), None):
-        case UUID():
-            return uuid_array(values)
-        case str():
-            return text_array(values)
-        case datetime():
-            return moment_array(values)
-        case date() | int() | None:
-            return array(values)
-        case other:
-            raise ValueError(f"{other!r}: no column holds such a value")
+    """Return a column as an array literal."""
+    try:
+        return "{" + ",".join([_TEXTS[type(value)](value) for value in values]) + "}"
+    except KeyError as error:
+        raise ValueError(f"no column holds such a value: {error}") from None
