@@ -150,10 +150,11 @@ class _Decision:
 
     def _context_of(self, name: str) -> int:
         """Return the catalogue's context, or less where memory or the proof at load left less everywhere."""
-        context = self.catalogue.models[name].context_length
-        known = [self.replicas.context(replica.id) for replica in self.catalogue.replicas_of(name)]
-        served = [one for one in known if one is not None]
-        return min(context, max(served)) if served else context
+        context, most = self.catalogue.models[name].context_length, 0
+        for deployment in self.catalogue.deployments.get(name, ()):
+            for replica in deployment.replicas:
+                most = max(most, self.replicas.context(replica.id) or 0)
+        return min(context, most) if most else context
 
     def _allowed(self, name: str) -> bool:
         return not self.query.allowed_models or name in self.query.allowed_models

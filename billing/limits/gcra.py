@@ -63,7 +63,7 @@ def decide(
     retry_us, name = max(waits)
     if retry_us > 0:
         after = {take.bucket.key: tats.get(take.bucket.key, now) for take in takes}
-    states = tuple(state_of(take.bucket, after[take.bucket.key], now) for take in takes)
+    states = tuple([state_of(take.bucket, after[take.bucket.key], now) for take in takes])
     if retry_us > 0:
         return Limited(name=name, retry_us=retry_us, states=states), after
     return Taken(states=states), after

@@ -103,10 +103,10 @@ class Placement:
         """
         if len(self.failed) >= MOST_REPLICAS:
             return False
-        stays: dict[Reach, Callable[[DeploymentEntry], bool]] = {
+        stays: dict[Reach, Callable[[DeploymentEntry], bool] | None] = {
             Reach.DEPLOYMENT: lambda deployment: deployment.id == self.route.deployment,
             Reach.MODEL: lambda deployment: deployment.model == self.route.model,
-            Reach.ANYWHERE: lambda _: True,
+            Reach.ANYWHERE: None,
         }
         for far in Reach:
             if far > reach:
@@ -158,15 +158,16 @@ class Placement:
                     raise refusal_of_engine(error) from error
                 log.info("rerouted", error=error.message, deployment=self.route.deployment_name, node=self.route.node)
 
-    def _routed(self, stays: Callable[[DeploymentEntry], bool] = lambda _: True) -> Route:
-        """Return where the request goes now, among deployments where it `stays`; raise the Refusal that says why
-        nowhere.
+    def _routed(self, stays: Callable[[DeploymentEntry], bool] | None = None) -> Route:
+        """Return where the request goes now, among deployments where it `stays` (None: all); raise the Refusal that
+        says why nowhere.
         """
         principal, intent, catalogue = self.principal, self.intent, self._snapshot.catalogue
         failed = dict(self.failed)
-        for deployment in catalogue.all_deployments():
-            if not stays(deployment):
-                failed |= {replica.id: "the request stays where it began" for replica in deployment.replicas}
+        if stays is not None:
+            for deployment in catalogue.all_deployments():
+                if not stays(deployment):
+                    failed |= {replica.id: "the request stays where it began" for replica in deployment.replicas}
         query = RouteQuery(
             model=intent.model,
             kind=intent.kind.value,
@@ -177,7 +178,8 @@ class Placement:
             prompt_characters=intent.characters,
         )
         try:
-            return choose_route(query, catalogue, _Besides(self._engines, failed), prefix=self._prefix)
+            replicas = _Besides(self._engines, failed) if failed else self._engines
+            return choose_route(query, catalogue, replicas, prefix=self._prefix)
         except RoutingError as error:
             raise refusal_of_route(error, self._snapshot.plans_of(error.model)) from error
 

@@ -156,6 +156,15 @@ class FairQueue(Generic[T]):
         self._newest.append(item)
         self._enter(item.tenant, share)
 
+    def pass_through(self, item: T) -> None:
+        """Do what `push` and `remove` of `item` together do, where none waits."""
+        share = self._shares.setdefault(item.tenant, _Share(item.weight, item.band))
+        share.weight, share.band = item.weight, item.band
+        share.lift = max(0, self._floor(item.band) - share.counter)
+        share.counter += share.lift
+        self._emptied = item.tenant
+        self.changes += 2
+
     def newest(self) -> list[T]:
         """Return the first items of their tenants among the last few that were added, the newest first."""
         return [item for item in reversed(self._newest) if item in self and self._waiting[item.tenant].first() is item]
@@ -280,6 +289,14 @@ class WaitingQueue(Generic[T]):
         if bounded:
             self._refuse_more(item)
         self.queue.push(item)
+        self._count(item)
+
+    def pass_through(self, item: T) -> None:
+        """Count a new request that needn't wait, since none does."""
+        self.queue.pass_through(item)
+        self._count(item)
+
+    def _count(self, item: T) -> None:
         self._present[item.tenant] += 1
         self.total_weight += item.weight - self.weights.get(item.tenant, 0)
         self.weights[item.tenant] = item.weight

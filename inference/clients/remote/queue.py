@@ -22,7 +22,7 @@ class Ticket:
     weight: int
     band: int = 0
     priority: int = 0
-    place: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    place: asyncio.Future[None] | None = None  # set while it waits
     charged: Usage = field(default_factory=Usage)
 
 
@@ -49,12 +49,13 @@ class Places:
         """Give `ticket` a place if one is free and nobody waits; False otherwise, and nothing has happened."""
         if self.running >= self.most or self.waiting:
             return False
-        self._waiting.enter(ticket)
-        self._let_in()
+        self._waiting.pass_through(ticket)
+        self.running += 1
         return True
 
     async def take(self, ticket: Ticket, seconds: float) -> None:
         """Return once `ticket` has a place; raise `OverloadedError` when too many wait or none came in time."""
+        ticket.place = asyncio.get_running_loop().create_future()
         self._waiting.enter(ticket)
         try:
             self._let_in()
@@ -71,7 +72,8 @@ class Places:
         if not self._waiting.queue.remove(ticket):
             self.running -= 1
         self._waiting.leave(ticket)
-        self._let_in()
+        if self.waiting:
+            self._let_in()
 
     def served(self, ticket: Ticket, usage: Usage) -> None:
         """Charge its tenant's counter with what `ticket` got since the last call."""
@@ -87,5 +89,5 @@ class Places:
         while self.running < self.most and (ticket := self._waiting.queue.peek()) is not None:
             self._waiting.queue.remove(ticket)
             self.running += 1
-            if not ticket.place.done():  # done: cancelled, and about to give it back
+            if ticket.place is not None and not ticket.place.done():  # done: cancelled, and about to give it back
                 ticket.place.set_result(None)

@@ -143,3 +143,20 @@ def test_a_newcomer_is_raised_to_those_of_its_own_band():
     queue.charge("peer", output=500)
     queue.push(Item("new", band=1))
     assert queue.counter("new") == queue.counter("peer") > queue.counter("low")
+
+
+def test_passing_through_counts_as_waiting_and_going_at_once():
+    passed, pushed = FairQueue(), FairQueue()
+    for number in range(40):
+        item = Item("abc"[number * 7 % 3], weight=1000 + 500 * (number % 2), band=number % 5 // 4)
+        passed.pass_through(item)
+        pushed.push(item)
+        assert pushed.peek() is item
+        pushed.remove(item)
+        for queue in (passed, pushed):
+            queue.charge(item.tenant, prompt=number * 13 % 17)
+        assert [passed.turn(tenant) for tenant in "abc"[: number + 1] if passed.counter(tenant)] == [
+            pushed.turn(tenant) for tenant in "abc"[: number + 1] if pushed.counter(tenant)
+        ]
+    assert len(passed) == len(pushed) == 0
+    assert passed.changes == pushed.changes
