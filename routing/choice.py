@@ -7,10 +7,11 @@ that a popular beginning doesn't overload one replica; where no cache helps, the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeVar
 from uuid import UUID
+
+import msgspec
 
 from routing.catalogue import DeploymentEntry, ReplicaEntry
 
@@ -21,8 +22,7 @@ Draw = Callable[[], float]
 """Returns a number in [0, 1)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(msgspec.Struct, frozen=True):
     """A replica that can serve the request: its `load` in tokens, and how many of the prompt's it has cached."""
 
     deployment: DeploymentEntry
@@ -36,12 +36,11 @@ class Option:
         return Fraction(self.load, self.replica.weight)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """The chosen option, and why each of the others was passed over."""
 
     option: Option
-    passed: tuple[tuple[Option, str], ...] = field(default=())
+    passed: tuple[tuple[Option, str], ...] = ()
 
 
 def drawn(weighted: Sequence[tuple[T, int]], draw: Draw) -> T:

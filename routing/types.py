@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class RouteQuery:
+
+class RouteQuery(msgspec.Struct, frozen=True):
     """A request as routing sees it, before it is tokenised. `model` is what the client wrote."""
 
     model: str
@@ -19,8 +19,7 @@ class RouteQuery:
     prompt_characters: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A model (then `deployment` is empty), a deployment, or its replica on `node` that was considered.
 
     `rejected` is why it was passed over, empty for the chosen one. Of replicas that could have served the request,
@@ -35,8 +34,7 @@ class Candidate:
     matched: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(msgspec.Struct, frozen=True):
     """The chosen deployment and its replica, the rate card that prices it, and how it was chosen.
 
     `node` is the name of the replica's node, empty for a deployment that has none.

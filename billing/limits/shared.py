@@ -6,8 +6,9 @@ What a tenant can get beyond its plan when Redis goes away and comes back is bou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
+
+import msgspec
 
 from billing.limits import gcra
 from billing.limits.memory import MemoryRateStore, monotonic_us
@@ -118,7 +119,7 @@ class SharedRateStore:
         shares = [Take(self._share_of(take.bucket), take.cost) for take in takes]
         # A request that the plan allows and that is larger than the share: a full share is taken, the rest is a debt.
         fitting = [Take(take.bucket, min(take.cost, take.bucket.burst)) for take in shares]
-        most = None if lease is None else replace(lease, limit=self._part(lease.limit))
+        most = None if lease is None else msgspec.structs.replace(lease, limit=self._part(lease.limit))
         decision = await self._local.take(fitting, most)
         if isinstance(decision, Taken):
             for share, taken in zip(shares, fitting, strict=True):
@@ -131,7 +132,7 @@ class SharedRateStore:
         return decision
 
     def _share_of(self, bucket: Bucket) -> Bucket:
-        return replace(bucket, limit=self._part(bucket.limit), burst=self._part(bucket.burst))
+        return msgspec.structs.replace(bucket, limit=self._part(bucket.limit), burst=self._part(bucket.burst))
 
     def _part(self, limit: int) -> int:
         return max(limit // max(self._gateways(), 1), 1)

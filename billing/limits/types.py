@@ -6,14 +6,14 @@ One contract suite (`tests/billing/limits/contract.py`) runs on every implementa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 WAITING_US = 1_000_000  # a request that waits and has not asked again for so long is taken to be gone
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(msgspec.Struct, frozen=True):
     """A GCRA bucket: `limit` units per `period_us`, at most `burst` at once. `key` is unique for tenant and limit."""
 
     key: str
@@ -23,16 +23,14 @@ class Bucket:
     burst: int
 
 
-@dataclass(frozen=True, slots=True)
-class Take:
+class Take(msgspec.Struct, frozen=True):
     """Take `cost` units from `bucket`."""
 
     bucket: Bucket
     cost: int
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(msgspec.Struct, frozen=True):
     """One of at most `limit` concurrent leases under `key`: `holder` has it until it is given back or `ttl_us` passes.
 
     Not the lease of a hold (`billing.writer.operations.LEASE_SECONDS`).
@@ -44,8 +42,7 @@ class Lease:
     ttl_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True):
     """What a request that waits for a lease says of itself: for how long, and how many wait in its gateway's queue.
 
     `count` includes the request: a gateway speaks for its whole queue by the one that has waited longest.
@@ -55,8 +52,7 @@ class Waiting:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class BucketState:
+class BucketState(msgspec.Struct, frozen=True):
     """A bucket after a decision: units left now, and microseconds until it is full again."""
 
     name: str
@@ -65,15 +61,13 @@ class BucketState:
     reset_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(msgspec.Struct, frozen=True):
     """All of it was taken."""
 
     states: tuple[BucketState, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Limited:
+class Limited(msgspec.Struct, frozen=True):
     """Nothing was taken: bucket or lease `name` is exhausted; `retry_us` until it may pass (an estimate for leases)."""
 
     name: str
@@ -81,8 +75,7 @@ class Limited:
     states: tuple[BucketState, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Impossible:
+class Impossible(msgspec.Struct, frozen=True):
     """Nothing was taken and never can be: the cost is above bucket `name`'s burst."""
 
     name: str

@@ -8,13 +8,14 @@ from datetime import datetime
 from enum import Enum
 from uuid import UUID
 
+import msgspec
+
 from billing.rating import CLASSES
 from billing.writer.operations import Release, Repin, Reserve, Settle, TrueUp
 from billing.writer.view import GrantRow, WalletRow
 
 
-@dataclass(frozen=True, slots=True)
-class Closing:
+class Closing(msgspec.Struct, frozen=True):
     """A hold to be closed: the usage record that takes its place, with its charge in µcr."""
 
     operation: Settle | Release
@@ -22,8 +23,7 @@ class Closing:
     exact: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Burn:
+class Burn(msgspec.Struct, frozen=True):
     """One transfer of a charge: `amount` µcr from a grant, or from the wallet's overdraft (`grant` is None)."""
 
     wallet: UUID

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from uuid import UUID
 
+import msgspec
 import structlog
 from django.conf import settings
 
@@ -31,8 +31,7 @@ SLOW_SECONDS = 0.25  # a reserve that took this long: extensions will, too
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(msgspec.Struct, frozen=True):
     """A request whose credit is held and whose rates are taken: it may run."""
 
     id: UUID

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
+
+import msgspec
 
 from inference.types import Delta, EngineFault, FinishReason, Started, Usage, Vector
 
 MOST_UNREAD = 1 << 20  # characters
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """The end of a generation, after its settle was answered.
 
     `charge` is in µcr, None while the settlement is pending: what there is of the answer is delivered all the same, and

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from inference.types import Kind, Message, SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
-class Intent:
+class Intent(msgspec.Struct, frozen=True):
     """One request of any endpoint. `sampling.max_tokens` is None when the client didn't bound the output.
 
     Of a tenant's waiting requests those with the lowest `priority` are served first.
@@ -21,7 +20,7 @@ class Intent:
     inputs: tuple[str | tuple[int, ...], ...] = ()
     dimensions: int | None = None  # of the vectors, where the client insists
     truncate: bool = False
-    sampling: SamplingParams = field(default_factory=SamplingParams)
+    sampling: SamplingParams = msgspec.field(default_factory=SamplingParams)
     task: str | None = None
     end_user: str | None = None
     priority: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from billing import rating
 from billing.rating import CardPrices
@@ -11,8 +11,7 @@ from inference.types import Usage
 LARGEST_SLICE = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class HoldRequest:
+class HoldRequest(msgspec.Struct, frozen=True):
     """A hold to ask for: `amount` µcr wanted, `least` acceptable; both absolute.
 
     `is_final` when the allowance is used up: a refusal then means that the credit is.

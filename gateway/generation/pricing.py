@@ -6,10 +6,11 @@ A request that moves before its first token to where another price holds is pric
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import structlog
 from django.utils.crypto import salted_hmac
 
@@ -27,8 +28,7 @@ REPIN_SECONDS = 5.0  # a request that moves waits so long for its hold's new pri
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Priced:
+class Priced(msgspec.Struct, frozen=True):
     """A request priced where its placement is: `first` is its first hold, `prepared` generates no more than that
     leaves it.
     """
@@ -119,7 +119,7 @@ async def pinned_anew(ledger: Ledger, request: UUID, placement: Placement, prepa
         log.warning("repin_failed", request_id=str(request), error=str(error) or type(error).__name__)
         raise ledger_unavailable() from error
     if isinstance(answer, Refused):
-        raise refusal_of_hold(replace(answer, available=held + answer.available), operation.least)
+        raise refusal_of_hold(msgspec.structs.replace(answer, available=held + answer.available), operation.least)
     if isinstance(answer, Stale):
         raise ledger_unavailable()
     assert isinstance(answer, Held), answer

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from dataclasses import replace
+
+import msgspec
 
 from billing.limits.memory import MemoryRateStore, monotonic_us
 from billing.limits.types import Lease, Take, Taken
@@ -51,4 +52,4 @@ async def test_an_ended_lease_that_was_not_dropped_yet_is_no_place():
     for one in keys:
         assert isinstance(await store.take([], one), Taken)
     clock.advance(SECOND)
-    assert isinstance(await store.take([], replace(keys[-1], holder="b")), Taken)
+    assert isinstance(await store.take([], msgspec.structs.replace(keys[-1], holder="b")), Taken)
