@@ -146,6 +146,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {  # where the machine's config doesn't b
     "dots3_note_text": {"num_key_value_heads": 4, "head_dim": 24, "per_layer_config": None},
     "hunyuan_v1_dense": {"head_dim": 16},
     "hunyuan_v1_moe": {"head_dim": 16, "num_experts": 4, "moe_topk": 2},
+    "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"]},
     "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"]},
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 1},
     "minicpm3": {"num_key_value_heads": 4},

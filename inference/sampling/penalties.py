@@ -36,7 +36,7 @@ class Histories:
         self._device = device
         self._lanes: dict[int, _Lane] = {}  # by slot
         self._ids = torch.zeros(0, MIN_WIDTH, dtype=torch.long, device=device)
-        self._counts = torch.zeros(0, MIN_WIDTH, device=device)
+        self._counts = torch.zeros(0, MIN_WIDTH, dtype=torch.float32, device=device)
 
     def apply(self, logits: torch.Tensor, numbers: torch.Tensor, rows: Sequence[Row], penalties: Penalties) -> None:
         """Penalise in place the lines `numbers` [n] of `logits` [rows, vocabulary], which belong to the n `rows`."""
@@ -90,9 +90,8 @@ class Histories:
         self._widen(known)
         occurrences = Counter(tokens[known - row.output_index :])
         self._ids[lane.number, :known] = self._tensor(tokens)
-        self._counts[lane.number, :known] = torch.tensor([float(occurrences[token]) for token in tokens]).to(
-            self._device
-        )
+        counts = torch.tensor([occurrences[token] for token in tokens], dtype=torch.float32)
+        self._counts[lane.number, :known] = counts.to(self._device)
         lane.history, lane.output, lane.length = row.history, row.output_index, known
 
     def _widen(self, width: int) -> None:

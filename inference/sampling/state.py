@@ -75,7 +75,7 @@ class SlotStates:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._slots: list[Admitted | None] = []
-        self._floats = torch.zeros(0, 6, device=device)
+        self._floats = torch.zeros(0, 6, dtype=torch.float32, device=device)
         self._words = torch.zeros(0, 2, dtype=torch.long, device=device)
 
     def admit(self, rows: Sequence[Row]) -> list[Admitted]:
@@ -115,12 +115,14 @@ class SlotStates:
             is_greedy=is_greedy,
             is_filtered=not is_greedy and (p.top_k > 0 or p.top_p < 1 or p.min_p > 0),
             is_penalised=p.penalises,
-            bias=(self._ids([i for i, _ in p.logit_bias]), torch.tensor([b for _, b in p.logit_bias]).to(self.device))
-            if p.logit_bias
-            else None,
+            bias=self._bias(p.logit_bias) if p.logit_bias else None,
             allowed=self._ids(p.allowed_token_ids) if p.allowed_token_ids else None,
             banned=self._ids(row.banned) if row.banned and p.min_tokens else None,
         )
+
+    def _bias(self, pairs: Sequence[tuple[int, float]]) -> tuple[torch.Tensor, torch.Tensor]:
+        values = torch.tensor([value for _, value in pairs], dtype=torch.float32)
+        return self._ids([token for token, _ in pairs]), values.to(self.device)
 
     def _ids(self, ids: Sequence[int]) -> torch.Tensor:
         return torch.tensor(ids, dtype=torch.long).to(self.device)

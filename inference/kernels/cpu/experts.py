@@ -25,7 +25,7 @@ def route(
     if not 0 < chosen <= experts <= MOST:
         raise ValueError(f"{chosen} of {experts} experts can't be chosen; at most {MOST} are possible")
     numbers = torch.empty(tokens, chosen, dtype=torch.int32)
-    weights = torch.empty(tokens, chosen + is_shared)
+    weights = torch.empty(tokens, chosen + is_shared, dtype=torch.float32)
     library.route(
         element(logits),
         require(logits, (tokens, columns), logits.dtype, "logits"),

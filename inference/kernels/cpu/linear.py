@@ -88,7 +88,7 @@ class EightBitLinear(_Base):
         self._is_bf16 = int(dtype is torch.bfloat16)
         self._packed = _packed(library, self._outputs, -(-self._inputs // 4))
         columns = -(-self._outputs // library.columns) * library.columns
-        self._scales = torch.empty(columns)
+        self._scales = torch.empty(columns, dtype=torch.float32)
         self._sums = torch.empty(columns, dtype=torch.int32)
         self._addresses = (self._packed.data_ptr(), self._scales.data_ptr(), self._sums.data_ptr())
         weight = weight.float().contiguous()

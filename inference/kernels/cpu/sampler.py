@@ -13,7 +13,7 @@ def argmax(library: Library, logits: torch.Tensor) -> tuple[torch.Tensor, torch.
     A NaN counts as the largest.
     """
     rows, width = logits.shape
-    peaks, tokens = torch.empty(rows), torch.empty(rows, dtype=torch.long)
+    peaks, tokens = torch.empty(rows, dtype=torch.float32), torch.empty(rows, dtype=torch.long)
     address = require(logits, (rows, width), logits.dtype, "logits")
     library.argmax(element(logits), address, rows, width, peaks.data_ptr(), tokens.data_ptr())
     return peaks, tokens
@@ -81,7 +81,7 @@ def filtered_argmax(
 def log_sum_exp(library: Library, logits: torch.Tensor, peaks: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
     """Return log Σ exp((logit - peak) · inverse) of each row; all but `logits` are float32 [rows]."""
     rows, width = logits.shape
-    sums = torch.empty(rows)
+    sums = torch.empty(rows, dtype=torch.float32)
     library.log_sum_exp(
         element(logits),
         require(logits, (rows, width), logits.dtype, "logits"),
@@ -117,7 +117,7 @@ def top_candidates(library: Library, logits: torch.Tensor, k: int) -> tuple[torc
     rows, width = logits.shape
     if not 0 < k <= width:
         raise ValueError(f"k is from 1 to the vocabulary of {width}, not {k}")
-    values, tokens = torch.empty(rows, k), torch.empty(rows, k, dtype=torch.long)
+    values, tokens = torch.empty(rows, k, dtype=torch.float32), torch.empty(rows, k, dtype=torch.long)
     address = require(logits, (rows, width), logits.dtype, "logits")
     if library.top_candidates(element(logits), address, rows, width, k, values.data_ptr(), tokens.data_ptr()):
         raise MemoryError("not enough memory for the candidates")
