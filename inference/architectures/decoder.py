@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -104,13 +105,20 @@ class Decoder:
         return self.operators.attention(cache, max_rows=max_rows, max_blocks=max_blocks)
 
     def forward(self, batch: StepBatch) -> torch.Tensor:
-        operators, eps = self.operators, self.form.eps
+        operators = self.operators
         hidden = embedding(batch.ids, self.embedding)
         if self.embedding_scale != 1.0:
             hidden = hidden * self.embedding_scale
-        rotations = {kind: rotations.of(batch.positions) for kind, rotations in self.rotations.items()}
+        rotations = [rotations.of(batch.positions) for rotations in self.rotations.values()]
+        hidden = operators.repeated(batch.attention, partial(self._run_layers, batch.attention), hidden, *rotations)
+        return operators.rms_norm(hidden[batch.sampled], self.norm, self.form.eps)
+
+    def _run_layers(self, attention: Attention, hidden: torch.Tensor, *turns: torch.Tensor) -> torch.Tensor:
+        """Return the hidden states behind the last layer; `turns` are the rotations of each kind."""
+        operators, eps = self.operators, self.form.eps
+        rotations = dict(zip(self.rotations, turns, strict=True))
         for number, layer in enumerate(self.layers):
-            mixed = self._attend(number, layer, hidden, batch.attention, rotations[layer.form.rope])
+            mixed = self._attend(number, layer, hidden, attention, rotations[layer.form.rope])
             if layer.attention_out_norm is None:
                 hidden = layer.out(mixed, hidden)
             else:
@@ -122,7 +130,7 @@ class Decoder:
                 hidden = layer.feed_forward(x, hidden)
             else:
                 hidden = hidden + operators.rms_norm(layer.feed_forward(x), layer.feed_forward_out_norm, eps)
-        return operators.rms_norm(hidden[batch.sampled], self.norm, eps)
+        return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         logits = self.head(hidden)

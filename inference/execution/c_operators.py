@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from inference.execution.attention.base import Attention
@@ -16,6 +18,8 @@ from inference.kernels.cpu.library import Library
 from inference.kernels.cpu.linear import DenseLinear, EightBitLinear, FourBitLinear
 from inference.sampling.cpu_passes import CPUPasses
 from inference.sampling.passes import Passes
+
+REPEATED = 512  # tokens of a step up to which what is between its kernels counts
 
 
 class COperators(Operators):
@@ -59,6 +63,13 @@ class COperators(Operators):
         self, rows: torch.Tensor, places: torch.Tensor, weights: torch.Tensor, residual: torch.Tensor | None
     ) -> torch.Tensor:
         return combine(self._library, rows, places, weights, residual)
+
+    def repeated(
+        self, attention: Attention, compute: Callable[..., torch.Tensor], *inputs: torch.Tensor
+    ) -> torch.Tensor:
+        if isinstance(attention, CAttention) and len(inputs[0]) <= REPEATED:
+            return attention.repeated(compute, *inputs)
+        return compute(*inputs)
 
     def passes(self) -> Passes:
         return CPUPasses(self._library)

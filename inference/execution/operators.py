@@ -7,7 +7,7 @@ reference that the others are tested against. `tiers.py` chooses.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch.nn.functional import gelu, rms_norm, silu
@@ -81,6 +81,16 @@ class Operators(ABC):
     ) -> torch.Tensor:
         """Do what `experts.combine` does."""
         return experts.combine(rows, places, weights, residual)
+
+    def repeated(
+        self, attention: Attention, compute: Callable[..., torch.Tensor], *inputs: torch.Tensor
+    ) -> torch.Tensor:
+        """Return what `compute(*inputs)` returns, which is valid until the next step.
+
+        It may be recorded and repeated without it: so what it does has to depend on the attention's inputs, on `inputs`
+        [tokens, …], which it may overwrite, and on what never changes alone.
+        """
+        return compute(*inputs)
 
     def passes(self) -> Passes:
         """Return the sampler's passes over logits."""

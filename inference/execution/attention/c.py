@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from inference.execution.attention.base import Attention
 from inference.execution.kv_cache import KVCache
 from inference.kernels.cpu import attention as kernels
 from inference.kernels.cpu.library import Library
+from inference.kernels.cpu.program import Programs
 
 
 def unsupported(cache: KVCache) -> str:
@@ -30,6 +33,14 @@ class CAttention(Attention):
     def __init__(self, library: Library, cache: KVCache, *, max_rows: int, max_blocks: int) -> None:
         super().__init__(cache, max_rows=max_rows, max_blocks=max_blocks)
         self._library = library
+        self._programs = Programs(library)
+
+    def repeated(self, compute: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
+        """Do what `Operators.repeated` does, for a `compute` with this attention: always the same one."""
+        own = self.inputs
+        addresses = [part.data_ptr() for part in (own.begins, own.lengths, own.slots, own.tables, own.places)]
+        key = (len(own.lengths), *(part.shape for part in inputs), *addresses)
+        return self._programs.run(key, compute, *inputs)
 
     def store(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         cached = self.cache.layers[layer]

@@ -8,6 +8,7 @@
  * the sum carried along. What other queries share a tile changes nothing: their keys have weight 0 exactly.
  */
 #include "simd.h"
+#include "program.h"
 #include "threads.h"
 
 #define TILE 64
@@ -243,3 +244,6 @@ int attend(int64_t is_bf16, const void *query, const void *keys, const void *val
     }
     return 0;
 }
+
+CHECKED_STEP(attend, w[0].i, w[1].p, w[2].p, w[3].p, w[4].p, w[5].p, w[6].p, w[7].p, w[8].p, w[9].p, w[10].i, w[11].i, w[12].i, w[13].i,
+             w[14].i, w[15].i, w[16].i, w[17].i, w[18].f, w[19].f)

@@ -1,5 +1,6 @@
 /* Norms and activations, one pass over each row; sums in float32. */
 #include "simd.h"
+#include "program.h"
 #include "threads.h"
 
 INLINE void norm_row(int is_bf16, const void *x, const float *weight, void *out, int64_t at, int64_t width, float eps) {
@@ -75,3 +76,7 @@ void softcap(int64_t is_bf16, const void *x, void *out, int64_t rows, int64_t wi
 #pragma omp parallel for num_threads(kernel_threads) schedule(static) if (rows * width > 16384)
     for (int64_t row = 0; row < rows; row++) OF_TYPE(softcap_row(type, x, out, row * width, width, (float)cap));
 }
+
+STEP(rms_norm, w[0].i, w[1].p, w[2].p, w[3].p, w[4].p, w[5].i, w[6].i, w[7].f)
+STEP(gated, w[0].i, w[1].i, w[2].p, w[3].p, w[4].i, w[5].i)
+STEP(softcap, w[0].i, w[1].p, w[2].p, w[3].i, w[4].i, w[5].f)

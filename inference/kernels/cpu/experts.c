@@ -1,5 +1,6 @@
 /* Around a mixture of experts: which experts a token goes to, and the sum of what they gave. */
 #include "simd.h"
+#include "program.h"
 #include "threads.h"
 
 #define MOST 1024 /* experts */
@@ -82,3 +83,6 @@ void combine(int64_t is_bf16, const void *rows, const int32_t *places, const flo
         else combine_row(0, rows, place, weight, terms, residual, out, token * width, width);
     }
 }
+
+STEP(route, w[0].i, w[1].p, w[2].p, w[3].p, w[4].i, w[5].i, w[6].i, w[7].i, w[8].i)
+STEP(combine, w[0].i, w[1].p, w[2].p, w[3].p, w[4].p, w[5].p, w[6].i, w[7].i, w[8].i)

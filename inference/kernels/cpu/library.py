@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ from inference.kernels.cpu.build import BuildError, best_level, build
 
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "run_program": (ctypes.c_int, [_P, _I]),
     "use_threads": (None, [ctypes.c_int]),
     "pack_fp32": (None, [_P, _P, _I, _I]),
     "pack_bf16": (None, [_P, _P, _I, _I]),
@@ -39,6 +44,22 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a kernel: its arguments, of which those at `pointers` are addresses, those at `floats` numbers in
+    floating point. `step` is the address of what repeats it from words (program.h), None where it has none.
+    """
+
+    step: int | None
+    arguments: tuple[Any, ...]
+    pointers: frozenset[int]
+    floats: frozenset[int]
+
+
+class _Current(threading.local):
+    calls: list[Call] | None = None
+
+
 class Library:
     """The functions of one built file, by their names in C; `level` is what it was compiled for.
 
@@ -51,15 +72,41 @@ class Library:
         """Load `file`; raise BuildError with the reason when it can't be."""
         self.level = level
         self.columns = 64 if level.startswith("avx512") else 32
+        self._current = _Current()
         try:
             loaded = ctypes.CDLL(str(file))
             for name, (result, arguments) in _SIGNATURES.items():
                 function = getattr(loaded, name)
                 function.restype, function.argtypes = result, arguments
-                setattr(self, name, function)
+                setattr(self, name, self._recorded(function, getattr(loaded, f"step_{name}", None)))
         except (OSError, AttributeError) as error:
             raise BuildError(f"the built kernels can't be loaded: {error}") from error
         self.use_threads(torch.get_num_threads())
+
+    @contextmanager
+    def record(self) -> Iterator[list[Call]]:
+        """Add every call of a kernel by this thread to the list that is returned."""
+        made: list[Call] = []
+        self._current.calls = made
+        try:
+            yield made
+        finally:
+            self._current.calls = None
+
+    def _recorded(self, function: Any, step: Any) -> Callable[..., Any]:
+        """Return `function`, which adds itself to a recording."""
+        current = self._current
+        address = None if step is None else ctypes.cast(step, _P).value
+        kinds = list(enumerate(function.argtypes))
+        pointers = frozenset(at for at, kind in kinds if kind is _P)
+        floats = frozenset(at for at, kind in kinds if kind is _F)
+
+        def call(*arguments: Any) -> Any:
+            if current.calls is not None:
+                current.calls.append(Call(address, arguments, pointers, floats))
+            return function(*arguments)
+
+        return call
 
     def __getattr__(self, name: str) -> Any:  # for the type checker; the functions are attributes of the instance
         raise AttributeError(name)

@@ -16,6 +16,7 @@ static void finish(vf acc[PANEL], int64_t row, int64_t column, const float *bias
     }
 }
 #include "panels.h"
+#include "program.h"
 
 /* Pack `weight` [outputs, inputs]; `packed` has room for whole panels. */
 void pack_fp32(const uint32_t *weight, uint32_t *packed, int64_t outputs, int64_t inputs) {
@@ -37,3 +38,5 @@ void linear_fp32(const float *rows_in, const uint32_t *packed, const float *bias
 #pragma omp parallel for num_threads(kernel_threads) schedule(static)
     for (int64_t panel = 0; panel < panels; panel++) MULTIPLY(panel, panel + 1 < panels);
 }
+
+STEP(linear_fp32, w[0].p, w[1].p, w[2].p, w[3].p, w[4].p, w[5].i, w[6].i, w[7].i)

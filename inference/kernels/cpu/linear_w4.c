@@ -4,6 +4,7 @@
  * rows: few rows decode the weights in registers, many rows decode a group's panel once for all.
  */
 #include "simd.h"
+#include "program.h"
 #include "threads.h"
 
 #define GROUP 32
@@ -186,3 +187,5 @@ int linear_w4(int64_t is_bf16, const void *rows_in, const uint32_t *packed, cons
     }
     return 0;
 }
+
+CHECKED_STEP(linear_w4, w[0].i, w[1].p, w[2].p, w[3].p, w[4].p, w[5].p, w[6].p, w[7].i, w[8].i, w[9].i)

@@ -17,6 +17,7 @@ INLINE void finish(int is_bf16, vi acc[PANEL], int64_t row, int64_t column, floa
     }
 }
 #include "panels.h"
+#include "program.h"
 
 /* Quantise and pack `weight` [outputs, inputs] float32, whose scale is its largest value / 127 in each output; `scales`
  * and `sums` (128 × the output's sum, since activations are stored with 128 added) have an entry for every packed column. */
@@ -87,3 +88,5 @@ int linear_w8a8(int64_t is_bf16, const void *rows_in, const uint32_t *packed, co
     return is_bf16 ? linear(1, rows_in, packed, scales, sums, bias, residual, out, count, outputs, inputs)
                    : linear(0, rows_in, packed, scales, sums, bias, residual, out, count, outputs, inputs);
 }
+
+CHECKED_STEP(linear_w8a8, w[0].i, w[1].p, w[2].p, w[3].p, w[4].p, w[5].p, w[6].p, w[7].p, w[8].i, w[9].i, w[10].i)

@@ -3,6 +3,7 @@
  * The layout of K/V is told in attention.c.
  */
 #include "simd.h"
+#include "program.h"
 #include "threads.h"
 
 #define WIDEST 1024 /* elements of a head */
@@ -115,3 +116,7 @@ void store(int64_t is_bf16, const void *key, const void *value, const int64_t *p
             }
         }
 }
+
+STEP(rope_store, w[0].i, w[1].p, w[2].p, w[3].p, w[4].p, w[5].p, w[6].p, w[7].p, w[8].p, w[9].i, w[10].i, w[11].i, w[12].i, w[13].i, w[14].i,
+     w[15].f)
+STEP(store, w[0].i, w[1].p, w[2].p, w[3].p, w[4].p, w[5].p, w[6].i, w[7].i, w[8].i, w[9].i, w[10].i)
