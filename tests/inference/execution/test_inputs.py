@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from inference.core.step import Row
-from inference.execution.attention.base import AttentionInputs
 from inference.execution.attention.reference import ReferenceAttention
 from inference.execution.attention.tables import BlockTables
 from inference.execution.inputs import Packer
@@ -22,19 +21,9 @@ def row(slot: int, ids: tuple[int, ...], start: int, blocks: tuple[int, ...], **
     return Row(slot, str(slot), ids, start, blocks, output_index=0, sampling=SamplingParams(), seed=0, **more)
 
 
-class Recording(ReferenceAttention):
-    """A backend that keeps what it was given."""
-
-    inputs: AttentionInputs
-
-    def prepare(self, inputs: AttentionInputs) -> None:
-        self.inputs = inputs
-        super().prepare(inputs)
-
-
-def packer(max_tokens: int = 16) -> tuple[Packer, Recording]:
+def packer(max_tokens: int = 16) -> tuple[Packer, ReferenceAttention]:
     cache = KVCache(KVSpec((LayerShape(1, 4, 4),), torch.float32), 12, 4)
-    attention = Recording(cache, max_rows=5, max_blocks=4)
+    attention = ReferenceAttention(cache, max_rows=5, max_blocks=4)
     return Packer(attention, max_tokens=max_tokens), attention
 
 

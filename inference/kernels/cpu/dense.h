@@ -1,0 +1,41 @@
+/* Linear layers whose weights keep their type: sums in float32, one rounding at the end. Include it once, after IS_BF16, DOT
+ * and NAME(verb) are defined. */
+#define FINISH(acc, row, rows, column) \
+    { for (int i = 0; i < rows; i++) finish(acc[i], row + i, column, bias, residual, out, outputs); }
+#include "simd.h"
+
+static void finish(vf acc[PANEL], int64_t row, int64_t column, const void *bias, const void *residual, void *out, int64_t outputs) {
+    for (int j = 0; j < PANEL; j++, column += LANES) {
+        const int64_t left = outputs - column;
+        vf y = acc[j];
+        if (left <= 0) return;
+        if (bias) y = v_add(y, v_read_some(IS_BF16, bias, column, left));
+        if (residual) y = v_add(y, v_read_some(IS_BF16, residual, row * outputs + column, left));
+        v_write_some(IS_BF16, out, row * outputs + column, y, left);
+    }
+}
+#include "panels.h"
+#include "program.h"
+
+#define EACH_WORD (IS_BF16 ? 2 : 1) /* inputs in a word */
+
+/* Pack `weight` [outputs, inputs] of whole words; `packed` has room for whole panels. */
+void NAME(pack)(const uint32_t *weight, uint32_t *packed, int64_t outputs, int64_t inputs) {
+    const int64_t words = inputs / EACH_WORD, panels = (outputs + COLUMNS - 1) / COLUMNS;
+#pragma omp parallel for num_threads(kernel_threads)
+    for (int64_t panel = 0; panel < panels; panel++)
+        for (int64_t column = 0; column < COLUMNS; column++) {
+            const int64_t output = panel * COLUMNS + column;
+            for (int64_t k = 0; k < words; k++)
+                packed[(panel * words + k) * COLUMNS + column] = output < outputs ? weight[output * words + k] : 0;
+        }
+}
+
+/* out [count, outputs] = x [count, inputs] · weightᵀ + bias + residual; bias and residual may be NULL, and out may be the
+ * residual. */
+void NAME(linear)(const uint32_t *x, const uint32_t *packed, const void *bias, const void *residual, void *out, int64_t count,
+                  int64_t outputs, int64_t inputs) {
+    const int64_t words = inputs / EACH_WORD, stride = words, panels = (outputs + COLUMNS - 1) / COLUMNS;
+#pragma omp parallel for num_threads(kernel_threads) schedule(static)
+    for (int64_t panel = 0; panel < panels; panel++) MULTIPLY(panel, panel + 1 < panels);
+}
