@@ -126,7 +126,7 @@ def combine(
     rows: torch.Tensor, places: torch.Tensor, weights: torch.Tensor, residual: torch.Tensor | None
 ) -> torch.Tensor:
     """Return Σ weights[t, k] · rows[places[t, k]] (+ residual[t]) [T, width], added up in float32 in the order of k."""
-    total = torch.zeros(len(places), rows.shape[1], device=rows.device)
+    total = torch.zeros(len(places), rows.shape[1], dtype=torch.float32, device=rows.device)
     for k in range(places.shape[1]):
         total += rows[places[:, k].long()] * weights[:, k, None]
     return (total if residual is None else total + residual).to(rows.dtype)
