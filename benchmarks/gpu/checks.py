@@ -9,6 +9,8 @@ import torch
 
 from benchmarks.gpu.reference import attention, rotated
 from benchmarks.gpu.shapes import Sizes
+from inference.execution import experts
+from inference.kernels.triton import experts as kernels
 from inference.kernels.triton.activation import gelu_mul, silu_mul
 from inference.kernels.triton.decode import decode
 from inference.kernels.triton.int4 import int4_matvec, quantise_int4, unpack_int4
@@ -36,7 +38,7 @@ def run(sizes: Sizes) -> list[Check]:
     small = sizes.device.type == "cpu"
     dtypes = (torch.float32,) if small else (torch.bfloat16, torch.float16, torch.float32)
     checks: list[Check] = []
-    for part in (_attention, _fused, _linears):
+    for part in (_attention, _fused, _linears, _experts):
         for dtype in dtypes:
             checks += part(sizes, dtype)
     return checks + list(_sampling(sizes)) + list(_invariance(sizes, dtypes[0]))
@@ -138,6 +140,34 @@ def _linears(sizes: Sizes, dtype: torch.dtype) -> Iterator[Check]:
             if m <= 64:
                 found = matvec(x, numbers, dtype, x_scales=x_scales, weight_scales=scales)
                 yield f"matvec {kind} {m} rows {dtype}", _error(found, expected), bound
+
+
+def _experts(sizes: Sizes, dtype: torch.dtype) -> Iterator[Check]:
+    """Routing, products and sums, with many tokens of one expert and few of others."""
+    device, bound = sizes.device, _bound(dtype)
+    count, n, k = (6, 40, 64) if device.type == "cpu" else (64, 1536, 2048)
+    weight = torch.randn(count, n, k, device=device).to(dtype) * k**-0.5
+    for tokens in (5,) if device.type == "cpu" else (1, 40, 700):
+        logits = torch.randn(tokens, count, device=device)
+        logits[:, 1] += 5
+        numbers, weights = experts.route(logits, 4, is_normalised=True, is_shared=False)
+        found, shares = kernels.route(logits, 4, is_normalised=True, is_shared=False)
+        yield f"route {tokens} tokens", float((found != numbers).sum()) + _error(shares, weights), 1e-5
+        x = torch.randn(tokens, k, device=device).to(dtype)
+        arrangement = kernels.arrange(numbers, count)
+        rows = kernels.grouped_matmul(x, weight, arrangement, dtype, chosen=4)
+        owners = numbers.view(-1)[arrangement.order.long()].long()
+        given = x[arrangement.order.long() // 4]
+        expected = torch.empty(len(owners), n, device=device)
+        for expert in owners.unique().tolist():
+            expected[owners == expert] = given[owners == expert].float() @ weight[expert].float().T
+        yield f"experts {tokens} tokens {dtype}", _error(rows, expected), bound
+        summed = experts.combine(rows, arrangement.places, weights, None)
+        yield (
+            f"combine {tokens} tokens {dtype}",
+            _error(kernels.combine(rows, arrangement.places, weights), summed),
+            bound,
+        )
 
 
 def _sampling(sizes: Sizes) -> Iterator[Check]:

@@ -15,7 +15,7 @@ from inference.execution.operators import Operators
 from inference.kernels.cpu.elementwise import gelu_mul, rms_norm, silu_mul, softcap
 from inference.kernels.cpu.experts import combine, route
 from inference.kernels.cpu.library import Library
-from inference.kernels.cpu.linear import DenseLinear, EightBitLinear, FourBitLinear
+from inference.kernels.cpu.linear import GROUP, DenseLinear, EightBitLinear, FourBitLinear
 from inference.sampling.cpu_passes import CPUPasses
 from inference.sampling.passes import Passes
 
@@ -23,7 +23,9 @@ REPEATED = 512  # tokens of a step up to which what is between its kernels count
 
 
 class COperators(Operators):
-    """See the module. With `quantization` "w8a8" every linear layer has eight bits; with "int4" four, but the head."""
+    """See the module. With `quantization` "w8a8" every linear layer has eight bits; with "int4" four, but the head and
+    those whose number of inputs is no multiple of GROUP.
+    """
 
     exact = True
 
@@ -36,7 +38,8 @@ class COperators(Operators):
         if not self.quantization:
             return DenseLinear(self._library, weight, bias)
         # The head's logits decide between tokens directly, where four bits show most.
-        form = FourBitLinear if self.quantization == "int4" and not is_head else EightBitLinear
+        is_narrow = self.quantization == "int4" and not is_head and weight.shape[1] % GROUP == 0
+        form = FourBitLinear if is_narrow else EightBitLinear
         return form(self._library, weight, bias, dtype=weight.dtype)
 
     def router(self, weight: torch.Tensor) -> Linear:

@@ -5,21 +5,26 @@ Few rows are multiplied by kernels that read each weight once; many by cuBLAS (t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch.nn.functional import linear
 
 from inference.execution.attention.base import Attention
 from inference.execution.attention.triton import TritonAttention
+from inference.execution.experts import Activation, ExpertProducts
 from inference.execution.kv_cache import KVCache
 from inference.execution.linear import Linear
 from inference.execution.operators import Operators
+from inference.execution.triton_experts import GroupedProducts
 from inference.kernels.triton.activation import gelu_mul, silu_mul
+from inference.kernels.triton.experts import combine, route
 from inference.kernels.triton.int4 import MAX_ROWS as INT4_ROWS
 from inference.kernels.triton.int4 import int4_matvec, quantise_int4, unpack_int4
 from inference.kernels.triton.matmul import scaled_matmul
 from inference.kernels.triton.matvec import MAX_ROWS, matvec
 from inference.kernels.triton.norm import rms_norm
-from inference.kernels.triton.quantise import LARGEST, quantise
+from inference.kernels.triton.quantise import in_eight_bits, quantise
 
 DENSE_ROWS = 16  # up to here reading the weight is all that counts; above, cuBLAS is as fast
 EIGHT_BITS = {"w8a8": torch.int8, "fp8": torch.float8_e4m3fn}
@@ -67,6 +72,23 @@ class TritonOperators(Operators):
 
     def gelu_mul(self, both: torch.Tensor) -> torch.Tensor:
         return gelu_mul(both)
+
+    def route(
+        self, logits: torch.Tensor, chosen: int, *, is_normalised: bool, is_shared: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return route(logits, chosen, is_normalised=is_normalised, is_shared=is_shared)
+
+    def products(
+        self, of_experts: Iterable[tuple[torch.Tensor, torch.Tensor]], activation: Activation
+    ) -> ExpertProducts:
+        """Experts have eight bits with "int4" too: their product has no kernel for four."""
+        dtype = EIGHT_BITS.get(self.quantization, torch.int8) if self.quantization else None
+        return GroupedProducts(of_experts, activation, dtype)
+
+    def combine(
+        self, rows: torch.Tensor, places: torch.Tensor, weights: torch.Tensor, residual: torch.Tensor | None
+    ) -> torch.Tensor:
+        return combine(rows, places, weights, residual)
 
     def attention(self, cache: KVCache, *, max_rows: int, max_blocks: int) -> Attention:
         return TritonAttention(cache, max_rows=max_rows, max_blocks=max_blocks)
@@ -120,11 +142,7 @@ class EightBitLinear:
     def __init__(
         self, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, *, has_rowwise: bool
     ) -> None:
-        largest = LARGEST[dtype]
-        scales = weight.float().abs().amax(1).clamp(min=1e-12) / largest
-        scaled = weight.float() / scales[:, None]
-        self._weight = (scaled.round() if dtype is torch.int8 else scaled).clamp(-largest, largest).to(dtype)
-        self._scales = scales
+        self._weight, self._scales = in_eight_bits(weight, dtype)
         self._bias = bias
         self._dtype = dtype
         self._has_rowwise = has_rowwise and dtype is torch.float8_e4m3fn

@@ -68,7 +68,7 @@ def _matvec(
     tl.store(out + at, result.to(out.dtype.element_ty), mask=inside)
 
 
-def _compute(x: torch.Tensor, weight: torch.Tensor) -> tl.dtype:
+def compute_type(x: torch.Tensor, weight: torch.Tensor) -> tl.dtype:
     """The type of the product: float8 numbers are exact in float16, int8 weights of wide rows in the rows' type."""
     if x.dtype is torch.int8:
         return tl.int8
@@ -115,7 +115,7 @@ def matvec(
         HAS_BIAS=bias is not None,
         HAS_RESIDUAL=residual is not None,
         EVEN_K=k % block_k == 0,
-        COMPUTE=_compute(x, weight),
+        COMPUTE=compute_type(x, weight),
         BLOCK_M=16 if m <= 16 else 32 if m <= 32 else 64,
         BLOCK_N=block_n,
         BLOCK_K=block_k,

@@ -44,3 +44,11 @@ def quantise(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.T
             num_warps=max(1, min(16, padded // 512)),
         )
     return out, scales
+
+
+def in_eight_bits(weight: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (`weight` [..., N, K] in int8 or float8_e4m3fn, scales float32 [..., N]): weight ≈ quantised · scale."""
+    largest = LARGEST[dtype]
+    scales = weight.float().abs().amax(-1).clamp(min=1e-12) / largest
+    scaled = weight.float() / scales[..., None]
+    return (scaled.round() if dtype is torch.int8 else scaled).clamp(-largest, largest).to(dtype), scales

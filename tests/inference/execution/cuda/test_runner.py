@@ -213,6 +213,18 @@ def test_the_triton_operators_give_the_same_tokens(folder) -> None:
     assert answers(cuda(folder, operators=TritonOperators(CPU)), GREEDY, steps=2) == expected
 
 
+@pytest.mark.parametrize(
+    "kind", ["qwen2_moe", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("gemma2", "phi3", "olmo2"))]
+)
+def test_each_form_of_a_layer_by_the_triton_operators_in_graphs(tmp_path, kind) -> None:
+    folder = save_tiny(kind, tmp_path, num_hidden_layers=1, **({"decoder_sparse_step": 1} if "moe" in kind else {}))
+    expected = answers(host(folder), GREEDY, steps=2)
+    runner = cuda(folder, operators=TritonOperators(CPU))
+    runner.capture()
+    assert not runner.graphs.failure
+    assert answers(runner, GREEDY, steps=2) == expected
+
+
 @pytest.mark.parametrize("quantization", ["w8a8", "fp8", "int4"])
 def test_quantised_linears_stay_near_the_plain_ones(folder, quantization) -> None:
     networks = (model(folder, TritonOperators(CPU, name)).layers[0].feed_forward for name in ("", quantization))

@@ -22,6 +22,7 @@ from triton.runtime.jit import JITFunction
 
 from inference.kernels.triton.activation import gelu_mul, silu_mul
 from inference.kernels.triton.decode import decode
+from inference.kernels.triton.experts import arrange, combine, grouped_matmul, route
 from inference.kernels.triton.int4 import Int4Weight, int4_matvec, unpack_int4
 from inference.kernels.triton.matmul import scaled_matmul
 from inference.kernels.triton.matvec import matvec
@@ -93,12 +94,12 @@ def attention(dtype: torch.dtype, cache: torch.dtype, dim: int, heads: int, kv_h
 
 def layer(dtype: torch.dtype, cache: torch.dtype) -> None:
     keys, places = empty(cache, 1000, 8, 16, 128), empty(torch.int64, 64)
-    joint, norm = empty(dtype, 64, 48, 128), empty(dtype, 128)
+    joint, norm = empty(dtype, 64, 48, 128), empty(torch.float32, 128)
     store(joint[:, :8], joint[:, 8:16], keys, keys, places)
     rotations = empty(torch.float32, 64, 64, 2)
     rotate_and_store(joint, rotations, keys, keys, places, query_heads=32)
     rotate_and_store(joint, rotations, keys, keys, places, query_heads=32, query_norm=norm, key_norm=norm)
-    hidden, weight = empty(dtype, 64, 4096), empty(dtype, 4096)
+    hidden, weight = empty(dtype, 64, 4096), empty(torch.float32, 4096)
     rms_norm(hidden, weight, 1e-6)
     add_rms_norm(hidden, hidden, weight, 1e-6)
     silu_mul(empty(dtype, 64, 28672))
@@ -118,6 +119,18 @@ def linears(dtype: torch.dtype, *, eight: torch.dtype) -> None:
     int4 = Int4Weight(empty(torch.uint8, 4096, 2048), *groups, group=128)
     int4_matvec(empty(dtype, 1, 4096), int4)
     unpack_int4(int4, dtype)
+
+
+def experts(dtype: torch.dtype, *, eight: torch.dtype | None = None) -> None:
+    scales = {"x_scales": empty(torch.float32, 64), "weight_scales": empty(torch.float32, 128, 1536)} if eight else {}
+    for tokens in (1, 64, 4096):
+        numbers, weights = route(empty(dtype, tokens, 129), 8, is_normalised=False, is_shared=True)
+        arrangement = arrange(numbers, 128)
+        x, weight = empty(eight or dtype, tokens, 2048), empty(eight or dtype, 128, 1536, 2048)
+        grouped_matmul(x, weight, arrangement, dtype, chosen=8, **scales)
+        rows = grouped_matmul(empty(eight or dtype, tokens * 8, 2048), weight, arrangement, dtype, **scales)
+        combine(rows, numbers, weights[:, :8], empty(dtype, tokens, 1536))
+    route(empty(dtype, 1, 8), 2, is_normalised=True, is_shared=False)
 
 
 def sampling(dtype: torch.dtype) -> None:
@@ -144,6 +157,9 @@ def everything(capability: int) -> list[Callable[[], None]]:
         lambda: layer(HALF, HALF),
         lambda: layer(torch.float32, torch.float32),
         lambda: linears(HALF, eight=torch.int8),
+        lambda: experts(HALF),
+        lambda: experts(HALF, eight=torch.int8),
+        lambda: experts(torch.float32),
         lambda: sampling(HALF),
         lambda: sampling(torch.float32),
     ]
@@ -152,6 +168,7 @@ def everything(capability: int) -> list[Callable[[], None]]:
             lambda: attention(HALF, FLOAT8, 128, 32, 8),
             lambda: layer(HALF, FLOAT8),
             lambda: linears(HALF, eight=FLOAT8),
+            lambda: experts(HALF, eight=FLOAT8),
         ]
     return calls
 

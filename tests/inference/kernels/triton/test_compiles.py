@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-KERNELS = 14
+KERNELS = 18
 
 
 @pytest.mark.slow
