@@ -49,7 +49,9 @@ class Decoder:
             self.rotations[kind].place(operators.device, form.positions if operators.device.type != "cpu" else 0)
         root = next((root for root in ROOTS if f"{root}embed_tokens.weight" in weights), ROOTS[0])
         self.embedding = operators.place(weights.take(f"{root}embed_tokens.weight", dtype))
-        self.embedding_scale = float(torch.tensor(form.embedding_scale).to(dtype))  # as the product has it
+        exact = form.embedding_scale
+        # Gemma rounds it as the embedding is rounded.
+        self.embedding_scale = float(torch.tensor(exact).to(dtype)) if form.family.scales_embedding else exact
         norm = operators.place(weights.take(f"{root}norm.weight", torch.float32))
         self.norm = (norm + form.family.norm_offset) * form.logits_scale
         head = next((name for name in HEADS if name in weights), HEADS[0])

@@ -11,7 +11,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,46 @@ LAYER_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-PERMUTED = ("llama",)  # the writer of these interleaves each head's q and k rows; others keep transformers' order
+EXPERT_NAMES = {  # of one tensor for all experts; "{}" is the number of one
+    "ffn_gate_exps": "mlp.experts.{}.gate_proj",
+    "ffn_up_exps": "mlp.experts.{}.up_proj",
+    "ffn_down_exps": "mlp.experts.{}.down_proj",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A GGUF architecture: its class and type in transformers, and what it has otherwise than Llama.
+
+    `names` are layers' tensors under other names; `settings` are those of the config that the metadata have, by their
+    name there, and `fixed` those that the architecture stands for. With `is_permuted` the file's writer interleaved
+    each head's q and k rows.
+    """
+
+    architecture: str
+    model_type: str
+    is_permuted: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+
+KINDS = {
+    "llama": Kind("LlamaForCausalLM", "llama", is_permuted=True),
+    "qwen2": Kind("Qwen2ForCausalLM", "qwen2"),
+    "qwen3": Kind("Qwen3ForCausalLM", "qwen3"),
+    "qwen3moe": Kind(
+        "Qwen3MoeForCausalLM",
+        "qwen3_moe",
+        names={"ffn_gate_inp": "mlp.gate"},
+        settings={
+            "expert_count": "num_experts",
+            "expert_used_count": "num_experts_per_tok",
+            "expert_feed_forward_length": "moe_intermediate_size",
+        },
+        fixed={"norm_topk_prob": True},
+    ),
+}
 
 
 def dense_copy(path: Path, cache: Path, report: Callable[[str], None] = lambda _: None) -> Path:
@@ -97,23 +136,28 @@ def _config(path: Path, reader: Any) -> dict[str, Any]:
     """The file's metadata as a transformers config."""
 
     def value(name: str, default: Any = None) -> Any:
-        field = reader.fields.get(name)
-        return default if field is None else field.contents()
+        found = reader.fields.get(name)
+        return default if found is None else found.contents()
 
     kind = value("general.architecture")
-    if kind not in ARCHITECTURES:
-        raise ModelRefusedError(f"{path}: GGUF architecture {kind!r} is not one of {', '.join(ARCHITECTURES)}")
+    if kind not in KINDS:
+        raise ModelRefusedError(f"{path}: GGUF architecture {kind!r} is not one of {', '.join(KINDS)}")
     names = {tensor.name: tensor for tensor in reader.tensors}
     scaled = value(f"{kind}.rope.scaling.type", "none") != "none" or value(f"{kind}.rope.scale_linear", 1.0) != 1.0
     if scaled or "rope_freqs.weight" in names:
         raise ModelRefusedError(f"{path}: GGUF files with scaled rope are not supported; use the original checkpoint")
-    if value(f"{kind}.expert_count", 0):
-        raise ModelRefusedError(f"{path}: GGUF files with experts are not supported; use the original checkpoint")
+    if value(f"{kind}.expert_count", 0) and "expert_count" not in KINDS[kind].settings:
+        raise ModelRefusedError(
+            f"{path}: {kind} GGUF files with experts are not supported; use the original checkpoint"
+        )
+    settings = {ours: value(f"{kind}.{theirs}") for theirs, ours in KINDS[kind].settings.items()}
+    if missing := [name for name, given in settings.items() if given is None]:
+        raise ModelRefusedError(f"{path}: the GGUF file doesn't say {', '.join(missing)}; use the original checkpoint")
     heads = value(f"{kind}.attention.head_count")
     width = value(f"{kind}.embedding_length")
     config = {
-        "architectures": [ARCHITECTURES[kind]],
-        "model_type": kind,
+        "architectures": [KINDS[kind].architecture],
+        "model_type": KINDS[kind].model_type,
         "vocab_size": int(names["token_embd.weight"].shape[-1]),
         "hidden_size": width,
         "intermediate_size": value(f"{kind}.feed_forward_length"),
@@ -128,6 +172,8 @@ def _config(path: Path, reader: Any) -> dict[str, Any]:
         "tie_word_embeddings": "output.weight" not in names,
         "attention_bias": "blk.0.attn_q.bias" in names,
         "torch_dtype": "bfloat16",
+        **KINDS[kind].fixed,
+        **settings,
     }
     for ours, theirs in (("bos_token_id", "bos"), ("eos_token_id", "eos"), ("pad_token_id", "padding")):
         if (number := value(f"tokenizer.ggml.{theirs}_token_id")) is not None:
@@ -145,24 +191,29 @@ def _tensors(path: Path, reader: Any, config: dict[str, Any]) -> Iterator[tuple[
     """The file's tensors under transformers' names, dense, bfloat16, in transformers' order of rows."""
     from gguf.quants import dequantize
 
+    kind = next(kind for kind in KINDS.values() if kind.architecture == config["architectures"][0])
+    names = {**LAYER_NAMES, **kind.names, **EXPERT_NAMES}
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     for tensor in reader.tensors:
-        name, _, kind = tensor.name.rpartition(".")
+        name, _, suffix = tensor.name.rpartition(".")
         if name in MODEL_NAMES:
             target = MODEL_NAMES[name]
         else:
             block, _, part = name.removeprefix("blk.").partition(".")
-            if part not in LAYER_NAMES:
+            if part not in names:
                 raise ModelRefusedError(f"{path}: GGUF tensor {tensor.name} is unknown to us")
-            target = f"model.layers.{block}.{LAYER_NAMES[part]}"
+            target = f"model.layers.{block}.{names[part]}"
             name = part
         try:
             dense = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
         except NotImplementedError as error:
             raise ModelRefusedError(f"{path}: GGUF quantisation {tensor.tensor_type.name} can't be read") from error
-        if name in heads and config["model_type"] in PERMUTED:
+        if name in heads and kind.is_permuted:
             dense = _half_split(dense, heads[name])
-        yield f"{target}.{kind}", dense.to(torch.bfloat16)
+        if name in EXPERT_NAMES:
+            yield from ((f"{target.format(i)}.{suffix}", one.to(torch.bfloat16)) for i, one in enumerate(dense))
+        else:
+            yield f"{target}.{suffix}", dense.to(torch.bfloat16)
 
 
 def _half_split(tensor: torch.Tensor, heads: int) -> torch.Tensor:

@@ -37,6 +37,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "olmo3": {"sliding_window": 24, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]},
     "granite": {
         "attention_multiplier": 0.2, "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 4.0,
+        "rms_norm_eps": 0.05,
     },
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen2_moe": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def write_gguf(folder: Path, path: Path, kind: str, end_of_turn: int | None = No
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_key_length(config.head_dim if kind == "qwen3" else config.hidden_size // config.num_attention_heads)
+    writer.add_key_length(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
     writer.add_eos_token_id(2)
     if end_of_turn is not None:
         writer.add_eot_token_id(end_of_turn)
@@ -44,7 +45,11 @@ def write_gguf(folder: Path, path: Path, kind: str, end_of_turn: int | None = No
     writer.add_token_list(["t", "1", "t1", *(f"x{i}" for i in range(3, config.vocab_size))])
     writer.add_token_types([1] * config.vocab_size)
     writer.add_token_merges(["t 1"])
-    back = {theirs: ours for ours, theirs in (gguf.MODEL_NAMES | gguf.LAYER_NAMES).items()}
+    for theirs, ours in gguf.KINDS[kind].settings.items() if kind in gguf.KINDS else ():
+        number = getattr(config, ours)
+        (writer.add_uint32 if isinstance(number, int) else writer.add_float32)(f"{kind}.{theirs}", number)
+    names = gguf.KINDS[kind].names if kind in gguf.KINDS else {}
+    back = {theirs: ours for ours, theirs in (gguf.MODEL_NAMES | gguf.LAYER_NAMES | dict(names)).items()}
     for name, origin in model.state_dict().items():
         tensor = origin
         if name == "lm_head.weight" and config.tie_word_embeddings:
@@ -54,6 +59,11 @@ def write_gguf(folder: Path, path: Path, kind: str, end_of_turn: int | None = No
             target = back[stem]
         else:
             number, _, part = stem.removeprefix("model.layers.").partition(".")
+            if suffix in {"gate_up_proj", "down_proj"}:  # all experts, as transformers has them in memory
+                parts = {"gate": tensor.chunk(2, 1)[0], "up": tensor.chunk(2, 1)[1]}
+                for key, one in parts.items() if suffix == "gate_up_proj" else [("down", tensor)]:
+                    writer.add_tensor(f"blk.{number}.ffn_{key}_exps.weight", one.float().contiguous().numpy())
+                continue
             target = f"blk.{number}.{back[part]}"
             heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}.get(back[part])
             if kind == "llama" and heads:
@@ -71,16 +81,16 @@ def write_gguf(folder: Path, path: Path, kind: str, end_of_turn: int | None = No
 
 def tiny(kind: str, folder: Path) -> Path:
     """A tiny model whose weights bfloat16 holds exactly, so that its dense copy is the same model."""
-    save_tiny(kind, folder)
+    save_tiny(kind, folder, **({"mlp_only_layers": []} if kind == "qwen3_moe" else {}))
     from transformers import AutoModelForCausalLM
 
     AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
     return folder
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("kind", list(gguf.KINDS))
 def test_the_copy_is_the_model(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tiny(kind, tmp_path / "origin")
+    folder = tiny(gguf.KINDS[kind].model_type, tmp_path / "origin")
     path = write_gguf(folder, tmp_path / "tiny.gguf", kind)
     monkeypatch.setattr(gguf, "SHARD_BYTES", 50_000)  # so that the copy has several shards
     config: dict[str, Any] = {"dtype": "float32", "kv_tokens": 256, "options": {"cache": str(tmp_path / "cache")}}
@@ -119,7 +129,7 @@ def test_the_end_of_a_turn_ends_an_answer_too(tmp_path: Path) -> None:
     assert load_model(config).eos_ids == {2, 5}
 
 
-def test_unknown_architectures_and_tensors_are_refused(tmp_path: Path) -> None:
+def test_unknown_architectures_and_tensors_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tiny("llama", tmp_path / "origin")
     for name, words in (
         ("rope_freqs__weight", "scaled rope"),
@@ -128,5 +138,10 @@ def test_unknown_architectures_and_tensors_are_refused(tmp_path: Path) -> None:
         path = write_gguf(folder, tmp_path / f"{name}.gguf", "llama", None, **{name: torch.zeros(8)})
         with pytest.raises(ModelRefusedError, match=words):
             resolve(str(path), tmp_path / "cache")
+    path = write_gguf(tiny("qwen3_moe", tmp_path / "experts"), tmp_path / "experts.gguf", "qwen3moe")
+    lacking = replace(gguf.KINDS["qwen3moe"], settings={"expert_count": "experts", "x": "what"})
+    monkeypatch.setitem(gguf.KINDS, "qwen3moe", lacking)
+    with pytest.raises(ModelRefusedError, match="doesn't say what"):
+        resolve(str(path), tmp_path / "cache")
     with pytest.raises(ModelRefusedError, match="'gpt2' is not one of"):
         resolve(str(write_gguf(folder, tmp_path / "other.gguf", "gpt2")), tmp_path / "cache")
