@@ -96,7 +96,7 @@ class Encoder:
 
     def encode(self, inputs: list[tuple[int, ...]]) -> torch.Tensor:
         """Return the vectors of inputs in their order, float32 on the CPU."""
-        vectors = torch.empty(len(inputs), self.width)
+        vectors = torch.empty(len(inputs), self.width, dtype=torch.float32)
         for numbers in self._batches(inputs):
             longest = max(len(inputs[i]) for i in numbers)
             ids = torch.zeros(len(numbers), longest, dtype=torch.long)

@@ -121,7 +121,12 @@ class TransformersModel:
         model.set_attn_implementation(self.interface)
         ids, positions = torch.tensor([1, 2], device=self.device), torch.arange(2, device=self.device)
         with watched_linears(model) as linears:
-            self._logits(ids, positions, positions)
+            try:
+                self._logits(ids, positions, positions)
+            except UnservableError:
+                raise
+            except Exception as error:  # a foreign model can raise anything
+                raise UnservableError(f"it needs a mask or a cache of its own ({first_line(error)})") from error
             self._expect_calls()
         weights = sum(parameter.numel() for parameter in model.parameters())
         self.quantized = replace_linears(model, linears, operators) / weights if operators.quantization else 0.0

@@ -16,6 +16,7 @@ import torch
 from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.types import SamplingParams
+from tests.inference.architectures import test_encoder as encoders
 from tests.inference.drive import GREEDY, Drive
 from tests.inference.tiny import save_tiny
 
@@ -48,3 +49,10 @@ def test_answers_while_another_model_is_loaded(tmp_path: Path, kind: str, tier: 
         alone = Drive(loaded).run(PROMPTS, 12, sampling, seeds=[1, 2, 3])
         with another_load():
             assert Drive(loaded).run(PROMPTS, 12, sampling, seeds=[1, 2, 3]) == alone
+
+
+def test_embeddings_while_another_model_is_loaded(tmp_path: Path) -> None:
+    loaded = encoders.load(encoders.save_encoder(tmp_path, "mean_tokens"))
+    alone = encoders.vectors(loaded, [(1, 2, 3), (4, 5)])
+    with another_load():
+        assert [each.tolist() for each in encoders.vectors(loaded, [(1, 2, 3), (4, 5)])] == [e.tolist() for e in alone]
