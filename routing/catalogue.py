@@ -97,7 +97,11 @@ class Catalogue:
 
 
 def load() -> Catalogue:
-    """Return the active part of the catalogue as the database has it now."""
+    """Return the active part of the catalogue as the database has it now.
+
+    A model that is added while this reads is left out with all that belongs to it: its change raises the epoch, so the
+    catalogue is read again.
+    """
     models = {
         row.name: ModelEntry(
             name=row.name,
@@ -115,6 +119,8 @@ def load() -> Catalogue:
         replicas.setdefault(replica.deployment_id, []).append(ReplicaEntry(replica.id, node, replica.weight))
     deployments: dict[str, list[DeploymentEntry]] = {name: [] for name in models}
     for row in Deployment.objects.filter(is_active=True, model__is_active=True).select_related("model"):
+        if row.model.name not in models:
+            continue
         has_nodes = row.backend == Deployment.Backend.WORKER
         deployments[row.model.name].append(
             DeploymentEntry(
@@ -131,7 +137,8 @@ def load() -> Catalogue:
         )
     targets: dict[tuple[UUID, bool], list[tuple[str, int]]] = {}
     for target in RouteTarget.objects.filter(model__is_active=True).select_related("model").order_by("model__name"):
-        targets.setdefault((target.rule_id, target.is_fallback), []).append((target.model.name, target.weight))
+        if target.model.name in models:
+            targets.setdefault((target.rule_id, target.is_fallback), []).append((target.model.name, target.weight))
     rules = tuple(
         RuleEntry(
             name=row.name,

@@ -1,4 +1,5 @@
 import pytest
+from django.db import connection
 
 from routing.catalogue import load
 from routing.models import RouteRule
@@ -31,6 +32,24 @@ def test_snapshot_holds_what_is_active(django_assert_num_queries):
     book = load()
     assert set(book.models) == {"Org/Chat-1"}
     assert book.rules[0].targets == ()
+
+
+def test_a_model_that_comes_while_it_is_read_is_left_out_whole():
+    add("early", "chat")
+
+    def late_comer(execute, sql, *rest):
+        if not added and 'FROM "routing_publicmodel"' not in sql:  # the models have been read
+            added.append(sql)
+            add("late", "chat")
+            ensure_default_routes()
+        return execute(sql, *rest)
+
+    added = []
+    with connection.execute_wrapper(late_comer):
+        book = load()
+    assert set(book.models) == set(book.deployments) == {"early"}
+    assert [rule.targets for rule in book.rules] == [(("early", 1),)]
+    assert set(load().deployments) == {"early", "late"}
 
 
 def test_adding_again_changes_the_row_and_revives_it():
