@@ -56,7 +56,7 @@ OURS: dict[str, dict[str, Any]] = {
     "ours bf16": {"dtype": "bfloat16"},
     "ours W8A8": {"dtype": "bfloat16", "quantization": "w8a8"},
     "ours int4": {"dtype": "bfloat16", "quantization": "int4"},
-    "ours, torch operators": {"dtype": "bfloat16", "options": {"tier": "torch"}},
+    "ours torch operators": {"dtype": "bfloat16", "options": {"tier": "torch"}},
 }
 
 
