@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 
 from inference.execution.linear import Linear
-
-if TYPE_CHECKING:
-    from inference.execution.operators import Operators
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 """From [tokens, 2 · width], gate first, to act(gate) · up [tokens, width]."""
@@ -70,6 +67,18 @@ class SeparateProducts:
         return parts[0] if len(parts) == 1 else torch.cat(parts), places.view(numbers.shape)
 
 
+class Routing(Protocol):
+    """What a mixture needs of a tier's operators; `route` and `combine` below say what they return."""
+
+    def route(
+        self, logits: torch.Tensor, chosen: int, *, is_normalised: bool, is_shared: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+    def combine(
+        self, rows: torch.Tensor, places: torch.Tensor, weights: torch.Tensor, residual: torch.Tensor | None
+    ) -> torch.Tensor: ...
+
+
 class MixtureOfExperts:
     """Each token goes to `chosen` experts, and has the sum of their results by the weights of its routing.
 
@@ -79,7 +88,7 @@ class MixtureOfExperts:
 
     def __init__(
         self,
-        operators: Operators,
+        operators: Routing,
         router: Linear,
         products: ExpertProducts,
         *,

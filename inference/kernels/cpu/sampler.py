@@ -7,15 +7,20 @@ import torch
 from inference.kernels.cpu.library import Library, element, require
 
 
+def _matrix(logits: torch.Tensor) -> tuple[int, int, int, int]:
+    """The arguments that every pass begins with: the logits' type and address, rows and width."""
+    rows, width = logits.shape
+    return element(logits), require(logits, (rows, width), logits.dtype, "logits"), rows, width
+
+
 def argmax(library: Library, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return each row's largest logit (float32 [rows]) and the first token with it (int64 [rows]).
 
     A NaN counts as the largest.
     """
-    rows, width = logits.shape
+    rows = len(logits)
     peaks, tokens = torch.empty(rows, dtype=torch.float32), torch.empty(rows, dtype=torch.long)
-    address = require(logits, (rows, width), logits.dtype, "logits")
-    library.argmax(element(logits), address, rows, width, peaks.data_ptr(), tokens.data_ptr())
+    library.argmax(*_matrix(logits), peaks.data_ptr(), tokens.data_ptr())
     return peaks, tokens
 
 
@@ -28,13 +33,10 @@ def gumbel_argmax(
     exponential is a pure function of key and token (splitmix64, as `inference.sampling.rng.exponentials`), and the
     token with the largest (logit - peak) · inverse - log(exponential) wins.
     """
-    rows, width = logits.shape
+    rows = len(logits)
     tokens = torch.empty(rows, dtype=torch.long)
     library.gumbel_argmax(
-        element(logits),
-        require(logits, (rows, width), logits.dtype, "logits"),
-        rows,
-        width,
+        *_matrix(logits),
         require(peaks, (rows,), torch.float32, "peaks"),
         require(inverse, (rows,), torch.float32, "inverse"),
         require(keys, (rows,), torch.int64, "keys"),
@@ -59,13 +61,10 @@ def filtered_argmax(
     The `top_k` largest pass (int64; 0: all); of these, the largest ones before which less than `top_p` of their
     probability has accumulated; of these, those of at least `min_p` times the first's (float32). Logits aren't NaN.
     """
-    rows, width = logits.shape
+    rows = len(logits)
     tokens = torch.empty(rows, dtype=torch.long)
     if library.filtered_argmax(
-        element(logits),
-        require(logits, (rows, width), logits.dtype, "logits"),
-        rows,
-        width,
+        *_matrix(logits),
         require(peaks, (rows,), torch.float32, "peaks"),
         require(inverse, (rows,), torch.float32, "inverse"),
         require(top_k, (rows,), torch.int64, "top_k"),
@@ -80,13 +79,10 @@ def filtered_argmax(
 
 def log_sum_exp(library: Library, logits: torch.Tensor, peaks: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
     """Return log Σ exp((logit - peak) · inverse) of each row; all but `logits` are float32 [rows]."""
-    rows, width = logits.shape
+    rows = len(logits)
     sums = torch.empty(rows, dtype=torch.float32)
     library.log_sum_exp(
-        element(logits),
-        require(logits, (rows, width), logits.dtype, "logits"),
-        rows,
-        width,
+        *_matrix(logits),
         require(peaks, (rows,), torch.float32, "peaks"),
         require(inverse, (rows,), torch.float32, "inverse"),
         sums.data_ptr(),
@@ -96,13 +92,10 @@ def log_sum_exp(library: Library, logits: torch.Tensor, peaks: torch.Tensor, inv
 
 def count_above(library: Library, logits: torch.Tensor, bounds: torch.Tensor) -> torch.Tensor:
     """Return how many logits of each row are above its bound (int64 [rows]), of `bounds` float32 [rows]."""
-    rows, width = logits.shape
+    rows = len(logits)
     counts = torch.empty(rows, dtype=torch.long)
     library.count_above(
-        element(logits),
-        require(logits, (rows, width), logits.dtype, "logits"),
-        rows,
-        width,
+        *_matrix(logits),
         require(bounds, (rows,), torch.float32, "bounds"),
         counts.data_ptr(),
     )
@@ -118,7 +111,6 @@ def top_candidates(library: Library, logits: torch.Tensor, k: int) -> tuple[torc
     if not 0 < k <= width:
         raise ValueError(f"k is from 1 to the vocabulary of {width}, not {k}")
     values, tokens = torch.empty(rows, k, dtype=torch.float32), torch.empty(rows, k, dtype=torch.long)
-    address = require(logits, (rows, width), logits.dtype, "logits")
-    if library.top_candidates(element(logits), address, rows, width, k, values.data_ptr(), tokens.data_ptr()):
+    if library.top_candidates(*_matrix(logits), k, values.data_ptr(), tokens.data_ptr()):
         raise MemoryError("not enough memory for the candidates")
     return values, tokens
