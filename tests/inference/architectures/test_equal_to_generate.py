@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from inference.execution.backend import LoadedModel
 from inference.types import SamplingParams
 from tests.inference.drive import GREEDY, Drive, Reference, assert_same, reference_model
 from tests.inference.tiny import save_tiny
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 OWN = (
     "llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_text", "phi3", "olmo2", "olmo3", "granite",
@@ -33,14 +34,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no prefix cache": {"prefix_cache": False},
     "eight blocks": {"kv_blocks": 9},
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def prompts() -> list[list[int]]:

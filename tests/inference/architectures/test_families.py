@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ from inference.execution.backend import LoadedModel
 from tests.inference.drive import Drive, Reference, assert_same, reference_model
 from tests.inference.tiny import SPECIAL, save_tiny
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10_000.0,
@@ -28,14 +29,6 @@ LONGROPE = {
     "original_max_position_embeddings": 64,
     "partial_rotary_factor": 0.75,
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def load(folder: Path, dtype: str = "float32", **config: Any) -> LoadedModel:

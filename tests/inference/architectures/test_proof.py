@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,8 @@ from inference.execution.backend import LoadedModel
 from tests.inference.architectures.attending import change_attention
 from tests.inference.tiny import save_tiny
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 128}
 LONGROPE = {
     "rope_type": "longrope",
@@ -26,14 +27,6 @@ LONGROPE = {
     "long_factor": [4.0] * 8,
     "original_max_position_embeddings": 256,
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def load(folder: Path, dtype: str = "float32", **config: Any) -> LoadedModel:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch.nn.functional import silu
@@ -14,15 +12,9 @@ from inference.execution.operators import CPU, Operators, TorchOperators
 from inference.execution.tiers import choose
 from inference.execution.triton_operators import TritonOperators
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 EXPERTS, WIDTH, INNER = 6, 64, 96
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def c_operators(quantization: str = "") -> Operators:
