@@ -16,7 +16,7 @@ def main() -> None:
     paged = ContinuousBatchingConfig(page_size=32, num_blocks=512, max_batch_tokens=512, allow_block_sharing=False)
 
     def rate(part: str) -> float:
-        if part == "32 × 2,048":
+        if part == "32 × 2048":
             return math.nan  # more memory than the machine has
         with model.continuous_batching_context_manager(
             generation_config=greedy, continuous_batching_config=paged, block=True, timeout=10

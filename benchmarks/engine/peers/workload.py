@@ -34,10 +34,10 @@ PARTS: dict[str, list[Job]] = {
     "batch 1": [(prompt(128, 0), 48)],
     "batch 8": [(prompt(128, i), 40) for i in range(8)],
     "batch 32": [(prompt(128, i), 40) for i in range(32)],
-    "32 × 2,048": [(prompt(2000, i), 160) for i in range(32)],
+    "32 × 2048": [(prompt(2000, i), 160) for i in range(32)],
     "mixed": mixed(),
 }
-ENOUGH = {"32 × 2,048": 16}  # steps with all rows after which a part may end
+ENOUGH = {"32 × 2048": 16}  # steps with all rows after which a part may end
 
 
 def measure(part: str, step: Callable[[], Iterable[tuple[Hashable, int]]]) -> float:
