@@ -3,7 +3,8 @@
 From Python, without gateway and worker:
 
     from inference.local import LocalEngine
-    from inference.types import GenerationRequest, Message, SamplingParams
+    from inference.messages import Message
+    from inference.types import GenerationRequest, SamplingParams
 
     engine = LocalEngine.load("HuggingFaceTB/SmolLM2-135M-Instruct")  # a hub id, a folder or a GGUF file
     for name, question in (("a", "What is a ledger?"), ("b", "Name three rivers.")):
@@ -11,7 +12,7 @@ From Python, without gateway and worker:
             name,
             tenant="me",
             domain="me",
-            messages=(Message("user", question),),
+            messages=(Message("user", (question,)),),
             sampling=SamplingParams(temperature=0.0, max_tokens=64),
         )
         engine.submit(engine.prepare(request))

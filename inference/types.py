@@ -1,4 +1,4 @@
-"""What crosses the engine seam: requests, events and usage, as plain immutable data (standard library only)."""
+"""What crosses the engine seam: requests, events and usage, as plain immutable data."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
+
+from inference.messages import Message
 
 
 class FinishReason(StrEnum):
@@ -58,14 +60,6 @@ class Usage:
             "reasoning": self.reasoning,
         }
         return {name: count for name, count in counts.items() if count}
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message of a chat: `role` is system, user or assistant; `content` is plain text."""
-
-    role: str
-    content: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from uuid import UUID
 
 from routing.models import Deployment, PublicModel, Replica, RouteRule, RouteTarget
 
+IMAGES = ("none", "data", "urls")  # each takes what those before it take
+
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
@@ -61,6 +63,10 @@ class DeploymentEntry:
     credential: str = field(default="", repr=False)  # sealed
     weight: int = 1
     replicas: tuple[ReplicaEntry, ...] = ()
+
+    def sees(self, images: str) -> bool:
+        """Whether it takes a request with such `images` (`RouteQuery`), by the option of that name."""
+        return IMAGES.index(images) <= IMAGES.index(self.options.get("images", IMAGES[0]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,8 @@ class _Decision:
         if not self._allowed(name):
             message = f"Your plan ({self.query.plan}) doesn't include the model {name!r}."
             raise RoutingError("model_not_allowed", message, model=name)
+        if blind := self._blind_reason(name):
+            raise RoutingError("images_not_supported", f"The model {name!r} {blind}.", model=name)
         option = self._replica_of(name)
         if option is None:
             raise self._nothing_ready(f"No deployment of {name!r} is ready.")
@@ -107,6 +109,11 @@ class _Decision:
                     return self._route(picked, rule.name, self._reason(rule) + note)
         if any(candidate.deployment for candidate in self.candidates):
             raise self._nothing_ready("No deployment that the routing rules name is ready.")
+        blind = [candidate for candidate in self.candidates if candidate.rejected in _BLIND.values()]
+        if blind:
+            told = "; ".join(f"{candidate.model} {candidate.rejected}" for candidate in dict.fromkeys(blind))
+            message = f"No model that may serve {self.query.model!r} sees these images: {told}."
+            raise RoutingError("images_not_supported", message, model=self.query.model)
         message = f"No routing rule gives a model for task {self.task!r} on plan {self.query.plan!r}."
         raise RoutingError("no_route", message, model=self.query.model)
 
@@ -144,9 +151,18 @@ class _Decision:
             return f"doesn't serve {self.query.kind}"
         if not self._allowed(name):
             return f"not in plan {self.query.plan}"
+        if blind := self._blind_reason(name):
+            return blind
         if self.tokens > (context := self._context_of(name)):
             return f"prompt of about {self.tokens} tokens is longer than its context of {context}"
         return ""
+
+    def _blind_reason(self, name: str) -> str:
+        """Return why no deployment of the model sees the query's images; empty when one does or there are none."""
+        images, deployments = self.query.images, self.catalogue.deployments.get(name, ())
+        if images == "none" or not deployments or any(deployment.sees(images) for deployment in deployments):
+            return ""
+        return _BLIND["urls" if any(deployment.sees("data") for deployment in deployments) else "data"]
 
     def _context_of(self, name: str) -> int:
         """Return the catalogue's context, or less where memory or the proof at load left less everywhere."""
@@ -163,6 +179,9 @@ class _Decision:
         """Return the replica of the model's that gets the request, noting why the others were passed over."""
         ready: list[tuple[DeploymentEntry, ReplicaEntry]] = []
         for deployment in self.catalogue.deployments.get(name, ()):
+            if not deployment.sees(self.query.images):
+                self.candidates.append(Candidate(name, deployment.name, _BLIND[self.query.images]))
+                continue
             if not deployment.replicas:
                 self.candidates.append(Candidate(name, deployment.name, "it has no replica on an active node"))
             for replica in deployment.replicas:
@@ -234,6 +253,8 @@ def _candidate(option: Option, rejected: str = "") -> Candidate:
     deployment, replica = option.deployment, option.replica
     return Candidate(deployment.model, deployment.name, rejected, replica.place, option.load, option.matched)
 
+
+_BLIND = {"data": "takes no images", "urls": "takes images as data: URLs only, none by their addresses"}
 
 _SOURCES = {
     "field": "from the request's task field",

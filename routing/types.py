@@ -17,6 +17,7 @@ class RouteQuery(msgspec.Struct, frozen=True):
     allowed_models: frozenset[str]  # empty allows all
     task: str | None = None  # the request's own task field
     prompt_characters: int = 0
+    images: str = "none"  # what its messages have: "none", all as "data", or also "urls" that a server has to fetch
 
 
 class Candidate(msgspec.Struct, frozen=True):

@@ -173,7 +173,7 @@ class Upstream:
         identifier = request.headers["x-request-id"]
         async with self.changed:
             self.running.add(identifier)
-            self.order.append(body["messages"][-1]["content"])
+            self.order.append(said(body["messages"][-1]))
             self.most_running = max(self.most_running, len(self.running))
             self.changed.notify_all()
         try:
@@ -271,7 +271,7 @@ class _Answer:
 
     async def tokens(self) -> tuple[str | None, Any]:
         plan = self.plan
-        answer = self.body["messages"][-1]["content"].split(" ")
+        answer = said(self.body["messages"][-1]).split(" ")
         most = self.body["max_tokens"] if plan.obeys else 10_000
         stops = StopMatcher(tuple(self.body.get("stop", ())))
         thoughts = [f"hm{number}" for number in range(plan.reasoning)]
@@ -324,9 +324,17 @@ def words(text: str) -> int:
     return len(text.split(" "))
 
 
-def prompt_of(messages: list[dict[str, str]]) -> int:
+def said(message: dict[str, Any]) -> str:
+    """The text of a message."""
+    content = message["content"] or ""
+    if isinstance(content, str):
+        return content
+    return " ".join(part["text"] for part in content if part["type"] == "text")
+
+
+def prompt_of(messages: list[dict[str, Any]]) -> int:
     """Tokens of a chat: its words, and four for each message."""
-    return sum(words(message["content"]) + 4 for message in messages)
+    return sum(words(said(message)) + 4 for message in messages)
 
 
 @asynccontextmanager

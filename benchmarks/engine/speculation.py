@@ -29,9 +29,10 @@ from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.execution.backend import LoadedModel
 from inference.local import LocalEngine
+from inference.messages import Message
 from inference.text.prepare import Prompt
 from inference.text.tokenizer import FolderTokenizer
-from inference.types import GenerationRequest, Message, SamplingParams
+from inference.types import GenerationRequest, SamplingParams
 
 ROOT = Path(__file__).resolve().parents[2]
 FORMS = {
@@ -108,7 +109,7 @@ def main() -> None:
         for name, (question, sampling) in works(tokenizer).items():
             if options.works and name not in options.works.split(","):
                 continue
-            ids = tokenizer.prompt([Message("user", question)])
+            ids = tokenizer.prompt([Message("user", (question,))])
             cells: list[str] = []
             for count in streams:
                 prompts = [

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from uuid import UUID
 
 from gateway.errors.refusal import Refusal
-from inference.types import Message
+from inference.messages import Message
 
 MOST_RESPONSES = 32
 MOST_CHARACTERS = 1_000_000
@@ -25,7 +25,7 @@ class History:
 
     def keep(self, response_id: str, project: UUID, turns: Turns) -> None:
         """Remember `turns` as the conversation that `response_id` ended."""
-        size = sum(len(turn.content) for turn in turns)
+        size = sum(turn.size for turn in turns)
         self._known[response_id] = (project, turns, size)
         self._characters += size
         while len(self._known) > self._most_responses or self._characters > self._most_characters:

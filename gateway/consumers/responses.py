@@ -32,7 +32,8 @@ from gateway.logs import request_bound
 from gateway.runtime import tracing
 from gateway.runtime.caps import Cap
 from gateway.runtime.principal import Principal
-from inference.types import Delta, Message
+from inference.messages import Message
+from inference.types import Delta
 
 IDLE_SECONDS = 15 * 60.0
 LIFETIME_SECONDS = 60 * 60.0
@@ -149,15 +150,15 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
                 await self._sender.refuse(refusal, request_id, stream_id=stream.stream_id, event_id=request.event_id)
 
     async def _generate(self, stream: Stream, request: ResponseCreate, request_id: UUID, principal: Principal) -> None:
-        turns = request.turns()
         earlier = self._history.turns_of(request.previous_response_id, principal.project)
-        generation = await start_generation(self._runtime, principal, request.intent(turns, earlier), request_id)
+        intent = request.intent(earlier)
+        generation = await start_generation(self._runtime, principal, intent, request_id)
         stream.began(generation)
         told = ResponseEvents(request, generation, with_account=self._caller.wants_account)
         outcome = await self._tell(generation, told, stream.stream_id)
         if outcome.error is None:
-            answer = Message("assistant", told.text)
-            self._history.keep(told.response_id, principal.project, (*earlier, *turns, answer))
+            answer = Message("assistant", (told.text,))
+            self._history.keep(told.response_id, principal.project, (*request.without_instructions(intent), answer))
         elif (failure := failure_of(outcome)) is not None:
             self._note(failure, request_id, principal, request)
         await self._send_all(told.closing(outcome), stream.stream_id)

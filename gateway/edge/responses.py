@@ -38,7 +38,7 @@ async def responses(scope: Scope, receive: Receive, send: Send) -> None:
         raise unsupported("previous_response_id", "responses aren't stored; a websocket continues its own")
     if request.stream_options is not None and not request.stream:
         raise unsupported("stream_options", "it is only allowed when 'stream' is true")
-    intent = request.intent(request.turns(), task_header=header_of(scope, TASK_HEADER))
+    intent = request.intent(task_header=header_of(scope, TASK_HEADER))
     async with watching(scope, receive) as client:
         generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
         told = ResponseFormat(ResponseEvents(request, generation))

@@ -22,7 +22,13 @@ DRAINING = EngineFault("server_draining", "The server is stopping, so the answer
 INTERNAL = EngineFault("internal_error", "Something went wrong inside the server.", retryable=True)
 
 _SOON = {"retry-after": "1"}
-_ROUTING = {"model_wrong_kind": 400, "model_not_allowed": 403, "model_not_found": 404, "no_route": 404}
+_ROUTING = {
+    "model_wrong_kind": 400,
+    "images_not_supported": 400,
+    "model_not_allowed": 403,
+    "model_not_found": 404,
+    "no_route": 404,
+}
 
 
 def refusal_of(error: Exception) -> Refusal | None:
@@ -39,9 +45,9 @@ def refusal_of(error: Exception) -> Refusal | None:
     return None
 
 
-def refusal_of_route(error: RoutingError, plans: tuple[str, ...] = ()) -> Refusal:
+def refusal_of_route(error: RoutingError, plans: tuple[str, ...] = (), *, image_at: str = "") -> Refusal:
     """Return the refusal for a request that can't be routed; `plans` are those that include the model, if the tenant's
-    doesn't.
+    doesn't, and `image_at` is the field of the request's first image.
     """
     status = _ROUTING.get(error.code)
     if status is None:
@@ -49,7 +55,8 @@ def refusal_of_route(error: RoutingError, plans: tuple[str, ...] = ()) -> Refusa
     message = error.message
     if error.code == "model_not_allowed" and plans:
         message = f"{message} It is part of {_listed(plans)}."
-    return Refusal(status, error.code, message, param="model")
+    at = image_at if error.code == "images_not_supported" else "model"
+    return Refusal(status, error.code, message, param=at)
 
 
 def refusal_of_engine(error: EngineError) -> Refusal:

@@ -51,7 +51,7 @@ async def start_generation(runtime: Runtime, principal: Principal, intent: Inten
     """
     arrived_at = asyncio.get_running_loop().time()
     with tracing.span("admission"):
-        await runtime.gate.enter(principal, intent.characters)
+        await runtime.gate.enter(principal, intent.size)
         try:
             admitted = await admit(runtime, principal, intent, request_id, arrived_at)
         except BaseException:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from inference.types import Kind, Message, SamplingParams
+from inference.messages import Message
+from inference.types import Kind, SamplingParams
 
 
 class Intent(msgspec.Struct, frozen=True):
@@ -17,6 +18,8 @@ class Intent(msgspec.Struct, frozen=True):
     kind: Kind
     model: str
     messages: tuple[Message, ...] = ()
+    images: str = "none"  # what the messages have: "none", all as "data", or also "urls"
+    image_at: str = ""  # the field of the first
     inputs: tuple[str | tuple[int, ...], ...] = ()
     dimensions: int | None = None  # of the vectors, where the client insists
     truncate: bool = False
@@ -28,6 +31,13 @@ class Intent(msgspec.Struct, frozen=True):
 
     @property
     def characters(self) -> int:
-        """Size of the prompt before tokenising."""
-        texts = sum(len(message.content) for message in self.messages)
+        """Size of the prompt's text before tokenising."""
+        texts = sum(message.characters for message in self.messages)
         return texts + sum(len(item) if isinstance(item, str) else 4 * len(item) for item in self.inputs)
+
+    @property
+    def size(self) -> int:
+        """What it has in memory, images included."""
+        if self.images == "none":
+            return self.characters
+        return sum(message.size for message in self.messages)

@@ -24,6 +24,7 @@ from inference.errors import (
     OverloadedError,
     UnpreparedError,
 )
+from inference.messages import Message
 from inference.types import GenerationRequest, Prepared
 from routing.catalogue import DeploymentEntry
 from routing.errors import RoutingError
@@ -176,12 +177,13 @@ class Placement:
             allowed_models=principal.allowed_models,
             task=intent.task,
             prompt_characters=intent.characters,
+            images=intent.images,
         )
         try:
             replicas = _Besides(self._engines, failed) if failed else self._engines
             return choose_route(query, catalogue, replicas, prefix=self._prefix)
         except RoutingError as error:
-            raise refusal_of_route(error, self._snapshot.plans_of(error.model)) from error
+            raise refusal_of_route(error, self._snapshot.plans_of(error.model), image_at=intent.image_at) from error
 
     def _prefix(self, model: str) -> Sequence[Digest]:
         found = self._prefixes.get(model)
@@ -192,8 +194,12 @@ class Placement:
 
 def prefix_of(model: str, principal: Principal, intent: Intent) -> tuple[Digest, ...]:
     """Return the chain of digests of a chat's prompt; none for embeddings, whose inputs are cached nowhere."""
-    texts = (text for message in intent.messages for text in (message.role, message.content))
+    texts = (text for message in intent.messages for text in (message.role, *message.texts, *_urls(message)))
     return chain((model, str(principal.tenant)), texts)
+
+
+def _urls(message: Message) -> tuple[str, ...]:
+    return tuple(image.url for image in message.images)
 
 
 def is_failure(error: EngineError) -> bool:

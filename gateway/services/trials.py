@@ -15,13 +15,13 @@ from gateway.runtime.remote import open_deployment
 from gateway.secrets.sealing import SealError
 from inference.engine import Engine, EngineSpec
 from inference.errors import EngineError
+from inference.messages import Message
 from inference.types import (
     Delta,
     EngineInfo,
     Finished,
     GenerationRequest,
     Kind,
-    Message,
     SamplingParams,
     Usage,
     Vector,
@@ -143,7 +143,7 @@ def _request(kind: Kind) -> GenerationRequest:
         tenant="trial",
         domain=uuid4().hex,
         kind=kind,
-        messages=(Message("user", PROMPT),) if chat else (),
+        messages=(Message("user", (PROMPT,)),) if chat else (),
         inputs=() if chat else (PROMPT,),
         sampling=SamplingParams(max_tokens=MOST_OUTPUT, temperature=0.0, unset=("top_p", "top_k", "min_p")),
     )

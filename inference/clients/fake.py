@@ -111,8 +111,10 @@ class FakeEngine:
             raise InvalidRequestError(f"{options.model} does not take {request.kind} requests")
         if request.kind is Kind.EMBEDDING:
             prepared = Prepared(request, sum(input_tokens(options, request)), 0)
+        elif options.images == "none" and any(message.images for message in request.messages):
+            raise InvalidRequestError("this model takes no images", code="images_not_supported", param="messages")
         else:
-            count = sum(options.count(message.content) + 4 for message in request.messages)
+            count = sum(sum(map(options.count, message.texts)) + 4 for message in request.messages)
             most = options.max_context - count
             if most < 1:
                 raise InvalidRequestError(

@@ -29,6 +29,7 @@ class FakeOptions:
 
     `text` is the answer (one token per word) or, when empty, `tokens` numbered words; with `ignore_eos` it repeats.
     With `echo` the answer is the last message, and a message that begins with `bad` fails its row.
+    `images` is ``none``, ``data`` or ``urls``; an image takes no tokens.
     `cached` is the fraction of a prompt that comes from the cache. `prompt_rule` is ``characters`` (one token per
     four) or ``words``. `prepare_error` and `generate_error` are keys of `REFUSALS`. `error_at`, `lose_at` and
     `hang_at` name the token before which a request fails, loses its worker, or waits for `FakeEngine.release`;
@@ -38,6 +39,7 @@ class FakeOptions:
 
     model: str = "fake"
     kinds: Sequence[str] = ("chat", "embedding")
+    images: str = "none"
     text: str = ""
     echo: bool = False
     bad: str = ""

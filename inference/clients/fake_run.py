@@ -84,7 +84,7 @@ class FakeRun:
     async def _tokens(self) -> AsyncGenerator[Event, None]:
         options, prepared = self._state.options, self._prepared
         sampling = prepared.request.sampling
-        content = prepared.request.messages[-1].content
+        content = "\n".join(prepared.request.messages[-1].texts)
         answer = content if options.echo else options.text
         words = answer.split(" ") if answer else _numbered(options.tokens)
         endless = islice(cycle(words), prepared.max_output)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inference.types import Message
+from inference.messages import Message
 
 END_OF_TURN = 256
 START_OF_TURN = 257
@@ -24,7 +24,7 @@ class ByteTokenizer:
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         ids: list[int] = []
         for message in messages:
-            ids += [START_OF_TURN, *f"{message.role}\n{message.content}".encode(), END_OF_TURN]
+            ids += [START_OF_TURN, *message.role.encode(), 10, *"\n".join(message.texts).encode(), END_OF_TURN]
         return [*ids, START_OF_TURN, *b"assistant\n"]
 
     def encode(self, text: str, limit: int = 0) -> list[int]:

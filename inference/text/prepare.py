@@ -83,7 +83,9 @@ class Preparer:
             raise InvalidRequestError("there are no messages", param="messages")
         request = replace(request, sampling=request.sampling.with_recommended(self._recommended))
         check_sampling(request.sampling, self._vocab_size, self._ends)
-        characters = sum(len(message.content) for message in request.messages)
+        if any(message.images for message in request.messages):
+            raise InvalidRequestError("this model takes no images", code="images_not_supported", param="messages")
+        characters = sum(message.characters for message in request.messages)
         if characters > CHARACTERS_PER_TOKEN * self._max_input:  # counting tokens would take seconds
             raise InvalidRequestError(
                 f"the prompt has {characters} characters, more than fit into this model's {self._context} tokens",

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from inference.errors import InvalidRequestError
-from inference.types import Message
+from inference.messages import Message
+from inference.text.turns import Turn, turns_of
 
 
 class Tokenizer(Protocol):
@@ -69,7 +70,7 @@ class FolderTokenizer:
         if self._encoder.chat_template:
             # The first rendering compiles the template, which would delay the first request by half a second.
             with suppress(InvalidRequestError):
-                self.prompt([Message("user", "hello")])
+                self.prompt([Message("user", ("hello",))])
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -83,25 +84,32 @@ class FolderTokenizer:
         for message in messages:
             if not message.role.isidentifier():  # the template renders it, so it must not hold a control token's text
                 raise InvalidRequestError(f"the role {message.role!r} is unknown", param="messages")
-        contents = [message.content for message in messages]
-        if self._control is None or not any(self._control.search(content) for content in contents):
-            return self._ids(self._render([message.role for message in messages], contents))
-        # A content holds a control token's text. Such texts are replaced by marks, which the template leaves as they
+        self._check(messages)
+        texts: list[str] = []
+
+        def note(text: str) -> str:
+            texts.append(text)
+            return text
+
+        turns = turns_of(messages, note)
+        control = self._control
+        if control is None or not any(map(control.search, texts)):
+            return self._ids(self._render(turns))
+        # A text holds a control token's text. Such texts are replaced by marks, which the template leaves as they
         # are, and the rendered prompt is encoded piece by piece around them. Only in this case, because encoding each
-        # content on its own would change how ordinary text is tokenised.
-        left, right = _unused_marks("".join(contents))
+        # text on its own would change how ordinary text is tokenised.
+        left, right = _unused_marks("".join(texts))
         found: list[str] = []
 
         def mark(match: re.Match[str]) -> str:
             found.append(match.group())
             return f"{left}{len(found) - 1}{right}"
 
-        marked = [self._control.sub(mark, content) for content in contents]
-        rendered = self._render([message.role for message in messages], marked)
+        rendered = self._render(turns_of(messages, lambda text: control.sub(mark, text)))
         pieces = re.split(f"{left}(\\d+){right}", rendered)
         between = iter(self._all_ids([piece for piece in pieces[::2] if piece]))
-        texts = sorted(set(found))
-        plain = dict(zip(texts, self._all_ids(texts, plain=True), strict=True))
+        written = sorted(set(found))
+        plain = dict(zip(written, self._all_ids(written, plain=True), strict=True))
         ids: list[int] = []
         for number, piece in enumerate(pieces):
             if number % 2:
@@ -129,12 +137,21 @@ class FolderTokenizer:
             return []
         return list(self._encoder(texts, add_special_tokens=False, split_special_tokens=plain)["input_ids"])
 
-    def _render(self, roles: Sequence[str], contents: Sequence[str]) -> str:
+    def _check(self, messages: Sequence[Message]) -> None:
+        """Refuse what the template has no place for; it would leave it out without a word."""
+        template = self._encoder.chat_template
+        if not template:
+            raise InvalidRequestError("this model has no chat template", code="no_chat_template", param="messages")
+        if any(message.has_tools for message in messages) and "tool_calls" not in str(template):
+            raise InvalidRequestError(
+                "this model's chat template has no place for tool calls and their results: leave them out",
+                code="tools_not_supported",
+                param="messages",
+            )
+
+    def _render(self, turns: list[Turn]) -> str:
         from jinja2 import TemplateError
 
-        if not self._encoder.chat_template:
-            raise InvalidRequestError("this model has no chat template", code="no_chat_template", param="messages")
-        turns = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
         try:
             return str(self._encoder.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
         except TemplateError as error:

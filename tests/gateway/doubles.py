@@ -24,7 +24,8 @@ from gateway.runtime.principals import Principals
 from gateway.runtime.refusals import Refusals
 from gateway.runtime.runtime import Parts, Runtime
 from gateway.runtime.snapshot import Snapshot
-from inference.types import Delta, Kind, Message, SamplingParams
+from inference.messages import Message
+from inference.types import Delta, Kind, SamplingParams
 from routing.catalogue import Catalogue, DeploymentEntry, ModelEntry, NodeEntry, ReplicaEntry
 
 CARD = CardPrices.build(
@@ -236,7 +237,7 @@ async def make_stand(
 def make_intent(max_tokens=None, prompt=PROMPT, **fields):
     sampling = fields.pop("sampling", SamplingParams(max_tokens=max_tokens))
     defaults = {"endpoint": "chat.completions", "kind": Kind.CHAT, "model": "fake", "stream": True}
-    return Intent(**(defaults | {"messages": (Message("user", prompt),), "sampling": sampling} | fields))
+    return Intent(**(defaults | {"messages": (Message("user", (prompt,)),), "sampling": sampling} | fields))
 
 
 async def collect(generation):

@@ -14,6 +14,7 @@ import pytest
 
 from inference.engine import Engine
 from inference.errors import InvalidRequestError, UnpreparedError
+from inference.messages import Message
 from inference.types import (
     Delta,
     Event,
@@ -22,7 +23,6 @@ from inference.types import (
     FinishReason,
     GenerationRequest,
     Kind,
-    Message,
     NothingRan,
     Prepared,
     Resumed,
@@ -58,7 +58,7 @@ def chat(content: str, **sampling: Any) -> GenerationRequest:
         id=uuid.uuid4().hex,
         tenant="tenant",
         domain=uuid.uuid4().hex,
-        messages=(Message("user", content),),
+        messages=(Message("user", (content,)),),
         sampling=SamplingParams(**sampling),
     )
 

@@ -113,6 +113,40 @@ def test_rules_are_tried_in_order_and_conditions_must_all_hold():
     assert route(ask(plan="max"), book, ready).rule == "other plan"
 
 
+def seeing(images):
+    """The catalogue in which the second deployment of the model `big` takes such images."""
+    book = catalogue(rule("first", ("small", 1), ("big", 1)))
+    return replace(
+        book, deployments={**book.deployments, "big": (AT_BIG, replace(AT_BIG_2, options={"images": images}))}
+    )
+
+
+@pytest.mark.parametrize("name", ["big", "auto"])
+@pytest.mark.parametrize(("takes", "has"), [("data", "data"), ("urls", "data"), ("urls", "urls")])
+def test_images_go_to_the_deployments_that_take_them(name, takes, has):
+    decision = route(ask(name, images=has), seeing(takes), ready)
+    assert decision.deployment == AT_BIG_2.id
+    assert route(ask(name), seeing(takes), ready, draw=lambda: 0.0).deployment != AT_BIG_2.id
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        (ask("small", images="data"), "The model 'small' takes no images."),
+        (ask("big", images="urls"), "The model 'big' takes images as data: URLs only"),
+        (ask(images="urls"), "small takes no images; big takes images as data: URLs only"),
+    ],
+)
+def test_models_that_do_not_see_are_named(query, says):
+    error = refused(query, seeing("data"))
+    assert error.code == "images_not_supported"
+    assert says in error.message
+
+
+def test_a_seeing_deployment_that_is_not_ready_is_waited_for():
+    assert refused(ask("big", images="data"), seeing("data"), lambda _: "down").code == "no_ready_deployment"
+
+
 def test_a_rule_without_a_ready_target_is_passed_over_and_explained():
     book = catalogue(rule("first", ("big", 1)), rule("rest", ("small", 1)))
     decision = route(ask(), book, Replicas(lambda d: "" if d == AT_SMALL.id else "draining"))

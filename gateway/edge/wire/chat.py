@@ -17,52 +17,28 @@ from gateway.edge.wire.common import (
     ShortText,
     StreamOptions,
     check_model,
-    joined,
     refuse_unless_neutral,
     task_of,
 )
 from gateway.edge.wire.decode import invalid, unsupported
 from gateway.edge.wire.limits import MAX_MESSAGES, MAX_PARTS
+from gateway.edge.wire.parts import CallId, ChatContent, FunctionName, Reading
 from gateway.edge.wire.usage import ChatUsage
 from gateway.errors.refusal import Refusal
 from gateway.generation.intent import Intent
-from inference.types import Kind, Message
-
-
-class TextPart(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
-    """A piece of text."""
-
-    text: str
-    prompt_cache_breakpoint: Annotated[Anything, Only()] = UNSET
-
-
-class RefusalPart(msgspec.Struct, tag_field="type", tag="refusal"):
-    """A model's refusal to answer, given back as history: text like any other."""
-
-    refusal: str
-
-
-class ImagePart(msgspec.Struct, tag_field="type", tag="image_url"):
-    """Refused."""
-
-
-class AudioPart(msgspec.Struct, tag_field="type", tag="input_audio"):
-    """Refused."""
-
-
-class FilePart(msgspec.Struct, tag_field="type", tag="file"):
-    """Refused."""
-
-
-Part = TextPart | RefusalPart | ImagePart | AudioPart | FilePart
-Content = str | Annotated[list[Part], Meta(max_length=MAX_PARTS)]
+from inference.messages import Message, Reasoning, ToolCall, ToolResult
+from inference.types import Kind
 
 
 class _Turn(msgspec.Struct, tag_field="role", kw_only=True, forbid_unknown_fields=True):
-    content: Content | None = None
+    content: ChatContent | None = None
     name: ShortText | None = None  # of who speaks; no chat template here takes it
 
     engine_role: ClassVar[str] = ""
+
+    def message(self, reading: Reading, at: str) -> Message:
+        """The turn, which stands in the field `at`, as a message."""
+        return Message(self.engine_role, reading.content(_required(self.content, at), f"{at}.content"))
 
 
 class SystemTurn(_Turn, tag="system"):
@@ -82,28 +58,92 @@ class UserTurn(_Turn, tag="user"):
 
     engine_role: ClassVar[str] = "user"
 
+    def message(self, reading: Reading, at: str) -> Message:
+        return Message("user", reading.content(_required(self.content, at), f"{at}.content", sees=True))
+
+
+class CalledFunction(msgspec.Struct, forbid_unknown_fields=True):
+    """What was called, and with what: JSON as the model wrote it."""
+
+    name: FunctionName
+    arguments: str
+
+
+class FunctionToolCall(msgspec.Struct, tag_field="type", tag="function", forbid_unknown_fields=True):
+    """A call of a function."""
+
+    id: CallId
+    function: CalledFunction
+    index: int | None = None  # in a stream, which SDKs give back with the rest
+
+
+class CustomToolCall(msgspec.Struct, tag_field="type", tag="custom"):
+    """Refused."""
+
 
 class AssistantTurn(_Turn, tag="assistant"):
     """What the model said, perhaps an SDK's whole message given back."""
 
     refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None  # the same, as some servers call it
+    tool_calls: Annotated[list[FunctionToolCall | CustomToolCall], Meta(max_length=MAX_PARTS)] | None = None
     annotations: Annotated[Anything, Only([])] = UNSET
     audio: Annotated[Anything, Only()] = UNSET
     function_call: Annotated[Anything, Only()] = UNSET
-    tool_calls: Annotated[Anything, Only([])] = UNSET
 
     engine_role: ClassVar[str] = "assistant"
 
+    def message(self, reading: Reading, at: str) -> Message:
+        refuse_unless_neutral(self, f"{at}.")
+        content = self.refusal if self.content is None else self.content
+        if not (self.tool_calls or self.reasoning_content or self.reasoning):
+            return Message("assistant", reading.content(_required(content, at), f"{at}.content"))
+        thought = self.reasoning_content or self.reasoning
+        return Message(
+            "assistant",
+            (
+                *((Reasoning(thought),) if thought else ()),
+                *(reading.content(content, f"{at}.content") if content else ()),
+                *(_call(call, f"{at}.tool_calls[{index}]") for index, call in enumerate(self.tool_calls or ())),
+            ),
+        )
 
-class ToolTurn(msgspec.Struct, tag_field="role", tag="tool"):
-    """Refused."""
+
+class ToolTurn(msgspec.Struct, tag_field="role", tag="tool", forbid_unknown_fields=True):
+    """What a tool answered."""
+
+    content: ChatContent
+    tool_call_id: CallId
+    name: ShortText | None = None  # of the function, which its call says too
+
+    def message(self, reading: Reading, at: str) -> Message:
+        """The turn, which stands in the field `at`, as a message."""
+        content = reading.content(self.content, f"{at}.content", sees=True)
+        return Message("tool", (ToolResult(self.tool_call_id, content),))
 
 
 class FunctionTurn(msgspec.Struct, tag_field="role", tag="function"):
     """Refused."""
 
+    def message(self, reading: Reading, at: str) -> Message:
+        """Refuse the turn."""
+        raise unsupported(f"{at}.role", "send a message of the role 'tool'")
+
 
 Turn = SystemTurn | DeveloperTurn | UserTurn | AssistantTurn | ToolTurn | FunctionTurn
+
+
+def _required(content: ChatContent | None, at: str) -> ChatContent:
+    if content is None:
+        raise Refusal(400, "missing_required_parameter", f"'{at}.content' is required.", param=f"{at}.content")
+    return content
+
+
+def _call(call: FunctionToolCall | CustomToolCall, at: str) -> ToolCall:
+    if isinstance(call, CustomToolCall):
+        raise unsupported(f"{at}.type", "only functions are called")
+    return ToolCall(call.id, call.function.name, call.function.arguments)
 
 
 class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
@@ -165,11 +205,15 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
         check_model(self.model)
         if self.stream_options is not None and not self.stream:
             raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
+        reading = Reading()
+        messages = tuple(turn.message(reading, f"messages[{index}]") for index, turn in enumerate(self.messages))
         return Intent(
             endpoint="chat.completions",
             kind=Kind.CHAT,
             model=self.model,
-            messages=tuple(_message(turn, f"messages[{index}]") for index, turn in enumerate(self.messages)),
+            messages=messages,
+            images=reading.images,
+            image_at=reading.image_at,
             sampling=self.sampling(self._max_tokens()),
             task=task_of(self.metadata, task_header),
             end_user=self.user or self.safety_identifier,
@@ -183,35 +227,6 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
         if self.max_tokens != self.max_completion_tokens:
             raise invalid("max_tokens", "'max_tokens' and 'max_completion_tokens' contradict each other.")
         return self.max_tokens
-
-
-def _message(turn: Turn, at: str) -> Message:
-    if isinstance(turn, ToolTurn | FunctionTurn):
-        raise unsupported(f"{at}.role", "tools are not offered")
-    refuse_unless_neutral(turn, f"{at}.")
-    content = turn.content
-    if content is None and isinstance(turn, AssistantTurn):
-        content = turn.refusal
-    if content is None:
-        raise Refusal(400, "missing_required_parameter", f"'{at}.content' is required.", param=f"{at}.content")
-    return Message(turn.engine_role, text_of(content, f"{at}.content"))
-
-
-def text_of(content: Content, at: str) -> str:
-    """The text of a message's content, its parts joined; refuses parts that aren't text."""
-    if isinstance(content, str):
-        return content
-    texts = []
-    for index, part in enumerate(content):
-        match part:
-            case TextPart():
-                refuse_unless_neutral(part, f"{at}[{index}].")
-                texts.append(part.text)
-            case RefusalPart():
-                texts.append(part.refusal)
-            case _:
-                raise unsupported(f"{at}[{index}].type", "only text is taken")
-    return joined(texts)
 
 
 class AnswerMessage(msgspec.Struct):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, get_args, get_type_hints
 
 import msgspec
@@ -155,11 +155,6 @@ def _equal(given: object, value: object) -> bool:
     if isinstance(given, bool) or isinstance(value, bool):
         return given is value  # true is not 1 here
     return given == value
-
-
-def joined(parts: Iterable[str]) -> str:
-    """The text of a message in several parts: each begins a line of its own, so that no two words become one."""
-    return "\n".join(parts)
 
 
 def task_of(metadata: Mapping[str, str] | None, header: str | None) -> str | None:

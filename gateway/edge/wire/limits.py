@@ -11,3 +11,7 @@ MAX_EMBEDDING_TOKENS = 65_536  # ids in one input
 MAX_TASK = 40  # characters of a task's name
 MAX_OUTPUT_TOKENS = 1_000_000
 MAX_TOKEN_ID = 2**31 - 1
+MAX_IMAGES = 64  # in one request, its conversation included
+MAX_IMAGE_BYTES = 5 * 1024 * 1024
+MAX_IMAGE_SIDE = 8192  # pixels
+MAX_ADDRESS = 4096  # characters of an image's address

@@ -21,10 +21,12 @@ from gateway.edge.wire.common import (
     task_of,
 )
 from gateway.edge.wire.decode import invalid
-from gateway.edge.wire.input_items import message_of
+from gateway.edge.wire.input_items import messages_of
 from gateway.edge.wire.limits import MAX_MESSAGES
+from gateway.edge.wire.parts import Reading
 from gateway.generation.intent import Intent
-from inference.types import Kind, Message
+from inference.messages import Message
+from inference.types import Kind
 
 EventId = Annotated[str, Meta(max_length=512)]  # as a client calls its event; errors about it say so
 
@@ -87,21 +89,16 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     top_logprobs: Annotated[Anything, Only(0)] = UNSET
     truncation: Annotated[Anything, Only("disabled")] = UNSET
 
-    def turns(self) -> tuple[Message, ...]:
-        """The messages of `input` alone."""
-        if isinstance(self.input, str):
-            return (Message("user", self.input),)
-        return tuple(message_of(item, f"input[{index}]") for index, item in enumerate(self.input))
-
-    def intent(
-        self, turns: tuple[Message, ...], earlier: tuple[Message, ...] = (), task_header: str | None = None
-    ) -> Intent:
-        """The request with its `turns` after `earlier` ones; refuses what can't be honoured, naming the field.
+    def intent(self, earlier: tuple[Message, ...] = (), task_header: str | None = None) -> Intent:
+        """The request, its messages after `earlier` ones; refuses what can't be honoured, naming the field.
 
         Instructions come first and count for this response only.
         """
         self.check()
-        instructions = (Message("system", self.instructions),) if self.instructions else ()
+        reading = Reading()
+        turns = self._turns(reading)
+        reading.note_earlier(earlier)
+        instructions = (Message("system", (self.instructions,)),) if self.instructions else ()
         if len(earlier) + len(turns) > MAX_MESSAGES:
             raise invalid("input", f"The conversation has more than {MAX_MESSAGES} messages.")
         return Intent(
@@ -109,12 +106,24 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
             kind=Kind.CHAT,
             model=self.model,
             messages=(*instructions, *earlier, *turns),
+            images=reading.images,
+            image_at=reading.image_at,
             sampling=self.sampling(self.max_output_tokens),
             task=task_of(self.metadata, task_header),
             end_user=self.user or self.safety_identifier,
             priority=self.priority or 0,
             stream=self.is_streamed,
         )
+
+    def without_instructions(self, intent: Intent) -> tuple[Message, ...]:
+        """The messages of this request's `intent` that the next response goes on from: all but the instructions."""
+        return intent.messages[1:] if self.instructions else intent.messages
+
+    def _turns(self, reading: Reading) -> tuple[Message, ...]:
+        """The messages of `input` alone."""
+        if isinstance(self.input, str):
+            return (Message("user", (self.input,)),)
+        return messages_of(self.input, reading)
 
     @property
     def is_streamed(self) -> bool:

@@ -22,6 +22,7 @@ from typing import Any
 from inference.clients.remote.dialects import DIALECTS
 from inference.clients.remote.dialects.base import salt_of
 from inference.clients.remote.faults import AskError
+from inference.clients.remote.messages import texts_of
 from inference.clients.remote.options import RemoteOptions, base_of
 from inference.clients.remote.pool import pool_of
 from inference.clients.remote.probe import Probe
@@ -87,6 +88,7 @@ class RemoteEngine:
         if request.kind not in info.kinds:
             raise InvalidRequestError(f"This model doesn't take {request.kind} requests.")
         self._dialect.check(request.sampling)
+        self._check_images(request)
         count = await self._count(request)
         prepared = Prepared(request, count.tokens, self._most_output(request, count, info), exact=count.is_exact)
         now = time.monotonic()
@@ -204,7 +206,16 @@ class RemoteEngine:
             self._ended.popitem(last=False)
 
     async def _count(self, request: GenerationRequest) -> Count:
-        """Return the prompt's tokens: as the server counts them, or an estimate where it can't just now."""
+        """Return the prompt's tokens: as the server counts them, or an estimate where it can't just now, with an
+        estimate of its images.
+        """
+        count = await self._count_texts(request)
+        for message in request.messages:
+            for image in message.images:
+                count = count.plus_image(image, self._options.image_tokens)
+        return count
+
+    async def _count_texts(self, request: GenerationRequest) -> Count:
         is_chat = request.kind is Kind.CHAT
         count = self._dialect.count_chat if is_chat else self._dialect.count_inputs
         try:
@@ -214,9 +225,18 @@ class RemoteEngine:
                 raise error.refusal from error
             self._probe.note_uncounted(str(error))
         if is_chat:
-            return estimated((message.content for message in request.messages), template=True)
+            return estimated(texts_of(request.messages), template=True)
         texts = [item for item in request.inputs if isinstance(item, str)]
         return estimated(texts, template=False).plus(sum(len(i) for i in request.inputs if not isinstance(i, str)))
+
+    def _check_images(self, request: GenerationRequest) -> None:
+        """Raise `InvalidRequestError` for an image that the model's server doesn't take."""
+        images = [image for message in request.messages for image in message.images]
+        if images and self._options.images == "none":
+            raise InvalidRequestError("This model takes no images.", code="images_not_supported", param="messages")
+        if self._options.images != "urls" and not all(image.url.startswith("data:") for image in images):
+            message = "This model takes images as data: URLs only."
+            raise InvalidRequestError(message, code="images_not_supported", param="messages")
 
     def _most_output(self, request: GenerationRequest, count: Count, info: EngineInfo) -> int:
         if request.kind is Kind.EMBEDDING:

@@ -12,7 +12,8 @@ from inference.clients.remote.dialects import DIALECTS
 from inference.engine import EngineSpec
 from inference.types import Kind
 
-_WHOLE = {"max_context": 0, "max_output": 1, "concurrency": 1, "queue": 1, "vector_width": 0}
+_WHOLE = {"max_context": 0, "max_output": 1, "concurrency": 1, "queue": 1, "vector_width": 0, "image_tokens": 1}
+_CHOICES = {"dialect": tuple(DIALECTS), "images": ("none", "data", "urls")}
 _SECONDS = ("queue_seconds", "connect_seconds", "first_seconds", "idle_seconds")
 
 
@@ -25,9 +26,11 @@ class RemoteOptions:
     requests that one gateway has at the endpoint; of its deployments' values the smallest counts. `queue` more wait
     there, each at most `queue_seconds`. `first_seconds` bounds the time to the first event of an answer, `idle_seconds`
     that between two. `shared_prefixes` accepts that tenants share the server's prefix cache. `vector_width` 0 is learnt
-    from the first embedding. `probe` is the path at which the server says that it is well, "" the dialect's own. The
-    gateway adds `networks`, beside public addresses those in which a server may stand, and `salt_key`, which keys the
-    salts of prefix caches.
+    from the first embedding. `images` says what the model sees: ``none``, images that are sent along (``data``), or
+    also those that its server fetches from addresses in requests (``urls``); one counts as at most `image_tokens` of
+    prompt before the request runs. `probe` is the path at which the server says that it is well, "" the dialect's own.
+    The gateway adds `networks`, beside public addresses those in which a server may stand, and `salt_key`, which keys
+    the salts of prefix caches.
     """
 
     model: str = ""
@@ -43,6 +46,8 @@ class RemoteOptions:
     idle_seconds: float = 60.0
     shared_prefixes: bool = False
     vector_width: int = 0
+    images: str = "none"
+    image_tokens: int = 4096
     probe: str = ""
     networks: tuple[Network, ...] = ()
     salt_key: str = field(default="", repr=False)
@@ -85,11 +90,20 @@ def base_of(address: str) -> str:
 def _check(given: dict[str, Any]) -> None:
     if not isinstance(given.get("model"), str) or not given["model"]:
         raise ValueError("model: the name that the server gives the model is missing")
-    if given.get("dialect", "generic") not in DIALECTS:
-        raise ValueError(f"dialect: one of {', '.join(DIALECTS)}")
+    for name, choices in _CHOICES.items():
+        if name in given and given[name] not in choices:
+            raise ValueError(f"{name}: one of {', '.join(choices)}")
     kinds = given.get("kinds", ("chat",))
     if not isinstance(kinds, (list, tuple)) or not kinds or any(kind not in set(Kind) for kind in kinds):
         raise ValueError(f"kinds: a list of {', '.join(Kind)}")
+    _check_numbers(given)
+    if not isinstance(given.get("probe", ""), str) or given.get("probe", "/")[:1] not in {"", "/"}:
+        raise ValueError("probe: a path such as /health")
+    if not isinstance(given.get("shared_prefixes", False), bool):
+        raise ValueError("shared_prefixes: true or false")  # noqa: TRY004 - every wrong option is a ValueError
+
+
+def _check_numbers(given: dict[str, Any]) -> None:
     for name, least in _WHOLE.items():
         value = given.get(name, least)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -98,7 +112,3 @@ def _check(given: dict[str, Any]) -> None:
         value = given.get(name, 1)
         if not isinstance(value, (int, float)) or isinstance(value, bool) or value <= 0:
             raise ValueError(f"{name}: a number of seconds above 0")
-    if not isinstance(given.get("probe", ""), str) or given.get("probe", "/")[:1] not in {"", "/"}:
-        raise ValueError("probe: a path such as /health")
-    if not isinstance(given.get("shared_prefixes", False), bool):
-        raise ValueError("shared_prefixes: true or false")  # noqa: TRY004 - every wrong option is a ValueError

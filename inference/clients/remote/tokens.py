@@ -6,10 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from inference.messages import Image
+
 PER_MESSAGE = 8  # tokens that a chat template adds to each message, and once more for the answer's head
 UNSEEN = 128  # tokens that it may say by itself: a date, a default system message
 _BYTES = 3  # at least so many to a token in nearly all text: more tokens than that are unlikely
 _MOST_BYTES = 6  # and fewer than that, too
+LEAST_IMAGE = 64  # tokens that an image has at least in common models
+USUAL_IMAGE = 576  # what a small one has in models that give each the same size
+IMAGE_PATCH = 16  # pixels along the side of the smallest patch that common models make a token of
 _MOST = 1 << 31  # more tokens than anything has
 
 
@@ -38,6 +43,14 @@ class Count:
     def likely(self) -> int:
         """What is charged where the server never says it."""
         return (self.tokens - self.unseen + self.least) // 2
+
+    def plus_image(self, image: Image, most: int) -> Count:
+        """Return this and an image's tokens: one for each 16 by 16 pixels, at least 576, at most `most`, which one of
+        unknown size is taken to have.
+        """
+        patches = -(-image.width // IMAGE_PATCH) * -(-image.height // IMAGE_PATCH)
+        tokens = min(max(patches, USUAL_IMAGE), most) if patches else most
+        return Count(self.tokens + tokens, self.least + min(LEAST_IMAGE, tokens - 1), self.unseen)
 
     def plus(self, known: int) -> Count:
         """Return this and `known` tokens more."""

@@ -8,13 +8,13 @@ import pytest
 
 from gateway.consumers.history import History
 from gateway.errors.refusal import Refusal
-from inference.types import Message
+from inference.messages import Message
 
 PROJECT = UUID(int=1)
 
 
 def turns(text):
-    return (Message("user", text),)
+    return (Message("user", (text,)),)
 
 
 def test_history_forgets_the_oldest_response():

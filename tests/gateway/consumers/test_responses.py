@@ -12,7 +12,8 @@ from gateway.consumers import responses
 from gateway.consumers.sender import EventSender
 from gateway.errors.refusal import Refusal
 from gateway.runtime.caps import Cap
-from inference.types import FinishReason, Message, Running
+from inference.messages import Message
+from inference.types import FinishReason, Running
 from tests.gateway.consumers.socket import Socket
 from tests.gateway.edge.test_responses import COUNTED, SEQUENCE
 from tests.gateway.edge.world import CREDIT, KEY, PROMPT_COST
@@ -147,7 +148,7 @@ async def test_streams_run_beside_each_other_and_a_stream_in_turn(socket, world)
     world.engine.release()
     ends = [(await socket.until("response.completed"))[-1] for _ in range(2)]
     assert [end["stream_id"] for end in ends] == ["slow", "slow"]
-    assert world.intent.messages == (Message("user", "two"),)
+    assert world.intent.messages == (Message("user", ("two",)),)
 
 
 async def test_too_much_in_a_stream_is_refused(socket, world):
@@ -204,10 +205,10 @@ async def test_previous_response_is_continued(socket, world):
     first = (await ask(socket, instructions="Be brief."))[-1]["response"]["id"]
     second = (await ask(socket, input="And?", previous_response_id=first))[-1]["response"]
     assert second["previous_response_id"] == first
-    said = (Message("user", "Hi"), Message("assistant", "Hello there"), Message("user", "And?"))
+    said = (Message("user", ("Hi",)), Message("assistant", ("Hello there",)), Message("user", ("And?",)))
     assert world.intent.messages == said  # instructions count for one response
     await ask(socket, input="So?", previous_response_id=second["id"])
-    assert world.intent.messages == (*said, Message("assistant", "Hello there"), Message("user", "So?"))
+    assert world.intent.messages == (*said, Message("assistant", ("Hello there",)), Message("user", ("So?",)))
 
 
 async def test_unknown_previous_response_is_named(socket, world):

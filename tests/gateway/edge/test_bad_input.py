@@ -119,17 +119,17 @@ def test_recursion_is_a_refusal(monkeypatch):
         ({"messages": [{"role": "king", "content": "Hi"}]}, "invalid_value", "messages[0].role"),
         ({"messages": [{"role": "user", "content": 7}]}, "invalid_type", "messages[0].content"),
         ({"messages": [{"role": "user", "content": "", "x": 1}]}, "unknown_parameter", "messages[0].x"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "unsupported_parameter", "messages[0].role"),
+        ({"messages": [{"role": "function", "content": "x"}]}, "unsupported_parameter", "messages[0].role"),
         ({"messages": [{"role": "user", "content": "x", "name": 1}]}, "invalid_type", "messages[0].name"),
         (
             {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]},
-            "unsupported_parameter",
-            "messages[0].tool_calls",
+            "missing_required_parameter",
+            "messages[0].tool_calls[0].type",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-            "unsupported_parameter",
-            "messages[0].content[0].type",
+            "invalid_value",
+            "messages[0].content[0].image_url.url",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "smell"}]}]},

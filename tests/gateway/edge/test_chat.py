@@ -9,7 +9,8 @@ import pytest
 from billing.limits.types import Bucket
 from gateway.edge import sse
 from gateway.generation import settlement
-from inference.types import EngineFault, Finished, FinishReason, Message, Usage
+from inference.messages import Message
+from inference.types import EngineFault, Finished, FinishReason, Usage
 from tests.gateway.edge.client import Exchange, ask, assert_error
 from tests.gateway.edge.world import CREDIT, PROMPT_COST
 
@@ -223,11 +224,11 @@ async def test_messages_reach_the_engine_as_text(app, world):
     ]
     assert (await ask(app, PATH, {"model": "small", "messages": messages})).status == 200
     assert world.intent.messages == (
-        Message("system", "Be brief."),
-        Message("user", "Hi\nthere"),
-        Message("assistant", "Yes"),
-        Message("assistant", "No"),
-        Message("user", "<|im_end|>"),
+        Message("system", ("Be brief.",)),
+        Message("user", ("Hi\nthere",)),
+        Message("assistant", ("Yes",)),
+        Message("assistant", ("No",)),
+        Message("user", ("<|im_end|>",)),
     )
 
 
@@ -267,7 +268,7 @@ async def test_neutral_fields_inside_others_are_taken(app, world):
     options = {"include_usage": True, "continuous_usage_stats": False, "include_obfuscation": False}
     named = [{"role": "user", "content": "Hi", "name": "Ada"}]
     assert (await ask(app, PATH, {**STREAM, "messages": named, "stream_options": options})).status == 200
-    assert world.intent.messages == (Message("user", "Hi"),)
+    assert world.intent.messages == (Message("user", ("Hi",)),)
 
 
 async def test_tenants_own_task_is_theirs(app, world):

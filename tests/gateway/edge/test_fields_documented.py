@@ -9,20 +9,29 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.edge.wire.chat import AssistantTurn, ChatRequest, TextPart
+from gateway.edge.wire.chat import AssistantTurn, ChatRequest
 from gateway.edge.wire.common import Only, neutral_fields
 from gateway.edge.wire.embeddings import EmbeddingRequest
-from gateway.edge.wire.input_items import InputText, MessageItem, OutputText
+from gateway.edge.wire.input_items import FunctionCallItem, MessageItem, ReasoningItem
+from gateway.edge.wire.parts import ImagePart, InputImage, InputText, OutputText, TextPart
 from gateway.edge.wire.responses import ResponseCreate, ResponseRequest
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/fields.md"
 SECTIONS = {
-    "Chat Completions": ((ChatRequest, ""), (AssistantTurn, "messages[]."), (TextPart, "messages[].content[].")),
+    "Chat Completions": (
+        (ChatRequest, ""),
+        (AssistantTurn, "messages[]."),
+        (TextPart, "messages[].content[]."),
+        (ImagePart, "messages[].content[]."),
+    ),
     "Responses": (
         (ResponseRequest, ""),
         (MessageItem, "input[]."),
+        (FunctionCallItem, "input[]."),
+        (ReasoningItem, "input[]."),
         (InputText, "input[].content[]."),
         (OutputText, "input[].content[]."),
+        (InputImage, "input[].content[]."),
     ),
     "Responses over a websocket": ((ResponseCreate, ""),),
     "Embeddings": ((EmbeddingRequest, ""),),

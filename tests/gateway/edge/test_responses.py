@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inference.types import FinishReason, Message
+from inference.messages import Message
+from inference.types import FinishReason
 from tests.gateway.edge.client import Exchange, ask, assert_error
 from tests.gateway.edge.world import PROMPT_COST
 
@@ -46,7 +47,7 @@ async def test_answer_is_a_completed_response(app, world):
     assert (body["metadata"], body["instructions"], body["max_output_tokens"]) == ({"a": "b"}, "Be brief.", 9)
     assert "sluice" not in body
     assert answer.headers["x-sluice-credits"] == "0.000023"
-    assert world.intent.messages == (Message("system", "Be brief."), Message("user", "Hi"))
+    assert world.intent.messages == (Message("system", ("Be brief.",)), Message("user", ("Hi",)))
     assert (world.intent.endpoint, world.intent.sampling.max_tokens) == ("responses", 9)
 
 
@@ -109,11 +110,11 @@ async def test_input_items_of_each_form_are_taken(app, world):
     ]
     assert (await ask(app, PATH, {"model": "small", "input": items})).status == 200
     assert world.intent.messages == (
-        Message("system", "Be brief."),
-        Message("user", "Hi"),
-        Message("user", "a"),
-        Message("assistant", "b\nc"),
-        Message("assistant", "d"),
+        Message("system", ("Be brief.",)),
+        Message("user", ("Hi",)),
+        Message("user", ("a",)),
+        Message("assistant", ("b\nc",)),
+        Message("assistant", ("d",)),
     )
 
 
@@ -128,12 +129,12 @@ async def test_input_items_of_each_form_are_taken(app, world):
         ({"input": [{"role": "user", "content": 7}]}, "invalid_type", "input[0].content"),
         ({"input": [{"role": "tool", "content": "x"}]}, "invalid_value", "input[0].role"),
         ({"input": [{"role": "user", "content": "x", "a": 1}]}, "unknown_parameter", "input[0].a"),
-        ({"input": [{"type": "function_call_output"}]}, "unsupported_parameter", "input[0].type"),
+        ({"input": [{"type": "function_call_output"}]}, "missing_required_parameter", "input[0].call_id"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "unsupported_parameter", "input[0].type"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
-            "unsupported_parameter",
-            "input[0].content[0].type",
+            "invalid_value",
+            "input[0].content[0].image_url",
         ),
         ({"input": [{"role": "user", "content": [{"type": "x"}]}]}, "invalid_value", "input[0].content[0].type"),
         ({"store": True}, "unsupported_parameter", "store"),

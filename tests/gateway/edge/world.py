@@ -84,6 +84,13 @@ class World:
         """Change how the model `small` answers."""
         self.engine.options = replace(self.engine.options, **options)
 
+    def let_see(self, model: str, images: str) -> None:
+        """Change which images the deployment of `model` takes."""
+        [deployment] = self.runtime.snapshot.catalogue.deployments[model]
+        deployment.options["images"] = images
+        engine = self.stand.engine_of(model)
+        engine.options = replace(engine.options, images=images)
+
     def set_credit(self, amount: int) -> None:
         """Leave `amount` µcr in the wallet."""
         self.stand.writer.wallet.posted = amount

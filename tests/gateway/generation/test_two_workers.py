@@ -17,7 +17,8 @@ from billing.rating import charge
 from gateway.generation.attempts import attempt_id
 from gateway.generation.generation import start_generation
 from inference.config import EngineConfig
-from inference.types import Finished, FinishReason, Message, SamplingParams
+from inference.messages import Message
+from inference.types import Finished, FinishReason, SamplingParams
 from tests.gateway.doubles import CARD, FAKE, collect, make_deployment, make_intent, make_stand
 from tests.inference.engine_contract import until
 from tests.inference.text.folders import save_tokenizer
@@ -59,7 +60,7 @@ async def stand(tmp_path, monkeypatch):
 
 async def start(stand, seed):
     sampling = SamplingParams(max_tokens=TOKENS, temperature=1.0, seed=seed, ignore_eos=True)
-    messages = (Message("user", f"the quick brown fox jumps over the end {seed}"),)
+    messages = (Message("user", (f"the quick brown fox jumps over the end {seed}",)),)
     intent = make_intent(messages=messages, sampling=sampling)
     room = msgspec.structs.replace(stand.principal.request_bucket, limit=10**6, burst=10**6)
     principal = replace(stand.principal, request_bucket=room)

@@ -14,9 +14,10 @@ from inference.config import EngineConfig
 from inference.core.scheduler import Scheduler
 from inference.errors import InvalidRequestError
 from inference.local import LocalEngine
+from inference.messages import Image, Message
 from inference.text.byte_tokenizer import VOCABULARY, ByteTokenizer
 from inference.text.prepare import CHARACTERS_PER_TOKEN
-from inference.types import Kind, Message
+from inference.types import Kind
 from tests.inference.engine_contract import chat, embedding
 
 
@@ -79,6 +80,12 @@ def test_block_keys_are_rooted_in_the_domain(chatting: LocalEngine) -> None:
     assert len(keys) == chatting.prepare(request).tokens // 16
     assert chatting.prepare(replace(request, id="other")).keys == keys
     assert not set(chatting.prepare(replace(request, domain="other")).keys) & set(keys)
+
+
+def test_a_model_of_ours_takes_no_images(chatting: LocalEngine) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        chatting.prepare(replace(chat(""), messages=(Message("user", ("Look:", Image("data:"))),)))
+    assert (caught.value.code, caught.value.param) == ("images_not_supported", "messages")
 
 
 @pytest.mark.parametrize("request_", [replace(chat("x"), messages=()), replace(chat("x"), weight=0), embedding("x")])

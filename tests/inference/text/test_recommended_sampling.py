@@ -8,9 +8,10 @@ import pytest
 from inference.architectures.fake import load_fake_model
 from inference.config import EngineConfig
 from inference.local import LocalEngine
+from inference.messages import Message
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.prepare import recommended_sampling
-from inference.types import GenerationRequest, Message, SamplingParams
+from inference.types import GenerationRequest, SamplingParams
 
 
 def test_unset_fields_take_the_recommendation():
@@ -42,7 +43,7 @@ def test_prepared_chats_carry_the_operators_recommendation():
     config = EngineConfig("d", "fake", architecture="fake", sampling={"temperature": 0.25})
     tokenizer = ByteTokenizer()
     served = LocalEngine(config, load_fake_model(config), tokenizer, secret=b"s", clock=lambda: 0.0)
-    request = GenerationRequest("r", "t", "t", messages=(Message("user", "hi"),))
+    request = GenerationRequest("r", "t", "t", messages=(Message("user", ("hi",)),))
     for sampling, expected in ((SamplingParams(unset=("temperature",)), 0.25), (SamplingParams(temperature=0.9), 0.9)):
         prompt = served.prepare(replace(request, sampling=sampling))
         assert prompt.request.sampling.temperature == expected

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.errors import InvalidRequestError
+from inference.messages import Message
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.tokenizer import FolderTokenizer, _unused_marks
-from inference.types import Message
 from tests.inference.text.folders import CONTROL, save_tokenizer
 
 
@@ -24,7 +24,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> FolderTokenizer:
 
 
 def turns(*contents: str) -> Sequence[Message]:
-    return [Message("user", content) for content in contents]
+    return [Message("user", (content,)) for content in contents]
 
 
 def control_ids(ids: Sequence[int]) -> int:
@@ -109,7 +109,7 @@ def test_an_input_is_cut_inside_its_frame(tokenizer: FolderTokenizer) -> None:
 
 def test_a_template_may_refuse(tokenizer: FolderTokenizer) -> None:
     with pytest.raises(InvalidRequestError, match="no such role"):
-        tokenizer.prompt([Message("refused", "hello")])
+        tokenizer.prompt([Message("refused", ("hello",))])
 
 
 def test_a_model_without_template_takes_no_chat(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from inference.architectures.fake import load_fake_model
 from inference.config import EngineConfig
+from inference.messages import Message
 from inference.text.byte_tokenizer import ByteTokenizer
-from inference.types import Message
 from inference.worker.deployment import Deployment
 from tests.inference.engine_contract import chat
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 
 from inference.clients.remote.faults import AskError
+from inference.clients.remote.messages import api_messages, texts_of
 from inference.clients.remote.tokens import Count, estimated, number
 from inference.clients.remote.usage import Report
 from inference.errors import InvalidRequestError
@@ -36,6 +37,7 @@ class Dialect:
     counts_always: ClassVar[bool] = False
     tokenizes: ClassVar[str] = "estimated from its length"
     lists_models: ClassVar[bool] = False  # a model that isn't at /v1/models isn't served
+    takes_reasoning: ClassVar[bool] = False  # earlier messages may have `reasoning_content`
 
     # -- what is sent -----------------------------------------------------------------------------------------------
 
@@ -82,9 +84,9 @@ class Dialect:
         inputs = [item if isinstance(item, str) else list(item) for item in request.inputs]
         return {"model": model, "input": inputs, "encoding_format": "float"}
 
-    def messages(self, request: GenerationRequest) -> list[dict[str, str]]:
+    def messages(self, request: GenerationRequest, *, with_images: bool = True) -> list[dict[str, Any]]:
         """Return the messages of a chat as the API has them."""
-        return [{"role": message.role, "content": message.content} for message in request.messages]
+        return api_messages(request.messages, with_images=with_images, with_reasoning=self.takes_reasoning)
 
     def seed(self, seed: int) -> int:
         """Return 64 bits as the signed number that most servers take."""
@@ -108,7 +110,7 @@ class Dialect:
 
     async def count_chat(self, ask: Ask, request: GenerationRequest, model: str) -> Count:
         """Return how many tokens the prompt of a chat has."""
-        return estimated((message.content for message in request.messages), template=True)
+        return estimated(texts_of(request.messages), template=True)
 
     async def count_text(self, ask: Ask, text: str, model: str) -> int | None:
         """Return how many tokens `text` has as an input of its own, None where the server can't say."""

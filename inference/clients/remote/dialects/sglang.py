@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from inference.clients.remote.dialects.base import Ask, SaltingDialect
+from inference.clients.remote.messages import texts_of
 from inference.clients.remote.tokens import Count, counted, number, templated
 from inference.clients.remote.usage import Report
 from inference.types import GenerationRequest
@@ -15,6 +16,7 @@ class SGLang(SaltingDialect):
     """Counts the texts of a prompt, but not what its chat template adds: that is estimated."""
 
     name = "sglang"
+    takes_reasoning = True
     probe = "/health"
     no_top_k = -1
     salted_since = (0, 5, 3)
@@ -30,7 +32,7 @@ class SGLang(SaltingDialect):
 
     async def count_chat(self, ask: Ask, request: GenerationRequest, model: str) -> Count:
         """Ask ``/tokenize`` for the texts and add what a chat template may."""
-        texts = "\n".join(message.content for message in request.messages)
+        texts = "\n".join(texts_of(request.messages))
         count = await self.count_text(ask, texts, model)
         if count is None:
             return await super().count_chat(ask, request, model)

@@ -13,6 +13,7 @@ class VLLM(SaltingDialect):
     """Exact counts before (``/tokenize`` applies the chat template) and during a request."""
 
     name = "vllm"
+    takes_reasoning = True
     probe = "/health"
     no_top_k = -1
     salted_since = (0, 9, 0)
@@ -27,7 +28,7 @@ class VLLM(SaltingDialect):
 
     async def count_chat(self, ask: Ask, request: GenerationRequest, model: str) -> Count:
         """Ask ``/tokenize`` for the whole chat."""
-        answer = await ask("/tokenize", {"model": model, "messages": self.messages(request)})
+        answer = await ask("/tokenize", {"model": model, "messages": self.messages(request, with_images=False)})
         return counted(answer) or await super().count_chat(ask, request, model)
 
     async def count_text(self, ask: Ask, text: str, model: str) -> int | None:

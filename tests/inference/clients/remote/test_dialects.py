@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 
 from inference.clients.remote.dialects import DIALECTS
+from inference.clients.remote.tokens import Count
 from inference.engine import EngineSpec
 from inference.errors import InvalidRequestError
+from inference.messages import Image, Message, Reasoning, ToolCall, ToolResult
 from inference.open import check_remote, open_engine
 from inference.tracing import traceparent
-from inference.types import Kind, Message, SamplingParams
+from inference.types import Kind, SamplingParams
 from tests.inference.engine_contract import chat, embedding, end_of, run, until
 from tests.upstream import MODEL
 
@@ -240,9 +242,73 @@ async def test_a_failed_request_makes_the_engine_look_at_once(remote, monkeypatc
 
 @pytest.mark.parametrize("dialect", ALL)
 async def test_the_system_message_is_sent_as_it_is(remote, dialect):
-    messages = (Message("system", "be brief"), Message("user", "a"))
+    messages = (Message("system", ("be brief",)), Message("user", ("a",)))
     body = await body_of(remote, dialect, replace(chat(""), messages=messages, sampling=SamplingParams()))
     assert body["messages"] == [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a"}]
+
+
+LOOK = Message("user", ("Look:", Image("data:image/png;base64,AAAA", 320, 320, "low"), Image("https://example.com/a")))
+LOOP = (
+    Message("user", ("Rain?",)),
+    Message("assistant", (Reasoning("Ask."), "Wait.", ToolCall("c1", "weather", "{}"), ToolCall("c2", "weather", ""))),
+    Message("tool", (ToolResult("c1", ("yes",)), ToolResult("c2", ("no",)))),
+    Message("assistant", (ToolCall("c3", "weather", "{}"),)),
+)
+
+
+@pytest.mark.parametrize("dialect", ALL)
+async def test_a_tool_loop_is_sent_as_the_api_has_it(remote, dialect):
+    def call(number, arguments="{}"):
+        return {"id": number, "type": "function", "function": {"name": "weather", "arguments": arguments}}
+
+    body = await body_of(remote, dialect, replace(chat(""), messages=LOOP))
+    thought = {"reasoning_content": "Ask."} if dialect in {"vllm", "sglang"} else {}
+    assert body["messages"] == [
+        {"role": "user", "content": "Rain?"},
+        {"role": "assistant", "content": "Wait.", "tool_calls": [call("c1"), call("c2", "")]} | thought,
+        {"role": "tool", "tool_call_id": "c1", "content": "yes"},
+        {"role": "tool", "tool_call_id": "c2", "content": "no"},
+        {"role": "assistant", "content": None, "tool_calls": [call("c3")]},
+    ]
+
+
+@pytest.mark.parametrize("dialect", ALL)
+async def test_images_are_sent_and_counted_by_an_estimate(remote, dialect):
+    engine, upstream = await remote(dialect, options={"images": "urls", "image_tokens": 1000})
+    request = replace(chat(""), messages=(LOOK,))
+    without = await engine.prepare(replace(chat(""), messages=(Message("user", ("Look:",)),)))
+    prepared = await engine.prepare(request)
+    assert prepared.prompt_tokens - without.prompt_tokens == 576 + 1000  # 20 × 20 patches are fewer
+    assert not prepared.exact
+    await run(engine, request)
+    [body] = upstream.bodies(CHAT)
+    assert body["messages"] == [
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "Look:"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}},
+                {"type": "image_url", "image_url": {"url": "https://example.com/a"}},
+            ],
+        }
+    ]
+
+
+@pytest.mark.parametrize("images", ["none", "data"])
+async def test_images_that_the_server_does_not_take_are_refused(remote, images):
+    engine, upstream = await remote("vllm", options={"images": images})
+    with pytest.raises(InvalidRequestError) as caught:
+        await engine.prepare(replace(chat(""), messages=(LOOK,)))
+    assert caught.value.code == "images_not_supported"
+    assert not upstream.bodies(CHAT)
+
+
+def test_an_image_counts_by_its_size():
+    small, large, unknown = Image("data:", 10, 10), Image("data:", 1000, 1000), Image("https:")
+    nothing = Count(0, 0)
+    assert [nothing.plus_image(image, 2000).tokens for image in (small, large, unknown)] == [576, 2000, 2000]
+    assert nothing.plus_image(large, 10_000).tokens == 63 * 63
+    assert not nothing.plus_image(small, 1).is_exact
 
 
 def test_names_are_unique():

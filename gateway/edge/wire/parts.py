@@ -1,0 +1,154 @@
+"""The parts of a message's content, in Chat Completions and in Responses, and one way to read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta
+
+from gateway.edge.wire.common import Anything, Only, refuse_unless_neutral
+from gateway.edge.wire.decode import invalid, unsupported
+from gateway.edge.wire.images import image_of
+from gateway.edge.wire.limits import MAX_IMAGES, MAX_PARTS
+from inference.messages import Image, Message
+
+Url = str  # bounded by the body, and by what an image may have
+Detail = Literal["auto", "low", "high", "original"]
+FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.:/-]{1,128}\Z")]
+CallId = Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class _Text(msgspec.Struct, forbid_unknown_fields=True):
+    text: str
+    prompt_cache_breakpoint: Annotated[Anything, Only()] = UNSET
+
+
+class TextPart(_Text, tag_field="type", tag="text"):
+    """A piece of text."""
+
+
+class InputText(_Text, tag_field="type", tag="input_text"):
+    """A piece of what was said to the model."""
+
+
+class OutputText(msgspec.Struct, tag_field="type", tag="output_text", forbid_unknown_fields=True):
+    """A piece of what the model said."""
+
+    text: str
+    annotations: Annotated[Anything, Only([])] = UNSET
+    logprobs: Annotated[Anything, Only([])] = UNSET
+
+
+class RefusalPart(msgspec.Struct, tag_field="type", tag="refusal", forbid_unknown_fields=True):
+    """A model's refusal to answer, given back as history: text like any other."""
+
+    refusal: str
+
+
+class ImageAddress(msgspec.Struct, forbid_unknown_fields=True):
+    """Where an image is: a data: URL or an https address."""
+
+    url: Url
+    detail: Detail | None = None
+
+
+class ImagePart(msgspec.Struct, tag_field="type", tag="image_url", forbid_unknown_fields=True):
+    """An image, as Chat Completions has it."""
+
+    image_url: ImageAddress
+    prompt_cache_breakpoint: Annotated[Anything, Only()] = UNSET
+
+
+class InputImage(msgspec.Struct, tag_field="type", tag="input_image", forbid_unknown_fields=True):
+    """An image, as Responses has it."""
+
+    image_url: Url | None = None
+    detail: Detail | None = None
+    file_id: Annotated[Anything, Only(why="no files are stored here")] = UNSET
+    prompt_cache_breakpoint: Annotated[Anything, Only()] = UNSET
+
+
+class AudioPart(msgspec.Struct, tag_field="type", tag="input_audio"):
+    """Refused."""
+
+
+class FilePart(msgspec.Struct, tag_field="type", tag="file"):
+    """Refused."""
+
+
+class InputFile(msgspec.Struct, tag_field="type", tag="input_file"):
+    """Refused."""
+
+
+ChatPart = TextPart | RefusalPart | ImagePart | AudioPart | FilePart
+ResponsePart = InputText | OutputText | RefusalPart | InputImage | InputFile | AudioPart
+ChatContent = str | Annotated[list[ChatPart], Meta(max_length=MAX_PARTS)]
+ResponseContent = str | Annotated[list[ResponsePart], Meta(max_length=MAX_PARTS)]
+
+
+class Reading:
+    """Reads the contents of one request's messages, and gathers which images they have."""
+
+    def __init__(self) -> None:
+        self.images = "none"  # "data" where all are sent along, "urls" where one has to be fetched
+        self.image_at = ""  # the field of the first
+        self._count = 0
+
+    def content(
+        self, content: str | Sequence[ChatPart | ResponsePart], at: str, *, sees: bool = False
+    ) -> tuple[str | Image, ...]:
+        """Return the text and, if it `sees`, the images of a content that stands in the field `at`.
+
+        Texts that follow each other are joined, each on lines of its own, so that no two words become one.
+        """
+        if isinstance(content, str):
+            return (content,)
+        parts: list[str | Image] = []
+        for index, part in enumerate(content):
+            read = self._part(part, f"{at}[{index}]", sees=sees)
+            if isinstance(read, str) and parts and isinstance(parts[-1], str):
+                parts[-1] = f"{parts[-1]}\n{read}"
+            else:
+                parts.append(read)
+        return tuple(parts) or ("",)
+
+    def note_earlier(self, messages: Sequence[Message]) -> None:
+        """Gather which images the earlier messages of a conversation have."""
+        for message in messages:
+            for image in message.images:
+                self._note(image, "input")
+
+    def _part(self, part: ChatPart | ResponsePart, at: str, *, sees: bool) -> str | Image:
+        match part:
+            case TextPart() | InputText() | OutputText():
+                refuse_unless_neutral(part, f"{at}.")
+                return part.text
+            case RefusalPart():
+                return part.refusal
+            case ImagePart() | InputImage():
+                if not sees:
+                    raise unsupported(f"{at}.type", "images are taken in users' messages and tools' results only")
+                refuse_unless_neutral(part, f"{at}.")
+                return self._image(part, at)
+            case _:
+                raise unsupported(f"{at}.type", "only text and images are taken")
+
+    def _image(self, part: ImagePart | InputImage, at: str) -> Image:
+        if isinstance(part, ImagePart):
+            image = image_of(part.image_url.url, part.image_url.detail, f"{at}.image_url.url")
+        elif part.image_url is None:
+            raise invalid(f"{at}.image_url", f"'{at}.image_url' is required: a data: URL or an https address.")
+        else:
+            image = image_of(part.image_url, part.detail, f"{at}.image_url")
+        self._note(image, at)
+        return image
+
+    def _note(self, image: Image, at: str) -> None:
+        self._count += 1
+        if self._count > MAX_IMAGES:
+            raise invalid(at, f"A request has at most {MAX_IMAGES} images.")
+        self.image_at = self.image_at or at
+        if self.images != "urls":
+            self.images = "data" if image.url[:5].lower() == "data:" else "urls"
