@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import math
 import os
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -123,10 +125,10 @@ def generate(model: Path) -> Callable[[str], float]:
 
 
 def peer_command(command: str) -> Callable[[str], float]:
-    """Start a peer that answers parts by lines."""
+    """Start a peer that answers parts by lines. It ends with this program, and so do the processes that it starts."""
     words = shlex.split(command)
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    atexit.register(process.kill)
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    atexit.register(end_session, process.pid)
     assert process.stdin is not None
     assert process.stdout is not None
 
@@ -142,6 +144,11 @@ def peer_command(command: str) -> Callable[[str], float]:
 
     line_of("ready")
     return rate
+
+
+def end_session(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def table(names: Iterable[str], parts: list[str], measured: dict[tuple[str, str], list[float]]) -> str:
@@ -163,6 +170,7 @@ def main() -> None:
     parser.add_argument("--generate", action="store_true")
     parser.add_argument("--peers", nargs="*", default=[], metavar="NAME=COMMAND")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what `atexit` holds is done
     torch.set_num_threads(options.threads)
     model = options.model or make_model(Path(tempfile.gettempdir()) / f"sluice-bench-0.6b-{os.getuid()}")
     engines = {name: ours(model, OURS[name], options.kv_tokens) for name in options.ours.split(",") if name}
