@@ -215,6 +215,14 @@ class Started:
     seed: int | None = None
 
 
+class CallPiece(NamedTuple):
+    """A piece of a function call: the first of each call has its `id` and `name`, all have more of its `arguments`."""
+
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Delta:
     """New text, and the usage so far.
@@ -225,6 +233,9 @@ class Delta:
     Of several answers (`n`) this is the one with number `index`; `ended` is set in each one's last. If they were asked
     for, `logprobs` has one entry for each new token of the text, and `prompt_logprobs` one for each of the prompt's
     next tokens, from the second on.
+
+    `reasoning` is what the model thought before the text, and `calls` are pieces of the function calls behind it, where
+    the engine tells them apart from it.
     """
 
     text: str
@@ -234,11 +245,20 @@ class Delta:
     ended: FinishReason | None = None
     logprobs: tuple[PositionLogprobs, ...] = ()
     prompt_logprobs: tuple[PositionLogprobs, ...] = ()
+    reasoning: str = ""
+    calls: tuple[CallPiece, ...] = ()
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is text of the only answer and nothing else, so that it may be joined with the next."""
-        return not (self.logprobs or self.prompt_logprobs or self.index or self.ended)
+        """Whether it is text of the only answer and nothing else."""
+        return not (self.logprobs or self.prompt_logprobs or self.index or self.ended or self.reasoning or self.calls)
+
+    @property
+    def is_thought(self) -> bool:
+        """Whether it is reasoning of the only answer and nothing else."""
+        return bool(self.reasoning) and not (
+            self.text or self.logprobs or self.prompt_logprobs or self.index or self.ended or self.calls
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,6 @@ from gateway.logs import request_bound
 from gateway.runtime import tracing
 from gateway.runtime.caps import Cap
 from gateway.runtime.principal import Principal
-from inference.messages import Message
 from inference.types import Delta
 
 IDLE_SECONDS = 15 * 60.0
@@ -157,8 +156,8 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         told = ResponseEvents(request, generation, with_account=self._caller.wants_account)
         outcome = await self._tell(generation, told, stream.stream_id)
         if outcome.error is None:
-            answer = Message("assistant", (told.text,))
-            self._history.keep(told.response_id, principal.project, (*request.without_instructions(intent), answer))
+            turns = (*request.without_instructions(intent), told.answer.message)
+            self._history.keep(told.response_id, principal.project, turns)
         elif (failure := failure_of(outcome)) is not None:
             self._note(failure, request_id, principal, request)
         await self._send_all(told.closing(outcome), stream.stream_id)
@@ -172,17 +171,21 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         loop = asyncio.get_running_loop()
         counted_at = float("-inf")
 
-        async def send(delta: Delta) -> None:
+        def tell(delta: Delta) -> list[Event]:
             nonlocal counted_at
-            await self._sender.send(told.delta(delta.text), stream_id)
-            if self._caller.wants_account and loop.time() - counted_at >= USAGE_SECONDS:
+            told_now = told.delta(delta)
+            if told_now and self._caller.wants_account and loop.time() - counted_at >= USAGE_SECONDS:
                 counted_at = loop.time()
-                await self._sender.send(told.usage(delta.usage), stream_id)
+                told_now.append(told.usage(delta.usage))
+            return told_now
+
+        async def send(told_now: list[Event]) -> None:
+            await self._send_all(told_now, stream_id)
             await asyncio.sleep(PAUSE_SECONDS)  # what comes meanwhile is joined into one delta
 
         await self._send_all(told.opening(), stream_id)
         async with aclosing(generation.events()) as events:
-            return await relay(events, send)
+            return await relay(events, tell, send)
 
     async def _send_all(self, events: Iterable[Event], stream_id: str | None) -> None:
         for event in events:

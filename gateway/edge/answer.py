@@ -1,11 +1,10 @@
-"""Answering with a generation, whole or as a stream; what differs between the APIs is a `Format` of four methods."""
+"""Answering with a generation, whole or as a stream; what differs between the APIs is a `Format`."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from billing.limits.headers import rate_headers
 from gateway.edge.disconnect import watching
@@ -17,36 +16,34 @@ from gateway.generation.events import GenerationEvent, Outcome
 from gateway.generation.generation import Generation
 from inference.types import Delta, FinishReason, Vector
 
+T = TypeVar("T")
+
 _FAILURES = (FinishReason.CANCELLED, FinishReason.ERROR)
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """All that a generation produced: text, or one vector (float32, little-endian) for each input, in their order."""
-
-    text: str
-    vectors: tuple[bytes, ...] = ()
 
 
 class WholeFormat(Protocol):
     """One API's rendering of a generation that succeeded."""
 
-    def whole(self, output: Output, outcome: Outcome) -> object:
-        """Return the body of an answer without streaming."""
+    def collect(self, event: Delta | Vector) -> None:
+        """Take a piece of the answer."""
+        ...
+
+    def whole(self, outcome: Outcome) -> object:
+        """Return the body of an answer without streaming, once all its pieces were collected."""
         ...
 
 
 class Format(WholeFormat, Protocol):
     """One API's rendering of a generation, streamed too; each method of a stream returns complete server-sent
-    events.
+    events, or nothing.
     """
 
     def opening(self) -> bytes:
         """Return the events before any text."""
         ...
 
-    def delta(self, text: str) -> bytes:
-        """Return the events of a piece of text."""
+    def delta(self, delta: Delta) -> bytes:
+        """Return the events of a piece of the answer."""
         ...
 
     def closing(self, outcome: Outcome) -> bytes:
@@ -70,7 +67,7 @@ async def answer(generation: Generation, told: Format, client: watching, send: S
         EventStream(send, dict(rate_headers(generation.rate_states))) as body,
     ):
         await body.write(told.opening())
-        outcome = await relay(events, lambda delta: body.write(told.delta(delta.text)))
+        outcome = await relay(events, told.delta, body.write)
         client.stop()
         if client.left:
             raise ClientLeftError
@@ -81,35 +78,34 @@ async def answer_whole(generation: Generation, told: WholeFormat, client: watchi
     """Answer with `generation` once it has ended, or raise the Refusal that it failed with."""
     client.stops(generation.client_left)
     async with aclosing(generation.events()) as events:
-        output, outcome = await _collect(events)
+        outcome = await _collected(events, told)
     client.stop()
     _raise_failure(outcome, client)
     headers = {**dict(rate_headers(generation.rate_states)), **_credit_headers(outcome)}
-    await send_json(send, 200, told.whole(output, outcome), headers)
+    await send_json(send, 200, told.whole(outcome), headers)
 
 
-async def relay(events: AsyncIterator[GenerationEvent], on_delta: Callable[[Delta], Awaitable[None]]) -> Outcome:
-    """Await `on_delta` for each piece of text and return the outcome."""
+async def relay(
+    events: AsyncIterator[GenerationEvent], told: Callable[[Delta], T], write: Callable[[T], Awaitable[None]]
+) -> Outcome:
+    """Await `write` with what is `told` of each piece of the answer, unless that is nothing; return the outcome."""
     async for event in events:
         match event:
-            case Delta(text=text) if text:
-                await on_delta(event)
+            case Delta():
+                if data := told(event):
+                    await write(data)
             case Outcome():
                 return event
     raise RuntimeError("the generation ended without an outcome")
 
 
-async def _collect(events: AsyncIterator[GenerationEvent]) -> tuple[Output, Outcome]:
-    texts: list[str] = []
-    vectors: dict[int, bytes] = {}
+async def _collected(events: AsyncIterator[GenerationEvent], told: WholeFormat) -> Outcome:
     async for event in events:
         match event:
-            case Delta(text=text):
-                texts.append(text)
-            case Vector(index=index, data=data):
-                vectors[index] = data
+            case Delta() | Vector():
+                told.collect(event)
             case Outcome():
-                return Output("".join(texts), tuple(data for _, data in sorted(vectors.items()))), event
+                return event
     raise RuntimeError("the generation ended without an outcome")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from gateway.edge.access import note_model, principal_of
-from gateway.edge.answer import Output, answer, failure_of
+from gateway.edge.answer import answer, failure_of
 from gateway.edge.disconnect import watching
 from gateway.edge.http import (
     Receive,
@@ -21,20 +21,26 @@ from gateway.edge.http import (
 from gateway.edge.sse import event
 from gateway.edge.wire.chat import (
     AnswerMessage,
+    CalledFunction,
     ChatChunk,
     ChatCompletion,
     ChatRequest,
     Choice,
     ChunkChoice,
     ChunkDelta,
+    ChunkFunction,
+    ChunkToolCall,
+    MessageToolCall,
 )
 from gateway.edge.wire.common import TASK_HEADER
 from gateway.edge.wire.decode import decode
 from gateway.edge.wire.errors import openai_error
+from gateway.edge.wire.logprobs import ChatLogprobs, token_logprobs
 from gateway.edge.wire.usage import chat_usage
 from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation, start_generation
-from inference.types import FinishReason
+from gateway.generation.items import Answer, Change, ItemKind, Narrator, What
+from inference.types import Delta, FinishReason, Vector
 
 _DONE = b"data: [DONE]\n\n"
 
@@ -48,52 +54,113 @@ async def chat_completions(scope: Scope, receive: Receive, send: Send) -> None:
     intent = request.intent(header_of(scope, TASK_HEADER))
     async with watching(scope, receive) as client:
         generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
-        told = ChatFormat(generation, with_usage=request.wants_usage)
+        told = ChatFormat(
+            generation, with_usage=request.wants_usage, with_reasoning=request.include_reasoning is not False
+        )
         await answer(generation, told, client, send, stream=intent.stream)
 
 
 class ChatFormat:
-    """A generation in the format of Chat Completions: one message, in chunks or whole."""
+    """A generation in the format of Chat Completions: a message of each answer, in chunks or whole."""
 
-    def __init__(self, generation: Generation, *, with_usage: bool) -> None:
+    def __init__(self, generation: Generation, *, with_usage: bool, with_reasoning: bool = True) -> None:
         self._generation = generation
         self._with_usage = with_usage
+        self._with_reasoning = with_reasoning
         self._id = f"chatcmpl-{generation.id.hex}"
+        sampling = generation.intent.sampling
+        self._narrator = Narrator(sampling.n)
+        self._with_logprobs = sampling.logprobs is not None
         self._before = self._after = b""
 
     def opening(self) -> bytes:
-        """The chunk with the role."""
+        """The chunk with the role, for each answer."""
         # Chunks of text differ in nothing but the text, so they are encoded once. An unescaped quote can't be part of
         # any other value.
-        self._before, _, self._after = self._choice(ChunkDelta(content="")).partition(b'"content":""')
-        return self._choice(ChunkDelta(role="assistant", content=""))
+        self._before, _, self._after = self._choice(0, ChunkDelta(content="")).partition(b'"content":""')
+        answers = self._narrator.answers
+        return b"".join(self._choice(answer.index, ChunkDelta(role="assistant", content="")) for answer in answers)
 
-    def delta(self, text: str) -> bytes:
-        """One chunk of the message's text."""
-        return b'%b"content":%b%b' % (self._before, encode(text), self._after)
+    def delta(self, delta: Delta) -> bytes:
+        """The chunks of a piece of a message: its text, what was thought before, or calls of functions."""
+        return b"".join([self._told(change) for change in self._narrator.take(delta)])
 
     def closing(self, outcome: Outcome) -> bytes:
-        """The finish reason, usage if asked for, and the end mark; or the error with the usage, without an end mark."""
+        """The finish reasons, usage if asked for, and the end mark; or the error with the usage and no end mark."""
         usage = chat_usage(outcome.usage, outcome.charge)
         failure = failure_of(outcome)
         if failure is not None:
             return event(encode({**openai_error(failure, self._generation.id), "usage": usage}))
-        last = self._choice(ChunkDelta(), _finish_of(outcome), outcome.sluice_reason)
+        last = b"".join(
+            self._choice(answer.index, ChunkDelta(), _finish_of(answer, outcome), outcome.sluice_reason)
+            for answer in self._narrator.answers
+        )
         return last + (self._chunk([], usage) if self._with_usage else b"") + _DONE
 
-    def whole(self, output: Output, outcome: Outcome) -> ChatCompletion:
+    def collect(self, event: Delta | Vector) -> None:
+        """Take a piece of the answer."""
+        if isinstance(event, Delta):
+            self._narrator.take(event)
+
+    def whole(self, outcome: Outcome) -> ChatCompletion:
         """The completion."""
-        reason = outcome.sluice_reason or UNSET
         return ChatCompletion(
             id=self._id,
             created=self._generation.created,
             model=self._generation.route.model,
-            choices=[Choice(0, AnswerMessage(output.text), _finish_of(outcome), sluice_reason=reason)],
+            choices=[self._whole_choice(answer, outcome) for answer in self._narrator.answers],
             usage=chat_usage(outcome.usage, outcome.charge),
         )
 
-    def _choice(self, delta: ChunkDelta, finish: str | None = None, sluice_reason: str | None = None) -> bytes:
-        choice = ChunkChoice(0, delta, finish, sluice_reason=sluice_reason or UNSET)
+    def _whole_choice(self, answer: Answer, outcome: Outcome) -> Choice:
+        calls = [MessageToolCall(call.call_id, CalledFunction(call.name, call.text)) for call in answer.calls]
+        text, thought = answer.text, answer.reasoning if self._with_reasoning else ""
+        message = AnswerMessage(
+            text if text or not calls else None, reasoning_content=thought or UNSET, tool_calls=calls or UNSET
+        )
+        return Choice(
+            answer.index,
+            message,
+            _finish_of(answer, outcome),
+            logprobs=ChatLogprobs(token_logprobs(answer.logprobs)) if self._with_logprobs else None,
+            sluice_reason=outcome.sluice_reason or UNSET,
+        )
+
+    def _told(self, change: Change) -> bytes:
+        item = change.item
+        if item.kind is ItemKind.MESSAGE:
+            if change.what is not What.GREW:
+                return b""
+            if not change.logprobs and not item.answer:
+                return b'%b"content":%b%b' % (self._before, encode(change.text), self._after)
+            logprobs = ChatLogprobs(token_logprobs(change.logprobs)) if change.logprobs else None
+            return self._choice(item.answer, ChunkDelta(content=change.text), logprobs=logprobs)
+        if item.kind is ItemKind.REASONING:
+            if change.what is not What.GREW or not self._with_reasoning:
+                return b""
+            return self._choice(item.answer, ChunkDelta(reasoning_content=change.text))
+        return self._told_call(change)
+
+    def _told_call(self, change: Change) -> bytes:
+        item = change.item
+        match change.what:
+            case What.BEGAN:
+                call = ChunkToolCall(item.place, item.call_id, "function", ChunkFunction(item.name, ""))
+            case What.GREW:
+                call = ChunkToolCall(item.place, function=ChunkFunction(arguments=change.text))
+            case What.ENDED:
+                return b""
+        return self._choice(item.answer, ChunkDelta(tool_calls=[call]))
+
+    def _choice(
+        self,
+        index: int,
+        delta: ChunkDelta,
+        finish: str | None = None,
+        sluice_reason: str | None = None,
+        logprobs: ChatLogprobs | None = None,
+    ) -> bytes:
+        choice = ChunkChoice(index, delta, finish, logprobs, sluice_reason=sluice_reason or UNSET)
         return self._chunk([choice], None if self._with_usage else UNSET)
 
     def _chunk(self, choices: list[ChunkChoice], usage: object) -> bytes:
@@ -107,5 +174,7 @@ class ChatFormat:
         return event(encode(chunk))
 
 
-def _finish_of(outcome: Outcome) -> str:
-    return "stop" if outcome.reason is FinishReason.STOP else "length"
+def _finish_of(answer: Answer, outcome: Outcome) -> str:
+    if (answer.ended or outcome.reason) is not FinishReason.STOP:
+        return "length"
+    return "tool_calls" if answer.calls else "stop"

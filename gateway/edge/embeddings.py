@@ -7,7 +7,7 @@ import base64
 import sys
 
 from gateway.edge.access import note_model, principal_of
-from gateway.edge.answer import Output, answer_whole
+from gateway.edge.answer import answer_whole
 from gateway.edge.disconnect import watching
 from gateway.edge.http import Receive, Scope, Send, header_of, read_body, request_id_of, require_method, runtime_of
 from gateway.edge.wire.common import TASK_HEADER
@@ -16,6 +16,7 @@ from gateway.edge.wire.embeddings import EmbeddingAnswer, EmbeddingItem, Embeddi
 from gateway.edge.wire.usage import embedding_usage
 from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation, start_generation
+from inference.types import Delta, Vector
 
 
 async def embeddings(scope: Scope, receive: Receive, send: Send) -> None:
@@ -37,11 +38,17 @@ class EmbeddingFormat:
     def __init__(self, generation: Generation, *, as_text: bool) -> None:
         self._generation = generation
         self._as_text = as_text
+        self._vectors: dict[int, bytes] = {}
 
-    def whole(self, output: Output, outcome: Outcome) -> EmbeddingAnswer:
+    def collect(self, event: Delta | Vector) -> None:
+        """Take a vector."""
+        if isinstance(event, Vector):
+            self._vectors[event.index] = event.data
+
+    def whole(self, outcome: Outcome) -> EmbeddingAnswer:
         """All vectors, in the order of the inputs."""
         return EmbeddingAnswer(
-            data=[EmbeddingItem(index, self._shown(data)) for index, data in enumerate(output.vectors)],
+            data=[EmbeddingItem(index, self._shown(data)) for index, data in sorted(self._vectors.items())],
             model=self._generation.route.model,
             usage=embedding_usage(outcome.usage, outcome.charge),
         )

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from gateway.edge.answer import failure_of
+from gateway.edge.wire.logprobs import token_logprobs
 from gateway.edge.wire.response_object import (
     Account,
+    FunctionCallOutput,
     IncompleteDetails,
+    OutputItem,
     OutputMessage,
     OutputText,
+    ReasoningOutput,
+    ReasoningText,
     Response,
     ResponseFault,
     Status,
@@ -24,13 +29,16 @@ from gateway.edge.wire.responses import ResponseRequest
 from gateway.edge.wire.usage import credits_text, response_usage
 from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation
-from inference.types import FinishReason, Usage
+from gateway.generation.items import Answer, Change, Item, ItemKind, Narrator, What
+from inference.types import Delta, FinishReason, Usage
 
 Event = dict[str, Any]
 
+_PREFIXES = {ItemKind.MESSAGE: "msg", ItemKind.REASONING: "rs", ItemKind.CALL: "fc"}
+
 
 class ResponseEvents:
-    """The events of one response: `opening`, `delta` for each piece of text, `closing`. They are numbered in this
+    """The events of one response: `opening`, `delta` for each piece of the answer, `closing`. They are numbered in this
     order.
 
     `with_account` adds the `sluice` block to the last event and makes `usage` events possible.
@@ -42,8 +50,7 @@ class ResponseEvents:
         self._response = begun(
             request, identifier=response_id(generation), created=generation.created, model=generation.route.model
         )
-        self._item = f"msg_{generation.id.hex}"
-        self._texts: list[str] = []
+        self._narrator = Narrator()
         self._number = 0
 
     @property
@@ -52,22 +59,18 @@ class ResponseEvents:
         return self._response.id
 
     @property
-    def text(self) -> str:
-        """All text so far."""
-        return "".join(self._texts)
+    def answer(self) -> Answer:
+        """The answer so far."""
+        return self._narrator.answers[0]
 
     def opening(self) -> Iterator[Event]:
-        """Return the events that create the response and begin its one message."""
+        """Return the events that create the response."""
         yield self._event("response.created", response=msgspec.structs.replace(self._response))
         yield self._event("response.in_progress", response=msgspec.structs.replace(self._response))
-        message = OutputMessage(id=self._item, status="in_progress", content=[])
-        yield self._event("response.output_item.added", output_index=0, item=message)
-        yield self._part_event("response.content_part.added", part=OutputText(""))
 
-    def delta(self, text: str) -> Event:
-        """Return the event of a piece of text."""
-        self._texts.append(text)
-        return self._part_event("response.output_text.delta", delta=text, logprobs=[])
+    def delta(self, delta: Delta) -> list[Event]:
+        """Return the events of a piece of the answer; an item that it begins or ends is told too."""
+        return [event for change in self._narrator.take(delta) for event in self._told(change)]
 
     def usage(self, usage: Usage) -> Event:
         """Return Sluice's own event with tokens and credits so far. For clients that asked for it: SDKs don't know
@@ -77,19 +80,21 @@ class ResponseEvents:
         return self._event("sluice.usage", response_id=self.response_id, usage=counted)
 
     def closing(self, outcome: Outcome) -> Iterator[Event]:
-        """Return the events that end the message and the response: completed, incomplete or failed."""
+        """Return the events that end the last item and the response: completed, incomplete or failed."""
         response = self._ended(outcome)
         if response.status != "failed":
-            text = self.text
-            yield self._part_event("response.output_text.done", text=text, logprobs=[])
-            yield self._part_event("response.content_part.done", part=OutputText(text))
-            yield self._event("response.output_item.done", output_index=0, item=response.output[0])
+            for change in self._narrator.open_message():  # an answer without a word has a message all the same
+                yield from self._told(change)
+            yield from self._item_ended(self.answer.items[-1], response.output[-1])
         kind = "incomplete" if response.status == "cancelled" else response.status
         yield self._event(f"response.{kind}", response=response)
 
-    def whole(self, text: str, outcome: Outcome) -> Response:
+    def collect(self, delta: Delta) -> None:
+        """Take a piece of an answer without events."""
+        self._narrator.take(delta)
+
+    def whole(self, outcome: Outcome) -> Response:
         """Return the ended response as a whole, for an answer without events."""
-        self._texts = [text]
         return self._ended(outcome)
 
     def _ended(self, outcome: Outcome) -> Response:
@@ -110,7 +115,7 @@ class ResponseEvents:
         if failure is not None:
             response.status = "failed"
             response.error = ResponseFault(failure.code, failure.message)
-            response.output = [self._message("incomplete")] if self._texts else []
+            response.output = self._output("incomplete")
             return response
         if outcome.reason is FinishReason.STOP:
             response.status = "completed"
@@ -121,19 +126,103 @@ class ResponseEvents:
         else:
             response.status = "incomplete"
             response.incomplete_details = IncompleteDetails("max_output_tokens", outcome.sluice_reason or UNSET)
-        response.output = [self._message("completed" if response.status == "completed" else "incomplete")]
+        last: Status = "completed" if response.status == "completed" else "incomplete"
+        response.output = self._output(last) or [self._rendered(Item(ItemKind.MESSAGE), last)]
         return response
 
-    def _message(self, status: Status) -> OutputMessage:
-        return OutputMessage(id=self._item, status=status, content=[OutputText(self.text)])
+    def _output(self, last: Status) -> list[OutputItem]:
+        """Return all items; those before the last are complete."""
+        items = self.answer.items
+        return [self._rendered(item, last if item is items[-1] else "completed") for item in items]
 
-    def _part_event(self, kind: str, **fields: Any) -> Event:
-        return self._event(kind, item_id=self._item, output_index=0, content_index=0, **fields)
+    # -- one item -------------------------------------------------------------------------------------------------
+
+    def _told(self, change: Change) -> Iterable[Event]:
+        item = change.item
+        match change.what:
+            case What.GREW:
+                return (self._grown(change),)
+            case What.BEGAN:
+                return self._item_begun(item)
+            case What.ENDED:
+                return self._item_ended(item, self._rendered(item, "completed"))
+
+    def _grown(self, change: Change) -> Event:
+        item = change.item
+        match item.kind:
+            case ItemKind.MESSAGE:
+                logprobs = token_logprobs(change.logprobs)
+                return self._part_event("response.output_text.delta", item, delta=change.text, logprobs=logprobs)
+            case ItemKind.REASONING:
+                return self._part_event("response.reasoning_text.delta", item, delta=change.text)
+            case ItemKind.CALL:
+                kind = "response.function_call_arguments.delta"
+                return self._event(kind, item_id=self._id(item), output_index=item.number, delta=change.text)
+
+    def _item_begun(self, item: Item) -> Iterator[Event]:
+        yield self._event(
+            "response.output_item.added", output_index=item.number, item=self._rendered(item, "in_progress")
+        )
+        if item.kind is not ItemKind.CALL:
+            yield self._part_event("response.content_part.added", item, part=_content(item, ""))
+
+    def _item_ended(self, item: Item, rendered: OutputItem) -> Iterator[Event]:
+        text = item.text
+        match item.kind:
+            case ItemKind.MESSAGE:
+                logprobs = token_logprobs(item.logprobs)
+                yield self._part_event("response.output_text.done", item, text=text, logprobs=logprobs)
+            case ItemKind.REASONING:
+                yield self._part_event("response.reasoning_text.done", item, text=text)
+            case ItemKind.CALL:
+                yield self._event(
+                    "response.function_call_arguments.done",
+                    item_id=self._id(item),
+                    output_index=item.number,
+                    name=item.name,
+                    arguments=text,
+                )
+        if item.kind is not ItemKind.CALL:
+            yield self._part_event("response.content_part.done", item, part=_content(item, text))
+        yield self._event("response.output_item.done", output_index=item.number, item=rendered)
+
+    def _rendered(self, item: Item, status: Status) -> OutputItem:
+        """Return the item as it is now; one in progress is told without what it has."""
+        identifier, is_begun = self._id(item), status == "in_progress"
+        match item.kind:
+            case ItemKind.MESSAGE:
+                content = [] if is_begun else [_output_text(item, item.text)]
+                return OutputMessage(id=identifier, status=status, content=content)
+            case ItemKind.REASONING:
+                thought = [] if is_begun else [ReasoningText(item.text)]
+                return ReasoningOutput(id=identifier, status=status, content=thought)
+            case ItemKind.CALL:
+                written = "" if is_begun else item.text
+                return FunctionCallOutput(
+                    id=identifier, status=status, call_id=item.call_id, name=item.name, arguments=written
+                )
+
+    def _id(self, item: Item) -> str:
+        place = f"_{item.number}" if item.number else ""
+        return f"{_PREFIXES[item.kind]}_{self._generation.id.hex}{place}"
+
+    def _part_event(self, kind: str, item: Item, **fields: Any) -> Event:
+        return self._event(kind, item_id=self._id(item), output_index=item.number, content_index=0, **fields)
 
     def _event(self, kind: str, **fields: Any) -> Event:
         event = {"type": kind, "sequence_number": self._number, **fields}
         self._number += 1
         return event
+
+
+def _content(item: Item, text: str) -> OutputText | ReasoningText:
+    if item.kind is ItemKind.REASONING:
+        return ReasoningText(text)
+    return _output_text(item, text)
+
+
+def _output_text(item: Item, text: str) -> OutputText:
+    return OutputText(text, logprobs=token_logprobs(item.logprobs) if text else [])
 
 
 def _is_stopped(outcome: Outcome) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gateway.edge.access import note_model, principal_of
-from gateway.edge.answer import Output, answer
+from gateway.edge.answer import answer
 from gateway.edge.disconnect import watching
 from gateway.edge.http import (
     Receive,
@@ -26,6 +26,7 @@ from gateway.edge.wire.response_object import Response
 from gateway.edge.wire.responses import ResponseRequest
 from gateway.generation.events import Outcome
 from gateway.generation.generation import start_generation
+from inference.types import Delta, Vector
 
 
 async def responses(scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,20 +53,25 @@ class ResponseFormat:
         self._events = events
 
     def opening(self) -> bytes:
-        """Return the events that create the response and begin its one message."""
+        """Return the events that create the response."""
         return _written(self._events.opening())
 
-    def delta(self, text: str) -> bytes:
-        """Return the event of a piece of text."""
-        return _one(self._events.delta(text))
+    def delta(self, delta: Delta) -> bytes:
+        """Return the events of a piece of the answer."""
+        return _written(self._events.delta(delta))
 
     def closing(self, outcome: Outcome) -> bytes:
-        """Return the events that end the message and the response."""
+        """Return the events that end the last item and the response."""
         return _written(self._events.closing(outcome))
 
-    def whole(self, output: Output, outcome: Outcome) -> Response:
+    def collect(self, event: Delta | Vector) -> None:
+        """Take a piece of the answer."""
+        if isinstance(event, Delta):
+            self._events.collect(event)
+
+    def whole(self, outcome: Outcome) -> Response:
         """Return the ended response as JSON."""
-        return self._events.whole(output.text, outcome)
+        return self._events.whole(outcome)
 
 
 def _written(events: Iterable[Event]) -> bytes:

@@ -42,13 +42,16 @@ GenerationEvent = Started | Delta | Vector | Outcome
 
 
 class EventBuffer:
-    """Events in order, for one reader. Plain Deltas that wait are joined, so a slow reader costs only their text."""
+    """Events in order, for one reader. Plain Deltas that wait are joined, and so is reasoning, so that a slow reader
+    costs only their text.
+    """
 
     def __init__(self, most_unread: int = MOST_UNREAD) -> None:
         self._events: deque[GenerationEvent] = deque()
         self._reader: asyncio.Future[None] | None = None  # set where an Event would cost a token three times as much
         self._most_unread = most_unread
         self._parts: list[str] = []  # texts of the unread Delta at the end of `_events`
+        self._is_thought = False  # they are reasoning
         self._unread = 0
 
     @property
@@ -63,13 +66,15 @@ class EventBuffer:
 
     def put(self, event: GenerationEvent) -> None:
         """Add `event` at the end."""
-        if isinstance(event, Delta) and event.is_plain:
-            self._unread += len(event.text)
-            if self._parts:
-                self._parts.append(event.text)
+        if isinstance(event, Delta) and (event.is_plain or event.is_thought):
+            text, is_thought = event.text or event.reasoning, bool(event.reasoning)
+            self._unread += len(text)
+            if self._parts and is_thought is self._is_thought:
+                self._parts.append(text)
                 self._events[-1] = event
             else:
-                self._parts = [event.text]
+                self._close_delta()
+                self._parts, self._is_thought = [text], is_thought
                 self._events.append(event)
         else:
             self._close_delta()
@@ -100,13 +105,16 @@ class EventBuffer:
             last = self._events[-1]
             assert isinstance(last, Delta)
             if len(self._parts) > 1:
-                self._events[-1] = Delta("".join(self._parts), last.usage)
+                text = "".join(self._parts)
+                joined = Delta("", last.usage, reasoning=text) if self._is_thought else Delta(text, last.usage)
+                self._events[-1] = joined
             self._parts = []
 
 
 def _size(delta: Delta) -> int:
-    """How many characters a Delta counts as: its text, and about what each log-probability takes when it is written."""
+    """How many characters a Delta counts as: its texts, and about what each log-probability takes in writing."""
     size = len(delta.text)
     if not delta.is_plain:
+        size += len(delta.reasoning) + sum(len(piece.name) + len(piece.arguments) for piece in delta.calls)
         size += sum(64 * (1 + len(entry.top)) for entry in (*delta.logprobs, *delta.prompt_logprobs))
     return size

@@ -326,7 +326,7 @@ class Generation:
                 self._hold.started(event.cached_tokens)
             case Delta():
                 self._hold.used(event.usage)
-                if event.text and not self._times.has_first:
+                if (event.text or event.reasoning or event.calls) and not self._times.has_first:
                     self._note_first()
             case Vector():
                 self._note_first()

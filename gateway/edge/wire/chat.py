@@ -22,6 +22,7 @@ from gateway.edge.wire.common import (
 )
 from gateway.edge.wire.decode import invalid, unsupported
 from gateway.edge.wire.limits import MAX_MESSAGES, MAX_PARTS
+from gateway.edge.wire.logprobs import ChatLogprobs
 from gateway.edge.wire.parts import CallId, ChatContent, FunctionName, Reading
 from gateway.edge.wire.usage import ChatUsage
 from gateway.errors.refusal import Refusal
@@ -159,6 +160,7 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     user: ShortText | None = None
     safety_identifier: ShortText | None = None
     prompt_cache_key: ShortText | None = None  # a hint; the prefix cache needs none
+    include_reasoning: bool | None = None  # whether the answer has what the model thought; if left out it does
 
     n: Annotated[Anything, Only(1)] = UNSET
     audio: Annotated[Anything, Only()] = UNSET
@@ -191,7 +193,6 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     guided_grammar: Annotated[Anything, Only()] = UNSET
     guided_json: Annotated[Anything, Only()] = UNSET
     guided_regex: Annotated[Anything, Only()] = UNSET
-    include_reasoning: Annotated[Anything, Only(True, False)] = UNSET
     web_search_options: Annotated[Anything, Only()] = UNSET
 
     @property
@@ -229,22 +230,32 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
         return self.max_tokens
 
 
-class AnswerMessage(msgspec.Struct):
-    """The model's message."""
+class MessageToolCall(msgspec.Struct):
+    """A call of a function."""
 
-    content: str
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
+class AnswerMessage(msgspec.Struct):
+    """The model's message; its content is null where it only calls functions."""
+
+    content: str | None
     role: Literal["assistant"] = "assistant"
     refusal: None = None
     annotations: list[Any] = []
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[MessageToolCall] | UnsetType = UNSET
 
 
 class Choice(msgspec.Struct, omit_defaults=False):
-    """The one choice of an answer. `sluice_reason` says more where `finish_reason` can't."""
+    """One choice of an answer. `sluice_reason` says more where `finish_reason` can't."""
 
     index: int
     message: AnswerMessage
     finish_reason: str
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     sluice_reason: str | UnsetType = UNSET
 
 
@@ -261,20 +272,38 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     system_fingerprint: None = None
 
 
+class ChunkFunction(msgspec.Struct, omit_defaults=True):
+    """A piece of a function call."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ChunkToolCall(msgspec.Struct, omit_defaults=True):
+    """A piece of call number `index`; the first says its id and what is called."""
+
+    index: int
+    id: str | None = None
+    type: str | None = None
+    function: ChunkFunction = msgspec.field(default_factory=ChunkFunction)
+
+
 class ChunkDelta(msgspec.Struct, omit_defaults=True):
     """What a chunk adds to the message."""
 
     role: str | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ChunkToolCall] | None = None
 
 
 class ChunkChoice(msgspec.Struct):
-    """The one choice of a chunk."""
+    """One choice of a chunk."""
 
     index: int
     delta: ChunkDelta
     finish_reason: str | None = None
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     sluice_reason: str | UnsetType = UNSET
 
 

@@ -32,6 +32,37 @@ class OutputMessage(msgspec.Struct, kw_only=True):
     type: Literal["message"] = "message"
 
 
+class ReasoningText(msgspec.Struct):
+    """A piece of what the model thought."""
+
+    text: str
+    type: Literal["reasoning_text"] = "reasoning_text"
+
+
+class ReasoningOutput(msgspec.Struct, kw_only=True):
+    """What the model thought before it went on."""
+
+    id: str
+    status: Status
+    content: list[ReasoningText]
+    summary: list[Any] = []
+    type: Literal["reasoning"] = "reasoning"
+
+
+class FunctionCallOutput(msgspec.Struct, kw_only=True):
+    """The model's call of a function."""
+
+    id: str
+    status: Status
+    call_id: str
+    name: str
+    arguments: str
+    type: Literal["function_call"] = "function_call"
+
+
+OutputItem = OutputMessage | ReasoningOutput | FunctionCallOutput
+
+
 class IncompleteDetails(msgspec.Struct):
     """Why a response ended early; `sluice_reason` says more where `reason` can't."""
 
@@ -90,7 +121,7 @@ class Response(msgspec.Struct, kw_only=True):
     instructions: str | None = None
     max_output_tokens: int | None = None
     model: str
-    output: list[OutputMessage]
+    output: list[OutputItem]
     parallel_tool_calls: bool = True
     previous_response_id: str | None = None
     reasoning: ReasoningConfig = msgspec.field(default_factory=ReasoningConfig)

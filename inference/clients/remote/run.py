@@ -17,6 +17,7 @@ from inference.clients.remote import faults
 from inference.clients.remote.connection import Connection
 from inference.clients.remote.dialects.base import Dialect
 from inference.clients.remote.options import RemoteOptions
+from inference.clients.remote.pieces import Pieces, call_piece
 from inference.clients.remote.pool import Pool, whole
 from inference.clients.remote.queue import Ticket
 from inference.clients.remote.sse import Arrival, EventReader, GarbageError, Texts
@@ -24,7 +25,6 @@ from inference.clients.remote.usage import Counter
 from inference.errors import EngineError, UnreachableError
 from inference.tracing import traceparent
 from inference.types import (
-    Delta,
     EngineFault,
     Event,
     Finished,
@@ -214,16 +214,17 @@ class RemoteRun:
                 self._open(arrived[0])
                 yield self._begun()
             before = self._counter.usage
-            texts, has_failed = [], False
+            pieces, has_failed = Pieces(), False
             for arrival in arrived:
                 has_failed = not isinstance(arrival, Texts) and arrival.error is not None
                 if has_failed:
                     break
-                texts.append(self._taken(arrival))
-            text, usage = "".join(texts), self._counter.usage
-            if text or usage != before:
+                self._take(arrival, pieces)
+            usage = self._counter.usage
+            if usage != before or pieces:
                 self._pool.places.served(self._ticket, usage)
-                yield Delta(text, usage)
+            for delta in pieces.deltas(usage, is_new=usage != before):
+                yield delta
             if has_failed:
                 yield self.end(FinishReason.ERROR, faults.FAILED)
                 return
@@ -267,26 +268,28 @@ class RemoteRun:
         self._first_at = time.monotonic()
         return Started(self._counter.usage.cache_read)
 
-    def _taken(self, arrival: Arrival) -> str:
-        """Count what arrived, and return its text."""
+    def _take(self, arrival: Arrival, pieces: Pieces) -> None:
+        """Count what arrived, and add it to `pieces`."""
         if isinstance(arrival, Texts):
             text = "".join(arrival.texts)
             self._counter.output(text, len(arrival.texts) - arrival.texts.count(""))
-            return text
-        text = ""
+            pieces.add("text", text)
+            return
         for choice in arrival.choices or ():
             piece = choice.delta
-            if piece is not None and (
-                output := (piece.content or "") + (piece.reasoning_content or piece.reasoning or "")
-            ):
-                self._counter.output(output)
-                text += piece.content or ""
+            if piece is not None:
+                text, thought = piece.content or "", piece.thought
+                calls = [call_piece(call) for call in piece.tool_calls or ()]
+                if output := text + thought + "".join(call.name + call.arguments for call in calls):
+                    self._counter.output(output)
+                pieces.add("reasoning", thought)
+                pieces.add("text", text)
+                pieces.call(calls)
             if choice.finish_reason:
                 self._reason = choice.finish_reason
                 self._stop = choice.matched_stop if choice.stop_reason is None else choice.stop_reason
         if arrival.usage is not None or arrival.timings is not None:
             self._counter.report(self._dialect.report(arrival.usage, arrival.timings))
-        return text
 
     def _ended(self) -> Finished:
         """Return the end of a stream that ended by itself; without a reason it was cut."""

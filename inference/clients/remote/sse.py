@@ -14,12 +14,32 @@ class GarbageError(Exception):
     """The server sent what no server of this API sends."""
 
 
+class Function(msgspec.Struct):
+    """A piece of what is called."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class Call(msgspec.Struct):
+    """A piece of a function call; the first of each has its id."""
+
+    id: str | None = None
+    function: Function | None = None
+
+
 class Piece(msgspec.Struct):
     """What a choice adds: `reasoning` by either of its names is thought, not answer."""
 
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    tool_calls: list[Call] | None = None
+
+    @property
+    def thought(self) -> str:
+        """What it adds to the thought."""
+        return self.reasoning_content or self.reasoning or ""
 
 
 class Choice(msgspec.Struct):

@@ -17,6 +17,21 @@ async def test_events_come_out_in_order_and_waiting_deltas_joined():
     assert await box.get() == Delta("ab", Usage(1, 0, 2))
 
 
+async def test_waiting_thoughts_are_joined_apart_from_text():
+    box = EventBuffer()
+    for delta in (
+        Delta("", Usage(1, 0, 0, 1), reasoning="a"),
+        Delta("", Usage(1, 0, 0, 2), reasoning="b"),
+        Delta("c", Usage(1, 0, 1, 2)),
+        Delta("d", Usage(1, 0, 2, 2)),
+        Delta("", Usage(1, 0, 2, 3), reasoning="e"),
+    ):
+        box.put(delta)
+    assert await box.get() == Delta("", Usage(1, 0, 0, 2), reasoning="ab")
+    assert await box.get() == Delta("cd", Usage(1, 0, 2, 2))
+    assert await box.get() == Delta("", Usage(1, 0, 2, 3), reasoning="e")
+
+
 async def test_delta_taken_is_not_joined_with_the_next():
     box = EventBuffer()
     box.put(Delta("a", Usage(1, 0, 1)))

@@ -11,7 +11,6 @@ from billing.ids import uuid7
 from billing.rating import CardPrices
 from billing.writer.errors import WriterError
 from billing.writer.operations import Extend, Refused, Release, Repin, Reserve, Settle
-from gateway.edge.answer import Output
 from gateway.edge.chat import ChatFormat
 from gateway.edge.response_events import ResponseEvents
 from gateway.edge.wire.decode import decode
@@ -21,7 +20,7 @@ from gateway.generation import generation as generation_module
 from gateway.generation import pricing
 from gateway.generation.attempts import attempt_id
 from gateway.generation.generation import start_generation
-from inference.types import Finished, Usage
+from inference.types import Delta, Finished, Usage
 from routing.catalogue import Catalogue, RuleEntry
 from tests.gateway.doubles import CARD, FAKE, collect, make_deployment, make_intent, make_stand
 
@@ -287,8 +286,11 @@ async def test_whole_answer_names_the_model_that_served_it(kind, monkeypatch):
         )
     await stand.engine_of("target").hanging()
     await stand.engine_of("target").close()
-    _, outcome, text = await collect(generation)
-    whole = told.whole(Output(text), outcome) if kind == "chat" else told.whole(text, outcome)
+    events, outcome, _ = await collect(generation)
+    for event in events:
+        if isinstance(event, Delta):
+            told.collect(event)
+    whole = told.whole(outcome)
     assert whole.model == "spare"
     if kind == "response":
         assert [one["model"] for one in whole.sluice.route["attempts"]] == ["target", "spare"]

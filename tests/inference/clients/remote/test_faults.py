@@ -229,6 +229,7 @@ async def test_thought_is_a_class_of_its_own_and_no_text(remote, dialect):
     engine, _ = await remote(dialect, reasoning=2)
     events = await run(engine, chat("a b c"))
     assert text_of(events) == "a b c"
+    assert "".join(event.reasoning for event in events if isinstance(event, Delta)) == "hm0hm1"
     assert end_of(events).usage == Usage(input=end_of(events).usage.input, output=3, reasoning=2)
 
 

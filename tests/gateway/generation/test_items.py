@@ -1,0 +1,93 @@
+"""What the engine's pieces mean for an answer's items."""
+
+from __future__ import annotations
+
+from gateway.generation.items import ItemKind, Narrator, What
+from inference.messages import Message, Reasoning, ToolCall
+from inference.types import CallPiece, Delta, FinishReason, PositionLogprobs, TokenLogprob, Usage
+
+USAGE = Usage()
+
+
+def told(narrator, *deltas):
+    """Every change as (what, kind, number, text)."""
+    return [
+        (change.what.value, change.item.kind.value, change.item.number, change.text)
+        for delta in deltas
+        for change in narrator.take(delta)
+    ]
+
+
+def test_text_is_one_message():
+    narrator = Narrator()
+    assert told(narrator, Delta("", USAGE), Delta("a", USAGE), Delta("", USAGE), Delta("b", USAGE)) == [
+        ("began", "message", 0, ""),
+        ("grew", "message", 0, "a"),
+        ("grew", "message", 0, "b"),
+    ]
+    assert narrator.answers[0].text == "ab"
+    assert narrator.answers[0].message == Message("assistant", ("ab",))
+
+
+def test_thought_text_and_calls_are_items_in_their_order():
+    narrator = Narrator()
+    deltas = [
+        Delta("", USAGE, reasoning="hm"),
+        Delta("", USAGE, reasoning="!"),
+        Delta("Wait.", USAGE),
+        Delta("", USAGE, calls=(CallPiece("c1", "f"), CallPiece(arguments='{"a"'))),
+        Delta("", USAGE, calls=(CallPiece(arguments=":1}"), CallPiece("c2", "f", "{}"))),
+    ]
+    assert told(narrator, *deltas) == [
+        ("began", "reasoning", 0, ""),
+        ("grew", "reasoning", 0, "hm"),
+        ("grew", "reasoning", 0, "!"),
+        ("ended", "reasoning", 0, ""),
+        ("began", "message", 1, ""),
+        ("grew", "message", 1, "Wait."),
+        ("ended", "message", 1, ""),
+        ("began", "call", 2, ""),
+        ("grew", "call", 2, '{"a"'),
+        ("grew", "call", 2, ":1}"),
+        ("ended", "call", 2, ""),
+        ("began", "call", 3, ""),
+        ("grew", "call", 3, "{}"),
+    ]
+    answer = narrator.answers[0]
+    assert (answer.text, answer.reasoning) == ("Wait.", "hm!")
+    assert [(call.place, call.call_id, call.name, call.text) for call in answer.calls] == [
+        (0, "c1", "f", '{"a":1}'),
+        (1, "c2", "f", "{}"),
+    ]
+    assert answer.message.parts == (
+        Reasoning("hm!"),
+        "Wait.",
+        ToolCall("c1", "f", '{"a":1}'),
+        ToolCall("c2", "f", "{}"),
+    )
+
+
+def test_answers_have_items_of_their_own():
+    narrator = Narrator(2)
+    narrator.take(Delta("a", USAGE, index=1))
+    narrator.take(Delta("b", USAGE))
+    narrator.take(Delta("c", USAGE, index=1, ended=FinishReason.LENGTH))
+    assert [(answer.text, answer.ended) for answer in narrator.answers] == [("b", None), ("ac", FinishReason.LENGTH)]
+
+
+def test_logprobs_stay_with_their_text():
+    narrator = Narrator()
+    entry = PositionLogprobs(TokenLogprob(7, -0.5, "a"), 1)
+    [_, grew] = narrator.take(Delta("a", USAGE, logprobs=(entry,)))
+    assert grew.logprobs == (entry,)
+    narrator.take(Delta("", USAGE, logprobs=(entry,)))  # text that is held back
+    narrator.take(Delta("", USAGE, prompt_logprobs=(entry,)))
+    assert narrator.answers[0].logprobs == [entry, entry]
+    assert narrator.prompt_logprobs == [entry]
+
+
+def test_an_empty_answer_may_have_a_message():
+    narrator = Narrator()
+    [change] = narrator.open_message()
+    assert (change.what, change.item.kind, change.item.text) == (What.BEGAN, ItemKind.MESSAGE, "")
+    assert narrator.open_message() == []
