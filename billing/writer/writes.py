@@ -5,8 +5,8 @@ A database's encoder turns these into parameters: the shared values first, then 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -19,35 +19,16 @@ from billing.writer.operations import LEASE_SECONDS, Settle
 Row = tuple[Any, ...]
 Write = tuple[str, Row, list[Row]]
 
+LEASE = timedelta(seconds=LEASE_SECONDS)
+
 _encode = msgspec.json.Encoder().encode
 
 
 def writes(changes: Changes) -> Iterator[Write]:
     """Yield (statement, what its rows share, rows) in the order of writing; statements without rows are left out."""
-    for name, shared, rows in _writes(changes):
-        if found := list(rows):
-            yield name, shared, found
-
-
-def _writes(changes: Changes) -> Iterator[tuple[str, Row, Iterable[Row]]]:
-    now = changes.now
-    lease = now + timedelta(seconds=LEASE_SECONDS)
-    renewed = sorted(changes.renewed, key=lambda request: request.int)
-    yield "insert_holds", (now, lease), _holds(changes)
-    yield "extend_holds", (), ((amount, request) for request, amount in changes.extended.items())
-    yield "repin_holds", (), _repinned(changes)
-    yield "renew_holds", (lease,), ((request, _json(dict(changes.renewed[request]))) for request in renewed)
-    yield "move_wallets", (), ((*deltas, wallet) for wallet, deltas in changes.wallets.items())
-    yield "insert_usage", (FORMULA, now), _usage_records(changes)
-    yield "insert_transfers", (now,), ((b.wallet, b.request, b.order, b.amount, b.grant) for b in changes.burns)
-    yield "insert_revisions", (FORMULA, now), _revisions(changes)
-    yield "insert_true_up_transfers", (now,), _true_up_transfers(changes)
-    yield "insert_expiries", (), _expiries(changes)
-    yield "take_grants", (), ((taken, grant) for grant, taken in changes.grants.items())
-    yield "end_grants", (now,), ((one.grant.id,) for one in changes.expired.values() if not one.grant.remaining)
-    yield "note_grant_changes", (), ((at, wallet) for wallet, at in changes.grant_changes.items())
-    yield "delete_holds", (), ((closing.operation.request,) for closing in changes.closed)
-    yield "insert_outbox", (), [(_outbox_payload(changes),)] if changes.has_usage_events else ()
+    for name, changed, shared, rows in _WRITES:
+        if getattr(changes, changed) and (found := list(rows(changes))):
+            yield name, shared(changes.now), found
 
 
 def _holds(changes: Changes) -> Iterator[Row]:
@@ -59,6 +40,12 @@ def _holds(changes: Changes) -> Iterator[Row]:
             op.request, op.wallet, op.tenant, op.project, op.api_key, op.user, op.model, op.deployment,
             op.card_version, op.multiplier_bp, op.owner, amount, _json(dict(op.facts)),
         )  # fmt: skip
+
+
+def _renewed(changes: Changes) -> Iterator[Row]:
+    """Yield the renewed holds by id, each with its checkpoint as one JSON text."""
+    for request in sorted(changes.renewed, key=lambda request: request.int):
+        yield request, _json(dict(changes.renewed[request]))
 
 
 def _repinned(changes: Changes) -> Iterator[Row]:
@@ -114,3 +101,39 @@ def _outbox_payload(changes: Changes) -> str:
 
 def _json(value: object) -> str:
     return _encode(value).decode()
+
+
+def _nothing(_: datetime) -> Row:
+    return ()
+
+
+def _now(now: datetime) -> Row:
+    return (now,)
+
+
+def _formula_and_now(now: datetime) -> Row:
+    return FORMULA, now
+
+
+def _lease_end(now: datetime) -> Row:
+    return (now + LEASE,)
+
+
+# The statements in their order: name, the part of Changes that they write, what their rows share, the rows.
+_WRITES: tuple[tuple[str, str, Callable[[datetime], Row], Callable[[Changes], Iterable[Row]]], ...] = (
+    ("insert_holds", "reserved", lambda now: (now, now + LEASE), _holds),
+    ("extend_holds", "extended", _nothing, lambda c: ((amount, request) for request, amount in c.extended.items())),
+    ("repin_holds", "repinned", _nothing, _repinned),
+    ("renew_holds", "renewed", _lease_end, _renewed),
+    ("move_wallets", "wallets", _nothing, lambda c: ((*deltas, wallet) for wallet, deltas in c.wallets.items())),
+    ("insert_usage", "closed", _formula_and_now, _usage_records),
+    ("insert_transfers", "burns", _now, lambda c: ((b.wallet, b.request, b.order, b.amount, b.grant) for b in c.burns)),
+    ("insert_revisions", "corrections", _formula_and_now, _revisions),
+    ("insert_true_up_transfers", "true_up_transfers", _now, _true_up_transfers),
+    ("insert_expiries", "expired", _nothing, _expiries),
+    ("take_grants", "grants", _nothing, lambda c: ((taken, grant) for grant, taken in c.grants.items())),
+    ("end_grants", "expired", _now, lambda c: ((e.grant.id,) for e in c.expired.values() if not e.grant.remaining)),
+    ("note_grant_changes", "grant_changes", _nothing, lambda c: ((at, one) for one, at in c.grant_changes.items())),
+    ("delete_holds", "closed", _nothing, lambda c: ((closing.operation.request,) for closing in c.closed)),
+    ("insert_outbox", "has_usage_events", _nothing, lambda c: [(_outbox_payload(c),)]),
+)

@@ -1,14 +1,11 @@
-"""Flushes on PostgreSQL: one pipelined connection on the event loop, two round trips per flush."""
+"""Flushes on PostgreSQL: one pipelined connection on the event loop, two round trips per flush, or one (`known.py`)."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -19,6 +16,7 @@ from billing.writer.decide import decide
 from billing.writer.errors import ConflictError, OutcomeUnknownError
 from billing.writer.operations import Answer, Locked, Operation
 from billing.writer.postgresql import statements
+from billing.writer.postgresql.known import KnownWallets
 from billing.writer.postgresql.pipeline import Connection, Pipeline, Statement
 from billing.writer.postgresql.statements import STATEMENTS, Query
 from billing.writer.view import Demand, FollowUp, View
@@ -62,6 +60,8 @@ class PostgreSQLDriver:
         self.answer_timeout = ANSWER_SECONDS
         self._lost_at = -LOSS_COUNTS_SECONDS
         self._newest = datetime.max.replace(tzinfo=UTC)  # what the clock said last, or a hold says that is open
+        self._read_at = 0.0  # when that was so, by the monotonic clock
+        self._known = KnownWallets()
 
     @property
     def max_age(self) -> float:
@@ -83,25 +83,23 @@ class PostgreSQLDriver:
         except (psycopg.Error, OSError) as error:
             raise OutcomeUnknownError(f"cannot connect: {error}") from error
         started = time.monotonic()
-        attempt = asyncio.ensure_future(self._attempt(connection, operations, waits=waits))
+        limit = self.answer_timeout
         try:
-            done, _ = await asyncio.wait({attempt}, timeout=self.answer_timeout)
+            async with asyncio.timeout(limit):
+                answers = await self._attempt(connection, operations, waits=waits)
         except asyncio.CancelledError:
-            await self._cut(connection, attempt)
+            await self._leave(connection)
             raise
-        if not done:
+        except TimeoutError as error:
             self._lost_at = time.monotonic()
-            limit, self.answer_timeout = self.answer_timeout, min(2 * self.answer_timeout, MAX_ANSWER_SECONDS)
-            await self._cut(connection, attempt)
-            if attempt.cancelled() or attempt.exception() is not None:
-                raise OutcomeUnknownError(f"no answer in {limit} s")
-        try:
-            answers = attempt.result()
+            self.answer_timeout = min(2 * limit, MAX_ANSWER_SECONDS)
+            await self._leave(connection)
+            raise OutcomeUnknownError(f"no answer in {limit} s") from error
         except CONFLICTS as error:
             await self._roll_back(connection)
             raise ConflictError(str(error)) from error
         except errors.ReadOnlySqlTransaction as error:  # nothing was applied, and nothing will be over this connection
-            await self._cut(connection, attempt)
+            await self._leave(connection)
             raise OutcomeUnknownError(f"this server takes no writes any more, another one may: {error}") from error
         except Exception as error:
             if connection.closed or connection.broken:
@@ -123,9 +121,12 @@ class PostgreSQLDriver:
     async def _attempt(
         self, connection: Connection, operations: Sequence[Operation], *, waits: bool
     ) -> list[Answer | Locked]:
-        pipeline, demand = self._pipeline, Demand.of(operations)
+        pipeline = self._pipeline
         await self._prepare(pipeline)
         with pipeline.opened():
+            if not waits and (known := await self._attempt_as_known(connection, operations)) is not None:
+                return known
+            demand = Demand.of(operations)
             queries: list[Query] = [("begin", ()), *statements.reads(demand, waits=waits)]
             results = await pipeline.exchange([_statement(query) for query in queries])
             view = statements.view(queries[1:], results[1:])
@@ -134,11 +135,41 @@ class PostgreSQLDriver:
                 view.redate_holds()
                 first = [statements.redating(view)]
             else:
-                self._newest = view.now
+                self._newest, self._read_at = view.now, time.monotonic()
             first = await self._follow_up(operations, demand, view, first)
             answers, changes = decide(operations, view)
             writes = [*first, *statements.encoded(changes), ("commit", ())]  # whole before the first is sent
             await pipeline.exchange([_statement(query) for query in writes])
+        self._known.committed(view, changes, demand.burning)
+        return answers
+
+    async def _attempt_as_known(
+        self, connection: Connection, operations: Sequence[Operation]
+    ) -> list[Answer | Locked] | None:
+        """Apply the operations in one round trip to wallets as this process left them; None, with nothing applied,
+        where they can't be or aren't so.
+        """
+        moment = time.monotonic()
+        view = self._known.view(operations, self._newest + timedelta(seconds=moment - self._read_at))
+        if view is None:
+            return None
+        is_applied = False
+        try:
+            answers, changes = decide(operations, view)
+            if changes.wallets.keys() == view.wallets.keys():  # else one was refused: that is never said from memory
+                queries = statements.encoded_as_known(view, changes)
+                await self._pipeline.exchange([_statement(query) for query in queries])
+                is_applied = True
+        except (psycopg.Error, ValueError):
+            if connection.closed or connection.broken:
+                raise
+        finally:
+            if not is_applied:
+                self._known.forget(view.wallets)
+        if not is_applied:
+            return None
+        self._newest, self._read_at = view.now, moment
+        self._known.committed(view, changes, view.grants)
         return answers
 
     async def _follow_up(
@@ -162,7 +193,8 @@ class PostgreSQLDriver:
         try:
             self._pipeline = Pipeline(connection)
             await self._prepare(self._pipeline)
-            self._newest = await _newest_hold(connection)
+            self._newest, self._read_at = await _newest_hold(connection), 0.0
+            self._known = KnownWallets()
         except BaseException:
             await connection.close()
             raise
@@ -172,7 +204,7 @@ class PostgreSQLDriver:
     async def _prepare(self, pipeline: Pipeline) -> None:
         """Prepare every statement; of those that are, none costs anything."""
         if not pipeline.is_prepared(statements.sql_of(("clock", ()))):  # the last, which tests replace
-            await pipeline.prepare({**STATEMENTS, "clock": statements.sql_of(("clock", ()))})
+            await pipeline.prepare({name: statements.sql_of((name, ())) for name in (*STATEMENTS, "clock")})
 
     async def _roll_back(self, connection: Connection) -> None:
         """End the failed transaction, which the server leaves open, since it skipped the COMMIT behind the error."""
@@ -184,21 +216,9 @@ class PostgreSQLDriver:
             self._connection = None
             await connection.close()
 
-    async def _cut(self, connection: Connection, attempt: asyncio.Future[Any]) -> None:
-        """Close the socket of a flush that isn't answered: a cancel request would wait for the same server."""
+    async def _leave(self, connection: Connection) -> None:
+        """Close the connection of a flush that isn't answered: a cancel request would wait for the same server."""
         self._connection = None
-        if not attempt.done():
-            with suppress(OSError, psycopg.Error):
-                copy = socket.socket(fileno=os.dup(connection.fileno()))
-                try:
-                    copy.shutdown(socket.SHUT_RDWR)
-                finally:
-                    copy.close()
-            await asyncio.wait({attempt}, timeout=ANSWER_SECONDS)
-            if not attempt.done():
-                attempt.cancel()
-                # Until it has ended the loop looks at the socket, whose number the next connection may be given.
-                await asyncio.wait({attempt})
         await connection.close()
 
 

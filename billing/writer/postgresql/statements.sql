@@ -6,7 +6,7 @@
 BEGIN;
 
 -- name: lock_wallets
-SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at
+SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at, version
 FROM billing_wallet WHERE id = ANY(%s::uuid[]) ORDER BY id FOR NO KEY UPDATE;
 
 -- name: lock_holds
@@ -84,6 +84,23 @@ FROM unnest(%s::uuid[], %s::jsonb[]) AS d(id, checkpoint) WHERE h.id = d.id;
 -- name: move_wallets
 UPDATE billing_wallet w SET posted = w.posted + d.posted, held = w.held + d.held, version = w.version + 1
 FROM unnest(%s::bigint[], %s::bigint[], %s::uuid[]) AS d(posted, held, id) WHERE w.id = d.id;
+
+-- Instead of all reading and of move_wallets: a division by zero, and so nothing is written, unless all of these wallets
+-- are as given and locked by nobody, and the clock is between the two moments.
+-- name: move_known_wallets
+WITH moved AS (
+    UPDATE billing_wallet w SET posted = w.posted + g.posted, held = w.held + g.held, version = w.version + 1
+    FROM (
+        SELECT known.id, g.posted, g.held
+        FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[], %s::timestamptz[], %s::bigint[], %s::bigint[])
+            AS g(id, version, available, next_at, posted, held)
+        JOIN billing_wallet known ON known.id = g.id
+        WHERE known.version = g.version AND known.posted - known.held + known.overdraft_limit = g.available
+            AND known.state = 'open' AND known.next_grant_change_at IS NOT DISTINCT FROM g.next_at
+        ORDER BY known.id FOR NO KEY UPDATE OF known SKIP LOCKED
+    ) AS g WHERE w.id = g.id RETURNING 1
+)
+SELECT 1 / (count(*) = %s::bigint AND ({clock}) >= %s::timestamptz AND ({clock}) < %s::timestamptz)::int FROM moved;
 
 -- A hold that isn't there leaves NULLs, which the table refuses.
 -- name: insert_usage

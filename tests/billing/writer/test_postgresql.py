@@ -89,10 +89,11 @@ def test_a_commit_whose_answer_was_cut_off_is_recognised(desk, other, monkeypatc
     assert UsageRecord.objects.count() == 1
 
 
-def test_an_attempt_that_does_not_hear_that_its_socket_was_cut_has_ended_before_the_next_connection(desk, monkeypatch):
-    """It still watched a descriptor whose number the next connection got, and had no result that could be asked for."""
+def test_an_attempt_that_is_given_up_has_ended_before_the_next_connection(desk, monkeypatch):
+    """Else it would still watch a descriptor whose number the next connection is given."""
     wallet = make_wallet(credit=100)
     desk.ask_one(reserve(wallet, 10))
+    before = desk.writer._driver._connection
     monkeypatch.setattr(desk.writer._driver, "answer_timeout", 0.05)
     ended = []
 
@@ -106,7 +107,8 @@ def test_an_attempt_that_does_not_hear_that_its_socket_was_cut_has_ended_before_
 
     monkeypatch.setattr(desk.writer._driver, "_attempt", deaf)
     assert desk.ask_one(reserve(wallet, 20)) == Held(20, 70)
-    assert ended == [None], "before it was connected anew"
+    assert ended == [before], "before it was connected anew"
+    assert desk.writer._driver._connection is not before
 
 
 @pytest.fixture
@@ -328,7 +330,9 @@ def round_trips(path):
 
 
 def sample(kind):
-    return "'{}'" if kind.endswith("[]") else {"timestamp": "'epoch'", "smallint": "'0'"}[kind.split()[0]]
+    return (
+        "'{}'" if kind.endswith("[]") else {"timestamp": "'epoch'", "smallint": "'0'", "bigint": "1"}[kind.split()[0]]
+    )
 
 
 @pytest.mark.parametrize("statement", ["insert_usage", "commit"])
