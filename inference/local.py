@@ -36,6 +36,7 @@ from inference.core.base import BaseScheduler
 from inference.core.config import SchedulerConfig
 from inference.core.encoder_scheduler import EncodeScheduler, EncodeTask
 from inference.core.fairness import Prices
+from inference.core.grammar import Grammar
 from inference.core.output import Output
 from inference.core.prefix import PrefixKeys
 from inference.core.rows import Drafting
@@ -43,6 +44,7 @@ from inference.core.scheduler import Scheduler
 from inference.core.sequence import Sequence
 from inference.errors import InvalidRequestError
 from inference.execution.backend import LoadedModel
+from inference.guidance.grammars import Grammars
 from inference.siblings import Siblings
 from inference.speculative.ngram import NgramProposer
 from inference.stepping import Stepper
@@ -125,6 +127,9 @@ class LocalEngine:
         self.schedulers: tuple[BaseScheduler[Any], ...] = tuple(
             scheduler for scheduler in (self._generating, self._encoding) if scheduler is not None
         )
+        self.grammars: Grammars | None = None
+        if self._generating is not None and tokenizer is not None:
+            self.grammars = Grammars(tokenizer.serialized, vocabulary=model.vocab_size, ends=ends)
         self._steppers = [Stepper(scheduler, model.runner, config.deployment) for scheduler in self.schedulers]
         self._preparer = Preparer(
             kinds=model.kinds,
@@ -134,6 +139,7 @@ class LocalEngine:
             keys=keys if config.prefix_cache else None,
             recommended={**recommended_sampling(model.tokenizer_folder), **config.sampling},
             ends=ends,
+            grammars=self.grammars,
         )
         self.info = EngineInfo(
             deployment=config.deployment,
@@ -159,15 +165,18 @@ class LocalEngine:
         model = load_model(config)
         return cls(config, model, FolderTokenizer(model.tokenizer_folder))
 
-    def prepare(self, request: GenerationRequest, tokenizer: Tokenizer | None = None) -> Prompt:
+    def prepare(
+        self, request: GenerationRequest, tokenizer: Tokenizer | None = None, grammar: Grammar | None = None
+    ) -> Prompt:
         """Return the request in tokens; raise `InvalidRequestError` for what this model can't serve.
 
-        `tokenizer` replaces the engine's own in another thread, since a tokenizer encodes for one thread only.
+        `tokenizer` replaces the engine's own in another thread, since a tokenizer encodes for one thread only;
+        `grammar` is that of its guidance, else `grammars` compiles it here.
         """
         tokenizer = tokenizer or self.tokenizer
         if tokenizer is None:
             raise InvalidRequestError("this engine has no tokenizer: it takes prompts in ids")
-        return self._preparer.prepare(request, tokenizer)
+        return self._preparer.prepare(request, tokenizer, grammar)
 
     def submit(self, prompt: Prompt, allowance: int | None = None, is_final: bool = True) -> None:
         """Queue a prepared request; raise what `BaseScheduler.submit` raises.
@@ -224,6 +233,7 @@ class LocalEngine:
             resumed=resumed,
             queue_seconds=0.0 if resumed is not None else request.queue_seconds,
             keys=list(prompt.keys),
+            grammar=prompt.grammar,
             pause_expires=index is None,
         )
         stream = self._texts.stream(name, prompt.ids, sampling, resumed)

@@ -62,6 +62,33 @@ class Usage:
         return {name: count for name, count in counts.items() if count}
 
 
+class GuidanceKind(StrEnum):
+    """What the source of a guidance is written in."""
+
+    JSON_SCHEMA = "json_schema"
+    JSON_OBJECT = "json_object"  # any JSON object; it has no source
+    REGEX = "regex"
+    CHOICE = "choice"
+    LARK = "lark"
+
+
+@dataclass(frozen=True, slots=True)
+class Guidance:
+    """What the text of an answer has to be: no token is permitted that can't lead there, and no end before it is.
+
+    `source` is a JSON Schema in JSON, a regular expression for the whole answer (without look-around and references
+    back), or a grammar in Lark with the rule `start`; `choices` are the answers of a CHOICE. Between the tokens of JSON
+    stands `whitespace`: None permits a little, "" none, anything else is a regular expression of what may stand there.
+    `param` is what the client calls the field, for errors; it makes no other guidance.
+    """
+
+    kind: GuidanceKind
+    source: str = ""
+    choices: tuple[str, ...] = ()
+    whitespace: str | None = None
+    param: str = field(default="guidance", compare=False)
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How the next token is chosen. Temperature 0 is greedy; a field at its neutral value is off.
@@ -72,9 +99,10 @@ class SamplingParams:
     any.
 
     In this order: `logit_bias` adds to the logits of its (token id, bias) pairs; `allowed_token_ids`, unless empty, are
-    the only ones permitted; below `min_tokens` output tokens the tokens that end the request are not permitted, and
-    stop strings not looked for; `repetition_penalty` divides positive logits of tokens in prompt and output and
-    multiplies negative ones; `frequency_penalty` is subtracted for each time that a token stands in the output, and
+    the only ones permitted, as are those that `guidance` permits; below `min_tokens` output tokens the tokens that end
+    the request are not permitted (unless guidance permits nothing else), and stop strings not looked for;
+    `repetition_penalty` divides positive logits of tokens in prompt and output and multiplies negative ones;
+    `frequency_penalty` is subtracted for each time that a token stands in the output, and
     `presence_penalty` once; then come temperature, top_k, top_p and min_p.
 
     `logprobs` asks for the log-probability of each output token and of that many most probable ones beside it, before
@@ -104,6 +132,7 @@ class SamplingParams:
     echo: bool = False
     n: int = 1
     best_of: int | None = None
+    guidance: Guidance | None = None
 
     @property
     def answers(self) -> int:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from inference.errors import InvalidRequestError
-from inference.types import SamplingParams
+from inference.types import Guidance, GuidanceKind, SamplingParams
 
 MAX_STOPS = 64
 MAX_STOP_CHARACTERS = 1000
@@ -19,6 +19,9 @@ MAX_CHOICES = 16
 MAX_PENALTY = 2.0
 MIN_REPETITION = 0.01  # a smaller one makes logits that are no numbers any more
 MAX_REPETITION = 10.0
+MAX_GUIDANCE_CHARACTERS = 262_144
+MAX_GUIDED_CHOICES = 4096
+MAX_WHITESPACE_CHARACTERS = 256
 
 
 def check_sampling(sampling: SamplingParams, vocabulary: int, ends: frozenset[int] = frozenset()) -> None:
@@ -81,6 +84,34 @@ def check_sampling(sampling: SamplingParams, vocabulary: int, ends: frozenset[in
         raise InvalidRequestError(
             "allowed_token_ids has only tokens that end the answer, which min_tokens forbids", param="allowed_token_ids"
         )
+
+    if p.guidance is not None:
+        check_guidance(p.guidance)
+        if p.ignore_eos:
+            raise InvalidRequestError(
+                "ignore_eos doesn't go with guidance, whose end is the answer's end", param="ignore_eos"
+            )
+
+
+def check_guidance(guidance: Guidance) -> None:
+    """Raise `InvalidRequestError` for a guidance that is incomplete or too large to be compiled."""
+    size = len(guidance.source) + sum(map(len, guidance.choices))
+    if size > MAX_GUIDANCE_CHARACTERS or len(guidance.choices) > MAX_GUIDED_CHOICES:
+        raise InvalidRequestError(
+            f"'{guidance.param}' is too large: it may have {MAX_GUIDANCE_CHARACTERS} characters and, of choices, "
+            f"{MAX_GUIDED_CHOICES}",
+            code="guidance_too_complex",
+            param=guidance.param,
+        )
+    is_choice, is_bare = guidance.kind is GuidanceKind.CHOICE, guidance.kind is GuidanceKind.JSON_OBJECT
+    for fits, message in (
+        (bool(guidance.choices) == is_choice and all(guidance.choices), "choices have at least one character each"),
+        (len(set(guidance.choices)) == len(guidance.choices), "two choices are the same"),
+        (bool(guidance.source) != (is_choice or is_bare), "it is empty"),
+        (len(guidance.whitespace or "") <= MAX_WHITESPACE_CHARACTERS, "the pattern of white space is too long"),
+    ):
+        if not fits:
+            raise InvalidRequestError(f"'{guidance.param}': {message}", code="guidance_invalid", param=guidance.param)
 
 
 def check_ids(ids: Iterable[int], vocabulary: int, param: str) -> None:

@@ -1,7 +1,8 @@
 """A model without weights and without torch: answers with a set text or with the last user message, at a set speed.
 
 Its KV cache holds tokens instead of tensors, written and read through the block tables of each step, so that a wrong
-table, a lost block or a wrong prefix hit gives a wrong answer.
+table, a lost block or a wrong prefix hit gives a wrong answer. A guided answer is the simplest that its guidance
+permits: it ends where it may, and closes what is open rather than going on.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from inference.config import EngineConfig
+from inference.core.grammar import Grammar, GrammarError
 from inference.core.step import NOTHING_SAMPLED, EncodeRow, Row, RowFailure, RowResult, StepPlan, StepResult
 from inference.errors import ModelRefusedError
 from inference.execution.backend import LoadedModel
@@ -121,6 +123,8 @@ class FakeRunner:
             raise RuntimeError("the fake model was told to fail this step")
         if options.bad and failing and echo[: len(options.bad)] == list(options.bad.encode()):
             return RowFailure("row_failed", "the fake model was told to fail this row")
+        if row.grammar is not None:
+            return _guided(row, row.grammar, ahead)
         answer = self._answer or echo
         if index < len(answer):
             return answer[index]
@@ -151,6 +155,23 @@ class FakeRunner:
         values = [byte / 255 + 0.01 for byte in digest]
         norm = math.sqrt(sum(value * value for value in values))
         return struct.pack(f"<{len(values)}f", *(value / norm for value in values))
+
+
+_SIMPLEST = (END_OF_TURN, *b'"}],:', *range(0x21, 0x7F), *range(VOCABULARY))
+
+
+def _guided(row: Row, grammar: Grammar, ahead: int) -> int | RowFailure:
+    """Return the simplest token that `grammar` permits behind the row's known output and its first `ahead` drafts."""
+    known = row.start + row.count - row.drafts
+    drafts = row.ids[len(row.ids) - row.drafts :][:ahead]
+    matcher = grammar.begin()
+    try:
+        for token in (*row.history[known - row.output_index : known], *drafts):
+            matcher.accept(token)
+        mask = matcher.mask()
+    except GrammarError as error:
+        return RowFailure("guidance_failed", str(error))
+    return next((token for token in _SIMPLEST if mask[token // 8] >> token % 8 & 1), END_OF_TURN)
 
 
 def load_fake_model(config: EngineConfig) -> LoadedModel:

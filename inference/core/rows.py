@@ -31,12 +31,13 @@ def next_row(seq: Sequence, count: int, drafts: tuple[int, ...] = ()) -> Row:
         output_index=seq.output + expected,
         sampling=seq.sampling,
         seed=seq.seed,
-        history=seq.tokens if seq.sampling.penalises else (),
+        history=seq.tokens if seq.grammar is not None or seq.sampling.penalises else (),
         banned=seq.ends,
         targets=_targets(seq, start, count) if seq.tells_prompt else (),
         follows=start >= seq.known,
         drafts=len(drafts),
         adapter=seq.adapter,
+        grammar=seq.grammar,
     )
 
 

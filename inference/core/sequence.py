@@ -7,6 +7,7 @@ from array import array
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from inference.core.grammar import Grammar
 from inference.core.prefix import Key
 from inference.types import EngineFault, Finished, FinishReason, Resumed, SamplingParams, Usage
 
@@ -56,6 +57,7 @@ class Sequence:
     queue_seconds: float = 0.0
     keys: list[Key] = field(default_factory=list)
     adapter: str = ""
+    grammar: Grammar | None = None
     pause_expires: bool = True  # or it waits at its allowance until it is extended or cancelled
 
     status: Status = Status.WAITING

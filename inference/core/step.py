@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from inference.core.grammar import Grammar
 from inference.types import PositionLogprobs, SamplingParams
 
 
@@ -19,9 +20,10 @@ class Row(NamedTuple):  # a step makes one for each sequence, and a tuple is mad
     more behind each draft as long as the draft before it is what was sampled in its place. `slot` is stable while the
     sequence runs and unique among running rows. `adapter` names the weights that are added to the model's ("": none).
 
-    `history` is the sequence's own list of known tokens, prompt first, if its sampling counts them: the same list in
-    all of its rows, and longer in time. `banned` are the ids that would end it, if it has `min_tokens`. `targets` are
-    prompt tokens whose log-probabilities are wanted: those that follow the first len(targets) of `ids`.
+    `history` is the sequence's own list of known tokens, prompt first, if its sampling counts them or a `grammar` says
+    which may follow: the same list in all of its rows, and longer in time. `banned` are the ids that would end it, if
+    it has `min_tokens`. `targets` are prompt tokens whose log-probabilities are wanted: those that follow the first
+    len(targets) of `ids`.
     """
 
     slot: int
@@ -39,6 +41,7 @@ class Row(NamedTuple):  # a step makes one for each sequence, and a tuple is mad
     follows: bool = False
     drafts: int = 0
     adapter: str = ""
+    grammar: Grammar | None = None
 
     @property
     def count(self) -> int:  # type: ignore[override]

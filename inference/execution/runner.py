@@ -65,6 +65,7 @@ class TorchRunner:
         self._sampler = Sampler(torch.device("cpu") if causal is None else causal[1].cache.device, passes)
         self._checks = None if causal is None else RowChecks(causal[0].vocab_size, causal[1].cache, limit)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="steps") if overlaps else None
+        self._masks = ThreadPoolExecutor(1, thread_name_prefix="masks")
         self.overlaps = overlaps
 
     def launch(self, plan: StepPlan) -> Pending:
@@ -91,7 +92,12 @@ class TorchRunner:
         given: list[RowResult | RowFailure] = []
         if sound:
             batch = packer.pack(sound)
-            given = answers(self._sampler, model, model.forward(batch), sound, batch.samples)
+            guided = [row for row in sound if row.grammar is not None and row.samples]
+            masks = self._masks.submit(self._sampler.fill_masks, guided) if guided else None
+            hidden = model.forward(batch)
+            if masks is not None:
+                masks.result()
+            given = answers(self._sampler, model, hidden, sound, batch.samples)
             if known := newest(sound, given):
                 tokens = torch.tensor([list(known), list(known.values())]).to(packer.last_tokens.device)
                 packer.last_tokens[tokens[0]] = tokens[1]

@@ -22,6 +22,9 @@ class CPUPasses:
     def argmax(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return kernels.argmax(self._library, logits)
 
+    def rule_out(self, logits: torch.Tensor, numbers: torch.Tensor, masks: torch.Tensor) -> None:
+        kernels.rule_out(self._library, logits, numbers, masks)
+
     def draw(self, lines: Lines) -> torch.Tensor:
         inverse = lines.params.temperature.reciprocal()
         return kernels.gumbel_argmax(self._library, lines.logits, lines.peak, inverse, lines.keys)

@@ -35,6 +35,13 @@ class Passes(Protocol):
         """Return the largest logits (float32 [n]) and the first tokens with them (int64 [n]); NaN is the largest."""
         ...
 
+    def rule_out(self, logits: torch.Tensor, numbers: torch.Tensor, masks: torch.Tensor) -> None:
+        """Set to -inf in place each logit of the lines `numbers` (int64 [n], distinct) whose bit in `masks` is 0.
+
+        `masks` int32 [n, words], on the CPU: bit i % 32 of word i // 32 for token i; those behind the last have 0.
+        """
+        ...
+
     def draw(self, lines: Lines) -> torch.Tensor:
         """Return a token [n] for each line, drawn from the softmax of its logits / temperature by its noise key.
 

@@ -25,5 +25,6 @@ def process(logits: torch.Tensor, rows: Sequence[Row], states: Sequence[Admitted
             kept = line[state.allowed]
             line.fill_(float("-inf"))
             line[state.allowed] = kept
-        if state.banned is not None and row.output_index < row.sampling.min_tokens:
+        # What guidance permits has been cut by them already, unless it permits nothing else.
+        if state.banned is not None and row.grammar is None and row.output_index < row.sampling.min_tokens:
             line[state.banned] = float("-inf")

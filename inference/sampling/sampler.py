@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from inference.core.step import Row, RowFailure
+from inference.sampling.guides import Guides
 from inference.sampling.logprobs import Distributions
 from inference.sampling.passes import Lines, Passes
 from inference.sampling.penalties import Histories
@@ -42,6 +43,14 @@ class Sampler:
         self._passes = passes or TorchPasses()
         self._states = SlotStates(device)
         self._histories = Histories(device)
+        self._guides = Guides()
+
+    def fill_masks(self, rows: Sequence[Row]) -> None:
+        """Find what guided rows permit next, so that `sample` needn't: while their logits are computed.
+
+        In any thread, but not beside `sample`.
+        """
+        self._guides.fill(rows)
 
     def sample(self, logits: torch.Tensor, rows: Sequence[Row]) -> Sampled:
         """Choose the token of each row from `logits` [rows, vocabulary], which may be overwritten."""
@@ -51,6 +60,10 @@ class Sampler:
         told = logits[asking] if asking else None
         peak, tokens = self._passes.argmax(logits)  # NaN or +inf where there is one, -inf where there is nothing else
         failures = _not_finite(peak, NON_FINITE)
+        guided = [i for i, row in enumerate(rows) if row.grammar is not None]
+        self._guides.forget(rows)
+        if guided:
+            failures = self._guide(logits, rows, guided) | failures
         penalised = [i for i, state in enumerate(states) if state.is_penalised]
         if penalised or any(state.is_masked for state in states):
             logits = logits.float()
@@ -58,6 +71,10 @@ class Sampler:
             if penalised:
                 self._penalise(logits, rows, penalised)
             peak, tokens = self._passes.argmax(logits)
+            failures = _not_finite(peak, NONE_LEFT) | failures
+        elif guided:
+            numbers = torch.tensor(guided).to(logits.device)
+            peak[numbers], tokens[numbers] = self._passes.argmax(logits[numbers])
             failures = _not_finite(peak, NONE_LEFT) | failures
         for is_filtered in (False, True):
             drawn = [
@@ -70,6 +87,8 @@ class Sampler:
                 tokens[drawn] = self._passes.draw_filtered(lines) if is_filtered else self._passes.draw(lines)
         if penalised:
             self._histories.append([rows[i] for i in penalised], tokens[penalised])
+        if following := [i for i in guided if i not in failures]:
+            self._guides.append([rows[i] for i in following], tokens[following].tolist())
         logprobs: dict[int, PositionLogprobs] = {}
         if told is not None:
             raw = Distributions.of(self._passes, told, [rows[i].sampling.logprobs or 0 for i in asking])
@@ -79,6 +98,12 @@ class Sampler:
     def distributions(self, logits: torch.Tensor, counts: Sequence[int]) -> Distributions:
         """Return the distributions of raw `logits` [n, vocabulary], of which line i tells the largest `counts[i]`."""
         return Distributions.of(self._passes, self._passes.read(logits), counts)
+
+    def _guide(self, logits: torch.Tensor, rows: Sequence[Row], numbers: list[int]) -> dict[int, RowFailure]:
+        """Rule out in place what the guided rows with these numbers don't permit; return which of them failed."""
+        masks, failures = self._guides.masks([rows[i] for i in numbers])
+        self._passes.rule_out(logits, torch.tensor(numbers), masks)
+        return {numbers[i]: failure for i, failure in failures.items()}
 
     def _penalise(self, logits: torch.Tensor, rows: Sequence[Row], numbers: list[int]) -> None:
         chosen = [rows[i] for i in numbers]

@@ -25,6 +25,14 @@ class TorchPasses:
         tokens = logits.argmax(1)
         return logits.gather(1, tokens[:, None])[:, 0], tokens
 
+    def rule_out(self, logits: torch.Tensor, numbers: torch.Tensor, masks: torch.Tensor) -> None:
+        device, width = logits.device, logits.shape[1]
+        bits = masks.to(device)[:, :, None] >> torch.arange(32, dtype=torch.int32, device=device) & 1
+        permitted = bits.flatten(1).bool()[:, :width]
+        lines = numbers.to(device)
+        logits[lines, : permitted.shape[1]] = logits[lines, : permitted.shape[1]].masked_fill(~permitted, float("-inf"))
+        logits[lines, permitted.shape[1] :] = float("-inf")
+
     def draw(self, lines: Lines) -> torch.Tensor:
         logits, temperature = lines.logits, lines.params.temperature
         vocabulary = torch.arange(logits.shape[1], device=logits.device)[None]

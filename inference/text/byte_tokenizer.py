@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from inference.messages import Message
@@ -33,3 +34,28 @@ class ByteTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(token for token in ids if token < END_OF_TURN).decode("utf-8", "replace")
+
+    def serialized(self) -> str:
+        # The library's byte level writes each byte as one printable character: those that are printable already as
+        # themselves, the others, in their order, from 256 on.
+        printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+        others = [byte for byte in range(256) if byte not in printable]
+        characters = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+        level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+        control = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        return json.dumps(
+            {
+                "version": "1.0",
+                "added_tokens": [
+                    {"id": END_OF_TURN, "content": "<|end_of_turn|>", **control},
+                    {"id": START_OF_TURN, "content": "<|start_of_turn|>", **control},
+                ],
+                "pre_tokenizer": level,
+                "decoder": level,
+                "model": {
+                    "type": "BPE",
+                    "vocab": {characters[byte]: byte for byte in range(256)},
+                    "merges": [],
+                },
+            }
+        )

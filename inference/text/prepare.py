@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from inference.config import SAMPLING_FIELDS
+from inference.core.grammar import Grammar
 from inference.core.prefix import PrefixKeys
 from inference.errors import InvalidRequestError
+from inference.guidance.grammars import Grammars
 from inference.text.tokenizer import Tokenizer
 from inference.types import GenerationRequest, Kind
 from inference.validation import check_ids, check_sampling
@@ -19,7 +21,7 @@ CHARACTERS_PER_TOKEN = 128  # of the longest tokens in common vocabularies, whic
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prepared request: a chat's `ids` and prefix `keys`, or the ids of an embedding request's `inputs`.
+    """A prepared request: a chat's `ids`, prefix `keys` and `grammar`, or the ids of an embedding request's `inputs`.
 
     `max_output` is the most tokens that one answer may have, 0 for embeddings.
     """
@@ -29,6 +31,7 @@ class Prompt:
     ids: tuple[int, ...] = ()
     inputs: tuple[tuple[int, ...], ...] = ()
     keys: list[bytes] = field(default_factory=list)
+    grammar: Grammar | None = None
 
     @property
     def most_output(self) -> int:
@@ -45,8 +48,8 @@ class Preparer:
     """Prepares the requests of one model, in any thread.
 
     `context` bounds a prompt and its output together, `max_input` one prompt or one embedding input. Without `keys` no
-    prefix is hashed. `recommended` has values for the sampling fields that a client doesn't set; `ends` are
-    the ids that end a generation.
+    prefix is hashed, without `grammars` none is guided. `recommended` has values for the sampling fields that a client
+    doesn't set; `ends` are the ids that end a generation.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Preparer:
         keys: PrefixKeys | None,
         recommended: Mapping[str, float],
         ends: frozenset[int] = frozenset(),
+        grammars: Grammars | None = None,
     ) -> None:
         self._kinds = kinds
         self._vocab_size = vocab_size
@@ -67,18 +71,22 @@ class Preparer:
         self._keys = keys
         self._recommended = recommended
         self._ends = ends
+        self._grammars = grammars
 
-    def prepare(self, request: GenerationRequest, tokenizer: Tokenizer) -> Prompt:
-        """Return the request in tokens; raise `InvalidRequestError` for what this model can't serve."""
+    def prepare(self, request: GenerationRequest, tokenizer: Tokenizer, grammar: Grammar | None = None) -> Prompt:
+        """Return the request in tokens; raise `InvalidRequestError` for what this model can't serve.
+
+        `grammar` is that of its guidance where that was compiled before.
+        """
         if request.kind not in self._kinds:
             raise InvalidRequestError(f"this model takes no {request.kind} requests", code="unsupported_task")
         if request.weight < 1:
             raise InvalidRequestError("a tenant's weight is at least 1 thousandth")
         if request.kind is Kind.CHAT:
-            return self._chat(request, tokenizer)
+            return self._chat(request, tokenizer, grammar)
         return self._embedding(request, tokenizer)
 
-    def _chat(self, request: GenerationRequest, tokenizer: Tokenizer) -> Prompt:
+    def _chat(self, request: GenerationRequest, tokenizer: Tokenizer, grammar: Grammar | None) -> Prompt:
         if not request.messages:
             raise InvalidRequestError("there are no messages", param="messages")
         request = replace(request, sampling=request.sampling.with_recommended(self._recommended))
@@ -104,8 +112,16 @@ class Preparer:
         wanted = request.sampling.max_tokens
         if request.resumed is not None:
             self._check_ids(request.resumed.tokens, "messages")
+        guidance = request.sampling.guidance
+        if guidance is None:
+            grammar = None
+        elif grammar is None:
+            if self._grammars is None:
+                message = f"'{guidance.param}': this model's answers can't be guided"
+                raise InvalidRequestError(message, code="guidance_unavailable", param=guidance.param)
+            grammar = self._grammars.compiled(guidance)
         keys = self._keys.keys(request.domain, ids) if self._keys is not None else []
-        return Prompt(request, most if wanted is None else min(wanted, most), ids=ids, keys=keys)
+        return Prompt(request, most if wanted is None else min(wanted, most), ids=ids, keys=keys, grammar=grammar)
 
     def _embedding(self, request: GenerationRequest, tokenizer: Tokenizer) -> Prompt:
         if not request.inputs:

@@ -42,6 +42,10 @@ class Tokenizer(Protocol):
         """Return the text of `ids` without control tokens."""
         ...
 
+    def serialized(self) -> str | None:
+        """Return it in the format of the tokenizers library, None if it has no such form. For any thread."""
+        ...
+
 
 class FolderTokenizer:
     """The tokenizer of a folder in transformers' layout.
@@ -127,6 +131,9 @@ class FolderTokenizer:
         if self._rust is not None:
             return str(self._rust.decode(list(ids), skip_special_tokens=True))
         return str(self._decoder.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def serialized(self) -> str | None:
+        return None if self._rust is None else str(self._rust.to_str())
 
     def _ids(self, text: str) -> list[int]:
         return list(self._encoder(text, add_special_tokens=False, split_special_tokens=False)["input_ids"])

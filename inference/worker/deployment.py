@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from inference.config import EngineConfig
+from inference.core.grammar import Grammar
 from inference.execution.backend import LoadedModel
+from inference.guidance.grammars import Grammars
 from inference.local import LocalEngine
 from inference.text.prepare import Prompt
 from inference.text.tokenizer import Tokenizer
@@ -35,12 +37,20 @@ class Deployment:
         self.info = self.engine.info
         self._second_tokenizer = tokenizer.copy()
 
-    def prepare(self, request: GenerationRequest, *, second_tokenizer: bool = False) -> Prompt:
+    def prepare(
+        self, request: GenerationRequest, *, second_tokenizer: bool = False, grammar: Grammar | None = None
+    ) -> Prompt:
         """Return the request in tokens; raise `InvalidRequestError` for what this deployment can't serve.
 
-        `second_tokenizer` is for the thread of long prompts, since a tokenizer encodes for one thread only.
+        `second_tokenizer` is for the thread of long prompts, since a tokenizer encodes for one thread only; `grammar`
+        is that of the request's guidance.
         """
-        return self.engine.prepare(request, self._second_tokenizer if second_tokenizer else None)
+        return self.engine.prepare(request, self._second_tokenizer if second_tokenizer else None, grammar)
+
+    @property
+    def grammars(self) -> Grammars | None:
+        """The grammars of its guided requests, None where answers can't be guided. For any thread."""
+        return self.engine.grammars
 
     def health(self) -> Health:
         """Return the state now, with the revision of the settings that the deployment was loaded with."""

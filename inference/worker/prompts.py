@@ -1,7 +1,8 @@
-"""Long prompts are tokenised in a thread of their own.
+"""Long prompts are tokenised in a thread of their own, and grammars compiled in another.
 
 Encoding takes seconds per megabyte. In the reader thread that would keep every gateway's renewals unanswered, and five
-seconds of silence end a session; tokenizers work outside the interpreter's lock, so another thread does it.
+seconds of silence end a session; tokenizers work outside the interpreter's lock, so another thread does it. Compiling a
+grammar that nobody has used before takes up to seconds as well: such a request is prepared when that is done.
 
 The queue is bounded in bytes. A tenant may hold at most as many bytes as are still free, so tenants that hold much
 always leave some for another. The next prompt is of the tenant with the fewest encoded bytes for its weight.
@@ -13,10 +14,12 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from inference.core.fairness import FairQueue
+from inference.core.grammar import Grammar
 from inference.errors import EngineError, OverloadedError
 from inference.logs import request_field
 from inference.protocol import Prepare
@@ -33,13 +36,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptCall:
-    """A long request to be prepared. It counts as `size` bytes; `since` is when it came, on the queue's clock."""
+    """A request to be prepared. It counts as `size` bytes; `since` is when it came, on the queue's clock.
+
+    `grammar` is that of its guidance, once it was compiled.
+    """
 
     session: bytes
     message: Prepare
     deployment: Deployment
     size: int
     since: float
+    grammar: Grammar | None = None
 
     @property
     def tenant(self) -> str:
@@ -60,23 +67,31 @@ class PromptCall:
 
 @dataclass(frozen=True, slots=True)
 class PromptResult:
-    """A long request's prompt, or the error that it is refused with."""
+    """A request's prompt, or the grammar with which it is to be prepared, or the error that it is refused with."""
 
     call: PromptCall
-    outcome: Prompt | EngineError
+    outcome: Prompt | Grammar | EngineError
 
 
 class PromptQueue:
-    """The thread and its queue. `done` is called in that thread with the result of each call."""
+    """The thread and its queue. `work` and then `done` with its result are called in that thread for each call."""
 
-    def __init__(self, done: Callable[[PromptResult], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        work: Callable[[PromptCall], Prompt | Grammar],
+        done: Callable[[PromptResult], None],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        name: str = "prompts",
+    ) -> None:
+        self._work = work
         self._done = done
         self._clock = clock
         self._changed = threading.Condition()
         self._queue: FairQueue[PromptCall] = FairQueue()
         self._bytes: Counter[str] = Counter()  # by tenant, the prompt being encoded included
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="prompts", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def put(self, call: PromptCall) -> None:
@@ -98,11 +113,11 @@ class PromptQueue:
     def _run(self) -> None:
         while (call := self._next()) is not None:
             try:
-                outcome: Prompt | EngineError
+                outcome: Prompt | Grammar | EngineError
                 if self._clock() - call.since > MAX_WAIT_SECONDS:
                     outcome = OverloadedError("too many long prompts are being prepared")
                 else:
-                    outcome = prompt_of(call.deployment, call.message.request, second_tokenizer=True)
+                    outcome = self._work(call)
             except EngineError as error:
                 outcome = error
             with self._changed:
@@ -123,13 +138,40 @@ class PromptQueue:
         return None
 
 
-def prompt_of(deployment: Deployment, request: GenerationRequest, *, second_tokenizer: bool = False) -> Prompt:
-    """Return the request in tokens; raise `EngineError` for every failure.
+def long_prompt(call: PromptCall) -> Prompt:
+    """Return the request in tokens, as the thread of long prompts makes it."""
+    return prompt_of(call.deployment, call.message.request, second_tokenizer=True, grammar=call.grammar)
 
-    A tokenizer or template that fails on one text must not end the thread that serves all.
+
+def grammar_of(call: PromptCall) -> Grammar:
+    """Return the compiled grammar of the request's guidance; raise `EngineError` for every failure."""
+    guidance, grammars = call.message.request.sampling.guidance, call.deployment.grammars
+    assert guidance is not None
+    assert grammars is not None
+    with _refusing(call.deployment, call.message.request):
+        return grammars.compiled(guidance)
+
+
+def prompt_of(
+    deployment: Deployment,
+    request: GenerationRequest,
+    *,
+    second_tokenizer: bool = False,
+    grammar: Grammar | None = None,
+) -> Prompt:
+    """Return the request in tokens; raise `EngineError` for every failure."""
+    with _refusing(deployment, request):
+        return deployment.prepare(request, second_tokenizer=second_tokenizer, grammar=grammar)
+
+
+@contextmanager
+def _refusing(deployment: Deployment, request: GenerationRequest) -> Iterator[None]:
+    """Raise whatever fails as an `EngineError`.
+
+    A tokenizer, template or grammar that fails on one text must not end the thread that serves all.
     """
     try:
-        return deployment.prepare(request, second_tokenizer=second_tokenizer)
+        yield
     except EngineError:
         raise
     except Exception as error:

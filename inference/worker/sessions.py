@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -75,6 +76,7 @@ class Reader:
         serving: Serving,
         enqueue: Callable[[bytes, FromWorker], None],
         prompts: PromptQueue,
+        grammars: PromptQueue,
         session_seconds: float,
         session_bytes: int,
         prepared_seconds: float,
@@ -94,6 +96,7 @@ class Reader:
         self._clock = clock
         self._enqueue = enqueue
         self._prompts = prompts
+        self._grammars = grammars
         self._sessions: dict[bytes, Session] = {}
         self._stopped = False
         self.busy_since: float | None = None
@@ -266,15 +269,27 @@ class Reader:
     def _prepare(self, session: Session, message: Prepare, size: int) -> None:
         try:
             deployment = self._serving.find(message.deployment)
-            if size > SHORT_BYTES:
-                self._prompts.put(PromptCall(session.identity, message, deployment, size, self._clock()))
-                return
-            self._keep_prompt(session, message, deployment, prompt_of(deployment, message.request), size)
+            call = PromptCall(session.identity, message, deployment, size, self._clock())
+            guidance, grammars = message.request.sampling.guidance, deployment.grammars
+            if guidance is None or grammars is None:
+                self._prepare_or_queue(session, call)
+            elif (grammar := grammars.known(guidance)) is not None:
+                self._prepare_or_queue(session, replace(call, grammar=grammar))
+            else:
+                self._grammars.put(call)
         except EngineError as error:
             self._send(session, refusal_of(error, call=message.call))
 
+    def _prepare_or_queue(self, session: Session, call: PromptCall) -> None:
+        """Prepare a short prompt at once, a long one in the thread for those."""
+        if call.size > SHORT_BYTES:
+            self._prompts.put(call)
+            return
+        prompt = prompt_of(call.deployment, call.message.request, grammar=call.grammar)
+        self._keep_prompt(session, call.message, call.deployment, prompt, call.size)
+
     def _finish_prompt(self, result: PromptResult) -> None:
-        """Answer the call of a long prompt, if its session still exists."""
+        """Answer the call of a long prompt, or prepare one whose grammar is compiled, if its session still exists."""
         call, outcome = result.call, result.outcome
         session = self._sessions.get(call.session)
         if session is None:
@@ -282,6 +297,9 @@ class Reader:
         try:
             if isinstance(outcome, EngineError):
                 raise outcome
+            if not isinstance(outcome, Prompt):
+                self._prepare_or_queue(session, replace(call, grammar=outcome))
+                return
             self._keep_prompt(session, call.message, call.deployment, outcome, call.size)
         except EngineError as error:
             self._send(session, refusal_of(error, call=call.message.call))

@@ -99,6 +99,7 @@ class CudaRunner:
             done = self._device.mark()
             return LaunchedStep(lambda: _after(done, StepResult(tuple(results))))
         asking = [rows[i] for i in sampling]
+        self._sampler.general.fill_masks(asking)  # while the device computes
         choice = self._sampler.sample(self._model.logits(hidden), asking)
         self._keep([row.slot for row in asking], choice.tokens.clamp(min=0))
         tokens = self._device.pinned(len(asking))
@@ -118,7 +119,9 @@ class CudaRunner:
     def _answers(self, rows: Sequence[Row]) -> list[RowResult | RowFailure]:
         """Return what rows give of which some have drafts or tell of their prompt; it waits for the device."""
         batch = self._packer.pack(rows)
-        given = answers(self._sampler.general, self._model, self._model.forward(batch), rows, batch.samples)
+        hidden = self._model.forward(batch)
+        self._sampler.general.fill_masks(rows)
+        given = answers(self._sampler.general, self._model, hidden, rows, batch.samples)
         if known := newest(rows, given):
             self._keep(list(known), torch.tensor(list(known.values())).to(self._device.name))
         return given

@@ -28,7 +28,7 @@ class DeviceSampler:
     """Samples the rows of one model's steps on a GPU.
 
     Rows with temperature, top-k, top-p and min-p alone are drawn by a kernel, and nothing is waited for. A step that
-    also has penalties, masks or log-probabilities goes the way of `general`, which waits for the device.
+    also has penalties, masks, guidance or log-probabilities goes the way of `general`, which waits for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -59,7 +59,7 @@ class DeviceSampler:
 
 
 def _needs_more(row: Row, state: Admitted) -> bool:
-    return state.is_penalised or state.is_masked or row.sampling.logprobs is not None
+    return state.is_penalised or state.is_masked or row.grammar is not None or row.sampling.logprobs is not None
 
 
 def _sent(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -38,6 +38,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "argmax": (None, [_I, _P, _I, _I, _P, _P]),
     "gumbel_argmax": (None, [_I, _P, _I, _I, _P, _P, _P, _P]),
     "filtered_argmax": (ctypes.c_int, [_I, _P, _I, _I, *[_P] * 7]),
+    "rule_out": (None, [_I, _P, _I, _I, _P, _P, _I]),
     "log_sum_exp": (None, [_I, _P, _I, _I, _P, _P, _P]),
     "count_above": (None, [_I, _P, _I, _I, _P, _P]),
     "top_candidates": (ctypes.c_int, [_I, _P, _I, _I, _I, _P, _P]),

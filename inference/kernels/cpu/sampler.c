@@ -249,6 +249,24 @@ int filtered_argmax(int64_t is_bf16, const void *logits, int64_t rows, int64_t w
     return 0;
 }
 
+void rule_out(int64_t is_bf16, void *logits, int64_t width, int64_t count, const int64_t *rows, const uint32_t *masks, int64_t words) {
+#pragma omp parallel for num_threads(kernel_threads) schedule(static)
+    for (int64_t n = 0; n < count; n++) {
+        for (int64_t from = 0; from < width; from += 32) {
+            const int64_t word = from / 32, left = width - from < 32 ? width - from : 32;
+            const uint32_t mask = word < words ? masks[n * words + word] : 0;
+            if (mask == UINT32_MAX) continue;
+            if (is_bf16) {
+                uint16_t *values = (uint16_t *)logits + rows[n] * width + from;
+                for (int64_t i = 0; i < left; i++) values[i] = mask >> i & 1 ? values[i] : 0xFF80;
+            } else {
+                uint32_t *values = (uint32_t *)logits + rows[n] * width + from;
+                for (int64_t i = 0; i < left; i++) values[i] = mask >> i & 1 ? values[i] : 0xFF800000;
+            }
+        }
+    }
+}
+
 void log_sum_exp(int64_t is_bf16, const void *logits, int64_t rows, int64_t width, const float *peaks, const float *inverse, float *sums) {
 #pragma omp parallel for num_threads(kernel_threads) schedule(static)
     for (int64_t row = 0; row < rows; row++)

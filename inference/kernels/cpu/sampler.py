@@ -77,6 +77,26 @@ def filtered_argmax(
     return tokens
 
 
+def rule_out(library: Library, logits: torch.Tensor, rows: torch.Tensor, masks: torch.Tensor) -> None:
+    """Set to -inf in place each logit of the distinct `rows` (int64 [n]) whose bit in `masks` is 0.
+
+    `masks` int32 [n, words]: bit i % 32 of word i // 32 for token i; tokens behind the last word have the bit 0.
+    """
+    is_bf16, address, count, width = _matrix(logits)
+    words = masks.shape[1]
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < count:
+        raise ValueError(f"rows are from 0 to {count - 1}")
+    library.rule_out(
+        is_bf16,
+        address,
+        width,
+        len(rows),
+        require(rows, (len(rows),), torch.int64, "rows"),
+        require(masks, (len(rows), words), torch.int32, "masks"),
+        words,
+    )
+
+
 def log_sum_exp(library: Library, logits: torch.Tensor, peaks: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
     """Return log Σ exp((logit - peak) · inverse) of each row; all but `logits` are float32 [rows]."""
     rows = len(logits)

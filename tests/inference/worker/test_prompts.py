@@ -10,20 +10,42 @@ from typing import Any, cast
 
 import pytest
 
-from inference.errors import EngineError, OverloadedError
+from inference.errors import EngineError, InvalidRequestError, OverloadedError
 from inference.protocol import Prepare, Renew, Submit
 from inference.text.prepare import Prompt
-from inference.types import GenerationRequest
+from inference.types import GenerationRequest, Guidance, GuidanceKind
 from inference.worker import prompts
 from inference.worker.deployment import Deployment
 from inference.worker.process import Outbox
-from inference.worker.prompts import SHORT_BYTES, PromptCall, PromptQueue, PromptResult
+from inference.worker.prompts import SHORT_BYTES, PromptCall, PromptQueue, PromptResult, grammar_of, long_prompt
 from inference.worker.serving import Serving
 from inference.worker.session import Session
 from inference.worker.sessions import Reader
 from tests.inference.engine_contract import chat
 
 WAIT = 10.0
+
+
+class Compiled:
+    """Compiles a guidance, for a long time one whose source is "stuck"; knows what it has compiled."""
+
+    def __init__(self) -> None:
+        self.kept: dict[Guidance, str] = {}
+        self.go = threading.Event()
+        self.began = threading.Event()
+
+    def known(self, guidance: Guidance) -> str | None:
+        if guidance.source == "refused":
+            raise InvalidRequestError("refused before", param=guidance.param)
+        return self.kept.get(guidance)
+
+    def compiled(self, guidance: Guidance) -> str:
+        if guidance.source == "broken":
+            raise ZeroDivisionError
+        if guidance.source == "stuck":
+            self.began.set()
+            assert self.go.wait(WAIT)
+        return self.kept.setdefault(guidance, f"grammar of {guidance.source}")
 
 
 class Engine:
@@ -33,12 +55,13 @@ class Engine:
     draining = False
 
     def __init__(self) -> None:
+        self.grammars = Compiled()
         self.go = threading.Event()
         self.began = threading.Event()
         self.second_tokenizer: list[bool] = []
         self.order: list[str] = []
 
-    def prepare(self, request: GenerationRequest, *, second_tokenizer: bool = False) -> Prompt:
+    def prepare(self, request: GenerationRequest, *, second_tokenizer: bool = False, grammar: object = None) -> Prompt:
         self.second_tokenizer.append(second_tokenizer)
         text = request.messages[-1].content
         self.order.append(text)
@@ -47,7 +70,7 @@ class Engine:
         if text.startswith("stuck"):
             self.began.set()
             assert self.go.wait(WAIT)
-        return Prompt(request, 7, ids=(1, 2, 3))
+        return Prompt(request, 7, ids=(1, 2, 3), grammar=cast("Any", grammar))
 
 
 class Router:
@@ -76,7 +99,8 @@ class Served:
     def __init__(self) -> None:
         self.engine, self.router, self.wake = Engine(), Router(), Wake()
         self.outbox = Outbox(self.wake)
-        self.prompts = PromptQueue(self.outbox.prepared)
+        self.prompts = PromptQueue(long_prompt, self.outbox.prepared)
+        self.grammars = PromptQueue(grammar_of, self.outbox.prepared, name="grammars")
         loop: Any = type("Loop", (), {"steps": 0, "health": {}, "busy_since": None})()
         self.serving = Serving(loop, step_seconds=30.0)
         record: Any = type("Record", (), {"is_closed": lambda *_: False})()
@@ -90,6 +114,7 @@ class Served:
             serving=self.serving,
             enqueue=self.outbox.send,
             prompts=self.prompts,
+            grammars=self.grammars,
             session_seconds=5.0,
             session_bytes=1 << 20,
             prepared_seconds=30.0,
@@ -98,8 +123,13 @@ class Served:
         self.session = Session(b"gateway", 0.0)
         self.reader._sessions[b"gateway"] = self.session
 
-    def ask(self, text: str, call: int = 1, tenant: str = "tenant", size: int = 0, weight: int = 1) -> str:
+    def ask(
+        self, text: str, call: int = 1, tenant: str = "tenant", size: int = 0, weight: int = 1, *, regex: str = ""
+    ) -> str:
         request = replace(chat(text), tenant=tenant, weight=weight)
+        if regex:
+            sampling = replace(request.sampling, guidance=Guidance(GuidanceKind.REGEX, regex))
+            request = replace(request, sampling=sampling)
         self.reader._handle(self.session, Prepare(call, "d", request), size or len(text))
         return request.id
 
@@ -115,7 +145,9 @@ def served() -> Iterator[Served]:
     served = Served()
     yield served
     served.engine.go.set()
+    served.engine.grammars.go.set()
     served.prompts.close(WAIT)
+    served.grammars.close(WAIT)
 
 
 def test_a_long_prompt_delays_neither_renewals_nor_short_prompts(served: Served) -> None:
@@ -215,7 +247,7 @@ def test_tenants_take_turns(served: Served) -> None:
 def test_a_prompt_that_waited_too_long_is_not_tokenised() -> None:
     done: SimpleQueue[PromptResult] = SimpleQueue()
     engine = Engine()
-    queue = PromptQueue(done.put, clock=lambda: 100.0)
+    queue = PromptQueue(long_prompt, done.put, clock=lambda: 100.0)
     message = Prepare(1, "d", chat("whole"))
     queue.put(PromptCall(b"s", message, cast("Deployment", engine), 1, 100.0 - prompts.MAX_WAIT_SECONDS - 1))
     outcome = done.get(timeout=WAIT).outcome
@@ -223,3 +255,44 @@ def test_a_prompt_that_waited_too_long_is_not_tokenised() -> None:
     assert isinstance(outcome, OverloadedError)
     assert engine.second_tokenizer == []
     queue.close(WAIT)
+
+
+def test_a_grammar_that_compiles_holds_up_nobody_else(served: Served) -> None:
+    guided = served.ask("first", regex="stuck")
+    assert served.engine.grammars.began.wait(WAIT)
+    served.ask("plain", call=2)
+    served.ask("whole" * SHORT_BYTES, call=3)
+    served.prepared()
+    assert len(served.session.prepared) == 2
+    served.engine.grammars.go.set()
+    served.prepared()
+    assert served.session.prepared[guided].prompt.grammar == "grammar of stuck"
+    assert len(served.router.frames) == 3
+
+
+def test_a_known_grammar_is_taken_at_once(served: Served) -> None:
+    served.ask("first", regex="a")
+    served.prepared()
+    again = served.ask("second", call=2, regex="a")
+    assert served.session.prepared[again].prompt.grammar == "grammar of a"
+    assert served.outbox.queue.empty()
+
+
+def test_a_long_prompt_with_a_new_grammar_goes_through_both_threads(served: Served) -> None:
+    name = served.ask("whole" * SHORT_BYTES, regex="a")
+    served.prepared()
+    assert not served.session.prepared
+    served.prepared()
+    assert served.session.prepared[name].prompt.grammar == "grammar of a"
+    assert served.engine.second_tokenizer == [True]
+
+
+@pytest.mark.parametrize(("regex", "code"), [("refused", b"refused before"), ("broken", b"prepare_failed")])
+def test_a_grammar_that_fails_is_refused_and_the_next_compiled(served: Served, regex: str, code: bytes) -> None:
+    served.ask("first", regex=regex)
+    if regex == "broken":
+        served.prepared()
+    assert code in served.router.frames[-1][-1]
+    served.ask("second", call=2, regex="a")
+    served.prepared()
+    assert len(served.session.prepared) == 1

@@ -14,7 +14,7 @@ import zmq
 
 from inference.protocol import VERSION, Extend, Fatal, Hello, Ready, Renew, Stats, client_inbound, encode, numbered
 from inference.worker.process import Outbox
-from inference.worker.prompts import PromptQueue
+from inference.worker.prompts import PromptQueue, long_prompt
 from inference.worker.serving import Serving
 from inference.worker.session import Session
 from inference.worker.sessions import Reader
@@ -34,7 +34,7 @@ def reading(clock: float = 0.0) -> Iterator[tuple[Reader, Any, Callable[[], None
         wake_out.bind("inproc://wake-test")
         wake_in.connect("inproc://wake-test")
         outbox = Outbox(wake_in)
-        prompts = PromptQueue(outbox.prepared)
+        prompts = PromptQueue(long_prompt, outbox.prepared)
         loop: Any = type("Loop", (), {"steps": 0, "health": {}, "busy_since": None})()
         reader = Reader(
             router=router,
@@ -46,6 +46,7 @@ def reading(clock: float = 0.0) -> Iterator[tuple[Reader, Any, Callable[[], None
             serving=Serving(loop, step_seconds=30.0),
             enqueue=outbox.send,
             prompts=prompts,
+            grammars=cast("Any", None),
             session_seconds=5.0,
             session_bytes=1 << 20,
             prepared_seconds=30.0,
@@ -109,6 +110,7 @@ def test_the_reader_is_busy_since_its_iteration_began_and_not_while_it_waits(mon
         serving=Serving(loop, step_seconds=30.0),
         enqueue=cast("Any", None),
         prompts=cast("Any", None),
+        grammars=cast("Any", None),
         session_seconds=5.0,
         session_bytes=1 << 20,
         prepared_seconds=30.0,

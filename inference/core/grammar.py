@@ -1,0 +1,32 @@
+"""What the engine knows of a compiled grammar: which tokens may come next, as the tokens come."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class GrammarError(Exception):
+    """A matcher can't go on: a token that its grammar doesn't permit, or a step beyond its limits."""
+
+
+class Matcher(Protocol):
+    """One answer on its way through a grammar. Not thread-safe."""
+
+    def mask(self) -> bytes:
+        """Return which tokens may come next: bit i % 8 of byte i // 8 for token i. Raise `GrammarError`.
+
+        The tokens that end an answer are among them where it may end, and alone where nothing else may follow.
+        """
+        ...
+
+    def accept(self, token: int) -> None:
+        """Go on behind `token`. Raise `GrammarError`, after which it raises at each call."""
+        ...
+
+
+class Grammar(Protocol):
+    """A compiled guidance; any thread may begin a matcher."""
+
+    def begin(self) -> Matcher:
+        """Return a matcher of an answer without tokens."""
+        ...

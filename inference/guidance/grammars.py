@@ -1,0 +1,124 @@
+"""The grammars of one deployment: compiled once, and kept for the requests that bring the same guidance."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+from inference.core.grammar import Grammar
+from inference.errors import InvalidRequestError
+from inference.guidance import library
+from inference.guidance.checking import TOO_LONG, Checker
+from inference.types import Guidance, GuidanceKind
+from inference.validation import check_guidance
+
+MOST_KEPT = 64
+
+_WHAT = {
+    GuidanceKind.JSON_SCHEMA: "the schema",
+    GuidanceKind.JSON_OBJECT: "the schema",
+    GuidanceKind.REGEX: "the regular expression",
+    GuidanceKind.CHOICE: "the choices",
+    GuidanceKind.LARK: "the grammar",
+}
+_UNSUPPORTED = re.compile(r"not supported|unsupported|unknown format|failed to generate regex", re.IGNORECASE)
+_COMPLEX = re.compile(r"too (big|large|complex|many)|limit exceeded|max is \d+", re.IGNORECASE)
+
+
+class _Refusal(NamedTuple):
+    code: str
+    message: str
+
+    def error(self, guidance: Guidance) -> InvalidRequestError:
+        return InvalidRequestError(f"'{guidance.param}': {self.message}", code=self.code, param=guidance.param)
+
+
+class Grammars:
+    """See the module. `serialized` returns the tokenizer in the format of the tokenizers library, None if it has none.
+
+    The model has `vocabulary` tokens, of which `ends` end an answer. The `MOST_KEPT` guidances that were used last are
+    kept, those that were refused too. Any thread may use it; one compiles at a time.
+    """
+
+    def __init__(self, serialized: Callable[[], str | None], *, vocabulary: int, ends: frozenset[int]) -> None:
+        self._serialized = serialized
+        self._size = vocabulary
+        self._ends = ends
+        self._loaded: tuple[library.Vocabulary, Checker] | None = None
+        self._kept: OrderedDict[Guidance, Grammar | _Refusal] = OrderedDict()
+        self._lock = threading.Lock()
+        self._compiling = threading.Lock()
+
+    def known(self, guidance: Guidance) -> Grammar | None:
+        """Return the grammar if it is kept; raise `InvalidRequestError` if it is known that it can't be enforced."""
+        with self._lock:
+            found = self._kept.get(guidance)
+            if found is None:
+                return None
+            self._kept.move_to_end(guidance)
+        if isinstance(found, _Refusal):
+            raise found.error(guidance)
+        return found
+
+    def compiled(self, guidance: Guidance) -> Grammar:
+        """Return the grammar, compiled if need be, which may take seconds.
+
+        Raise `InvalidRequestError`: ``guidance_invalid`` for what can't be read, ``guidance_unsupported`` for what
+        can't be enforced, ``guidance_too_complex`` for what takes too long, ``guidance_unavailable`` for all when this
+        model's tokenizer can't be guided.
+        """
+        check_guidance(guidance)
+        with self._compiling:
+            found = self.known(guidance)
+            if found is not None:
+                return found
+            outcome = self._compile(guidance)
+            with self._lock:
+                self._kept[guidance] = outcome
+                while len(self._kept) > MOST_KEPT:
+                    self._kept.popitem(last=False)
+        if isinstance(outcome, _Refusal):
+            raise outcome.error(guidance)
+        return outcome
+
+    def _compile(self, guidance: Guidance) -> Grammar | _Refusal:
+        try:
+            vocabulary, checker = self._loaded = self._loaded or self._load()
+        except (ValueError, ImportError) as error:
+            message = f"this model's answers can't be guided: {library.worded(str(error))}"
+            return _Refusal("guidance_unavailable", message)
+        try:
+            text = library.text_of(guidance)
+            if (problem := checker.problem(text)) is None:
+                return vocabulary.compile(text)
+        except ValueError as error:
+            problem = str(error)
+        return _refused(guidance.kind, problem)
+
+    def _load(self) -> tuple[library.Vocabulary, Checker]:
+        serialized = self._serialized()
+        if serialized is None:
+            raise ValueError("its tokenizer has no form that the tokenizers library reads")
+        if not self._ends:
+            raise ValueError("no token ends them")
+        vocabulary = library.Vocabulary(serialized, self._size, self._ends)
+        return vocabulary, Checker(serialized, self._size, self._ends)
+
+
+def _refused(kind: GuidanceKind, problem: str) -> _Refusal:
+    """Return the refusal for a problem in llguidance's words."""
+    what, text = _WHAT[kind], library.worded(problem)
+    if problem == TOO_LONG or _COMPLEX.search(text):
+        return _Refusal("guidance_too_complex", f"{what} is too complex: {text}")
+    if keys := re.search(r"Unimplemented keys: \[(.*)\]", text):
+        names = ", ".join(f"'{name}'" for name in re.findall(r'"([^"]+)"', keys.group(1)))
+        return _Refusal("guidance_unsupported", f"{what} can't be enforced because of {names}: leave that out")
+    if reference := re.match(r"Resource '(.*)' is not present", text):
+        message = f"'$ref' to {reference.group(1)!r} isn't supported, only references within the schema are"
+        return _Refusal("guidance_unsupported", f"{what} can't be enforced: {message}")
+    if _UNSUPPORTED.search(text):
+        return _Refusal("guidance_unsupported", f"{what} can't be enforced: {text}")
+    return _Refusal("guidance_invalid", f"{what} can't be read: {text}")

@@ -1,0 +1,134 @@
+"""The one module that knows llguidance, which is imported when the first guided request comes."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from inference.core.grammar import GrammarError, Matcher
+from inference.types import Guidance, GuidanceKind
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+# A little, so that a model that likes white space can't go on with it for ever: a space, or a new line with its indent.
+WHITESPACE = r" ?|\n {0,40}|\n\t{0,10}"
+_LIMITS: dict[str, Any] = {
+    "max_items_in_row": 2_000,
+    "initial_lexer_fuel": 1_000_000,
+    "step_lexer_fuel": 200_000,
+    "step_max_items": 50_000,
+    "max_lexer_states": 20_000,  # of 1 to 2 kB each
+    "max_grammar_size": 200_000,
+    "verbose_errors": False,
+}
+_TRIED_TOKENS = 4  # of an answer, to find what is too complex before the answer begins
+_LONGEST_PROBLEM = 300
+
+
+def text_of(guidance: Guidance) -> str:
+    """Return what llguidance compiles for `guidance`; raise ValueError for a schema that is no JSON."""
+    from llguidance import LLMatcher
+
+    match guidance.kind:
+        case GuidanceKind.JSON_SCHEMA | GuidanceKind.JSON_OBJECT:
+            schema = '{"type":"object"}' if guidance.kind is GuidanceKind.JSON_OBJECT else guidance.source
+            pattern = WHITESPACE if guidance.whitespace is None else guidance.whitespace
+            # As overrides, since a schema may bring options of its own, such as to ignore what can't be enforced.
+            options: JsonCompileOptions = {"lenient": False, "coerce_one_of": False}
+            if pattern:
+                options["whitespace_pattern"] = pattern
+            else:
+                options["whitespace_flexible"] = False
+            return LLMatcher.grammar_from_json_schema(schema, overrides=options)
+        case GuidanceKind.REGEX:
+            return LLMatcher.grammar_from_regex(guidance.source)
+        case GuidanceKind.CHOICE:
+            # One terminal: as alternatives of a rule they would be items of the parser, all looked at in each step.
+            texts = (json.dumps(choice, ensure_ascii=False) for choice in guidance.choices)
+            return LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {' | '.join(texts)}")
+        case GuidanceKind.LARK:
+            return LLMatcher.grammar_from_lark(guidance.source)
+
+
+class Vocabulary:
+    """A tokenizer as llguidance has it: `serialized` in the format of the tokenizers library.
+
+    Its tokens are those below `size` and, if the tokenizer has more, those too; `ends` end an answer. Raise ValueError
+    for a tokenizer that llguidance doesn't take.
+    """
+
+    def __init__(self, serialized: str, size: int, ends: frozenset[int]) -> None:
+        from llguidance import LLTokenizer
+
+        known = json.loads(serialized)
+        model = known.get("model", {}).get("vocab", {})
+        ids = [*(model.values() if isinstance(model, dict) else range(len(model)))]
+        ids += [token["id"] for token in known.get("added_tokens", ())]
+        try:
+            self._tokenizer = LLTokenizer(serialized, n_vocab=max(size, 1 + max(ids)), eos_token=sorted(ends))
+        except BaseException as error:  # a Rust panic is no Exception
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            raise ValueError(str(error)) from None
+
+    def compile(self, text: str) -> CompiledGrammar:
+        """Return the grammar `text`; raise ValueError with the reason why it can't be compiled, or is too complex."""
+        from llguidance import LLMatcher, LLParserLimits
+
+        matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=LLParserLimits(**_LIMITS))
+        _require(matcher, ValueError)
+        tried = matcher.deep_copy()
+        for _ in range(_TRIED_TOKENS):
+            mask = tried.compute_bitmask()
+            _require(tried, ValueError)
+            if tried.is_stopped():
+                break
+            forced = tried.compute_ff_tokens()
+            tried.consume_token(forced[0] if forced else _first(mask))
+            _require(tried, ValueError)
+        return CompiledGrammar(matcher)
+
+
+class CompiledGrammar:
+    """A grammar for one vocabulary. Its matchers share what they learn of it."""
+
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher
+
+    def begin(self) -> Matcher:
+        return _LibraryMatcher(self._matcher.deep_copy())
+
+
+class _LibraryMatcher:
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher
+
+    def mask(self) -> bytes:
+        _require(self._matcher, GrammarError)
+        mask: bytes = self._matcher.compute_bitmask()
+        _require(self._matcher, GrammarError)  # in its place it would permit only the end
+        return mask
+
+    def accept(self, token: int) -> None:
+        self._matcher.consume_token(token)
+        _require(self._matcher, GrammarError)
+
+
+def _require(matcher: Any, error: type[Exception]) -> None:
+    if matcher.is_error():
+        raise error(worded(matcher.get_error()))
+
+
+def _first(mask: bytes) -> int:
+    place = next(i for i, byte in enumerate(mask) if byte)
+    return place * 8 + (mask[place] & -mask[place]).bit_length() - 1
+
+
+def worded(problem: str) -> str:
+    """Return the problem in one short line."""
+    line = " ".join(problem.replace("<non-verbose/>", "").split())
+    line = re.sub(r" \d+ \| .*$", "", line)  # the line of the grammar, with a mark below it
+    line = line.partition(". Enable 'coerce_one_of'")[0]
+    return line if len(line) <= _LONGEST_PROBLEM else line[: _LONGEST_PROBLEM - 3] + "..."

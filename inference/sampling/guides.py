@@ -1,0 +1,126 @@
+"""Guided rows: a matcher for each, which says which tokens may come next and follows those that are sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from inference.core.grammar import GrammarError, Matcher
+from inference.core.step import Row, RowFailure
+
+FAILED = "guidance_failed"
+
+Words = npt.NDArray[np.uint32]
+
+
+@dataclass(slots=True)
+class _Guide:
+    """Where the sequence in one slot is: behind `output` tokens of its `history`; `mask` once it was asked for."""
+
+    history: Sequence[int]
+    matcher: Matcher
+    output: int = 0
+    mask: Words | None = None
+
+
+class Guides:
+    """The matchers by slot.
+
+    One is begun when its row is admitted, and walks through the tokens so far, so that a row that was preempted or came
+    from another engine goes on as it would have. From then on it follows what is sampled. Belongs to one thread at a
+    time.
+    """
+
+    def __init__(self) -> None:
+        self._guides: dict[int, _Guide] = {}
+        self._failures: dict[int, RowFailure] = {}  # by slot, of those in `_guides` that can't go on
+
+    def fill(self, rows: Sequence[Row]) -> None:
+        """Find the masks of those `rows` that are guided and sample: `masks` has them at once then."""
+        for row in rows:
+            if row.samples and row.grammar is not None:
+                self._mask(row)
+
+    def masks(self, rows: Sequence[Row]) -> tuple[torch.Tensor, dict[int, RowFailure]]:
+        """Return what each of `rows`, all guided, permits next, and by number those that can't go on.
+
+        int32 [rows, words]: bit i % 32 of word i // 32 for token i; a row that can't go on permits nothing. Below
+        `min_tokens` the tokens that would end a row are not permitted, unless nothing else is.
+        """
+        masks: list[Words | None] = []
+        failures: dict[int, RowFailure] = {}
+        for number, row in enumerate(rows):
+            mask = self._mask(row)
+            if mask is None:
+                failures[number] = self._failures[row.slot]
+            elif row.banned and row.output_index < row.sampling.min_tokens:
+                mask = _without(mask, row.banned)
+            masks.append(mask)
+        width = max((len(mask) for mask in masks if mask is not None), default=1)
+        both = np.zeros((len(rows), width), dtype=np.uint32)
+        for line, mask in zip(both, masks, strict=True):
+            if mask is not None:
+                line[:] = mask
+        return torch.from_numpy(both.view(np.int32)), failures
+
+    def append(self, rows: Sequence[Row], tokens: Sequence[int]) -> None:
+        """Go on behind the `tokens` that were sampled for `rows`, whose masks were taken in this step."""
+        for row, token in zip(rows, tokens, strict=True):
+            guide = self._guides[row.slot]
+            guide.output += 1
+            guide.mask = None
+            self._accept(row.slot, guide, (token,))
+
+    def forget(self, rows: Sequence[Row]) -> None:
+        """Drop the matchers of slots that now belong to rows without guidance."""
+        if self._guides:
+            for row in rows:
+                if row.grammar is None and self._guides.pop(row.slot, None) is not None:
+                    self._failures.pop(row.slot, None)
+
+    def _mask(self, row: Row) -> Words | None:
+        """Return what `row` permits next; None if it can't go on."""
+        guide = self._guides.get(row.slot)
+        # The list itself tells the sequence, and the number of output tokens that nothing was lost or undone since.
+        if guide is None or guide.history is not row.history or guide.output != row.output_index:
+            guide = self._begin(row)
+        if row.slot in self._failures:
+            return None
+        if guide.mask is None:
+            try:
+                guide.mask = np.frombuffer(guide.matcher.mask(), dtype="<u4")
+            except GrammarError as error:
+                self._failures[row.slot] = _failure(error)
+        return guide.mask
+
+    def _begin(self, row: Row) -> _Guide:
+        assert row.grammar is not None
+        self._failures.pop(row.slot, None)
+        guide = self._guides[row.slot] = _Guide(row.history, row.grammar.begin(), row.output_index)
+        known = row.start + len(row.ids) - row.drafts
+        self._accept(row.slot, guide, row.history[known - row.output_index : known])
+        return guide
+
+    def _accept(self, slot: int, guide: _Guide, tokens: Sequence[int]) -> None:
+        try:
+            for token in tokens:
+                guide.matcher.accept(token)
+        except GrammarError as error:
+            self._failures[slot] = _failure(error)
+
+
+def _failure(error: GrammarError) -> RowFailure:
+    return RowFailure(FAILED, f"The answer can't be held to its guidance any longer: {error}")
+
+
+def _without(mask: Words, tokens: Sequence[int]) -> Words:
+    """Return `mask` without `tokens`, or as it is if nothing is left."""
+    rest = mask.copy()
+    for token in tokens:
+        if token // 32 < len(rest):
+            rest[token // 32] &= np.uint32(~(1 << token % 32) & 0xFFFFFFFF)
+    return rest if rest.any() else mask
