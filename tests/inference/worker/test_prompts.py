@@ -63,7 +63,7 @@ class Engine:
 
     def prepare(self, request: GenerationRequest, *, second_tokenizer: bool = False, grammar: object = None) -> Prompt:
         self.second_tokenizer.append(second_tokenizer)
-        text = request.messages[-1].content
+        text = request.messages[-1].texts[0]
         self.order.append(text)
         if text.startswith("broken"):
             raise ZeroDivisionError
