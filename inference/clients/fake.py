@@ -109,6 +109,9 @@ class FakeEngine:
             raise REFUSALS[options.prepare_error](f"the fake engine refuses to prepare: {options.prepare_error}")
         if request.kind not in options.kinds:
             raise InvalidRequestError(f"{options.model} does not take {request.kind} requests")
+        if (guidance := request.sampling.guidance) is not None and not options.guides:
+            message = f"'{guidance.param}': {options.model} can't guide its answers"
+            raise InvalidRequestError(message, code="guidance_unavailable", param=guidance.param)
         if request.kind is Kind.EMBEDDING:
             prepared = Prepared(request, sum(input_tokens(options, request)), 0)
         elif options.images == "none" and any(message.images for message in request.messages):

@@ -28,6 +28,7 @@ class FakeOptions:
     """The keys of `EngineSpec.options`. Token numbers count the output from 1.
 
     `text` is the answer (one token per word) or, when empty, `tokens` numbered words; with `ignore_eos` it repeats.
+    Guided requests are refused, unless it `guides`: then `text` has to be what they permit, which it doesn't check.
     With `echo` the answer is the last message, and a message that begins with `bad` fails its row.
     `images` is ``none``, ``data`` or ``urls``; an image takes no tokens.
     `cached` is the fraction of a prompt that comes from the cache. `prompt_rule` is ``characters`` (one token per
@@ -43,6 +44,7 @@ class FakeOptions:
     text: str = ""
     echo: bool = False
     bad: str = ""
+    guides: bool = False
     tokens: int = 16
     tokens_per_delta: int = 1
     delay: float = 0.0

@@ -9,9 +9,20 @@ import pytest
 
 from inference.clients.fake import FakeEngine, FakeRecord
 from inference.engine import EngineSpec
-from inference.errors import DrainingError, OverloadedError, UnreachableError
+from inference.errors import DrainingError, InvalidRequestError, OverloadedError, UnreachableError
 from inference.open import open_engine
-from inference.types import Delta, Event, Finished, FinishReason, GenerationRequest, Lost, Running, Started
+from inference.types import (
+    Delta,
+    Event,
+    Finished,
+    FinishReason,
+    GenerationRequest,
+    Guidance,
+    GuidanceKind,
+    Lost,
+    Running,
+    Started,
+)
 from tests.inference.engine_contract import EngineContract, Harness, chat, end_of, run, text_of
 
 
@@ -43,6 +54,14 @@ async def test_deltas_carry_tokens_per_delta_tokens() -> None:
     events = await run(fake(tokens=5, tokens_per_delta=2), chat("hi"))
     assert [event.usage.output for event in events if isinstance(event, Delta)] == [2, 4, 5]
     assert text_of(events) == "w1 w2 w3 w4 w5"
+
+
+async def test_guided_requests_are_refused_unless_the_text_is_meant_for_them() -> None:
+    request = chat("hi", guidance=Guidance(GuidanceKind.JSON_OBJECT, param="response_format"))
+    with pytest.raises(InvalidRequestError) as refused:
+        await fake(text="{}").prepare(request)
+    assert (refused.value.code, refused.value.param) == ("guidance_unavailable", "response_format")
+    assert text_of(await run(fake(text="{}", guides=True), request)) == "{}"
 
 
 async def test_the_cached_fraction_is_reported_and_billed_apart() -> None:

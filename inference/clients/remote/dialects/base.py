@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Coroutine
+import re
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, ClassVar
+
+import msgspec
 
 from inference.clients.remote.faults import AskError
 from inference.clients.remote.messages import api_messages, texts_of
 from inference.clients.remote.tokens import Count, estimated, number
 from inference.clients.remote.usage import Report
 from inference.errors import InvalidRequestError
-from inference.types import GenerationRequest, SamplingParams
+from inference.types import GenerationRequest, Guidance, GuidanceKind, SamplingParams
+from inference.validation import check_guidance
 
 Ask = Callable[..., Coroutine[Any, Any, Any]]
 """`await ask(path)` gets JSON from the endpoint, `await ask(path, body)` posts it; both return the answer's JSON."""
 
 _OPEN = ("temperature", "top_p", "top_k", "min_p")  # what a server has defaults of its own for
+_GUIDED = {
+    GuidanceKind.JSON_SCHEMA: "a JSON Schema",
+    GuidanceKind.JSON_OBJECT: "JSON",
+    GuidanceKind.REGEX: "a regular expression",
+    GuidanceKind.CHOICE: "choices",
+    GuidanceKind.LARK: "a grammar in Lark",
+}
 _MOST_COUNTED = 16  # inputs of one embedding request that are counted one by one
 
 
@@ -36,6 +47,7 @@ class Dialect:
     isolation: ClassVar[str] = "shared between tenants"
     counts_always: ClassVar[bool] = False
     tokenizes: ClassVar[str] = "estimated from its length"
+    guides: ClassVar[frozenset[GuidanceKind]] = frozenset({GuidanceKind.JSON_SCHEMA, GuidanceKind.JSON_OBJECT})
     lists_models: ClassVar[bool] = False  # a model that isn't at /v1/models isn't served
     takes_reasoning: ClassVar[bool] = False  # earlier messages may have `reasoning_content`
 
@@ -53,6 +65,25 @@ class Dialect:
             if is_wanted and name not in self.extras:
                 message = f"'{name}' is not supported by the engine of this model."
                 raise InvalidRequestError(message, code="unsupported_parameter", param=name)
+        if (guidance := sampling.guidance) is not None:
+            check_guidance(guidance)
+            what = _GUIDED[guidance.kind] if guidance.kind not in self.guides else None
+            if what is None and guidance.whitespace is not None:
+                what = "white space of your choice"
+            if what is not None:
+                message = f"'{guidance.param}': the engine of this model can't hold answers to {what}."
+                raise InvalidRequestError(message, code="guidance_unsupported", param=guidance.param)
+            self.guidance(guidance)
+
+    def guidance(self, guidance: Guidance) -> dict[str, Any]:
+        """Return the fields of a chat's body that hold its answer to `guidance`, of a kind that the server `guides`.
+
+        Raise `InvalidRequestError` for a schema that is no JSON.
+        """
+        if guidance.kind is GuidanceKind.JSON_OBJECT:
+            return {"response_format": {"type": "json_object"}}
+        named = {"name": "answer", "schema": schema_of(guidance), "strict": True}
+        return {"response_format": {"type": "json_schema", "json_schema": named}}
 
     def chat(self, request: GenerationRequest, model: str, max_tokens: int, salt: str) -> dict[str, Any]:
         """Return the body of a streamed chat completion; `salt` keeps the tenant's prefixes apart, "" shares them."""
@@ -77,6 +108,8 @@ class Dialect:
             body["stop_token_ids"] = list(sampling.stop_token_ids)
         if sampling.ignore_eos:
             body["ignore_eos"] = True
+        if sampling.guidance is not None:
+            body |= self.guidance(sampling.guidance)
         return body
 
     def embedding(self, request: GenerationRequest, model: str) -> dict[str, Any]:
@@ -181,6 +214,20 @@ class SaltingDialect(Dialect):
             return ""
         since = ".".join(map(str, self.salted_since))
         return f"cache_salt is unknown to version {version} (since {since}): upgrade it, or set shared_prefixes"
+
+
+def schema_of(guidance: Guidance) -> Any:
+    """Return the JSON Schema of `guidance`; raise `InvalidRequestError` when it is no JSON."""
+    try:
+        return msgspec.json.decode(guidance.source)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        message = f"'{guidance.param}': the schema can't be read: {error}"
+        raise InvalidRequestError(message, code="guidance_invalid", param=guidance.param) from error
+
+
+def alternatives(choices: Iterable[str]) -> str:
+    """Return the regular expression of exactly one of `choices`."""
+    return "|".join(re.sub(r"[\\.^$*+?()\[\]{}|/]", r"\\\g<0>", choice) for choice in choices)
 
 
 def salt_of(domain: str, key: str) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from inference.clients.remote.dialects.base import Ask, Dialect
 from inference.clients.remote.tokens import Count, number
 from inference.clients.remote.usage import Report
-from inference.types import GenerationRequest
+from inference.types import GenerationRequest, Guidance, GuidanceKind
 
 
 class LlamaCpp(Dialect):
@@ -16,6 +17,7 @@ class LlamaCpp(Dialect):
     name = "llamacpp"
     probe = "/health"
     extras = frozenset({"top_k", "min_p", "ignore_eos"})
+    guides = frozenset({GuidanceKind.JSON_SCHEMA, GuidanceKind.JSON_OBJECT, GuidanceKind.CHOICE})
     isolates_prefixes = True
     isolation = "not used (cache_prompt is off)"
     counts_always = True
@@ -25,6 +27,15 @@ class LlamaCpp(Dialect):
         """Return the body with timings, which count, in every event; prefixes are reused only where they are shared."""
         body = super().chat(request, model, max_tokens, salt)
         return body | {"timings_per_token": True, "cache_prompt": not salt}
+
+    def guidance(self, guidance: Guidance) -> dict[str, Any]:
+        """JSON as OpenAI has it, choices in its own notation of grammars."""
+        if guidance.kind is GuidanceKind.CHOICE:
+            texts = (json.dumps(choice, ensure_ascii=False) for choice in guidance.choices)
+            return {"grammar": f"root ::= {' | '.join(texts)}"}
+        if guidance.kind is GuidanceKind.JSON_OBJECT:
+            return {"response_format": {"type": "json_object", "schema": {"type": "object"}}}
+        return super().guidance(guidance)
 
     def seed(self, seed: int) -> int:
         """llama.cpp has 32 bits."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from inference.clients.remote.dialects.base import Ask, SaltingDialect
+from inference.clients.remote.dialects.base import Ask, SaltingDialect, alternatives
 from inference.clients.remote.messages import texts_of
 from inference.clients.remote.tokens import Count, counted, number, templated
 from inference.clients.remote.usage import Report
-from inference.types import GenerationRequest
+from inference.types import GenerationRequest, Guidance, GuidanceKind
 
 
 class SGLang(SaltingDialect):
@@ -19,9 +19,18 @@ class SGLang(SaltingDialect):
     takes_reasoning = True
     probe = "/health"
     no_top_k = -1
+    guides = frozenset(GuidanceKind) - {GuidanceKind.LARK}  # its grammars are in another notation
     salted_since = (0, 5, 3)
     version_path = "/get_server_info"
     tokenizes = "counted (/tokenize), the chat template estimated"
+
+    def guidance(self, guidance: Guidance) -> dict[str, Any]:
+        """JSON as OpenAI has it, the rest as a regular expression."""
+        if guidance.kind is GuidanceKind.REGEX:
+            return {"regex": guidance.source}
+        if guidance.kind is GuidanceKind.CHOICE:
+            return {"regex": alternatives(guidance.choices)}
+        return super().guidance(guidance)
 
     def report(self, usage: Any, timings: Any) -> Report:
         """SGLang has its reasoning tokens beside the others, not in details."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from inference.clients.remote.dialects.base import Ask, Dialect
+from inference.clients.remote.dialects.base import Ask, Dialect, alternatives, schema_of
 from inference.clients.remote.tokens import Count, number
-from inference.types import GenerationRequest
+from inference.types import GenerationRequest, Guidance, GuidanceKind
 
 
 class TGI(Dialect):
@@ -14,6 +14,7 @@ class TGI(Dialect):
 
     name = "tgi"
     probe = "/health"
+    guides = frozenset(GuidanceKind) - {GuidanceKind.LARK}
     tokenizes = "exact (/chat_tokenize)"
 
     def chat(self, request: GenerationRequest, model: str, max_tokens: int, salt: str) -> dict[str, Any]:
@@ -22,6 +23,19 @@ class TGI(Dialect):
         if body.get("top_p", 0) >= 1:
             del body["top_p"]
         return body
+
+    def guidance(self, guidance: Guidance) -> dict[str, Any]:
+        """TGI's own form of `response_format`."""
+        match guidance.kind:
+            case GuidanceKind.JSON_SCHEMA:
+                grammar = {"type": "json", "value": schema_of(guidance)}
+            case GuidanceKind.JSON_OBJECT:
+                grammar = {"type": "json", "value": {"type": "object"}}
+            case GuidanceKind.CHOICE:
+                grammar = {"type": "regex", "value": alternatives(guidance.choices)}
+            case _:
+                grammar = {"type": "regex", "value": guidance.source}
+        return {"response_format": grammar}
 
     def seed(self, seed: int) -> int:
         """TGI takes all 64 bits as they are."""

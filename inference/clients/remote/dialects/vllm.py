@@ -6,7 +6,7 @@ from typing import Any
 
 from inference.clients.remote.dialects.base import Ask, SaltingDialect
 from inference.clients.remote.tokens import Count, counted
-from inference.types import GenerationRequest
+from inference.types import GenerationRequest, Guidance, GuidanceKind
 
 
 class VLLM(SaltingDialect):
@@ -16,8 +16,23 @@ class VLLM(SaltingDialect):
     takes_reasoning = True
     probe = "/health"
     no_top_k = -1
+    guides = frozenset(GuidanceKind)
     salted_since = (0, 9, 0)
     tokenizes = "exact (/tokenize)"
+
+    def guidance(self, guidance: Guidance) -> dict[str, Any]:
+        """JSON as OpenAI has it; the rest by vLLM's names, since 0.11 and before, of which it ignores the others."""
+        value: str | list[str]
+        match guidance.kind:
+            case GuidanceKind.JSON_SCHEMA | GuidanceKind.JSON_OBJECT:
+                return super().guidance(guidance)
+            case GuidanceKind.CHOICE:
+                name, value = "choice", [*guidance.choices]
+            case GuidanceKind.REGEX:
+                name, value = "regex", guidance.source
+            case GuidanceKind.LARK:
+                name, value = "grammar", guidance.source
+        return {"structured_outputs": {name: value}, f"guided_{name}": value}
 
     def embedding(self, request: GenerationRequest, model: str) -> dict[str, Any]:
         """Return the body; an input is cut to the model's context where the client allows it."""

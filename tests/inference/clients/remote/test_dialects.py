@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from inference.errors import InvalidRequestError
 from inference.messages import Image, Message, Reasoning, ToolCall, ToolResult
 from inference.open import check_remote, open_engine
 from inference.tracing import traceparent
-from inference.types import Kind, SamplingParams
+from inference.types import Guidance, GuidanceKind, Kind, SamplingParams
 from tests.inference.engine_contract import chat, embedding, end_of, run, until
 from tests.upstream import MODEL
 
@@ -95,6 +96,89 @@ async def test_a_field_that_the_server_does_not_know_is_refused_by_name(remote, 
     with pytest.raises(InvalidRequestError) as caught:
         await engine.prepare(chat("a", **{unknown: sampling[unknown]}))
     assert (caught.value.code, caught.value.param) == ("unsupported_parameter", unknown)
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+GUIDED = {
+    "schema": Guidance(GuidanceKind.JSON_SCHEMA, json.dumps(SCHEMA)),
+    "object": Guidance(GuidanceKind.JSON_OBJECT),
+    "regex": Guidance(GuidanceKind.REGEX, "[a-z]+", param="structured_outputs.regex"),
+    "choice": Guidance(GuidanceKind.CHOICE, choices=("a.b", 'c "d"'), param="structured_outputs.choice"),
+    "lark": Guidance(GuidanceKind.LARK, 'start: "x"', param="structured_outputs.grammar"),
+}
+OPENAI = {
+    "schema": {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True},
+        }
+    },
+    "object": {"response_format": {"type": "json_object"}},
+}
+ONE_OF = 'a\\.b|c "d"'
+SENT = {
+    "generic": OPENAI,
+    "vllm": OPENAI
+    | {
+        "regex": {"structured_outputs": {"regex": "[a-z]+"}, "guided_regex": "[a-z]+"},
+        "choice": {"structured_outputs": {"choice": ["a.b", 'c "d"']}, "guided_choice": ["a.b", 'c "d"']},
+        "lark": {"structured_outputs": {"grammar": 'start: "x"'}, "guided_grammar": 'start: "x"'},
+    },
+    "sglang": OPENAI | {"regex": {"regex": "[a-z]+"}, "choice": {"regex": ONE_OF}},
+    "llamacpp": OPENAI
+    | {
+        "object": {"response_format": {"type": "json_object", "schema": {"type": "object"}}},
+        "choice": {"grammar": 'root ::= "a.b" | "c \\"d\\""'},
+    },
+    "tgi": {
+        "schema": {"response_format": {"type": "json", "value": SCHEMA}},
+        "object": {"response_format": {"type": "json", "value": {"type": "object"}}},
+        "regex": {"response_format": {"type": "regex", "value": "[a-z]+"}},
+        "choice": {"response_format": {"type": "regex", "value": ONE_OF}},
+    },
+    "trtllm": {
+        "schema": {"response_format": {"type": "json", "schema": SCHEMA}},
+        "object": {"response_format": {"type": "json_object"}},
+        "regex": {"response_format": {"type": "regex", "regex": "[a-z]+"}},
+        "choice": {"response_format": {"type": "regex", "regex": ONE_OF}},
+    },
+}
+
+
+@pytest.mark.parametrize("kind", GUIDED)
+@pytest.mark.parametrize("dialect", ALL)
+async def test_guidance_is_sent_in_each_servers_own_way_or_refused_by_name(remote, dialect, kind):
+    guidance = GUIDED[kind]
+    request = chat("a", guidance=guidance)
+    if (sent := SENT[dialect].get(kind)) is not None:
+        body = await body_of(remote, dialect, request)
+        assert {name: body.get(name) for name in sent} == sent
+        plain = await body_of(remote, dialect, chat("a"))
+        assert body.keys() - plain.keys() == sent.keys()
+        return
+    engine, upstream = await remote(dialect)
+    with pytest.raises(InvalidRequestError) as caught:
+        await engine.prepare(request)
+    assert (caught.value.code, caught.value.param) == ("guidance_unsupported", guidance.param)
+    assert not upstream.bodies(CHAT)
+
+
+@pytest.mark.parametrize(
+    ("guidance", "code"),
+    [
+        (Guidance(GuidanceKind.JSON_OBJECT, whitespace=""), "guidance_unsupported"),
+        (Guidance(GuidanceKind.JSON_SCHEMA, "{"), "guidance_invalid"),
+        (Guidance(GuidanceKind.JSON_SCHEMA, "[" * 100_000), "guidance_invalid"),
+        (Guidance(GuidanceKind.CHOICE), "guidance_invalid"),
+        (Guidance(GuidanceKind.REGEX, "x" * 300_000), "guidance_too_complex"),
+    ],
+)
+async def test_guidance_that_no_server_takes_is_refused_before_it_is_sent(remote, guidance, code):
+    engine, upstream = await remote("vllm")
+    with pytest.raises(InvalidRequestError) as caught:
+        await engine.prepare(chat("a", guidance=guidance))
+    assert caught.value.code == code
+    assert not upstream.bodies(CHAT)
 
 
 @pytest.mark.parametrize("dialect", ["tgi", "generic"])
