@@ -21,6 +21,7 @@ from gateway.edge.wire.common import (
     task_of,
 )
 from gateway.edge.wire.decode import invalid, unsupported
+from gateway.edge.wire.guidance import ChatFormats, guidance_of
 from gateway.edge.wire.limits import MAX_MESSAGES, MAX_PARTS
 from gateway.edge.wire.logprobs import ChatLogprobs
 from gateway.edge.wire.parts import CallId, ChatContent, FunctionName, Reading
@@ -160,6 +161,7 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     user: ShortText | None = None
     safety_identifier: ShortText | None = None
     prompt_cache_key: ShortText | None = None  # a hint; the prefix cache needs none
+    response_format: ChatFormats | None = None
     include_reasoning: bool | None = None  # whether the answer has what the model thought; if left out it does
 
     n: Annotated[Anything, Only(1)] = UNSET
@@ -176,7 +178,6 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_options: Annotated[Anything, Only({}, {"mode": "implicit"})] = UNSET
     prompt_cache_retention: Annotated[Anything, Only("in_memory")] = UNSET
     reasoning_effort: Annotated[Anything, Only("none")] = UNSET
-    response_format: Annotated[Anything, Only({"type": "text"})] = UNSET
     service_tier: Annotated[Anything, Only("auto", "default")] = UNSET
     store: Annotated[Anything, Only(False)] = UNSET
     tool_choice: Annotated[Anything, Only("none", "auto")] = UNSET
@@ -215,7 +216,9 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
             messages=messages,
             images=reading.images,
             image_at=reading.image_at,
-            sampling=self.sampling(self._max_tokens()),
+            sampling=self.sampling(
+                self._max_tokens(), guidance_of(self.response_format, "response_format", self.structured_outputs)
+            ),
             task=task_of(self.metadata, task_header),
             end_user=self.user or self.safety_identifier,
             priority=self.priority or 0,

@@ -11,8 +11,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.edge.wire.decode import invalid, unsupported
+from gateway.edge.wire.guidance import StructuredOutputs
 from gateway.edge.wire.limits import MAX_OUTPUT_TOKENS, MAX_TASK, MAX_TOKEN_ID
-from inference.types import SamplingParams
+from inference.types import Guidance, SamplingParams
 
 Anything = Any | UnsetType
 
@@ -63,6 +64,7 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     stop_token_ids: StopIds | None = None
     ignore_eos: bool | None = None
     priority: Priority | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     allowed_token_ids: Annotated[Anything, Only()] = UNSET
     bad_words: Annotated[Anything, Only([])] = UNSET
@@ -83,12 +85,11 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     return_tokens_as_token_ids: Annotated[Anything, Only(False)] = UNSET
     skip_special_tokens: Annotated[Anything, Only(True)] = UNSET
     spaces_between_special_tokens: Annotated[Anything, Only(True)] = UNSET
-    structured_outputs: Annotated[Anything, Only()] = UNSET
     truncate_prompt_tokens: Annotated[Anything, Only()] = UNSET
     use_beam_search: Annotated[Anything, Only(False)] = UNSET
     vllm_xargs: Annotated[Anything, Only({})] = UNSET
 
-    def sampling(self, max_tokens: int | None) -> SamplingParams:
+    def sampling(self, max_tokens: int | None, guidance: Guidance | None = None) -> SamplingParams:
         """These fields as the engine takes them; what wasn't given gets the model's own default, else the API's."""
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         return SamplingParams(
@@ -101,6 +102,7 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             stop=stop,
             stop_token_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
+            guidance=guidance,
             unset=tuple(name for name in _OPEN if getattr(self, name) is None),
         )
 

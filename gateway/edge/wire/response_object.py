@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from gateway.edge.wire.guidance import ResponseFormats, TextFormat
 from gateway.edge.wire.responses import ResponseRequest
 from gateway.edge.wire.usage import ResponseUsage
 
@@ -77,16 +78,10 @@ class ResponseFault(msgspec.Struct):
     message: str
 
 
-class TextFormat(msgspec.Struct):
-    """Plain text."""
-
-    type: Literal["text"] = "text"
-
-
 class TextConfig(msgspec.Struct):
     """How the answer is written."""
 
-    format: TextFormat = msgspec.field(default_factory=TextFormat)
+    format: ResponseFormats = msgspec.field(default_factory=TextFormat)
 
 
 class ReasoningConfig(msgspec.Struct):
@@ -154,6 +149,7 @@ def begun(request: ResponseRequest, *, identifier: str, created: int, model: str
         output=[],
         parallel_tool_calls=request.parallel_tool_calls is not False,
         previous_response_id=request.previous_response_id,
+        text=TextConfig(request.text_format or TextFormat()),
         temperature=1.0 if request.temperature is None else request.temperature,
         tool_choice=request.tool_choice if isinstance(request.tool_choice, str) else "auto",
         top_p=1.0 if request.top_p is None else request.top_p,

@@ -21,6 +21,7 @@ from gateway.edge.wire.common import (
     task_of,
 )
 from gateway.edge.wire.decode import invalid
+from gateway.edge.wire.guidance import ResponseFormats, guidance_of
 from gateway.edge.wire.input_items import messages_of
 from gateway.edge.wire.limits import MAX_MESSAGES
 from gateway.edge.wire.parts import Reading
@@ -38,9 +39,9 @@ class ResponseStreamOptions(StreamOptions, kw_only=True, forbid_unknown_fields=T
 
 
 class TextOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """How the answer is written: as plain text."""
+    """How the answer is written: as any text, or as JSON."""
 
-    format: Annotated[Anything, Only({"type": "text"})] = UNSET
+    format: ResponseFormats | None = None
     verbosity: Annotated[Anything, Only("medium")] = UNSET
 
 
@@ -108,12 +109,19 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
             messages=(*instructions, *earlier, *turns),
             images=reading.images,
             image_at=reading.image_at,
-            sampling=self.sampling(self.max_output_tokens),
+            sampling=self.sampling(
+                self.max_output_tokens, guidance_of(self.text_format, "text.format", self.structured_outputs)
+            ),
             task=task_of(self.metadata, task_header),
             end_user=self.user or self.safety_identifier,
             priority=self.priority or 0,
             stream=self.is_streamed,
         )
+
+    @property
+    def text_format(self) -> ResponseFormats | None:
+        """What the answer's text has to be, None where the client doesn't say."""
+        return None if self.text is None else self.text.format
 
     def without_instructions(self, intent: Intent) -> tuple[Message, ...]:
         """The messages of this request's `intent` that the next response goes on from: all but the instructions."""

@@ -169,7 +169,7 @@ def test_recursion_is_a_refusal(monkeypatch):
         ({"tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
         ({"tool_choice": "required"}, "unsupported_parameter", "tool_choice"),
         ({"functions": [{"name": "f"}]}, "unsupported_parameter", "functions"),
-        ({"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
+        ({"response_format": {"type": "json_object"}}, "guidance_unavailable", "response_format"),
         ({"store": True}, "unsupported_parameter", "store"),
         ({"audio": {"voice": "x"}}, "unsupported_parameter", "audio"),
         ({"modalities": ["text", "audio"]}, "unsupported_parameter", "modalities"),

@@ -141,7 +141,7 @@ async def test_input_items_of_each_form_are_taken(app, world):
         ({"previous_response_id": "resp_1"}, "unsupported_parameter", "previous_response_id"),
         ({"background": True}, "unsupported_parameter", "background"),
         ({"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools"),
-        ({"text": {"format": {"type": "json_object"}}}, "unsupported_parameter", "text.format"),
+        ({"text": {"format": {"type": "json_object"}}}, "guidance_unavailable", "text.format"),
         ({"reasoning": {"effort": "low"}}, "unsupported_parameter", "reasoning.effort"),
         ({"include": ["message.output_text.logprobs"]}, "unsupported_parameter", "include"),
         ({"truncation": "auto"}, "unsupported_parameter", "truncation"),

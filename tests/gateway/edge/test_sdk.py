@@ -6,6 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import openai
+import pydantic
 import pytest
 import websockets.exceptions
 from openai import AsyncOpenAI, OpenAI
@@ -90,6 +91,22 @@ async def test_responses_whole_and_streamed(tmp_path):
         assert final.output_text == whole.output_text
         cut = await client.responses.create(model="fake", input="Hi", max_output_tokens=2)
         assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+
+
+async def test_answers_are_parsed_as_the_clients_own_classes(tmp_path):
+    class City(pydantic.BaseModel):
+        name: str
+        people: int
+
+    oslo = City(name="Oslo", people=7)
+    async with stage(tmp_path, text='{"name": "Oslo", "people": 7}', guides=True) as (_, _runtime, client):
+        chat = await client.chat.completions.parse(model="fake", messages=HI, response_format=City)
+        assert chat.choices[0].message.parsed == oslo
+        response = await client.responses.parse(model="fake", input="Hi", text_format=City)
+        assert response.output_parsed == oslo
+        assert response.text.format.schema_["required"] == ["name", "people"]
+        async with client.responses.stream(model="fake", input="Hi", text_format=City) as stream:
+            assert (await stream.get_final_response()).output_parsed == oslo
 
 
 async def test_embeddings_and_models(tmp_path):
