@@ -84,15 +84,19 @@ class Prefill:
     def _seconds(self, decoding: dict[Sequence, int]) -> float:
         """How much longer the prompts may make a step with these decode rows.
 
-        At most by half of what a step with every row would take: then a newcomer's first token, which waits for the
-        step that runs when it comes and for its own, takes no longer than three of those.
+        A newcomer's first token waits for the step that runs when it comes and for its own. Prompts take half of what a
+        step with every row would take, so that this is no longer than three of those; or they fill the step up to half
+        of `prefill_seconds`, so that where steps are short it is no longer than that.
         """
         setting = self._config.prefill_seconds
         if not decoding or not setting:
             return UNBOUNDED
         rows = len(decoding)
         step = self._times.decode_seconds(rows, sum(seq.scheduled for seq in decoding))
-        return min(setting, step * self._bounds.rows / (2 * rows)) if step else setting
+        if not step:
+            return setting
+        full = step * self._bounds.rows / rows
+        return min(setting, max(full / 2, setting / 2 - step))
 
     def _parts(self, step: _Step) -> dict[str, _Rest]:
         """Return the part of each tenant that has one."""

@@ -105,6 +105,37 @@ def test_beside_a_full_batch_prompts_take_half_of_its_step():
     assert full / 2 * 1000 * 0.9 < parts(one)["long"] <= full / 2 * 1000 * 1.1
 
 
+def test_where_steps_are_short_prompts_fill_them_up_to_half_of_the_setting():
+    """Sixteen prompts that come one behind the other, as over HTTP, to a model that has had others before."""
+    machine = Machine(base=0.001, row=1e-4, context=0.0, token=5e-5, pair=0.0)
+    one = MachineBench(
+        machine,
+        blocks=600,
+        block_size=16,
+        max_context=600,
+        max_rows=32,
+        max_step_tokens=512,
+        prefill_chunk=256,
+        prefix_cache=False,
+    )
+    for number in range(4):
+        one.submit(f"before{number}", [7] * 100, 20)
+        one.step()
+    one.run()
+    names = [f"prompt{number}" for number in range(16)]
+    for name in names[:2]:
+        one.submit(name, [7] * 100, 64)
+    one.step()
+    for name in names[2:]:
+        one.submit(name, [7] * 100, 64)
+    steps, begun_at = one.scheduler.steps, one.now
+    one.run(until=lambda: all(one.stories[name].tokens for name in names))
+    assert one.scheduler.steps - steps <= 5, "1,400 tokens at 50 µs are 70 ms, a step 25 ms at most"
+    lengths = [machine.seconds((len(row.ids), row.start) for row in plan.rows) for plan in one.plans[steps:]]
+    assert max(lengths) <= 0.025 * 1.1, "and a newcomer waits for two steps, which is the setting"
+    assert one.now - begun_at < 0.1
+
+
 def test_on_a_machine_too_slow_for_two_blocks_a_step_tenants_take_turns():
     machine = Machine(base=0.010, row=0.002, context=0.0, token=5e-3, pair=0.0)
     one = MachineBench(
