@@ -69,6 +69,6 @@ def _on_postgresql(group: Sequence[Operation]) -> Sequence[object]:
 
 def _on_sqlite(group: Sequence[Operation]) -> Sequence[object]:
     raw = connection.connection  # inside atomic(), so it is connected
-    answers, changes = decide(group, sqlite.read(raw, group))
+    answers, changes = decide(group, sqlite.read(raw, group, Demand.of(group)))
     sqlite.write(raw, changes)
     return answers

@@ -24,7 +24,7 @@ class WalletRow:
     overdraft_limit: int
     is_open: bool
     next_grant_change_at: datetime | None
-    version: int = 0  # raised by everybody who changes its credit, holds or grants; not read on SQLite
+    version: int = 0  # raised by everybody who changes its credit, holds or grants
 
     @property
     def available(self) -> int:

@@ -14,9 +14,9 @@ from psycopg.pq import TransactionStatus
 
 from billing.writer.decide import decide
 from billing.writer.errors import ConflictError, OutcomeUnknownError
+from billing.writer.known import KnownWallets
 from billing.writer.operations import Answer, Locked, Operation
 from billing.writer.postgresql import statements
-from billing.writer.postgresql.known import KnownWallets
 from billing.writer.postgresql.pipeline import Connection, Pipeline, Statement
 from billing.writer.postgresql.statements import STATEMENTS, Query
 from billing.writer.view import Demand, FollowUp, View

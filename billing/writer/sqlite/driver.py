@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from billing.clock import parsed
 from billing.writer.decide import decide
 from billing.writer.errors import BusyError
+from billing.writer.known import KnownWallets
 from billing.writer.operations import Answer, Locked, Operation
 from billing.writer.sqlite import statements
 from billing.writer.sqlite.statements import STATEMENTS
+from billing.writer.view import Demand, View
 
 PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "recursive_triggers=ON", "foreign_keys=ON")
 LOCK_SECONDS = 5.0
@@ -32,6 +35,8 @@ class SQLiteDriver:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sluice-writer")
         self._connection: sqlite3.Connection | None = None
         self._newest = datetime.max.replace(tzinfo=UTC)  # what the clock said last, or a hold says that is open
+        self._known = KnownWallets()
+        self._version = -1  # of the file's data, as the last flush found it
 
     async def flush(self, operations: Sequence[Operation], *, waits: bool = False) -> list[Answer | Locked]:
         """Apply the operations in the writer's thread; SQLite's one lock is always waited for."""
@@ -44,21 +49,37 @@ class SQLiteDriver:
 
     def _flush(self, operations: Sequence[Operation]) -> list[Answer | Locked]:
         connection = self._connect()
+        is_applied = False
         try:
             connection.execute(STATEMENTS["begin"])
-            view = statements.read(connection, operations, self._newest)
+            view, burning = self._read(connection, operations)
             self._newest = max(self._newest, view.now)
             answers, changes = decide(operations, view)
             statements.write(connection, changes)
             connection.execute(STATEMENTS["commit"])
+            self._known.committed(view, changes, burning)
+            is_applied = True
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise BusyError(str(error)) from error
             raise
         finally:
+            if not is_applied:
+                self._known = KnownWallets()
             if connection.in_transaction:
                 connection.execute(STATEMENTS["rollback"])
         return answers
+
+    def _read(self, connection: sqlite3.Connection, operations: Sequence[Operation]) -> tuple[View, Container[UUID]]:
+        """Return what the operations need, read only where it isn't known, and the wallets whose grants that has."""
+        [version] = connection.execute(STATEMENTS["data_version"]).fetchone()
+        if version != self._version:
+            self._version, self._known = version, KnownWallets()
+        now = statements.read_clock(connection)
+        if now >= self._newest and (view := self._known.view(operations, now)) is not None:
+            return view, view.grants
+        demand = Demand.of(operations)
+        return statements.read(connection, operations, demand, self._newest), demand.burning
 
     def _connect(self) -> sqlite3.Connection:
         if self._connection is None:

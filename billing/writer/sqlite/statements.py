@@ -23,23 +23,31 @@ from billing.writer.writes import writes
 STATEMENTS = load(Path(__file__).with_name("statements.sql"))
 
 
-def read(connection: sqlite3.Connection, operations: Sequence[Operation], newest: datetime | None = None) -> View:
-    """Read what the operations need; the open immediate transaction is the lock.
+def read_clock(connection: sqlite3.Connection) -> datetime:
+    """Return the database's time."""
+    [moment] = connection.execute(clock.STATEMENTS["sqlite"]).fetchone()
+    return parsed(moment)
+
+
+def read(
+    connection: sqlite3.Connection, operations: Sequence[Operation], demand: Demand, newest: datetime | None = None
+) -> View:
+    """Read what the operations demand; the open immediate transaction is the lock.
 
     Where the clock is before `newest` (not known: it may be), it went back since some holds were reserved: those of
     the operations' wallets are reserved now.
     """
-    demand = Demand.of(operations)
 
     def rows(name: str, ids: Sequence[UUID]) -> list[tuple[Any, ...]]:
         return connection.execute(STATEMENTS[name], (json.dumps([i.hex for i in ids]),)).fetchall() if ids else []
 
-    [moment] = connection.execute(clock.STATEMENTS["sqlite"]).fetchone()
     view = View(
-        now=parsed(moment),
+        now=read_clock(connection),
         wallets={
-            (wallet := UUID(identifier)): WalletRow(wallet, posted, held, limit, bool(is_open), _moment_or_none(change))
-            for identifier, posted, held, limit, is_open, change in rows("lock_wallets", demand.wallets)
+            (wallet := UUID(identifier)): WalletRow(
+                wallet, posted, held, limit, bool(is_open), _moment_or_none(change), version
+            )
+            for identifier, posted, held, limit, is_open, change, version in rows("lock_wallets", demand.wallets)
         },
         holds={hold.id: hold for hold in _holds(rows("lock_holds", demand.holds))},
         grants=_grants(rows("read_grants", demand.burning) + rows("read_every_grant", demand.restoring)),

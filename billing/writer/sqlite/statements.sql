@@ -4,8 +4,12 @@
 -- name: begin
 BEGIN IMMEDIATE;
 
+-- Another number than before once another connection has written to the file.
+-- name: data_version
+PRAGMA data_version;
+
 -- name: lock_wallets
-SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at
+SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at, version
 FROM billing_wallet WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: lock_holds

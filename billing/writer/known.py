@@ -1,8 +1,9 @@
 """What this process's flushes left of wallets: a flush of wallets that nobody else changed since need not read them.
 
-It is decided from this, and written in one round trip behind a statement (`move_known_wallets`) that locks the wallets
-and fails unless each is still as it was left, and the database's clock where it was taken to be. Then nothing is
-written, and the flush reads and decides anew. Every writer of credit raises its wallet's `version`.
+On SQLite the file says under the lock whether another connection has written to it. On PostgreSQL a flush that is
+decided from this is written in one round trip, behind a statement (`move_known_wallets`) that locks the wallets and
+fails unless each is still as it was left, and the database's clock where it was taken to be. Then nothing is written,
+and the flush reads and decides anew. Every writer of credit raises its wallet's `version`.
 """
 
 from __future__ import annotations
