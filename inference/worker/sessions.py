@@ -2,14 +2,15 @@
 
 It handles every message of a gateway. What concerns running requests goes on to the step thread's inbox; what the step
 thread sends comes through the outbox, which wakes the reader by an in-process socket, and leaves in that order, each
-frame with its session's next number. Long prompts are prepared in a thread of their own (`prompts.py`), whose results
-come the same way.
+frame with its session's next number. Between two short prompts it sends and reads what has come meanwhile; long ones
+are prepared in a thread of their own (`prompts.py`), whose results come the same way.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -97,6 +98,7 @@ class Reader:
         self._enqueue = enqueue
         self._prompts = prompts
         self._grammars = grammars
+        self._short: deque[PromptCall] = deque()  # short prompts that wait to be prepared here
         self._sessions: dict[bytes, Session] = {}
         self._stopped = False
         self.busy_since: float | None = None
@@ -112,13 +114,14 @@ class Reader:
         tick = int(min(1.0, self._session_seconds / 10) * 1000)
         while not self._stopped:
             self.busy_since = None
-            ready = dict(poller.poll(tick))
+            ready = dict(poller.poll(0 if self._short else tick))
             self.busy_since = self._clock()
             if self._wake in ready:
                 self._send_outgoing(outgoing)
             # A frame that waits to be read may be a renewal: sessions expire only when none does.
             if self._router not in ready or self._receive():
                 self._expire()
+            self._prepare_next()
         for session in list(self._sessions.values()):
             self._sender.send_fatal(session.identity, Fatal(self._incarnation, "the worker stops"))
 
@@ -272,24 +275,35 @@ class Reader:
             call = PromptCall(session.identity, message, deployment, size, self._clock())
             guidance, grammars = message.request.sampling.guidance, deployment.grammars
             if guidance is None or grammars is None:
-                self._prepare_or_queue(session, call)
+                self._queue(call)
             elif (grammar := grammars.known(guidance)) is not None:
-                self._prepare_or_queue(session, replace(call, grammar=grammar))
+                self._queue(replace(call, grammar=grammar))
             else:
                 self._grammars.put(call)
         except EngineError as error:
             self._send(session, refusal_of(error, call=message.call))
 
-    def _prepare_or_queue(self, session: Session, call: PromptCall) -> None:
-        """Prepare a short prompt at once, a long one in the thread for those."""
+    def _queue(self, call: PromptCall) -> None:
+        """Have a short prompt prepared here, a long one in the thread for those."""
         if call.size > SHORT_BYTES:
             self._prompts.put(call)
+        else:
+            self._short.append(call)
+
+    def _prepare_next(self) -> None:
+        """Prepare one short prompt, if any waits: tokens and submitted requests needn't wait for more than one."""
+        call = self._short.popleft() if self._short else None
+        if call is None or call.session not in self._sessions:
             return
-        prompt = prompt_of(call.deployment, call.message.request, grammar=call.grammar)
-        self._keep_prompt(session, call.message, call.deployment, prompt, call.size)
+        outcome: Prompt | EngineError
+        try:
+            outcome = prompt_of(call.deployment, call.message.request, grammar=call.grammar)
+        except EngineError as error:
+            outcome = error
+        self._finish_prompt(PromptResult(call, outcome))
 
     def _finish_prompt(self, result: PromptResult) -> None:
-        """Answer the call of a long prompt, or prepare one whose grammar is compiled, if its session still exists."""
+        """Answer the call of a prompt, or queue one whose grammar is compiled, if its session still exists."""
         call, outcome = result.call, result.outcome
         session = self._sessions.get(call.session)
         if session is None:
@@ -298,7 +312,7 @@ class Reader:
             if isinstance(outcome, EngineError):
                 raise outcome
             if not isinstance(outcome, Prompt):
-                self._prepare_or_queue(session, replace(call, grammar=outcome))
+                self._queue(replace(call, grammar=outcome))
                 return
             self._keep_prompt(session, call.message, call.deployment, outcome, call.size)
         except EngineError as error:

@@ -131,6 +131,7 @@ class Served:
             sampling = replace(request.sampling, guidance=Guidance(GuidanceKind.REGEX, regex))
             request = replace(request, sampling=sampling)
         self.reader._handle(self.session, Prepare(call, "d", request), size or len(text))
+        self.reader._prepare_next()  # as its run does
         return request.id
 
     def prepared(self) -> None:
@@ -138,6 +139,7 @@ class Served:
         result = self.outbox.queue.get(timeout=WAIT)
         assert isinstance(result, PromptResult)
         self.reader._finish_prompt(result)
+        self.reader._prepare_next()
 
 
 @pytest.fixture

@@ -12,7 +12,24 @@ from typing import Any, cast
 import pytest
 import zmq
 
-from inference.protocol import VERSION, Extend, Fatal, Hello, Ready, Renew, Stats, client_inbound, encode, numbered
+from inference.protocol import (
+    VERSION,
+    Drained,
+    Extend,
+    Fatal,
+    Hello,
+    Prepare,
+    PreparedReply,
+    Ready,
+    Renew,
+    Stats,
+    client_inbound,
+    encode,
+    numbered,
+)
+from inference.text.prepare import Prompt
+from inference.types import GenerationRequest
+from inference.worker.deployment import Deployment
 from inference.worker.process import Outbox
 from inference.worker.prompts import PromptQueue, long_prompt
 from inference.worker.serving import Serving
@@ -72,6 +89,27 @@ def test_no_session_expires_while_its_frames_wait_to_be_read() -> None:
             gateway.send_multipart([numbered(number), encode(message)])
         start()
         assert isinstance(client_inbound().read(gateway.recv_multipart()), Stats)
+
+
+def test_between_two_short_prompts_the_reader_sends_and_reads_what_has_come() -> None:
+    """Sixteen requests at once: the first is submitted while the others still wait to be prepared."""
+    with reading() as (reader, gateway, start):
+        reader._sessions[b"gateway"] = Session(b"gateway", 0.0)
+
+        def prepare(request: GenerationRequest, **_: object) -> Prompt:
+            reader._enqueue(b"gateway", Drained(int(request.id)))  # as a step ends meanwhile
+            return Prompt(request, 8, ids=(1, 2, 3))
+
+        deployment = type("Served", (), {"prepare": staticmethod(prepare), "draining": False, "grammars": None})()
+        reader._serving.deployments["d"] = cast("Deployment", deployment)
+        calls = [Prepare(call, "d", GenerationRequest(str(call), "a", "a")) for call in (1, 2, 3)]
+        for number, message in enumerate([*calls, Renew(0)], 1):
+            gateway.send_multipart([numbered(number), encode(message)])
+        start()
+        inbound = client_inbound()
+        answers = [inbound.read(gateway.recv_multipart()) for _ in range(7)]
+        assert isinstance(answers[0], Stats), "what was sent behind the prompts is answered first"
+        assert answers[1:] == [answer for call in (1, 2, 3) for answer in (PreparedReply(call, 3, 8), Drained(call))]
 
 
 def test_a_gateway_of_another_version_is_told_both_versions() -> None:
