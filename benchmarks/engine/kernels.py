@@ -23,7 +23,7 @@ from limits import bandwidth, matmul_rate
 from torch.nn.functional import rms_norm as torch_norm
 from torch.nn.functional import scaled_dot_product_attention, silu
 
-from inference.execution.linear import TorchLinear
+from inference.execution.linear import PackedLinear
 from inference.kernels.cpu import attention, sampler
 from inference.kernels.cpu.elementwise import rms_norm, silu_mul
 from inference.kernels.cpu.library import Library, load
@@ -55,7 +55,7 @@ def linears(library: Library) -> None:
             "bf16": [DenseLinear(library, weight) for weight in weights],
             "W8A8": [EightBitLinear(library, weight, dtype=BF16) for weight in weights],
             "int4": [FourBitLinear(library, weight, dtype=BF16) for weight in weights],
-            "oneDNN bf16": [TorchLinear(weight, packed=True) for weight in weights],
+            "oneDNN bf16": [PackedLinear(weight) for weight in weights],
         }
         del weights
         for tokens in (1, 2, 4, 8, 16, 32, 64, 256):

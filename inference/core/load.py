@@ -33,23 +33,25 @@ class Load:
 
     def add_plan(self, plan: StepPlan, tenants: Iterable[str], times: StepTimes, seconds: float) -> None:
         """Count the step of `plan`, whose rows belong to `tenants`, here and in `times`."""
-        rows = [(row.count - row.drafts, row.start) for row in plan.rows]
+        rows = [(len(row.ids) + row.follows - row.drafts, row.start) for row in plan.rows]
         times.add(rows, seconds)
         prompts = [row for row in rows if row[0] > 1]
         prefill = seconds
         if len(prompts) < len(rows):
             prefill = sum(times.prefill_seconds(start, count) for count, start in prompts)
-        self.add_step(zip(tenants, (count for count, _ in rows), strict=True), seconds, prefill)
+        self.add_step(zip(tenants, [count for count, _ in rows], strict=True), seconds, prefill)
 
     def add_step(self, rows: Iterable[tuple[str, int]], seconds: float, prefill_seconds: float) -> None:
         """Count a step of `rows`: the tenant and the number of tokens of each."""
-        parts = list(rows)
-        tokens = sum(count for _, count in parts) or 1
+        counts: dict[str, int] = {}
+        for tenant, count in rows:
+            counts[tenant] = counts.get(tenant, 0) + count
+            self.rows += 1
+        tokens = sum(counts.values()) or 1
         self.steps += 1
-        self.rows += len(parts)
         self.seconds += seconds
         self.prefill_seconds += min(seconds, prefill_seconds)
-        for tenant, count in parts:
+        for tenant, count in counts.items():
             self._tenants[tenant] += int(seconds * 1e9) * count // tokens
         if len(self._tenants) > 64 * MOST_TENANTS:
             self._tenants = Counter(dict(self._tenants.most_common(32 * MOST_TENANTS)))

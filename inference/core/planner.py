@@ -55,8 +55,9 @@ class Planner:
                 return counts
         elif self._queue and self._admission.reclaim(in_flight=in_flight):
             return counts
-        ready = [alone] if alone is not None else [seq for seq in running if _is_ready(seq)]
-        decoding = [seq for seq in ready if seq.due == 1]
+        ready = [seq for seq in running if _may_run(seq)] if alone is None else [alone]
+        due = {seq: seq.due for seq in ready}  # 0 where a step in flight computes all that is known
+        decoding = [seq for seq, count in due.items() if count == 1]
         lacks_blocks = False
         budget = self.bounds.tokens
         for seq in decoding:
@@ -76,7 +77,7 @@ class Planner:
             else:
                 counts[seq] = 1
                 budget -= 1
-        prompts = [seq for seq in ready if seq.due > 1 and seq in running]
+        prompts = [seq for seq, count in due.items() if count > 1 and seq in running]
         self._prefill.divide(counts, prompts, budget, may_admit=alone is None and not lacks_blocks)
         return counts
 
@@ -85,7 +86,7 @@ class Planner:
         head = self._queue.peek()
         if head is not None and head.failures and self._admission.admit(head, may_preempt=True):
             return head
-        return next((seq for seq in self.residents.running if seq.failures and _is_ready(seq)), None)
+        return next((seq for seq in self.residents.running if seq.failures and _may_run(seq) and seq.due > 0), None)
 
     def check(self) -> None:
         """Raise AssertionError unless slots, blocks, turns and sequences agree."""
@@ -93,6 +94,5 @@ class Planner:
         self._queue.check()
 
 
-def _is_ready(seq: Sequence) -> bool:
-    """Whether `seq`, which has a slot, has tokens to be computed."""
-    return seq.status is Status.RUNNING and seq.ending is None and seq.due > 0
+def _may_run(seq: Sequence) -> bool:
+    return seq.status is Status.RUNNING and seq.ending is None

@@ -74,6 +74,8 @@ class Prefill:
 
         `prompts` are running sequences; with `may_admit` others are admitted.
         """
+        if not prompts and not self._queue:
+            return
         step = _Step(_Rest(budget, self._seconds(counts)), counts, prompts, may_admit)
         parts = self._parts(step)
         if len(parts) > 1:

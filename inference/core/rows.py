@@ -15,26 +15,27 @@ Propose = Callable[[Sequence, int], tuple[int, ...]]
 
 def next_row(seq: Sequence, count: int, drafts: tuple[int, ...] = ()) -> Row:
     """Schedule the next `count` tokens of `seq`, and `drafts` behind them; return their row."""
-    start, expected = seq.scheduled, seq.expected
+    tokens, start, expected = seq.tokens, seq.scheduled, seq.expected
+    known = len(tokens)
     end = seq.scheduled = start + count + len(drafts)
-    samples = end == seq.known + expected + len(drafts)
+    samples = end == known + expected + len(drafts)
     seq.expected += samples
     seq.in_flight += 1
     seq.begun = True
     return Row(
         slot=seq.slot,
         request_id=seq.request_id,
-        ids=(*seq.tokens[start : start + count], *drafts),
+        ids=(*tokens[start : start + count], *drafts),
         start=start,
         blocks=seq.table,
         samples=samples,
-        output_index=seq.output + expected,
+        output_index=known - len(seq.prompt) + expected,
         sampling=seq.sampling,
         seed=seq.seed,
-        history=seq.tokens if seq.grammar is not None or seq.sampling.penalises else (),
+        history=tokens if seq.grammar is not None or seq.sampling.penalises else (),
         banned=seq.ends,
         targets=_targets(seq, start, count) if seq.tells_prompt else (),
-        follows=start >= seq.known,
+        follows=start >= known,
         drafts=len(drafts),
         adapter=seq.adapter,
         grammar=seq.grammar,

@@ -221,6 +221,9 @@ class Scheduler(BaseScheduler[Sequence]):
                 break
             visible += self._accept(seq, token)
             accepted += 1
+        if accepted:
+            self._load.output_tokens += accepted
+            self.waiting.queue.charge(seq.tenant, output=accepted)
         # The newest token has no K/V yet, and those of the drafts that weren't accepted will be overwritten.
         seq.computed = row.start + row.count - row.drafts + max(0, accepted - 1)
         if row.drafts:
@@ -243,15 +246,13 @@ class Scheduler(BaseScheduler[Sequence]):
 
     def _accept(self, seq: Sequence, token: int) -> tuple[int, ...]:
         """Append a sampled token, and pause or end the sequence if it has to; return the token if it is text."""
-        now = self.clock()
+        now = self._landed_at
         if seq.sampled_at is None:
             seq.sampled_at = now
         else:
             seq.gaps.append(now - seq.last_sampled_at)
         seq.last_sampled_at = now
         seq.tokens.append(token)
-        self._load.output_tokens += 1
-        self.waiting.queue.charge(seq.tenant, output=1)
         if token in self.config.eos_ids and not seq.sampling.ignore_eos:
             seq.ending = Ending(FinishReason.STOP)
             return ()

@@ -18,6 +18,8 @@ def answers(
     sampler: Sampler, model: CausalBackend, hidden: torch.Tensor, rows: Sequence[Row], counts: Sequence[int]
 ) -> list[RowResult | RowFailure]:
     """Return the result of each row, of which `hidden` [Σ counts, width] has the last `counts` tokens."""
+    if all(row.samples and not row.targets for row in rows):
+        return choose(sampler, model.logits(hidden), rows)
     results: list[RowResult | RowFailure] = [NOTHING_SAMPLED] * len(rows)
     lines: list[int] | None = None
     if any(row.targets for row in rows):

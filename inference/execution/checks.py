@@ -19,8 +19,27 @@ class RowChecks:
         self._limit = limit
         self._checked: dict[int, tuple[int, ...]] = {}  # by slot, a block table that was found sound
 
-    def fault(self, row: Row) -> RowFailure | None:
-        """Return why the row can't run, or None."""
+    def faults(self, rows: Sequence[Row]) -> dict[int, RowFailure]:
+        """Return why rows can't run, by their number."""
+        size, limit, vocabulary, checked = self._cache.block_size, self._limit, self._vocabulary, self._checked
+        found: dict[int, RowFailure] = {}
+        for number, row in enumerate(rows):
+            ids, start, blocks = row.ids, row.start, row.blocks
+            end = start + len(ids) + row.follows
+            if (  # nearly always; calling a function for each row would cost more than all of it
+                start < end <= limit
+                and end <= len(blocks) * size
+                and (not ids or 0 <= min(ids) <= max(ids) < vocabulary)
+                and checked.get(row.slot) is blocks
+                and not row.adapter
+            ):
+                continue
+            fault = self._fault(row)
+            if fault is not None:
+                found[number] = fault
+        return found
+
+    def _fault(self, row: Row) -> RowFailure | None:
         end = row.start + row.count
         if end > len(row.blocks) * self._cache.block_size:
             return RowFailure("bad_row", f"The row's blocks don't hold position {end - 1}.")

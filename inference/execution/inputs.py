@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -59,17 +60,21 @@ class Packer:
         host, parts, on_device = self._turns[0]
         ids, positions, places, sampled, begins, lengths, slots = parts
         begins, lengths, slots = begins[: len(rows) + 1], lengths[: len(rows)], slots[: len(rows)]
-        counts = np.array([row.count for row in rows])
+        counts = np.array([len(row.ids) + row.follows for row in rows])
         starts = np.array([row.start for row in rows])
         begins[0] = 0
         begins[1:] = np.cumsum(counts)
         lengths[:] = starts + counts
         slots[:] = [row.slot for row in rows]
+        follows = any(row.follows for row in rows)
         tokens = int(begins[-1])
         if tokens > self._max_tokens:
             raise ValueError(f"a step of {tokens} tokens, where {self._max_tokens} are the most")
         # A token that only the device knows stands as -1 - its slot.
-        ids[:tokens] = [i for row in rows for i in ((-1 - row.slot, *row.ids) if row.follows else row.ids)]
+        if follows:
+            ids[:tokens] = [i for row in rows for i in ((-1 - row.slot, *row.ids) if row.follows else row.ids)]
+        else:
+            ids[:tokens] = list(chain.from_iterable([row.ids for row in rows]))
         positions, places = positions[:tokens], places[:tokens]
         if tokens == len(rows):
             positions[:] = starts
@@ -87,7 +92,7 @@ class Packer:
         if self._device is not None:
             self._device.copy_(host, non_blocking=True)
         device_ids = on_device[0][:tokens]
-        if any(row.follows for row in rows):
+        if follows:
             known = self.last_tokens[(-1 - device_ids).clamp_(min=0)]
             device_ids.copy_(torch.where(device_ids < 0, known, device_ids))
         self.attention.prepare(

@@ -24,24 +24,38 @@ def packs(dtype: torch.dtype) -> bool:
     weight, row = torch.ones(16, 16, dtype=dtype), torch.ones(1, 16, dtype=dtype)
     try:
         with torch.inference_mode():
-            return bool(torch.equal(TorchLinear(weight, packed=True)(row), torch.full_like(row, 16)))
+            return bool(torch.equal(PackedLinear(weight)(row, row), torch.full_like(row, 17)))
     except (RuntimeError, AttributeError):  # this processor or this torch has no such operator
         return False
 
 
 class TorchLinear:
-    """A `Linear` by torch's operators. With `packed` it keeps a packed copy of the weight."""
+    """A `Linear` by torch's plainest operator."""
 
-    __slots__ = ("_bias", "_packed", "_weight")
+    __slots__ = ("_bias", "_weight")
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, packed: bool) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self._bias = bias
-        self._packed = packed
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous()) if packed else weight  # noqa: SLF001 - torch's only name for it
+        self._weight = weight
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
-        if not self._packed:
-            result = torch.nn.functional.linear(x, self._weight, self._bias)
-        else:
-            result = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")  # noqa: SLF001 - the same
+        result = torch.nn.functional.linear(x, self._weight, self._bias)
         return result if residual is None else residual + result
+
+
+class PackedLinear:
+    """A `Linear` with a packed copy of its weight, which adds the residual before it rounds."""
+
+    __slots__ = ("_bias", "_weight")
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self._bias = bias
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())  # noqa: SLF001 - torch's only name for it
+
+    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        operator = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001 - the same
+        if residual is None:
+            result: torch.Tensor = operator.default(x, self._weight, self._bias, "none", [], "")
+        else:
+            result = operator.binary(x, residual, self._weight, self._bias, "add")
+        return result

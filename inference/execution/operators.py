@@ -1,7 +1,7 @@
 """What a decoder's layers are computed with: one tier of operators for a whole model.
 
-Three tiers: own kernels in C (`c_operators.py`), torch's operators with packed weights, and plain torch, which is the
-reference that the others are tested against. `tiers.py` chooses.
+Three tiers: own kernels in C (`c_operators.py`), torch's operators with packed weights (`packed_operators.py`), and
+plain torch, which is the reference that the others are tested against. `tiers.py` chooses.
 """
 
 from __future__ import annotations
@@ -129,18 +129,17 @@ class Operators(ABC):
 
 
 class TorchOperators(Operators):
-    """Torch's operators; with `packed` the linear layers keep packed weights."""
+    """Torch's plainest operators: the reference, and what a GPU without Triton has."""
 
     exact = False  # the products' order of summation depends on the number of tokens
 
-    def __init__(self, *, packed: bool = False, reason: str = "", device: torch.device = CPU) -> None:
+    def __init__(self, *, reason: str = "", device: torch.device = CPU) -> None:
         """`reason` says why there is nothing faster."""
-        self._packed = packed
         self.device = device
-        self.tier = ("torch operators, packed weights" if packed else "torch reference") + (reason and f" ({reason})")
+        self.tier = "torch reference" + (reason and f" ({reason})")
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:
-        return TorchLinear(weight, bias, packed=self._packed)
+        return TorchLinear(weight, bias)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return _normed(x, weight, eps)
@@ -152,9 +151,6 @@ class TorchOperators(Operators):
     def gelu_mul(self, both: torch.Tensor) -> torch.Tensor:
         gate, up = both.chunk(2, -1)
         return gelu(gate, approximate="tanh") * up
-
-    def router(self, weight: torch.Tensor) -> Linear:
-        return TorchLinear(weight, packed=False)  # packed layouts pay for wide layers only
 
     def attention(self, cache: KVCache, *, max_rows: int, max_blocks: int) -> Attention:
         return ReferenceAttention(cache, max_rows=max_rows, max_blocks=max_blocks)

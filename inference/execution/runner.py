@@ -87,8 +87,8 @@ class TorchRunner:
         model, packer, checks = self._causal, self._packer, self._checks
         if model is None or packer is None or checks is None:
             raise TypeError("this model makes embeddings, not tokens")
-        faults = [checks.fault(row) for row in rows]
-        sound = [row for row, fault in zip(rows, faults, strict=True) if fault is None]
+        faults = checks.faults(rows)
+        sound = [row for number, row in enumerate(rows) if number not in faults] if faults else rows
         given: list[RowResult | RowFailure] = []
         if sound:
             batch = packer.pack(sound)
@@ -98,11 +98,12 @@ class TorchRunner:
             if masks is not None:
                 masks.result()
             given = answers(self._sampler, model, hidden, sound, batch.samples)
-            if known := newest(sound, given):
+            # Without overlap no row follows a token that isn't known.
+            if self.overlaps and (known := newest(sound, given)):
                 tokens = torch.tensor([list(known), list(known.values())]).to(packer.last_tokens.device)
                 packer.last_tokens[tokens[0]] = tokens[1]
         results = iter(given)
-        return tuple([next(results) if fault is None else fault for fault in faults])
+        return tuple([faults[number] if number in faults else next(results) for number in range(len(rows))])
 
     def _encode(self, rows: Sequence[EncodeRow]) -> tuple[bytes | RowFailure, ...]:
         if not rows:

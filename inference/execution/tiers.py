@@ -11,6 +11,7 @@ from inference.errors import ModelRefusedError
 from inference.execution.c_operators import COperators
 from inference.execution.linear import packs
 from inference.execution.operators import CPU, Operators, TorchOperators
+from inference.execution.packed_operators import PackedOperators
 from inference.kernels.cpu.build import BuildError, best_level
 from inference.kernels.cpu.library import load
 
@@ -47,7 +48,8 @@ def choose(
         raise ModelRefusedError(f"quantization {quantization} needs the C kernels: {reason}")
     if tier == "reference":
         return TorchOperators()
-    return TorchOperators(packed=packs(dtype), reason=reason if tier == "auto" else "")
+    reason = reason if tier == "auto" else ""
+    return PackedOperators(reason) if packs(dtype) else TorchOperators(reason=reason)
 
 
 def _on_gpu(device: torch.device, tier: str, quantization: str) -> Operators:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 
 from inference.core.step import Row, RowFailure, RowResult
-from inference.sampling.sampler import Sampler
+from inference.sampling.sampler import Sampled, Sampler
 from inference.types import PositionLogprobs
 
 
@@ -47,10 +47,9 @@ def choose(sampler: Sampler, logits: torch.Tensor, rows: Sequence[Row]) -> list[
     A row gets a token, and one more behind each draft that was accepted, up to a line that fails; it fails itself when
     that is its first. `logits` may be overwritten.
     """
-    chosen = [_Chosen(row.ids[len(row.ids) - row.drafts :]) for row in rows]
     if not any(row.drafts for row in rows):
-        _sample(sampler, logits, rows, chosen)
-        return [each.result for each in chosen]
+        return _single(sampler.sample(logits, rows))
+    chosen = [_Chosen(row.ids[len(row.ids) - row.drafts :]) for row in rows]
     firsts: list[int] = []
     total = 0
     for row in rows:
@@ -66,6 +65,17 @@ def choose(sampler: Sampler, logits: torch.Tensor, rows: Sequence[Row]) -> list[
         open_rows = [i for i in open_rows if chosen[i].goes_on]
         place += 1
     return [each.result for each in chosen]
+
+
+def _single(sampled: Sampled) -> list[RowResult | RowFailure]:
+    """Return the results of rows with one place each."""
+    tokens: list[int] = sampled.tokens.tolist()
+    results: list[RowResult | RowFailure] = [RowResult((token,)) for token in tokens]
+    for number, told in sampled.logprobs.items():
+        results[number] = RowResult((tokens[number],), (told,))
+    for number, failure in sampled.failures.items():
+        results[number] = failure
+    return results
 
 
 def _sample(sampler: Sampler, logits: torch.Tensor, rows: Sequence[Row], chosen: Sequence[_Chosen]) -> None:

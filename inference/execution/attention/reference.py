@@ -20,7 +20,7 @@ from inference.execution.kv_cache import KVCache, LayerShape
 # Decode rows share one padded gather while the longest has at most this many keys, or twice as many as the shortest,
 SMALL_GATHER = 128
 # and while it has at most this many numbers: more wouldn't stay in the processor's cache until they are used.
-GATHER_NUMBERS = 1 << 22
+GATHER_NUMBERS = 1 << 21
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class ReferenceAttention(Attention):
         grouped = heads // shape.kv_heads
         out = query.new_empty(query.shape[0], heads, shape.value_dim)
         for group in self._groups:
-            keys, values = self._gather(layer, group)
+            keys, values = (part[:, :, : group.longest] for part in self._gather(layer, group))
             q, mask, causal = query[group.tokens], group.mask(window), False
             decodes = len(q) == len(group.lengths)
             if decodes:  # the heads that share a K/V head take the place of query positions: K/V need no repetition
@@ -129,7 +129,7 @@ class ReferenceAttention(Attention):
         return out
 
     def _gather(self, layer: int, group: Group) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the group's keys [rows, kv_heads, longest, key_dim] and values, zero past each row's length."""
+        """Return the keys [rows, kv_heads, keys, key_dim] and values of the group's blocks, zero past each length."""
         cached = self.cache.layers[layer]
         index = group.index(cached.shape.kv_heads)
         gathered = []
@@ -140,7 +140,7 @@ class ReferenceAttention(Attention):
             by_block = kept.view(*group.blocks.shape[:1], source.shape[1], group.blocks.shape[1], *source.shape[2:])
             if group.padded:
                 self._clear(by_block, group)
-            gathered.append(by_block.view(*by_block.shape[:2], -1, source.shape[3])[:, :, : group.longest])
+            gathered.append(by_block.flatten(2, 3))
         return gathered[0], gathered[1]
 
     def _clear(self, by_block: torch.Tensor, group: Group) -> None:

@@ -81,9 +81,9 @@ class CudaRunner:
         if plan.encodes:
             raise TypeError("this model makes tokens, not embeddings")
         rows = plan.rows
-        faults = [self._checks.fault(row) for row in rows]
-        results: list[RowResult | RowFailure] = [fault or NOTHING_SAMPLED for fault in faults]
-        sound = [i for i, fault in enumerate(faults) if fault is None]
+        faults = self._checks.faults(rows)
+        results: list[RowResult | RowFailure] = [faults.get(i, NOTHING_SAMPLED) for i in range(len(rows))]
+        sound = [i for i in range(len(rows)) if i not in faults]
         sampling = [i for i in sound if rows[i].samples]
         if not sound:
             return LaunchedStep(lambda: StepResult(tuple(results)))

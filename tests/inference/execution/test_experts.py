@@ -9,6 +9,7 @@ from torch.nn.functional import silu
 from inference.architectures.load import kernel_folder
 from inference.execution.experts import GatedFeedForward, MixtureOfExperts
 from inference.execution.operators import CPU, Operators, TorchOperators
+from inference.execution.packed_operators import PackedOperators
 from inference.execution.tiers import choose
 from inference.execution.triton_operators import TritonOperators
 
@@ -26,7 +27,7 @@ def c_operators(quantization: str = "") -> Operators:
 
 TIERS = {
     "reference": TorchOperators,
-    "packed": lambda: TorchOperators(packed=True),
+    "packed": PackedOperators,
     "c": c_operators,
     "c-w8a8": lambda: c_operators("w8a8"),
     "c-int4": lambda: c_operators("int4"),

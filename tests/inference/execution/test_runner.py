@@ -11,7 +11,7 @@ from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.core.step import EncodeRow, Row, RowFailure, RowResult, StepPlan
 from inference.execution.backend import LoadedModel
-from inference.execution.linear import TorchLinear, packs
+from inference.execution.linear import PackedLinear, TorchLinear, packs
 from inference.execution.processor import compute_dtype
 from inference.types import Kind, SamplingParams
 from tests.inference.tiny import save_tiny
@@ -148,7 +148,7 @@ def test_a_row_that_is_not_finite_harms_no_other(loaded: LoadedModel) -> None:
 def test_what_the_model_raises_fails_the_step_and_no_later_one(loaded: LoadedModel) -> None:
     expected = step(loaded, row(0, (5, 6), (1,)))
     model = loaded.runner._causal
-    head, model.head = model.head, TorchLinear(torch.zeros(3, 3), packed=False)
+    head, model.head = model.head, TorchLinear(torch.zeros(3, 3))
     pending = loaded.runner.launch(StepPlan(0, (row(0, (5, 6), (1,)),)))
     for _ in range(2):
         with pytest.raises(RuntimeError):
@@ -204,8 +204,9 @@ def test_a_packed_linear_is_the_plain_one(dtype: torch.dtype, bias: bool) -> Non
     for rows in (1, 2, 7, 40):
         x = torch.randn(rows, 33, dtype=dtype)
         expected = torch.nn.functional.linear(x.double(), weight.double(), None if offset is None else offset.double())
-        got = TorchLinear(weight, offset, packed=True)(x)
-        torch.testing.assert_close(got.double(), expected, atol=1e-4 if dtype is torch.float32 else 0.3, rtol=0.02)
+        linear, residual = PackedLinear(weight, offset), torch.randn(rows, 48, dtype=dtype)
+        for got, wanted in ((linear(x), expected), (linear(x, residual), expected + residual)):
+            torch.testing.assert_close(got.double(), wanted, atol=1e-4 if dtype is torch.float32 else 0.3, rtol=0.02)
 
 
 @pytest.mark.parametrize(

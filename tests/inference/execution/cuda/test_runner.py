@@ -54,7 +54,7 @@ def cuda(folder: Path, device: HostDevice | None = None, operators: Operators | 
 def host(folder: Path) -> TorchRunner:
     decoder = model(folder)
     attention = ReferenceAttention(KVCache(decoder.spec, BLOCKS, SIZE), max_rows=ROWS, max_blocks=8)
-    return TorchRunner(causal=(decoder, attention), limit=100, max_tokens=64)
+    return TorchRunner(causal=(decoder, attention), limit=100, max_tokens=64, overlaps=True)
 
 
 def row(slot: int, ids, start: int, sampling=GREEDY, *, index: int = 0, **more) -> Row:
