@@ -18,6 +18,7 @@ from gateway.consumers.responses import (  # noqa: E402 - models need Django to 
 )
 from gateway.edge.bounds import bounded, counted_by_address, limited_by_address  # noqa: E402
 from gateway.edge.chat import chat_completions  # noqa: E402
+from gateway.edge.completions import completions  # noqa: E402
 from gateway.edge.cors import with_cors  # noqa: E402
 from gateway.edge.embeddings import embeddings  # noqa: E402
 from gateway.edge.guard import guarded  # noqa: E402
@@ -48,6 +49,7 @@ router = routed_by_type(
         "http": routed_by_path(
             [
                 path("v1/chat/completions", chat_completions),
+                path("v1/completions", completions),
                 path("v1/responses", responses),
                 path("v1/embeddings", embeddings),
                 path("v1/models", models),

@@ -15,7 +15,7 @@ import msgspec
 
 from inference.types import EngineInfo, Finished, FinishReason, GenerationRequest, Health, PositionLogprobs, Usage
 
-VERSION = 5  # a peer of another one is refused: raise it with every change of what is sent
+VERSION = 6  # a peer of another one is refused: raise it with every change of what is sent
 UNNUMBERED = 0
 MAX_FRAME_BYTES = 32 * 1024 * 1024  # ZeroMQ closes the connection on a larger one
 

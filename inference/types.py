@@ -194,8 +194,9 @@ class GenerationRequest:
     the shares; within its tenant one of a higher `priority` comes first. `domain` roots every prefix-cache key:
     requests share cached blocks only within a domain.
     One that has waited `queue_seconds` for the engine (0: as long as it takes) ends with the error `queue_timeout`,
-    unbegun and free of charge. A chat carries `messages`, an embedding request `inputs` (texts or token ids) and
-    whether a longer input than the model takes is cut (`truncate`) or refused.
+    unbegun and free of charge. A chat carries `messages`, or a `prompt` (text or token ids) that no chat template is
+    applied to; an embedding request `inputs` (texts or token ids) and whether a longer input than the model takes is
+    cut (`truncate`) or refused.
     """
 
     id: str
@@ -204,6 +205,7 @@ class GenerationRequest:
     kind: Kind = Kind.CHAT
     weight: int = 1000
     messages: tuple[Message, ...] = ()
+    prompt: str | tuple[int, ...] | None = None
     inputs: tuple[str | tuple[int, ...], ...] = ()
     truncate: bool = False
     sampling: SamplingParams = field(default_factory=SamplingParams)

@@ -129,6 +129,9 @@ class Upstream:
                 return self._embeddings(request, body)
             case "/v1/chat/completions", _:
                 return await self._chat(request, body)
+            case "/v1/completions", _:
+                prompt = body["prompt"] if isinstance(body["prompt"], str) else " ".join(map(str, body["prompt"]))
+                return await self._chat(request, body | {"messages": [{"content": prompt}]})
             case _ if self.tokenizer_hangs:
                 await self.released.wait()
             case _ if self.tokenizes:
@@ -208,7 +211,7 @@ class _Answer:
         self.request = request
         self.body = body
         self.plan = plan
-        self.prompt = prompt_of(body["messages"])
+        self.prompt = prompt_of(body["messages"]) - (4 if "prompt" in body else 0)
         self.cached = upstream.cached(plan, body)
         self.made = 0
         self.thought = 0
@@ -228,6 +231,8 @@ class _Answer:
 
     async def event(self, delta: dict[str, Any] | None, finish: str | None = None, stop: Any = None, **more) -> None:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        if "prompt" in self.body:
+            choice = {"index": 0, "text": (delta or {}).get("content", ""), "finish_reason": finish}
         if stop is not None:
             choice["matched_stop" if self.upstream.dialect == "sglang" else "stop_reason"] = stop
         told: dict[str, Any] = {"object": "chat.completion.chunk", "choices": [] if delta is None else [choice]} | more

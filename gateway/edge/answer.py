@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Protocol, TypeVar
 
 from billing.limits.headers import rate_headers
+from billing.limits.types import BucketState
 from gateway.edge.disconnect import watching
 from gateway.edge.http import ClientLeftError, Send, send_json
 from gateway.edge.sse import EventStream
 from gateway.edge.wire.usage import credits_text
 from gateway.errors.refusal import Refusal
 from gateway.generation.events import GenerationEvent, Outcome
-from gateway.generation.generation import Generation
 from inference.types import Delta, FinishReason, Vector
 
 T = TypeVar("T")
 
 _FAILURES = (FinishReason.CANCELLED, FinishReason.ERROR)
+
+
+class Answering(Protocol):
+    """What is answered with: a generation, or several that are seen as one."""
+
+    @property
+    def rate_states(self) -> tuple[BucketState, ...]:
+        """The tenant's buckets after the request was taken from them."""
+        ...
+
+    @property
+    def ended_at_once(self) -> Outcome | None:
+        """The outcome of one that has ended with nothing before it."""
+        ...
+
+    def events(self) -> AsyncGenerator[GenerationEvent, None]:
+        """Yield what happens, `Outcome` last."""
+        ...
+
+    def client_left(self) -> None:
+        """Stop."""
+        ...
 
 
 class WholeFormat(Protocol):
@@ -51,7 +73,7 @@ class Format(WholeFormat, Protocol):
         ...
 
 
-async def answer(generation: Generation, told: Format, client: watching, send: Send, *, stream: bool) -> None:
+async def answer(generation: Answering, told: Format, client: watching, send: Send, *, stream: bool) -> None:
     """Answer with `generation`, streamed if `stream`; a client that disconnects stops it.
 
     A generation that failed is raised as a Refusal, unless its stream has begun: then the stream ends with the error.
@@ -66,7 +88,8 @@ async def answer(generation: Generation, told: Format, client: watching, send: S
         aclosing(generation.events()) as events,
         EventStream(send, dict(rate_headers(generation.rate_states))) as body,
     ):
-        await body.write(told.opening())
+        if opening := told.opening():
+            await body.write(opening)
         outcome = await relay(events, told.delta, body.write)
         client.stop()
         if client.left:
@@ -74,7 +97,7 @@ async def answer(generation: Generation, told: Format, client: watching, send: S
         await body.finish(told.closing(outcome))
 
 
-async def answer_whole(generation: Generation, told: WholeFormat, client: watching, send: Send) -> None:
+async def answer_whole(generation: Answering, told: WholeFormat, client: watching, send: Send) -> None:
     """Answer with `generation` once it has ended, or raise the Refusal that it failed with."""
     client.stops(generation.client_left)
     async with aclosing(generation.events()) as events:

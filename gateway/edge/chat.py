@@ -35,7 +35,7 @@ from gateway.edge.wire.chat import (
 from gateway.edge.wire.common import TASK_HEADER
 from gateway.edge.wire.decode import decode
 from gateway.edge.wire.errors import openai_error
-from gateway.edge.wire.logprobs import ChatLogprobs, token_logprobs
+from gateway.edge.wire.logprobs import ChatLogprobs, prompt_logprobs, token_logprobs
 from gateway.edge.wire.usage import chat_usage
 from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation, start_generation
@@ -68,9 +68,8 @@ class ChatFormat:
         self._with_usage = with_usage
         self._with_reasoning = with_reasoning
         self._id = f"chatcmpl-{generation.id.hex}"
-        sampling = generation.intent.sampling
-        self._narrator = Narrator(sampling.n)
-        self._with_logprobs = sampling.logprobs is not None
+        self._sampling = generation.intent.sampling
+        self._narrator = Narrator(self._sampling.n)
         self._before = self._after = b""
 
     def opening(self) -> bytes:
@@ -110,6 +109,7 @@ class ChatFormat:
             model=self._generation.route.model,
             choices=[self._whole_choice(answer, outcome) for answer in self._narrator.answers],
             usage=chat_usage(outcome.usage, outcome.charge),
+            prompt_logprobs=prompt_logprobs(self._sampling, self._narrator.answers[0].prompt_logprobs),
         )
 
     def _whole_choice(self, answer: Answer, outcome: Outcome) -> Choice:
@@ -122,7 +122,7 @@ class ChatFormat:
             answer.index,
             message,
             _finish_of(answer, outcome),
-            logprobs=ChatLogprobs(token_logprobs(answer.logprobs)) if self._with_logprobs else None,
+            logprobs=ChatLogprobs(token_logprobs(answer.logprobs)) if self._sampling.logprobs is not None else None,
             sluice_reason=outcome.sluice_reason or UNSET,
         )
 

@@ -14,10 +14,11 @@ class Intent(msgspec.Struct, frozen=True):
     Of a tenant's waiting requests those with the lowest `priority` are served first.
     """
 
-    endpoint: str  # "chat.completions", "responses", "embeddings"
+    endpoint: str  # "chat.completions", "completions", "responses", "embeddings"
     kind: Kind
     model: str
     messages: tuple[Message, ...] = ()
+    prompt: str | tuple[int, ...] | None = None  # without messages: no chat template is applied to it
     images: str = "none"  # what the messages have: "none", all as "data", or also "urls"
     image_at: str = ""  # the field of the first
     inputs: tuple[str | tuple[int, ...], ...] = ()
@@ -33,7 +34,8 @@ class Intent(msgspec.Struct, frozen=True):
     def characters(self) -> int:
         """Size of the prompt's text before tokenising."""
         texts = sum(message.characters for message in self.messages)
-        return texts + sum(len(item) if isinstance(item, str) else 4 * len(item) for item in self.inputs)
+        inputs = self.inputs if self.prompt is None else (self.prompt,)
+        return texts + sum(len(item) if isinstance(item, str) else 4 * len(item) for item in inputs)
 
     @property
     def size(self) -> int:

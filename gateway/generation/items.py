@@ -59,13 +59,14 @@ class Item:
 class Answer:
     """One answer so far: its items in their order, and why it ended where the engine says so of each."""
 
-    __slots__ = ("ended", "index", "is_open", "items")
+    __slots__ = ("ended", "index", "is_open", "items", "prompt_logprobs")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.items: list[Item] = []
         self.is_open = False  # the last item may grow
         self.ended: FinishReason | None = None
+        self.prompt_logprobs: list[PositionLogprobs] = []  # the first answer's, of the prompt that all share
 
     @property
     def text(self) -> str:
@@ -118,7 +119,6 @@ class Narrator:
 
     def __init__(self, answers: int = 1) -> None:
         self.answers = [Answer(index) for index in range(answers)]
-        self.prompt_logprobs: list[PositionLogprobs] = []
 
     def take(self, delta: Delta) -> list[Change]:
         """Return what `delta` changes, in order; nothing where it has no text."""
@@ -129,7 +129,7 @@ class Narrator:
             item.texts.append(delta.text)
             return [Change(What.GREW, item, delta.text)]
         changes: list[Change] = []
-        self.prompt_logprobs += delta.prompt_logprobs
+        answer.prompt_logprobs += delta.prompt_logprobs
         if delta.reasoning:
             _grow(_open(answer, ItemKind.REASONING, changes), delta.reasoning, (), changes)
         if delta.text or delta.logprobs:

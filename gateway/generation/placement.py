@@ -194,6 +194,9 @@ class Placement:
 
 def prefix_of(model: str, principal: Principal, intent: Intent) -> tuple[Digest, ...]:
     """Return the chain of digests of a chat's prompt; none for embeddings, whose inputs are cached nowhere."""
+    if intent.prompt is not None:
+        text = intent.prompt if isinstance(intent.prompt, str) else " ".join(map(str, intent.prompt))
+        return chain((model, str(principal.tenant)), (text,))
     texts = (text for message in intent.messages for text in (message.role, *message.texts, *_urls(message)))
     return chain((model, str(principal.tenant)), texts)
 

@@ -79,12 +79,31 @@ class FakeRun:
 
     def events(self) -> AsyncGenerator[Event, None]:
         """Yield every event after `Started`."""
-        return self._vectors() if self._prepared.request.kind is Kind.EMBEDDING else self._tokens()
+        if self._prepared.request.kind is Kind.EMBEDDING:
+            return self._vectors()
+        return self._tokens() if self._prepared.request.sampling.answers == 1 else self._answers()
+
+    async def _answers(self) -> AsyncGenerator[Event, None]:
+        """Generate several answers one after the other, each with its number before it."""
+        prepared = self._prepared
+        count, words = prepared.request.sampling.n, self._state.options.text.split(" ")
+        for index in range(count):
+            for number, word in enumerate((f"{index}:", *words)):
+                if (end := await self._before(self._produced + 1)) is not None:
+                    yield end
+                    return
+                self._produced += 1
+                is_over = self._produced * count >= prepared.max_output * (index + 1)
+                ended = FinishReason.LENGTH if is_over else FinishReason.STOP if number == len(words) else None
+                yield Delta(f" {word}" if number else word, self.usage, index=index, ended=ended)
+                if ended is not None:
+                    break
+        yield self.end(FinishReason.STOP)
 
     async def _tokens(self) -> AsyncGenerator[Event, None]:
         options, prepared = self._state.options, self._prepared
         sampling = prepared.request.sampling
-        content = "\n".join(prepared.request.messages[-1].texts)
+        content = _asked(prepared.request)
         answer = content if options.echo else options.text
         words = answer.split(" ") if answer else _numbered(options.tokens)
         endless = islice(cycle(words), prepared.max_output)
@@ -177,6 +196,13 @@ class FakeRun:
         while not self._is_cancelled:
             self._changed.clear()
             await self._changed.wait()
+
+
+def _asked(request: GenerationRequest) -> str:
+    """What is echoed: the last message, or the prompt."""
+    if request.prompt is not None:
+        return request.prompt if isinstance(request.prompt, str) else " ".join(map(str, request.prompt))
+    return "\n".join(request.messages[-1].texts)
 
 
 def input_tokens(options: FakeOptions, request: GenerationRequest) -> list[int]:

@@ -28,6 +28,9 @@ class ByteTokenizer:
             ids += [START_OF_TURN, *message.role.encode(), 10, *"\n".join(message.texts).encode(), END_OF_TURN]
         return [*ids, START_OF_TURN, *b"assistant\n"]
 
+    def raw(self, text: str) -> list[int]:
+        return [*text.encode()]
+
     def encode(self, text: str, limit: int = 0) -> list[int]:
         ids = [*text.encode(), END_OF_TURN]
         return [*ids[: limit - 1], END_OF_TURN] if 0 < limit < len(ids) else ids

@@ -87,31 +87,21 @@ class Preparer:
         return self._embedding(request, tokenizer)
 
     def _chat(self, request: GenerationRequest, tokenizer: Tokenizer, grammar: Grammar | None) -> Prompt:
-        if not request.messages:
-            raise InvalidRequestError("there are no messages", param="messages")
+        field = "messages" if request.prompt is None else "prompt"
         request = replace(request, sampling=request.sampling.with_recommended(self._recommended))
         check_sampling(request.sampling, self._vocab_size, self._ends)
-        if any(message.images for message in request.messages):
-            raise InvalidRequestError("this model takes no images", code="images_not_supported", param="messages")
-        characters = sum(message.characters for message in request.messages)
-        if characters > CHARACTERS_PER_TOKEN * self._max_input:  # counting tokens would take seconds
-            raise InvalidRequestError(
-                f"the prompt has {characters} characters, more than fit into this model's {self._context} tokens",
-                code="context_length_exceeded",
-                param="messages",
-            )
-        ids = tuple(tokenizer.prompt(request.messages))
-        self._check_ids(ids, "messages")  # a tokenizer may have added tokens that its model lacks
+        ids = self._prompt_ids(request, tokenizer, field)
+        self._check_ids(ids, field)  # a tokenizer may have added tokens that its model lacks
         most = self._context - len(ids)
         if most < 1 or len(ids) > self._max_input:
             raise InvalidRequestError(
                 f"the prompt has {len(ids)} tokens, this model's context {self._context} with the answer",
                 code="context_length_exceeded",
-                param="messages",
+                param=field,
             )
         wanted = request.sampling.max_tokens
         if request.resumed is not None:
-            self._check_ids(request.resumed.tokens, "messages")
+            self._check_ids(request.resumed.tokens, field)
         guidance = request.sampling.guidance
         if guidance is None:
             grammar = None
@@ -122,6 +112,28 @@ class Preparer:
             grammar = self._grammars.compiled(guidance)
         keys = self._keys.keys(request.domain, ids) if self._keys is not None else []
         return Prompt(request, most if wanted is None else min(wanted, most), ids=ids, keys=keys, grammar=grammar)
+
+    def _prompt_ids(self, request: GenerationRequest, tokenizer: Tokenizer, field: str) -> tuple[int, ...]:
+        """Return the ids of the messages in their template, or of the raw prompt, which has at least one."""
+        prompt = request.prompt
+        if prompt is None and not request.messages:
+            raise InvalidRequestError("there are no messages", param=field)
+        if any(message.images for message in request.messages):
+            raise InvalidRequestError("this model takes no images", code="images_not_supported", param=field)
+        raw = len(prompt) if isinstance(prompt, str) else 0
+        characters = raw + sum(message.characters for message in request.messages)
+        if characters > CHARACTERS_PER_TOKEN * self._max_input:  # counting tokens would take seconds
+            raise InvalidRequestError(
+                f"the prompt has {characters} characters, more than fit into this model's {self._context} tokens",
+                code="context_length_exceeded",
+                param=field,
+            )
+        if prompt is None:
+            return tuple(tokenizer.prompt(request.messages))
+        ids = tuple(tokenizer.raw(prompt)) if isinstance(prompt, str) else prompt
+        if not ids:
+            raise InvalidRequestError("the prompt is empty", param=field)
+        return ids
 
     def _embedding(self, request: GenerationRequest, tokenizer: Tokenizer) -> Prompt:
         if not request.inputs:

@@ -34,6 +34,12 @@ class Tokenizer(Protocol):
         """
         ...
 
+    def raw(self, text: str) -> list[int]:
+        """Return the ids of a prompt without a template: special tokens as the model's texts begin with, and control
+        tokens where their text stands, since whoever writes such a prompt writes all of it.
+        """
+        ...
+
     def encode(self, text: str, limit: int = 0) -> list[int]:
         """Return the ids of one embedding input, special tokens included, cut to `limit` ids in all if that isn't 0."""
         ...
@@ -121,6 +127,9 @@ class FolderTokenizer:
             elif piece:
                 ids += next(between)
         return ids
+
+    def raw(self, text: str) -> list[int]:
+        return list(self._encoder(text, add_special_tokens=True, split_special_tokens=False)["input_ids"])
 
     def encode(self, text: str, limit: int = 0) -> list[int]:
         plain = self._control is not None and self._control.search(text) is not None

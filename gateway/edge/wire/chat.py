@@ -9,11 +9,12 @@ from msgspec import UNSET, Meta, UnsetType
 
 from gateway.edge.wire.common import (
     Anything,
+    ChoiceSampling,
     Metadata,
     ModelName,
+    MostLogprobs,
     Only,
     OutputTokens,
-    Sampling,
     ShortText,
     StreamOptions,
     check_model,
@@ -23,7 +24,7 @@ from gateway.edge.wire.common import (
 from gateway.edge.wire.decode import invalid, unsupported
 from gateway.edge.wire.guidance import ChatFormats, guidance_of
 from gateway.edge.wire.limits import MAX_MESSAGES, MAX_PARTS
-from gateway.edge.wire.logprobs import ChatLogprobs
+from gateway.edge.wire.logprobs import ChatLogprobs, PromptLogprobs
 from gateway.edge.wire.parts import CallId, ChatContent, FunctionName, Reading
 from gateway.edge.wire.usage import ChatUsage
 from gateway.errors.refusal import Refusal
@@ -148,7 +149,7 @@ def _call(call: FunctionToolCall | CustomToolCall, at: str) -> ToolCall:
     return ToolCall(call.id, call.function.name, call.function.arguments)
 
 
-class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
+class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
     """``POST /v1/chat/completions``."""
 
     model: ModelName
@@ -163,14 +164,12 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_key: ShortText | None = None  # a hint; the prefix cache needs none
     response_format: ChatFormats | None = None
     include_reasoning: bool | None = None  # whether the answer has what the model thought; if left out it does
+    logprobs: bool | None = None
+    top_logprobs: MostLogprobs | None = None
 
-    n: Annotated[Anything, Only(1)] = UNSET
     audio: Annotated[Anything, Only()] = UNSET
     function_call: Annotated[Anything, Only("none", "auto")] = UNSET
     functions: Annotated[Anything, Only([])] = UNSET
-    logit_bias: Annotated[Anything, Only({})] = UNSET
-    logprobs: Annotated[Anything, Only(False)] = UNSET
-    top_logprobs: Annotated[Anything, Only(0)] = UNSET
     modalities: Annotated[Anything, Only(["text"])] = UNSET
     moderation: Annotated[Anything, Only()] = UNSET
     parallel_tool_calls: Annotated[Anything, Only(True, False)] = UNSET
@@ -217,13 +216,23 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
             images=reading.images,
             image_at=reading.image_at,
             sampling=self.sampling(
-                self._max_tokens(), guidance_of(self.response_format, "response_format", self.structured_outputs)
+                self._max_tokens(),
+                guidance_of(self.response_format, "response_format", self.structured_outputs),
+                logprobs=self._logprobs(),
+                **self.choices(stream=bool(self.stream)),
             ),
             task=task_of(self.metadata, task_header),
             end_user=self.user or self.safety_identifier,
             priority=self.priority or 0,
             stream=bool(self.stream),
         )
+
+    def _logprobs(self) -> int | None:
+        if not self.logprobs:
+            if self.top_logprobs:
+                raise invalid("top_logprobs", "'top_logprobs' needs 'logprobs': true.")
+            return None
+        return self.top_logprobs or 0
 
     def _max_tokens(self) -> int | None:
         if self.max_tokens is None or self.max_completion_tokens is None:
@@ -273,6 +282,7 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     usage: ChatUsage
     service_tier: Literal["default"] = "default"
     system_fingerprint: None = None
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class ChunkFunction(msgspec.Struct, omit_defaults=True):

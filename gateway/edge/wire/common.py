@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import operator
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, get_args, get_type_hints
@@ -10,9 +11,10 @@ from typing import Annotated, Any, get_args, get_type_hints
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gateway.edge.wire.decode import invalid, unsupported
+from gateway.edge.wire.decode import invalid
 from gateway.edge.wire.guidance import StructuredOutputs
-from gateway.edge.wire.limits import MAX_OUTPUT_TOKENS, MAX_TASK, MAX_TOKEN_ID
+from gateway.edge.wire.limits import MAX_CHOICES, MAX_LOGPROBS, MAX_OUTPUT_TOKENS, MAX_TASK, MAX_TOKEN_ID
+from gateway.errors.refusal import Refusal
 from inference.types import Guidance, SamplingParams
 
 Anything = Any | UnsetType
@@ -20,14 +22,24 @@ Anything = Any | UnsetType
 
 class Only:
     """Annotation of a field that isn't supported: the values that mean the default. Null is always one; others are
-    refused.
-
-    `docs/fields.md` lists these fields for each API.
+    refused. `why` says why, where there is more to say than that it doesn't exist yet.
     """
 
     def __init__(self, *values: Any, why: str = "") -> None:
         self.values = values
         self.why = why
+
+    @property
+    def shown(self) -> list[str]:
+        """Its values as JSON."""
+        return [json.dumps(value) for value in self.values]
+
+    def refusal(self, param: str) -> Refusal:
+        """The 400 for another value, with the way out."""
+        why = f" ({self.why})" if self.why else ""
+        way_out = f"leave it out or send {' or '.join(self.shown)}" if self.values else "leave it out"
+        message = f"'{param}' is not supported{why}: {way_out}."
+        return Refusal(400, "unsupported_parameter", message, param=param)
 
 
 ModelName = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -41,6 +53,16 @@ Fraction = Annotated[float, Meta(ge=0, le=1)]
 TopK = Annotated[int, Meta(ge=-1, le=MAX_TOKEN_ID)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Priority = Annotated[int, Meta(ge=-1000, le=1000)]
+MinTokens = Annotated[int, Meta(ge=0, le=MAX_OUTPUT_TOKENS)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+RepetitionPenalty = Annotated[float, Meta(ge=0.01, le=10)]
+Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
+MostLogprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
+LogitBias = Annotated[
+    dict[Annotated[str, Meta(pattern=r"^[0-9]{1,10}\Z")], Annotated[float, Meta(ge=-100, le=100)]],
+    Meta(max_length=1024),
+]
+AllowedIds = Annotated[list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]], Meta(max_length=4096)]
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 StopTexts = Annotated[list[StopText], Meta(max_length=16)]
 StopIds = Annotated[list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]], Meta(max_length=64)]
@@ -53,7 +75,13 @@ _SMALLEST_TOP_P = 1e-9  # top_p 0 means only the likeliest token
 
 
 class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Sampling parameters: OpenAI's fields and, through `extra_body`, the engine's own."""
+    """Sampling parameters of every API of text: OpenAI's fields and, through `extra_body`, the engine's own.
+
+    A new field that means the same in all of them stands here, once, with its type, its bounds and what the engine gets
+    of it (`sampling`); one that only some APIs have, or that each calls otherwise, stands in their structs, which pass
+    what it means on to `sampling`. A field that isn't supported is an `Only` with its neutral values. The refusals, the
+    OpenAPI document and docs/fields.md are made from these structs (`gateway.edge.wire.fields`).
+    """
 
     temperature: Temperature | None = None
     top_p: Fraction | None = None
@@ -63,23 +91,21 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     min_p: Fraction | None = None
     stop_token_ids: StopIds | None = None
     ignore_eos: bool | None = None
+    min_tokens: MinTokens | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    allowed_token_ids: AllowedIds | None = None
     priority: Priority | None = None
     structured_outputs: StructuredOutputs | None = None
 
-    allowed_token_ids: Annotated[Anything, Only()] = UNSET
     bad_words: Annotated[Anything, Only([])] = UNSET
-    best_of: Annotated[Anything, Only(1)] = UNSET
     cache_salt: Annotated[Anything, Only(why="a tenant's prefix cache is its own already")] = UNSET
-    frequency_penalty: Annotated[Anything, Only(0)] = UNSET
     include_stop_str_in_output: Annotated[Anything, Only(False)] = UNSET
     kv_transfer_params: Annotated[Anything, Only()] = UNSET
     length_penalty: Annotated[Anything, Only(1)] = UNSET
     logits_processors: Annotated[Anything, Only([])] = UNSET
-    min_tokens: Annotated[Anything, Only(0)] = UNSET
     mm_processor_kwargs: Annotated[Anything, Only({})] = UNSET
-    presence_penalty: Annotated[Anything, Only(0)] = UNSET
-    prompt_logprobs: Annotated[Anything, Only()] = UNSET
-    repetition_penalty: Annotated[Anything, Only(1)] = UNSET
     request_id: Annotated[Anything, Only(why="ids are ours")] = UNSET
     return_token_ids: Annotated[Anything, Only(False)] = UNSET
     return_tokens_as_token_ids: Annotated[Anything, Only(False)] = UNSET
@@ -89,8 +115,10 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     use_beam_search: Annotated[Anything, Only(False)] = UNSET
     vllm_xargs: Annotated[Anything, Only({})] = UNSET
 
-    def sampling(self, max_tokens: int | None, guidance: Guidance | None = None) -> SamplingParams:
-        """These fields as the engine takes them; what wasn't given gets the model's own default, else the API's."""
+    def sampling(self, max_tokens: int | None, guidance: Guidance | None = None, **more: Any) -> SamplingParams:
+        """These fields as the engine takes them, with `more` of the API's own; what wasn't given gets the model's own
+        default, else the API's.
+        """
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         return SamplingParams(
             max_tokens=max_tokens,
@@ -104,7 +132,38 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             ignore_eos=bool(self.ignore_eos),
             guidance=guidance,
             unset=tuple(name for name in _OPEN if getattr(self, name) is None),
+            min_tokens=self.min_tokens or 0,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            allowed_token_ids=tuple(self.allowed_token_ids or ()),
+            **more,
         )
+
+
+class ChoiceSampling(Sampling, kw_only=True, forbid_unknown_fields=True):
+    """Sampling of the APIs whose answers are choices: Chat Completions and Completions."""
+
+    n: Choices | None = None
+    best_of: Choices | None = None
+    logit_bias: LogitBias | None = None
+    prompt_logprobs: MostLogprobs | None = None
+
+    def choices(self, *, stream: bool) -> dict[str, Any]:
+        """These fields as the engine takes them; refuses those that contradict each other."""
+        n = 1 if self.n is None else self.n
+        if self.best_of is not None and self.best_of < n:
+            raise invalid("best_of", f"'best_of' must be at least 'n', which is {n}.")
+        if stream and self.best_of is not None and self.best_of > n:
+            raise invalid("best_of", "Which answers are best is known at their end: leave out 'stream' or 'best_of'.")
+        if stream and self.prompt_logprobs is not None:
+            raise invalid("prompt_logprobs", "'prompt_logprobs' are not streamed: leave out 'stream' or them.")
+        return {
+            "n": n,
+            "best_of": self.best_of,
+            "logit_bias": tuple((int(token), bias) for token, bias in (self.logit_bias or {}).items()),
+            "prompt_logprobs": self.prompt_logprobs,
+        }
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -150,7 +209,7 @@ def refuse_unless_neutral(request: msgspec.Struct, at: str = "") -> None:
         if not isinstance(note, Only):
             refuse_unless_neutral(given, f"{at}{name}.")
         elif not any(_equal(given, value) for value in note.values):
-            raise unsupported(at + name, note.why)
+            raise note.refusal(at + name)
 
 
 def _equal(given: object, value: object) -> bool:

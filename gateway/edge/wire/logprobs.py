@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from inference.types import PositionLogprobs, TokenLogprob
+from inference.types import PositionLogprobs, SamplingParams, TokenLogprob
 
 LEAST = -9999.0  # what OpenAI's API says of a token that can't be; JSON has no infinity
 
@@ -43,6 +44,69 @@ def token_logprobs(entries: Sequence[PositionLogprobs]) -> list[TokenLogprobs]:
         )
         for entry in entries
     ]
+
+
+class PromptToken(msgspec.Struct):
+    """One token that might stand at a position of the prompt, as vLLM has it."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptToken] | None]
+
+
+class CompletionLogprobs(msgspec.Struct):
+    """The log-probabilities of a choice's tokens, as Completions has them, and where in its text each begins."""
+
+    text_offset: list[int]
+    token_logprobs: list[float | None]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float] | None]
+
+
+def completion_logprobs(
+    text: str,
+    entries: Sequence[PositionLogprobs],
+    prompt: Sequence[PositionLogprobs] = (),
+    *,
+    offset: int = 0,
+) -> CompletionLogprobs:
+    """Return the `entries` of a choice's `text`, which begins with those of an echoed `prompt`, if it has any.
+
+    The prompt's first token has no log-probability; its text is what stands before the others'.
+    """
+    told = CompletionLogprobs([], [], [], [])
+    if prompt:
+        first = text.partition("".join(entry.chosen.text for entry in prompt))[0]
+        told.text_offset.append(offset)
+        told.tokens.append(first)
+        told.token_logprobs.append(None)
+        told.top_logprobs.append(None)
+        offset += len(first)
+    for entry in (*prompt, *entries):
+        told.text_offset.append(offset)
+        told.tokens.append(entry.chosen.text)
+        told.token_logprobs.append(floored(entry.chosen.logprob))
+        told.top_logprobs.append({token.text: floored(token.logprob) for token in (*entry.top, entry.chosen)})
+        offset += len(entry.chosen.text)
+    return told
+
+
+def prompt_logprobs(sampling: SamplingParams, entries: Sequence[PositionLogprobs]) -> PromptLogprobs | UnsetType:
+    """Return, where they were asked for, the tokens at each position of the prompt by their ids: the one that stands
+    there, and the most probable ones. The first position has none.
+    """
+    if sampling.prompt_logprobs is None:
+        return UNSET
+    return [None, *map(_position, entries)]
+
+
+def _position(entry: PositionLogprobs) -> dict[str, PromptToken]:
+    tokens = {str(token.token): (rank, token) for rank, token in enumerate(entry.top, 1)}
+    tokens[str(entry.chosen.token)] = (entry.rank, entry.chosen)
+    return {name: PromptToken(floored(token.logprob), rank, token.text) for name, (rank, token) in tokens.items()}
 
 
 def floored(logprob: float) -> float:

@@ -11,6 +11,7 @@ from gateway.edge.wire.common import (
     Anything,
     Metadata,
     ModelName,
+    MostLogprobs,
     Only,
     OutputTokens,
     Sampling,
@@ -20,7 +21,7 @@ from gateway.edge.wire.common import (
     refuse_unless_neutral,
     task_of,
 )
-from gateway.edge.wire.decode import invalid
+from gateway.edge.wire.decode import invalid, unsupported
 from gateway.edge.wire.guidance import ResponseFormats, guidance_of
 from gateway.edge.wire.input_items import messages_of
 from gateway.edge.wire.limits import MAX_MESSAGES
@@ -28,6 +29,9 @@ from gateway.edge.wire.parts import Reading
 from gateway.generation.intent import Intent
 from inference.messages import Message
 from inference.types import Kind
+
+_LOGPROBS = "message.output_text.logprobs"
+_INCLUDED = (_LOGPROBS, "reasoning.encrypted_content")  # thought is never encrypted here, so that asks for nothing
 
 EventId = Annotated[str, Meta(max_length=512)]  # as a client calls its event; errors about it say so
 
@@ -69,14 +73,14 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     user: ShortText | None = None
     safety_identifier: ShortText | None = None
     prompt_cache_key: ShortText | None = None  # a hint; the prefix cache needs none
+    include: Annotated[list[ShortText], Meta(max_length=16)] | None = None
+    top_logprobs: MostLogprobs | None = None
 
     access_programs: Annotated[Anything, Only({})] = UNSET
     background: Annotated[Anything, Only(False)] = UNSET
     context_management: Annotated[Anything, Only([])] = UNSET
     conversation: Annotated[Anything, Only()] = UNSET
     image: Annotated[Anything, Only({})] = UNSET
-    # No answer here has reasoning items, whose content could be encrypted.
-    include: Annotated[Anything, Only([], ["reasoning.encrypted_content"])] = UNSET
     max_tool_calls: Annotated[Anything, Only()] = UNSET
     moderation: Annotated[Anything, Only()] = UNSET
     parallel_tool_calls: Annotated[Anything, Only(True, False)] = UNSET
@@ -87,7 +91,6 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     store: Annotated[Anything, Only(False)] = UNSET
     tool_choice: Annotated[Anything, Only("none", "auto")] = UNSET
     tools: Annotated[Anything, Only([])] = UNSET
-    top_logprobs: Annotated[Anything, Only(0)] = UNSET
     truncation: Annotated[Anything, Only("disabled")] = UNSET
 
     def intent(self, earlier: tuple[Message, ...] = (), task_header: str | None = None) -> Intent:
@@ -110,7 +113,9 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
             images=reading.images,
             image_at=reading.image_at,
             sampling=self.sampling(
-                self.max_output_tokens, guidance_of(self.text_format, "text.format", self.structured_outputs)
+                self.max_output_tokens,
+                guidance_of(self.text_format, "text.format", self.structured_outputs),
+                logprobs=self._logprobs(),
             ),
             task=task_of(self.metadata, task_header),
             end_user=self.user or self.safety_identifier,
@@ -122,6 +127,14 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     def text_format(self) -> ResponseFormats | None:
         """What the answer's text has to be, None where the client doesn't say."""
         return None if self.text is None else self.text.format
+
+    def _logprobs(self) -> int | None:
+        for index, name in enumerate(self.include or ()):
+            if name not in _INCLUDED:
+                raise unsupported(f"include[{index}]", f"only {' and '.join(_INCLUDED)} are known")
+        if self.top_logprobs or _LOGPROBS in (self.include or ()):
+            return self.top_logprobs or 0
+        return None
 
     def without_instructions(self, intent: Intent) -> tuple[Message, ...]:
         """The messages of this request's `intent` that the next response goes on from: all but the instructions."""

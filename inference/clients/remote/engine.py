@@ -88,6 +88,7 @@ class RemoteEngine:
         if request.kind not in info.kinds:
             raise InvalidRequestError(f"This model doesn't take {request.kind} requests.")
         self._dialect.check(request.sampling)
+        self._dialect.check_prompt(request)
         self._check_images(request)
         count = await self._count(request)
         prepared = Prepared(request, count.tokens, self._most_output(request, count, info), exact=count.is_exact)
@@ -218,12 +219,17 @@ class RemoteEngine:
     async def _count_texts(self, request: GenerationRequest) -> Count:
         is_chat = request.kind is Kind.CHAT
         count = self._dialect.count_chat if is_chat else self._dialect.count_inputs
+        prompt = request.prompt
         try:
+            if prompt is not None:
+                return await self._dialect.count_prompt(self._ask, prompt, self._options.model)
             return await count(self._ask, request, self._options.model)
         except AskError as error:
             if error.status in _REQUESTS_FAULT:
                 raise error.refusal from error
             self._probe.note_uncounted(str(error))
+        if isinstance(prompt, str):
+            return estimated([prompt], template=False)
         if is_chat:
             return estimated(texts_of(request.messages), template=True)
         texts = [item for item in request.inputs if isinstance(item, str)]

@@ -20,7 +20,7 @@ from inference.clients.remote.options import RemoteOptions
 from inference.clients.remote.pieces import Pieces, call_piece
 from inference.clients.remote.pool import Pool, whole
 from inference.clients.remote.queue import Ticket
-from inference.clients.remote.sse import Arrival, EventReader, GarbageError, Texts
+from inference.clients.remote.sse import Arrival, EventReader, GarbageError, Piece, Texts
 from inference.clients.remote.usage import Counter
 from inference.errors import EngineError, UnreachableError
 from inference.tracing import traceparent
@@ -132,7 +132,8 @@ class RemoteRun:
         body = self._dialect.chat(self._prepared.request, self._options.model, self.most_output, self._salt)
         await self._take_place()
         try:
-            connection = await self._post("/v1/chat/completions", body)
+            is_raw = self._prepared.request.prompt is not None
+            connection = await self._post("/v1/completions" if is_raw else "/v1/chat/completions", body)
             try:
                 async for event in self._relayed(connection):
                     yield event
@@ -276,7 +277,7 @@ class RemoteRun:
             pieces.add("text", text)
             return
         for choice in arrival.choices or ():
-            piece = choice.delta
+            piece = choice.delta if choice.text is None else Piece(content=choice.text)
             if piece is not None:
                 text, thought = piece.content or "", piece.thought
                 calls = [call_piece(call) for call in piece.tool_calls or ()]

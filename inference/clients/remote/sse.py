@@ -43,9 +43,12 @@ class Piece(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """One choice of an event; `stop_reason` and `matched_stop` are two servers' words for what stopped it."""
+    """One choice of an event; a completion without messages has `text`. `stop_reason` and `matched_stop` are two
+    servers' words for what stopped it.
+    """
 
     delta: Piece | None = None
+    text: str | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     matched_stop: str | int | None = None

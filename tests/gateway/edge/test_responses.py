@@ -143,7 +143,7 @@ async def test_input_items_of_each_form_are_taken(app, world):
         ({"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools"),
         ({"text": {"format": {"type": "json_object"}}}, "guidance_unavailable", "text.format"),
         ({"reasoning": {"effort": "low"}}, "unsupported_parameter", "reasoning.effort"),
-        ({"include": ["message.output_text.logprobs"]}, "unsupported_parameter", "include"),
+        ({"include": ["file_search_call.results"]}, "unsupported_parameter", "include[0]"),
         ({"truncation": "auto"}, "unsupported_parameter", "truncation"),
         ({"conversation": "conv_1"}, "unsupported_parameter", "conversation"),
         ({"prompt": {"id": "x"}}, "unsupported_parameter", "prompt"),

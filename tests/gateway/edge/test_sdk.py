@@ -197,8 +197,8 @@ async def test_errors_are_the_sdks_exceptions(tmp_path):
     async with stage(tmp_path) as (world, runtime, client):
         ask = client.chat.completions.create
         with pytest.raises(openai.BadRequestError) as bad:
-            await ask(model="fake", messages=HI, n=2)
-        assert (bad.value.code, bad.value.param) == ("unsupported_parameter", "n")
+            await ask(model="fake", messages=HI, store=True)
+        assert (bad.value.code, bad.value.param) == ("unsupported_parameter", "store")
         assert bad.value.request_id
         with pytest.raises(openai.NotFoundError) as missing:
             await ask(model="nothing", messages=HI)

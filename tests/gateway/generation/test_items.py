@@ -83,7 +83,7 @@ def test_logprobs_stay_with_their_text():
     narrator.take(Delta("", USAGE, logprobs=(entry,)))  # text that is held back
     narrator.take(Delta("", USAGE, prompt_logprobs=(entry,)))
     assert narrator.answers[0].logprobs == [entry, entry]
-    assert narrator.prompt_logprobs == [entry]
+    assert narrator.answers[0].prompt_logprobs == [entry]
 
 
 def test_an_empty_answer_may_have_a_message():

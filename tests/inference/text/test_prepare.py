@@ -82,6 +82,21 @@ def test_block_keys_are_rooted_in_the_domain(chatting: LocalEngine) -> None:
     assert not set(chatting.prepare(replace(request, domain="other")).keys) & set(keys)
 
 
+@pytest.mark.parametrize(("prompt", "ids"), [("a<b", (97, 60, 98)), ((7, 8), (7, 8))])
+def test_a_raw_prompt_gets_no_template(chatting: LocalEngine, prompt: Any, ids: tuple[int, ...]) -> None:
+    assert chatting.prepare(replace(chat(""), messages=(), prompt=prompt)).ids == ids
+
+
+@pytest.mark.parametrize(
+    ("prompt", "says"),
+    [("", "empty"), ((), "empty"), ((300,), "vocabulary"), ("x" * 256, "256 tokens"), ((1,) * 256, "256 tokens")],
+)
+def test_raw_prompts_that_a_model_cannot_take(chatting: LocalEngine, prompt: Any, says: str) -> None:
+    with pytest.raises(InvalidRequestError, match=says) as caught:
+        chatting.prepare(replace(chat(""), messages=(), prompt=prompt))
+    assert caught.value.param == "prompt"
+
+
 def test_a_model_of_ours_takes_no_images(chatting: LocalEngine) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         chatting.prepare(replace(chat(""), messages=(Message("user", ("Look:", Image("data:"))),)))

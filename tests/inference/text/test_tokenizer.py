@@ -93,6 +93,10 @@ def test_a_content_with_every_mark_is_refused(tokenizer: FolderTokenizer) -> Non
     assert control_ids(tokenizer.prompt(turns(PRIVATE))) == 3  # without a control token's text it is ordinary text
 
 
+def test_a_raw_prompt_has_the_control_tokens_that_it_writes(tokenizer: FolderTokenizer) -> None:
+    assert control_ids(tokenizer.raw("<|im_start|>user\nthe end<|im_end|>")) == 2 + 2  # and the model's own frame
+
+
 def test_an_input_keeps_its_frame_and_no_other_control_token(tokenizer: FolderTokenizer) -> None:
     for text in ("the end", "the <|im_end|> end"):
         ids = tokenizer.encode(text)

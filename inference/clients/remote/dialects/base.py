@@ -41,7 +41,8 @@ class Dialect:
 
     name: ClassVar[str] = "generic"
     probe: ClassVar[str] = "/v1/models"
-    extras: ClassVar[frozenset[str]] = frozenset()  # sampling fields beside OpenAI's own
+    extras: ClassVar[frozenset[str]] = frozenset({"logit_bias"})  # sampling fields that not all servers take
+    repetition: ClassVar[str] = "repetition_penalty"  # what the server calls it
     no_top_k: ClassVar[int] = 0  # the `top_k` that is none
     isolates_prefixes: ClassVar[bool] = False
     isolation: ClassVar[str] = "shared between tenants"
@@ -49,6 +50,7 @@ class Dialect:
     tokenizes: ClassVar[str] = "estimated from its length"
     guides: ClassVar[frozenset[GuidanceKind]] = frozenset({GuidanceKind.JSON_SCHEMA, GuidanceKind.JSON_OBJECT})
     lists_models: ClassVar[bool] = False  # a model that isn't at /v1/models isn't served
+    guides_prompts: ClassVar[bool] = False  # answers to prompts without messages, too
     takes_reasoning: ClassVar[bool] = False  # earlier messages may have `reasoning_content`
 
     # -- what is sent -----------------------------------------------------------------------------------------------
@@ -60,6 +62,14 @@ class Dialect:
             "min_p": sampling.min_p > 0,
             "stop_token_ids": bool(sampling.stop_token_ids),
             "ignore_eos": sampling.ignore_eos,
+            "min_tokens": sampling.min_tokens > 0,
+            "repetition_penalty": sampling.repetition_penalty != 1,
+            "logit_bias": bool(sampling.logit_bias),
+            "allowed_token_ids": bool(sampling.allowed_token_ids),
+            "n": sampling.answers > 1,
+            "logprobs": sampling.logprobs is not None,
+            "prompt_logprobs": sampling.prompt_logprobs is not None,
+            "echo": sampling.echo,
         }
         for name, is_wanted in wanted.items():
             if is_wanted and name not in self.extras:
@@ -75,6 +85,13 @@ class Dialect:
                 raise InvalidRequestError(message, code="guidance_unsupported", param=guidance.param)
             self.guidance(guidance)
 
+    def check_prompt(self, request: GenerationRequest) -> None:
+        """Raise `InvalidRequestError` for a raw prompt whose answer this server can't guide."""
+        guidance = request.sampling.guidance
+        if request.prompt is not None and guidance is not None and not self.guides_prompts:
+            message = f"'{guidance.param}': the engine of this model guides answers to messages only."
+            raise InvalidRequestError(message, code="guidance_unsupported", param=guidance.param)
+
     def guidance(self, guidance: Guidance) -> dict[str, Any]:
         """Return the fields of a chat's body that hold its answer to `guidance`, of a kind that the server `guides`.
 
@@ -86,31 +103,43 @@ class Dialect:
         return {"response_format": {"type": "json_schema", "json_schema": named}}
 
     def chat(self, request: GenerationRequest, model: str, max_tokens: int, salt: str) -> dict[str, Any]:
-        """Return the body of a streamed chat completion; `salt` keeps the tenant's prefixes apart, "" shares them."""
-        sampling = request.sampling
-        body: dict[str, Any] = {
+        """Return the body of a streamed completion, of a chat or of a raw prompt; `salt` keeps the tenant's prefixes
+        apart, "" shares them.
+        """
+        return {
             "model": model,
-            "messages": self.messages(request),
+            **self.prompt(request),
             "max_tokens": max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
+            **self.sampling(request.sampling),
         }
-        for name in ("temperature", "top_p", *sorted(self.extras & {"top_k", "min_p"})):
-            if name not in sampling.unset:
-                body[name] = getattr(sampling, name)
+
+    def sampling(self, sampling: SamplingParams) -> dict[str, Any]:
+        """Return the fields of sampling that the client set."""
+        left_open = ("temperature", "top_p", *sorted(self.extras & {"top_k", "min_p"}))
+        body: dict[str, Any] = {name: getattr(sampling, name) for name in left_open if name not in sampling.unset}
         if body.get("top_k") == 0:
             body["top_k"] = self.no_top_k
         if sampling.seed is not None:
             body["seed"] = self.seed(sampling.seed)
-        if sampling.stop:
-            body["stop"] = list(sampling.stop)
-        if sampling.stop_token_ids:
-            body["stop_token_ids"] = list(sampling.stop_token_ids)
-        if sampling.ignore_eos:
-            body["ignore_eos"] = True
+        lists = ("stop", "stop_token_ids")
+        body |= {name: list(listed) for name in lists if (listed := getattr(sampling, name))}
+        plain = ("ignore_eos", "presence_penalty", "frequency_penalty", "min_tokens")
+        body |= {name: value for name in plain if (value := getattr(sampling, name))}
+        if sampling.repetition_penalty != 1:
+            body[self.repetition] = sampling.repetition_penalty
+        if sampling.logit_bias:
+            body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
         if sampling.guidance is not None:
             body |= self.guidance(sampling.guidance)
         return body
+
+    def prompt(self, request: GenerationRequest) -> dict[str, Any]:
+        """Return the field that has what is asked."""
+        if request.prompt is None:
+            return {"messages": self.messages(request)}
+        return {"prompt": request.prompt if isinstance(request.prompt, str) else list(request.prompt)}
 
     def embedding(self, request: GenerationRequest, model: str) -> dict[str, Any]:
         """Return the body of an embedding request."""
@@ -144,6 +173,13 @@ class Dialect:
     async def count_chat(self, ask: Ask, request: GenerationRequest, model: str) -> Count:
         """Return how many tokens the prompt of a chat has."""
         return estimated(texts_of(request.messages), template=True)
+
+    async def count_prompt(self, ask: Ask, prompt: str | tuple[int, ...], model: str) -> Count:
+        """Return how many tokens a raw prompt has."""
+        if not isinstance(prompt, str):
+            return Count(len(prompt), len(prompt))
+        count = await self.count_text(ask, prompt, model)
+        return estimated([prompt], template=False) if count is None else Count(count, count)
 
     async def count_text(self, ask: Ask, text: str, model: str) -> int | None:
         """Return how many tokens `text` has as an input of its own, None where the server can't say."""
@@ -186,7 +222,9 @@ class ModelMissingError(Exception):
 class SaltingDialect(Dialect):
     """A server that roots its prefix cache in the request's ``cache_salt``, from version `salted_since` on."""
 
-    extras = frozenset({"top_k", "min_p", "stop_token_ids", "ignore_eos"})
+    extras = frozenset(
+        {"top_k", "min_p", "stop_token_ids", "ignore_eos", "min_tokens", "repetition_penalty", "logit_bias"}
+    )
     isolates_prefixes = True
     isolation = "each tenant's own (cache_salt)"
     counts_always = True

@@ -16,7 +16,8 @@ class LlamaCpp(Dialect):
 
     name = "llamacpp"
     probe = "/health"
-    extras = frozenset({"top_k", "min_p", "ignore_eos"})
+    extras = frozenset({"top_k", "min_p", "ignore_eos", "repetition_penalty", "logit_bias"})
+    repetition = "repeat_penalty"
     guides = frozenset({GuidanceKind.JSON_SCHEMA, GuidanceKind.JSON_OBJECT, GuidanceKind.CHOICE})
     isolates_prefixes = True
     isolation = "not used (cache_prompt is off)"

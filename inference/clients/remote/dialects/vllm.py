@@ -17,6 +17,7 @@ class VLLM(SaltingDialect):
     probe = "/health"
     no_top_k = -1
     guides = frozenset(GuidanceKind)
+    guides_prompts = True
     salted_since = (0, 9, 0)
     tokenizes = "exact (/tokenize)"
 

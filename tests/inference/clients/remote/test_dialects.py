@@ -15,8 +15,8 @@ from inference.errors import InvalidRequestError
 from inference.messages import Image, Message, Reasoning, ToolCall, ToolResult
 from inference.open import check_remote, open_engine
 from inference.tracing import traceparent
-from inference.types import Guidance, GuidanceKind, Kind, SamplingParams
-from tests.inference.engine_contract import chat, embedding, end_of, run, until
+from inference.types import FinishReason, Guidance, GuidanceKind, Kind, SamplingParams
+from tests.inference.engine_contract import chat, embedding, end_of, run, text_of, until
 from tests.upstream import MODEL
 
 ALL = ["vllm", "sglang", "tgi", "trtllm", "llamacpp", "generic"]
@@ -429,3 +429,55 @@ async def test_a_traced_call_is_sent_on_and_another_is_not(remote):
     assert upstream.heads[-1].get("traceparent") == trace
     await run(engine, chat("a b"))
     assert "traceparent" not in upstream.heads[-1]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "taken"),
+    [
+        ("vllm", {"repetition_penalty": 1.2, "min_tokens": 2, "logit_bias": {"7": -1.0}}),
+        ("llamacpp", {"repeat_penalty": 1.2, "logit_bias": {"7": -1.0}}),
+        ("generic", {"logit_bias": {"7": -1.0}}),
+    ],
+)
+async def test_sampling_is_sent_in_each_servers_words(remote, dialect, taken):
+    names = {"repetition_penalty": 1.2, "min_tokens": 2, "logit_bias": ((7, -1.0),)}
+    own = {name: value for name, value in names.items() if name in DIALECTS[dialect].extras}
+    body = await body_of(remote, dialect, chat("a", presence_penalty=0.5, frequency_penalty=-0.5, **own))
+    assert {name: body[name] for name in taken} == taken
+    assert (body["presence_penalty"], body["frequency_penalty"]) == (0.5, -0.5)
+
+
+@pytest.mark.parametrize("dialect", ALL)
+@pytest.mark.parametrize("field", [{"n": 2}, {"logprobs": 1}, {"prompt_logprobs": 0}, {"echo": True}])
+async def test_what_no_foreign_server_is_asked_for_is_named(remote, dialect, field):
+    engine, _ = await remote(dialect)
+    with pytest.raises(InvalidRequestError) as caught:
+        await engine.prepare(chat("a", **field))
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", next(iter(field)))
+
+
+@pytest.mark.parametrize("dialect", ALL)
+async def test_answers_to_raw_prompts_are_guided_by_vllm_alone(remote, dialect):
+    engine, _ = await remote(dialect)
+    guidance = Guidance(GuidanceKind.JSON_OBJECT, param="structured_outputs")
+    request = replace(chat("", guidance=guidance), messages=(), prompt="a")
+    if dialect == "vllm":
+        await engine.prepare(request)
+        return
+    with pytest.raises(InvalidRequestError) as caught:
+        await engine.prepare(request)
+    assert (caught.value.code, caught.value.param) == ("guidance_unsupported", "structured_outputs")
+
+
+@pytest.mark.parametrize(("prompt", "sent", "tokens"), [("a b", "a b", 2), ((5, 6), [5, 6], 2)])
+async def test_a_raw_prompt_goes_to_completions(remote, prompt, sent, tokens):
+    engine, upstream = await remote("vllm")
+    request = replace(chat(""), messages=(), prompt=prompt)
+    prepared = await engine.prepare(request)
+    assert (prepared.prompt_tokens, prepared.exact) == (tokens, True)
+    events = await run(engine, request)
+    [body] = upstream.bodies("/v1/completions")
+    assert body["prompt"] == sent
+    assert "messages" not in body
+    assert text_of(events) == (sent if isinstance(sent, str) else "5 6")
+    assert (end_of(events).reason, end_of(events).usage.prompt) == (FinishReason.STOP, tokens)

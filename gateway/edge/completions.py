@@ -1,0 +1,144 @@
+"""``POST /v1/completions``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+
+from msgspec import UNSET, UnsetType
+
+from billing.ids import uuid7
+from gateway.edge.access import note_model, principal_of
+from gateway.edge.answer import answer, failure_of
+from gateway.edge.disconnect import watching
+from gateway.edge.http import (
+    Receive,
+    Scope,
+    Send,
+    encode,
+    header_of,
+    read_body,
+    request_id_of,
+    require_method,
+    runtime_of,
+)
+from gateway.edge.several import Several
+from gateway.edge.sse import event
+from gateway.edge.wire.common import TASK_HEADER
+from gateway.edge.wire.completions import Completion, CompletionChoice, CompletionRequest
+from gateway.edge.wire.decode import decode
+from gateway.edge.wire.errors import openai_error
+from gateway.edge.wire.logprobs import completion_logprobs, prompt_logprobs
+from gateway.edge.wire.usage import ChatUsage, chat_usage
+from gateway.errors.refusal import Refusal
+from gateway.generation.events import Outcome
+from gateway.generation.generation import Generation, start_generation
+from gateway.generation.items import Answer, Change, Narrator, What
+from inference.types import Delta, FinishReason, Vector
+
+MOST_AT_ONCE = 8  # prompts of one request that run together
+NONE: Mapping[int, Refusal] = MappingProxyType({})
+
+_DONE = b"data: [DONE]\n\n"
+
+
+async def completions(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer one completion, or one of each of several prompts."""
+    require_method(scope, "POST")
+    principal = await principal_of(scope)
+    request = decode(CompletionRequest, await read_body(scope, receive, principal.tenant))
+    note_model(scope, request.model)
+    intents = request.intents(header_of(scope, TASK_HEADER))
+    start = partial(start_generation, runtime_of(scope), principal)
+    async with watching(scope, receive) as client:
+        first = await start(intents[0], request_id_of(scope))
+        if len(intents) == 1:
+            told = CompletionFormat(first, with_usage=request.wants_usage)
+            await answer(first, told, client, send, stream=intents[0].stream)
+            return
+        others = [partial(start, intent, uuid7()) for intent in intents[1:]]
+        several = Several(first, others, width=min(principal.concurrency, MOST_AT_ONCE))
+        told = CompletionFormat(first, with_usage=request.wants_usage, prompts=len(intents), failures=several.failures)
+        await answer(several, told, client, send, stream=intents[0].stream)
+
+
+class CompletionFormat:
+    """A generation in the format of Completions: the text of each answer, in chunks or whole.
+
+    The answers of several prompts follow each other; what identifies the whole is the first's. `failures` says which
+    prompts failed beside others that didn't.
+    """
+
+    def __init__(
+        self, generation: Generation, *, with_usage: bool, prompts: int = 1, failures: Mapping[int, Refusal] = NONE
+    ) -> None:
+        self._generation = generation
+        self._with_usage = with_usage
+        self._failures = failures
+        self._sampling = generation.intent.sampling
+        self._narrator = Narrator(self._sampling.n * prompts)
+        self._told = [0] * len(self._narrator.answers)  # characters of each choice
+
+    def opening(self) -> bytes:
+        """Nothing: the first event is the first text."""
+        return b""
+
+    def delta(self, delta: Delta) -> bytes:
+        """The events of a piece of text."""
+        grown = [change for change in self._narrator.take(delta) if change.what is What.GREW]
+        return b"".join([self._event([self._piece(delta.index, change)]) for change in grown])
+
+    def closing(self, outcome: Outcome) -> bytes:
+        """The finish reasons, usage if asked for, and the end mark; or the error with the usage and no end mark."""
+        usage = chat_usage(outcome.usage, outcome.charge)
+        failure = failure_of(outcome)
+        if failure is not None:
+            return event(encode({**openai_error(failure, self._generation.id), "usage": usage}))
+        last = b"".join([self._event([self._ended(told, "", outcome)]) for told in self._narrator.answers])
+        return last + (event(encode(self._completion([], usage))) if self._with_usage else b"") + _DONE
+
+    def collect(self, event: Delta | Vector) -> None:
+        """Take a piece of the answer."""
+        if isinstance(event, Delta):
+            self._narrator.take(event)
+
+    def whole(self, outcome: Outcome) -> Completion:
+        """The completion."""
+        choices = []
+        for told in self._narrator.answers:
+            choice = self._ended(told, told.text, outcome)
+            first = self._narrator.answers[told.index - told.index % self._sampling.n]
+            if self._sampling.logprobs is not None:
+                echoed = first.prompt_logprobs if self._sampling.echo else []
+                choice.logprobs = completion_logprobs(choice.text, told.logprobs, echoed)
+            choice.prompt_logprobs = prompt_logprobs(self._sampling, first.prompt_logprobs)
+            choices.append(choice)
+        return self._completion(choices, chat_usage(outcome.usage, outcome.charge))
+
+    def _piece(self, index: int, change: Change) -> CompletionChoice:
+        offset = self._told[index]
+        self._told[index] += len(change.text)
+        logprobs = completion_logprobs(change.text, change.logprobs, offset=offset) if change.logprobs else None
+        return CompletionChoice(index, change.text, logprobs=logprobs)
+
+    def _ended(self, answer: Answer, text: str, outcome: Outcome) -> CompletionChoice:
+        """Return the choice with `text` and its finish reason."""
+        failure = self._failures.get(answer.index // self._sampling.n)
+        if failure is not None:
+            return CompletionChoice(answer.index, text, "error", sluice_reason=failure.code)
+        finish = "stop" if (answer.ended or outcome.reason) is FinishReason.STOP else "length"
+        reason = outcome.sluice_reason if finish == "length" else None
+        return CompletionChoice(answer.index, text, finish, sluice_reason=reason or UNSET)
+
+    def _event(self, choices: list[CompletionChoice]) -> bytes:
+        return event(encode(self._completion(choices, None if self._with_usage else UNSET)))
+
+    def _completion(self, choices: list[CompletionChoice], usage: ChatUsage | UnsetType | None) -> Completion:
+        return Completion(
+            id=f"cmpl-{self._generation.id.hex}",
+            created=self._generation.created,
+            model=self._generation.route.model,
+            choices=choices,
+            usage=usage,
+        )
