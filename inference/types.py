@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from inference.messages import Message
+from inference.values import value
 
 
 class FinishReason(StrEnum):
@@ -28,7 +29,7 @@ class Kind(StrEnum):
     EMBEDDING = "embedding"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Usage:
     """Numbers of tokens by disjoint class; 0 means none, never unknown.
 
@@ -72,7 +73,7 @@ class GuidanceKind(StrEnum):
     LARK = "lark"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Guidance:
     """What the text of an answer has to be: no token is permitted that can't lead there, and no end before it is.
 
@@ -89,7 +90,7 @@ class Guidance:
     param: str = field(default="guidance", compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SamplingParams:
     """How the next token is chosen. Temperature 0 is greedy; a field at its neutral value is off.
 
@@ -172,7 +173,7 @@ class PositionLogprobs(NamedTuple):
     top: tuple[TokenLogprob, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Resumed:
     """How far a chat had come on an engine that was lost: another goes on behind `tokens` as that one would have.
 
@@ -185,7 +186,7 @@ class Resumed:
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class GenerationRequest:
     """One request as the engine takes it.
 
@@ -215,7 +216,7 @@ class GenerationRequest:
     queue_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Prepared:
     """A request that the engine has tokenised: `prompt_tokens` of prompt (for embeddings: over all inputs).
 
@@ -235,7 +236,7 @@ class Prepared:
         return self.prompt_tokens if self.exact else -(-self.prompt_tokens * 21 // 20)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Started:
     """The request was admitted: `cached_tokens` of its prompt come from the prefix cache (fixed from here on).
 
@@ -254,7 +255,7 @@ class CallPiece(NamedTuple):
     arguments: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Delta:
     """New text, and the usage so far.
 
@@ -292,7 +293,7 @@ class Delta:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Vector:
     """The embedding of input number `index`: little-endian float32."""
 
@@ -300,7 +301,7 @@ class Vector:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EngineFault:
     """An error that ended a request: a stable `code`, a sentence for the client, and whether trying again may help."""
 
@@ -309,7 +310,7 @@ class EngineFault:
     retryable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Finished:
     """The one last event of a request, with its final usage.
 
@@ -335,19 +336,19 @@ class Finished:
 Event = Started | Delta | Vector | Finished
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Running:
     """Evidence: the request is waiting or running."""
 
     usage: Usage
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NothingRan:
     """Evidence: no forward pass was begun for the request, and none ever will be (a later Submit is refused)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Lost:
     """Evidence: the request was begun, and its worker ended before it finished."""
 
@@ -355,7 +356,7 @@ class Lost:
 Evidence = Finished | Running | NothingRan | Lost
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EngineInfo:
     """What a deployment's engine can do, as its worker announced it.
 
@@ -383,7 +384,7 @@ class EngineInfo:
 LOADING = "loading"  # `Health.reason` while the model is being loaded
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Work:
     """What an engine did since it was loaded.
 
@@ -417,7 +418,7 @@ class Work:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Health:
     """A deployment's state now. It takes requests when `ready`; otherwise `reason` is why not.
 

@@ -82,7 +82,10 @@ class ChatFormat:
 
     def delta(self, delta: Delta) -> bytes:
         """The chunks of a piece of a message: its text, what was thought before, or calls of functions."""
-        return b"".join([self._told(change) for change in self._narrator.take(delta)])
+        changes = self._narrator.take(delta)
+        if len(changes) == 1:  # nearly always: each token comes by
+            return self._told(changes[0])
+        return b"".join([self._told(change) for change in changes])
 
     def closing(self, outcome: Outcome) -> bytes:
         """The finish reasons, usage if asked for, and the end mark; or the error with the usage and no end mark."""

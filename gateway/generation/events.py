@@ -92,7 +92,7 @@ class EventBuffer:
                 await self._reader
             finally:
                 self._reader = None
-        if len(self._events) == 1:
+        if self._parts and len(self._events) == 1:
             self._close_delta()
         event = self._events.popleft()
         if isinstance(event, Delta):

@@ -321,28 +321,25 @@ class Generation:
         return Finished(FinishReason.ERROR, Usage(), fault, exact=exact)
 
     def _note(self, event: Event) -> None:
-        match event:
-            case Started():
-                self._hold.started(event.cached_tokens)
-            case Delta():
-                self._hold.used(event.usage)
-                if (event.text or event.reasoning or event.calls) and not self._times.has_first:
-                    self._note_first()
-            case Vector():
+        if isinstance(event, Delta):  # first, and without calls, since each token comes by
+            self._hold.used(event.usage)
+            if not self._times.has_first and (event.text or event.reasoning or event.calls):
                 self._note_first()
-            case Finished():
-                raise AssertionError("Finished is the relay's")
+        elif isinstance(event, Started):
+            self._hold.started(event.cached_tokens)
+        else:
+            assert isinstance(event, Vector), "Finished is the relay's"
+            self._note_first()
         self._buffer.put(event)
-        if not isinstance(event, Started):  # until then it may move to another model
+        if not self._is_open and not isinstance(event, Started):  # until then it may move to another model
             self._open()
         if self._buffer.is_overfull:
             self.cancel(faults.READER_TOO_SLOW)
 
     def _open(self) -> None:
-        if not self._is_open:
-            self._is_open = True
-            if self.intent.stream:
-                self._wake()
+        self._is_open = True
+        if self.intent.stream:
+            self._wake()
 
     def _note_first(self) -> None:
         if not self._times.has_first:
