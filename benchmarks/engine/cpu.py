@@ -7,7 +7,8 @@
 The model has the shape of Qwen3-0.6B and random weights; `--model` takes a folder instead. Requests are greedy and
 ignore the end of sequence. Every part is run by all engines in turns, `--runs` times; the table gives medians, in
 tokens per second (prefill: of the prompt; else of the output). The machine's own limits stand above the table. A peer
-is a program of `peers/`.
+is a program of `peers/`; there is a pause before each measurement, since some peers' threads go on for up to a second
+after an answer, and would take a core from whoever comes next.
 """
 
 from __future__ import annotations
@@ -167,6 +168,7 @@ def main() -> None:
     parser.add_argument("--kv-tokens", type=int, default=12_000, help="of each of ours; 32 × 2048 needs 70,000")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--pause", type=float, default=2.0, help="seconds before each measurement")
     parser.add_argument("--generate", action="store_true")
     parser.add_argument("--peers", nargs="*", default=[], metavar="NAME=COMMAND")
     options = parser.parse_args()
@@ -187,6 +189,7 @@ def main() -> None:
         products.append(matmul_rate(torch.bfloat16))
         for part in parts:
             for name in list(engines)[:: 1 if turn % 2 else -1]:
+                time.sleep(options.pause)
                 measured.setdefault((name, part), []).append(engines[name](part))
     print(
         f"\nmemory {statistics.median(reads):.1f} GB/s, bf16 matmul {statistics.median(products):.0f} GFLOP/s, ", end=""
