@@ -8,19 +8,37 @@
 
 #define WIDEST 1024 /* elements of a head */
 
+/* Where K/V are written. */
+typedef struct {
+    void *keys, *values;
+    const int64_t *places;
+    int64_t kv_heads, key_dim, value_dim, block_size;
+} Cache;
+
 /* Write one head's key of one token: a column of the block. */
-INLINE void store_key(int is_bf16, const void *key, void *keys, int64_t block, int64_t offset, int64_t block_size, int64_t dim) {
-    const int64_t words = dim / (is_bf16 ? 2 : 1);
-    uint32_t *to = (uint32_t *)keys + block * words * block_size + offset;
-    for (int64_t k = 0; k < words; k++) memcpy(to + k * block_size, (const uint32_t *)key + k, 4);
+INLINE void store_key(int is_bf16, const Cache *c, const void *key, int64_t place, int64_t head) {
+    const int64_t words = c->key_dim / (is_bf16 ? 2 : 1), block = place / c->block_size * c->kv_heads + head;
+    uint32_t *to = (uint32_t *)c->keys + block * words * c->block_size + place % c->block_size;
+    for (int64_t k = 0; k < words; k++) memcpy(to + k * c->block_size, (const uint32_t *)key + k, 4);
 }
 
-INLINE void store_value(int is_bf16, const void *value, void *values, int64_t block, int64_t offset, int64_t block_size, int64_t dim) {
-    if (is_bf16) {
-        bf16 *to = (bf16 *)values + (block * block_size + offset / 2 * 2) * dim + offset % 2;
-        for (int64_t k = 0; k < dim; k++) to[2 * k] = ((const bf16 *)value)[k];
-    } else {
-        memcpy((float *)values + (block * block_size + offset) * dim, value, (size_t)dim * 4);
+/* Write the values of a token, side by side at element `at` of `from`. In bf16 two tokens that make pairs of positions, among
+ * those of one thread [first, last), are written when it comes to the second, whose values are `stride` elements further on. */
+INLINE void store_values(int is_bf16, const Cache *c, const void *from, int64_t at, int64_t stride, int64_t token, int64_t first, int64_t last) {
+    const int64_t place = c->places[token], dim = c->value_dim;
+    const int is_second = is_bf16 && place % 2 && token > first && c->places[token - 1] == place - 1;
+    if (is_bf16 && place % 2 == 0 && token + 1 < last && c->places[token + 1] == place + 1) return;
+    for (int64_t head = 0; head < c->kv_heads; head++, at += dim) {
+        const int64_t position = (place / c->block_size * c->kv_heads + head) * c->block_size + place % c->block_size;
+        if (is_second) {
+            uint32_t *to = (uint32_t *)c->values + position / 2 * dim;
+            for (int64_t k = 0; k < dim; k += LANES) v_store(to + k, v_pairs((const bf16 *)from + at - stride + k, (const bf16 *)from + at + k));
+        } else if (is_bf16) {
+            bf16 *to = (bf16 *)c->values + position / 2 * 2 * dim + position % 2;
+            for (int64_t k = 0; k < dim; k++) to[2 * k] = ((const bf16 *)from)[at + k];
+        } else {
+            memcpy((float *)c->values + position * dim, (const float *)from + at, (size_t)dim * 4);
+        }
     }
 }
 
@@ -43,78 +61,69 @@ INLINE void turn(int is_bf16, const void *from, int64_t at, const float *weight,
     }
 }
 
-INLINE void rope_head(int is_bf16, const void *joint, int64_t tokens, int64_t head, int64_t heads, int64_t kv_heads, int64_t key_dim,
-                      int64_t value_dim, const float *query_norm, const float *key_norm, float eps, const float *rotations, const int64_t *places,
-                      int64_t block_size, void *query, void *keys, void *values) {
-    const int64_t width = (heads + kv_heads) * key_dim + kv_heads * value_dim;
+/* For the tokens [first, last); each lies in one piece, so they are read one after the other. */
+INLINE void rope_tokens(int is_bf16, const Cache *c, const void *joint, int64_t first, int64_t last, int64_t heads, const float *query_norm,
+                        const float *key_norm, float eps, const float *rotations, void *query) {
+    const int64_t dim = c->key_dim, width = (heads + c->kv_heads) * dim + c->kv_heads * c->value_dim;
     float one[WIDEST];
-    for (int64_t token = 0; token < tokens; token++) {
-        const float *rotation = rotations + token * key_dim;
-        const int64_t at = token * width, place = places[token];
-        if (head < heads) {
-            turn(is_bf16, joint, at + head * key_dim, query_norm, eps, rotation, key_dim, query, (token * heads + head) * key_dim);
-        } else if (place >= 0) {
-            const int64_t kv = head < heads + kv_heads ? head - heads : head - heads - kv_heads;
-            const int64_t block = place / block_size * kv_heads + kv, offset = place % block_size;
-            if (head < heads + kv_heads) {
-                turn(is_bf16, joint, at + head * key_dim, key_norm, eps, rotation, key_dim, one, 0);
-                store_key(is_bf16, one, keys, block, offset, block_size, key_dim);
-            } else {
-                const int64_t from = at + (heads + kv_heads) * key_dim + kv * value_dim;
-                store_value(is_bf16, (const char *)joint + from * (is_bf16 ? 2 : 4), values, block, offset, block_size, value_dim);
-            }
+    for (int64_t token = first; token < last; token++) {
+        const float *rotation = rotations + token * dim;
+        int64_t at = token * width;
+        for (int64_t head = 0; head < heads; head++, at += dim)
+            turn(is_bf16, joint, at, query_norm, eps, rotation, dim, query, (token * heads + head) * dim);
+        if (c->places[token] < 0) continue;
+        for (int64_t head = 0; head < c->kv_heads; head++, at += dim) {
+            turn(is_bf16, joint, at, key_norm, eps, rotation, dim, one, 0);
+            store_key(is_bf16, c, one, c->places[token], head);
         }
+        store_values(is_bf16, c, joint, at, width, token, first, last);
     }
 }
 
-static void rope_head_bf16(const void *joint, int64_t tokens, int64_t head, int64_t heads, int64_t kv_heads, int64_t key_dim,
-                           int64_t value_dim, const float *query_norm, const float *key_norm, float eps, const float *rotations,
-                           const int64_t *places, int64_t block_size, void *query, void *keys, void *values) {
-    rope_head(1, joint, tokens, head, heads, kv_heads, key_dim, value_dim, query_norm, key_norm, eps, rotations, places, block_size, query, keys,
-              values);
+static void rope_tokens_bf16(const Cache *c, const void *joint, int64_t first, int64_t last, int64_t heads, const float *query_norm,
+                             const float *key_norm, float eps, const float *rotations, void *query) {
+    rope_tokens(1, c, joint, first, last, heads, query_norm, key_norm, eps, rotations, query);
 }
-static void rope_head_fp32(const void *joint, int64_t tokens, int64_t head, int64_t heads, int64_t kv_heads, int64_t key_dim,
-                           int64_t value_dim, const float *query_norm, const float *key_norm, float eps, const float *rotations,
-                           const int64_t *places, int64_t block_size, void *query, void *keys, void *values) {
-    rope_head(0, joint, tokens, head, heads, kv_heads, key_dim, value_dim, query_norm, key_norm, eps, rotations, places, block_size, query, keys,
-              values);
+static void rope_tokens_fp32(const Cache *c, const void *joint, int64_t first, int64_t last, int64_t heads, const float *query_norm,
+                             const float *key_norm, float eps, const float *rotations, void *query) {
+    rope_tokens(0, c, joint, first, last, heads, query_norm, key_norm, eps, rotations, query);
 }
 
 /* See `rope_store` in attention.py. */
 void rope_store(int64_t is_bf16, const void *joint, const float *query_norm, const float *key_norm, const float *rotations,
                 const int64_t *places, void *query, void *keys, void *values, int64_t tokens, int64_t heads, int64_t kv_heads,
                 int64_t key_dim, int64_t value_dim, int64_t block_size, double eps) {
-    const int64_t all = heads + 2 * kv_heads;
-#pragma omp parallel for num_threads(kernel_threads) schedule(static) if (tokens * all * key_dim > 16384)
-    for (int64_t head = 0; head < all; head++) {
-        if (is_bf16)
-            rope_head_bf16(joint, tokens, head, heads, kv_heads, key_dim, value_dim, query_norm, key_norm, (float)eps, rotations, places,
-                           block_size, query, keys, values);
-        else
-            rope_head_fp32(joint, tokens, head, heads, kv_heads, key_dim, value_dim, query_norm, key_norm, (float)eps, rotations, places,
-                           block_size, query, keys, values);
+    const Cache cache = {keys, values, places, kv_heads, key_dim, value_dim, block_size};
+    const int64_t parts = kernel_threads;
+#pragma omp parallel for num_threads(parts) schedule(static) if (tokens * (heads + 2 * kv_heads) * key_dim > 16384)
+    for (int64_t part = 0; part < parts; part++) {
+        const int64_t first = tokens * part / parts, last = tokens * (part + 1) / parts;
+        if (is_bf16) rope_tokens_bf16(&cache, joint, first, last, heads, query_norm, key_norm, (float)eps, rotations, query);
+        else rope_tokens_fp32(&cache, joint, first, last, heads, query_norm, key_norm, (float)eps, rotations, query);
+    }
+}
+
+INLINE void store_tokens(int is_bf16, const Cache *c, const char *key, const void *value, int64_t first, int64_t last) {
+    const int64_t key_width = c->kv_heads * c->key_dim, value_width = c->kv_heads * c->value_dim, size = is_bf16 ? 2 : 4;
+    for (int64_t token = first; token < last; token++) {
+        if (c->places[token] < 0) continue;
+        for (int64_t head = 0; head < c->kv_heads; head++)
+            store_key(is_bf16, c, key + (token * key_width + head * c->key_dim) * size, c->places[token], head);
+        store_values(is_bf16, c, value, token * value_width, value_width, token, first, last);
     }
 }
 
 /* See `store` in attention.py. */
 void store(int64_t is_bf16, const void *key, const void *value, const int64_t *places, void *keys, void *values, int64_t tokens,
            int64_t kv_heads, int64_t key_dim, int64_t value_dim, int64_t block_size) {
-    const int64_t size = is_bf16 ? 2 : 4;
-#pragma omp parallel for num_threads(kernel_threads) schedule(static) if (tokens * kv_heads * key_dim > 16384)
-    for (int64_t head = 0; head < kv_heads; head++)
-        for (int64_t token = 0; token < tokens; token++) {
-            const int64_t place = places[token], block = place / block_size * kv_heads + head, offset = place % block_size;
-            const char *k = (const char *)key + (token * kv_heads + head) * key_dim * size;
-            const char *v = (const char *)value + (token * kv_heads + head) * value_dim * size;
-            if (place < 0) continue;
-            if (is_bf16) {
-                store_key(1, k, keys, block, offset, block_size, key_dim);
-                store_value(1, v, values, block, offset, block_size, value_dim);
-            } else {
-                store_key(0, k, keys, block, offset, block_size, key_dim);
-                store_value(0, v, values, block, offset, block_size, value_dim);
-            }
-        }
+    const Cache cache = {keys, values, places, kv_heads, key_dim, value_dim, block_size};
+    const int64_t parts = kernel_threads;
+#pragma omp parallel for num_threads(parts) schedule(static) if (tokens * kv_heads * key_dim > 16384)
+    for (int64_t part = 0; part < parts; part++) {
+        const int64_t first = tokens * part / parts, last = tokens * (part + 1) / parts;
+        if (is_bf16) store_tokens(1, &cache, key, value, first, last);
+        else store_tokens(0, &cache, key, value, first, last);
+    }
 }
 
 STEP(rope_store, w[0].i, w[1].p, w[2].p, w[3].p, w[4].p, w[5].p, w[6].p, w[7].p, w[8].p, w[9].i, w[10].i, w[11].i, w[12].i, w[13].i, w[14].i,

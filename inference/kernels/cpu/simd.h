@@ -68,6 +68,11 @@ INLINE vi i_load(const void *p) { return _mm512_loadu_si512(p); }
 INLINE vf i_difference(vi a, vi b) { return _mm512_cvtepi32_ps(_mm512_sub_epi32(a, b)); }
 INLINE vf v_words(uint32_t x) { return _mm512_castsi512_ps(_mm512_set1_epi32((int32_t)x)); }
 INLINE vf v_low_halves(vf w) { return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(w), _mm512_set1_epi32(0xffff))); }
+/* Pairs of bf16, the first of `low`. */
+INLINE vf v_pairs(const bf16 *low, const bf16 *high) {
+    const __m512i first = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)low));
+    return _mm512_castsi512_ps(_mm512_or_si512(first, _mm512_castps_si512(v_from_bf16(high))));
+}
 /* Rotate the pairs of x by (cosine, sine) pairs. */
 INLINE vf v_rotate(vf x, vf turn) { return _mm512_fmaddsub_ps(x, _mm512_moveldup_ps(turn), _mm512_mul_ps(_mm512_permute_ps(x, 0xb1), _mm512_movehdup_ps(turn))); }
 INLINE void prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
@@ -196,6 +201,11 @@ INLINE vi i_zero(void) { return v_set(0.0f); }
 INLINE vi i_load(const void *p) { return v_load(p); }
 INLINE vf i_difference(vi a, vi b) { EACH a.p[i] = __builtin_convertvector((ints)a.p[i] - (ints)b.p[i], part); return a; }
 INLINE vf v_low_halves(vf w) { EACH w.p[i] = (part)((bits)w.p[i] & 0xffffu); return w; }
+INLINE vf v_pairs(const bf16 *low, const bf16 *high) {
+    uint32_t words[LANES];
+    for (int i = 0; i < LANES; i++) words[i] = low[i] | (uint32_t)high[i] << 16;
+    return v_load(words);
+}
 INLINE vf v_rotate(vf x, vf turn) {
     lanes a, t, r;
     memcpy(&a, &x, 64);

@@ -154,7 +154,11 @@ def test_a_query_has_the_same_bits_in_any_chunk_and_batch(
 
 @pytest.mark.parametrize("dtype", [torch.float32, BF16])
 @pytest.mark.parametrize("normed", [True, False])
-def test_rope_and_store_against_their_plain_forms(library: Library, dtype: torch.dtype, normed: bool) -> None:
+@pytest.mark.parametrize("first", [None, 16, 17])
+def test_rope_and_store_against_their_plain_forms(
+    library: Library, dtype: torch.dtype, normed: bool, first: int | None
+) -> None:
+    """With tokens at scattered places, and at those from `first` on, where two share a word of the values."""
     heads, kv_heads, key_dim, value_dim, tokens = 6, 2, 64, 32, 37
     joint = torch.randn(tokens, heads * key_dim + kv_heads * (key_dim + value_dim)).to(dtype)
     query, key, value = joint.split((heads * key_dim, kv_heads * key_dim, kv_heads * value_dim), -1)
@@ -170,18 +174,21 @@ def test_rope_and_store_against_their_plain_forms(library: Library, dtype: torch
         pairs = torch.view_as_complex(x.view(*x.shape[:-1], -1, 2))
         return torch.view_as_real(pairs * rotations[:, None]).flatten(-2).to(dtype)
 
-    places = torch.randperm(64)[:tokens] + 16
+    places = torch.randperm(64)[:tokens] + 16 if first is None else torch.arange(first, first + tokens)
     places[3] = -1
+    assert tokens * (heads + 2 * kv_heads) * key_dim > 16384  # divided among threads
 
     def memory(width: int) -> torch.Tensor:
         return torch.zeros(5, kv_heads, 16, width, dtype=dtype)
 
-    caches = [(memory(key_dim), memory(value_dim)) for _ in range(2)]
+    caches = [(memory(key_dim), memory(value_dim)) for _ in range(3)]
     given = {"heads": heads} | ({"query_norm": norms[0], "key_norm": norms[1], "eps": 1e-5} if normed else {})
+    library.use_threads(3)
     got = rope_store(library, joint, rotations, places, *caches[0], **given)
     close = {"atol": 1e-5, "rtol": 1e-5} if dtype is torch.float32 else {"atol": 0.02, "rtol": 0.01}
     torch.testing.assert_close(got, turned(query, norms[0]), **close)
     store(library, turned(key, norms[1]), value.reshape(tokens, kv_heads, value_dim).contiguous(), places, *caches[1])
+    library.use_threads(torch.get_num_threads())
     torch.testing.assert_close(caches[0][0], caches[1][0], **close)
     assert torch.equal(caches[0][1], caches[1][1])
     for number in range(tokens):  # each token as in the batch, to the bit
@@ -189,12 +196,13 @@ def test_rope_and_store_against_their_plain_forms(library: Library, dtype: torch
             library,
             joint[number : number + 1],
             rotations[number : number + 1],
-            places[number : number + 1],
-            *caches[1],
+            places[[number]],
+            *caches[2],
             **given,
         )
         assert torch.equal(one[0], got[number])
-    assert torch.equal(caches[0][0], caches[1][0])
+    for several, alone in zip(caches[0], caches[2], strict=True):
+        assert torch.equal(several, alone)
     assert not caches[0][0][0].any()  # the null block stays as it is
 
 
