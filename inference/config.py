@@ -65,14 +65,14 @@ class EngineConfig:
     "auto": a GPU where there is one. `kv_tokens` is the KV cache's size in tokens; 0 sizes it from the free memory.
     `kv_dtype` "fp8" keeps K/V in eight bits (GPUs), "auto" in the model's dtype. `max_rows` and `max_step_tokens` bound
     one step, `prefill_chunk` one sequence's tokens in it; beside rows that decode, prompts take at most
-    `prefill_seconds` of a step (0: as long as they take), and no more than half of what a step with every row takes,
-    unless the whole step stays within half of `prefill_seconds`. A tenant with fewer than half of its share of rows
-    gets more at once from those above theirs, then one each `reclaim_seconds`. While few sequences run, each may have
-    up to `speculation` drafts in a step, copied from its own text (0: none), where steps don't overlap. `max_context` 0
-    is the model's own. `sampling` holds recommended values of temperature, top_p, top_k and min_p, for requests that
-    don't set them; they precede the model's own. `rates` are the rate card's of input, cache_read and output in any one
-    unit: fairness between tenants counts by their ratios. `options` are those of `load_model`, or for the architecture
-    "fake" those of `FakeModelOptions`.
+    `prefill_seconds` of a step (0: as long as they take), and the step takes at most one and a half times what one with
+    every row takes, or half of `prefill_seconds`. A tenant with fewer than half of its share of rows gets more at once
+    from those above theirs, then one each `reclaim_seconds`. While few sequences run, each may have up to `speculation`
+    drafts in a step, copied from its own text (0: none), where steps don't overlap. `max_context` 0 is the model's own.
+    `sampling` holds recommended values of temperature, top_p, top_k and min_p, for requests that don't set them; they
+    precede the model's own. `rates` are the rate card's of input, cache_read and output in any one unit: fairness
+    between tenants counts by their ratios. `options` are those of `load_model`, or for the architecture "fake" those of
+    `FakeModelOptions`.
     """
 
     deployment: str

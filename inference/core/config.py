@@ -17,8 +17,8 @@ class SchedulerConfig:
     the pool stays free at each admission, so that running sequences can grow without a preemption. `pause_seconds` is
     how long a sequence waits at its allowance. While others wait, a tenant with fewer rows than its share gets more
     from tenants above theirs: up to half of it at once, the rest row by row each `reclaim_seconds`. Prompt tokens take
-    at most `prefill_seconds` of a step in which others decode (0: as long as they take), and no more than half of what
-    a step with every row takes, unless the whole step stays within half of `prefill_seconds`.
+    at most `prefill_seconds` of a step in which others decode (0: as long as they take), and such a step takes at most
+    one and a half times what one with every row takes, or half of `prefill_seconds`.
     """
 
     blocks: int

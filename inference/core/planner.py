@@ -35,7 +35,7 @@ class Planner:
         self.config = config
         self.bounds = bounds
         self.residents = Residents(config, bounds, keys, waiting, clock)
-        self.times = StepTimes()
+        self.times = StepTimes(config.rows)
         self.suspects: dict[Sequence, None] = {}  # running or waiting
         self._admission = Admission(self.residents, waiting, clock)
         self._prefill = Prefill(config, bounds, self.times, waiting, self._admission)

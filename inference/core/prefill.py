@@ -86,19 +86,20 @@ class Prefill:
     def _seconds(self, decoding: dict[Sequence, int]) -> float:
         """How much longer the prompts may make a step with these decode rows.
 
-        A newcomer's first token waits for the step that runs when it comes and for its own. Prompts take half of what a
-        step with every row would take, so that this is no longer than three of those; or they fill the step up to half
-        of `prefill_seconds`, so that where steps are short it is no longer than that.
+        A newcomer's first token waits for the step that runs when it comes and for its own. So that both take no longer
+        than three steps with every row, or than `prefill_seconds` where that is more, the step takes at most one and a
+        half of those, or half of `prefill_seconds`. Until steps with every row were measured, their time is taken to be
+        in proportion to the rows, and prompts take half of it.
         """
         setting = self._config.prefill_seconds
         if not decoding or not setting:
             return UNBOUNDED
-        rows = len(decoding)
+        rows, full = len(decoding), self._times.full_seconds
         step = self._times.decode_seconds(rows, sum(seq.scheduled for seq in decoding))
         if not step:
             return setting
-        full = step * self._bounds.rows / rows
-        return min(setting, max(full / 2, setting / 2 - step))
+        more = 1.5 * full - step if full else step * self._bounds.rows / (2 * rows)
+        return min(setting, max(more, setting / 2 - step, step / 2))
 
     def _parts(self, step: _Step) -> dict[str, _Rest]:
         """Return the part of each tenant that has one."""

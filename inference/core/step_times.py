@@ -21,9 +21,13 @@ class StepTimes:
     Steps with prompt tokens are forgotten with further ones of them only, so that a long time of decoding alone forgets
     nothing of what prompts cost. Until such steps were measured, those cost nothing. It decides only how many prompt
     tokens a step computes, which changes no result where rows don't depend on their chunks (the exact tiers).
+
+    `full_seconds` is what a step that decodes `rows` rows takes, or nearly as many, as those last measured; 0 before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int) -> None:
+        self.full_seconds = 0.0
+        self._rows = rows
         self._decoding = _Sums()
         self._mixed = _Sums()
         self._costs: list[float] | None = None
@@ -44,6 +48,8 @@ class StepTimes:
         if tokens:
             self._mixed.forget()
         (self._mixed if tokens else self._decoding).add(parts, seconds)
+        if not tokens and 8 * decoding >= 7 * self._rows:
+            self.full_seconds = FORGET * self.full_seconds + (1 - FORGET) * seconds if self.full_seconds else seconds
         self._costs = None
 
     def decode_seconds(self, rows: int, context: int) -> float:

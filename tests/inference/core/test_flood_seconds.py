@@ -13,6 +13,7 @@ from tests.inference.core.machine import Fabricated, Machine, MachineBench
 
 MACHINES = {
     "135M parameters": Machine(base=0.010, row=0.0012, context=1e-7, token=3.5e-4, pair=2e-8),
+    "135M parameters, kernels in C": Machine(base=0.0085, row=0.00045, context=1e-7, token=5e-4, pair=2e-8),
     "0.6B parameters": Machine(base=0.040, row=0.0020, context=1e-7, token=1.1e-3, pair=6e-8),  # the bursts overload it
     "with short steps": Machine(base=0.005, row=0.0004, context=1e-7, token=2e-4, pair=2e-8),
 }

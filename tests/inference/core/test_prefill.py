@@ -105,6 +105,30 @@ def test_beside_a_full_batch_prompts_take_half_of_its_step():
     assert full / 2 * 1000 * 0.9 < parts(one)["long"] <= full / 2 * 1000 * 1.1
 
 
+def test_beside_few_rows_prompts_take_no_more_of_a_step_than_a_newcomer_may_wait_for():
+    """What a full batch's step takes is known from before: of the one row it would be taken for eight times as long."""
+    machine = Machine(base=0.020, row=0.001, context=0.0, token=1e-3, pair=0.0)
+    one = MachineBench(
+        machine,
+        blocks=600,
+        block_size=4,
+        max_context=600,
+        max_rows=8,
+        max_step_tokens=512,
+        prefill_chunk=512,
+        prefix_cache=False,
+    )
+    for number in range(8):
+        one.submit(f"decoding{number}", [7] * 100, 200 if number else 300)
+    one.run(until=lambda: sum(not story.finished for story in one.stories.values()) == 1)
+    one.run(until=lambda: len(one.stories["decoding0"].tokens) > 280)
+    one.submit("long", [7] * 500)
+    before = one.now
+    one.step()
+    full = machine.seconds([(1, 0)] * 8)
+    assert 1.5 * full * 0.9 < one.now - before < 1.5 * full * 1.1
+
+
 def test_where_steps_are_short_prompts_fill_them_up_to_half_of_the_setting():
     """Sixteen prompts that come one behind the other, as over HTTP, to a model that has had others before."""
     machine = Machine(base=0.001, row=1e-4, context=0.0, token=5e-5, pair=0.0)

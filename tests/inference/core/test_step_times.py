@@ -14,7 +14,7 @@ seconds = MACHINE.seconds
 
 
 def measured(steps: int = 300, noise: float = 0.0) -> StepTimes:
-    times, rng = StepTimes(), random.Random(3)
+    times, rng = StepTimes(32), random.Random(3)
     for _ in range(steps):
         rows = [(1, rng.randrange(1000)) for _ in range(rng.randrange(32))]
         if rng.random() < 0.5:
@@ -39,8 +39,8 @@ def test_a_chunk_is_the_largest_that_stays_within_the_time():
 
 
 def test_nothing_measured_bounds_nothing():
-    assert StepTimes().tokens_within(0.05, 0, 256) == 256
-    only_decoding = StepTimes()
+    assert StepTimes(32).tokens_within(0.05, 0, 256) == 256
+    only_decoding = StepTimes(32)
     for _ in range(50):
         only_decoding.add([(1, 10)] * 8, 0.1)
     assert only_decoding.tokens_within(0.05, 0, 256) == 256
@@ -113,7 +113,7 @@ def test_a_long_time_of_decoding_alone_forgets_nothing_of_what_prompts_cost():
 
 def test_small_chunks_beside_other_rows_than_were_measured_are_not_taken_for_dear() -> None:
     """Were what such a step takes longer put down to its chunk, the next would be smaller still, and so on."""
-    times = StepTimes()
+    times = StepTimes(32)
     for _ in range(100):
         times.add([(1, 100)] * 32, seconds([(1, 100)] * 32))
     slower = Machine(base=0.04, row=2e-4, context=1e-7, token=3e-4, pair=2e-8)  # others have come to use its cores
