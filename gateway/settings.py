@@ -322,12 +322,14 @@ REST_FRAMEWORK = {
     "EXCEPTION_HANDLER": "gateway.api.errors.handle_exception",
 }
 SPECTACULAR_SETTINGS = {
-    "TITLE": "Sluice management API",
-    "DESCRIPTION": "Keys, projects, members, usage, wallet and routing of one tenant.",
+    "TITLE": "Sluice API",
+    "DESCRIPTION": "Models under /v1, and the keys, projects, members, usage, wallet and routing of one tenant.",
+    "OAS_VERSION": "3.1.0",
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "SERVE_AUTHENTICATION": [],
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "PREPROCESSING_HOOKS": ["drf_spectacular.hooks.preprocess_exclude_path_format"],
+    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "gateway.api.data_plane.merged"],
 }

@@ -1,4 +1,4 @@
-"""The management API's OpenAPI schema and its HTML documentation, rendered on the server without scripts.
+"""The OpenAPI schema of both planes and its HTML documentation, rendered on the server without scripts.
 
 Both are the same for everybody while the process runs and take a tenth of a second of CPU to render: the first request
 renders them once, and concurrent requests wait for it.
@@ -13,9 +13,12 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
-from django.utils.safestring import SafeString
+from django.utils.html import escape
+from django.utils.safestring import SafeString, mark_safe
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.renderers import OpenApiJsonRenderer, OpenApiYamlRenderer
+
+from gateway.api.data_plane import BASE, curl
 
 METHODS = ("get", "post", "patch", "put", "delete")
 
@@ -52,15 +55,24 @@ def _published() -> _Made:
 
 def api_schema(request: HttpRequest) -> HttpResponse:
     """Answer with the OpenAPI schema, as YAML, or as JSON to who asks for that."""
+    base = _base(request).encode()
     if request.GET.get("format") == "json" or "json" in request.headers.get("accept", ""):
-        return HttpResponse(_published().json, content_type=OpenApiJsonRenderer.media_type)
-    return HttpResponse(_published().yaml, content_type=OpenApiYamlRenderer.media_type)
+        made = _published().json.replace(BASE.encode(), base)
+        return HttpResponse(made, content_type=OpenApiJsonRenderer.media_type)
+    made = _published().yaml.replace(BASE.encode(), base)
+    return HttpResponse(made, content_type=OpenApiYamlRenderer.media_type)
 
 
 def api_docs(request: HttpRequest) -> HttpResponse:
     """Show every operation with its parameters, body and answer."""
-    made = _published()
-    return render(request, "gateway/api_docs.html", {"info": made.info, "operations": made.operations})
+    made, base = _published(), _base(request)
+    operations = mark_safe(made.operations.replace(BASE, escape(base)))  # noqa: S308 - rendered by a template
+    return render(request, "gateway/api_docs.html", {"info": made.info, "operations": operations, "base": base})
+
+
+def _base(request: HttpRequest) -> str:
+    """Return the address that the reader came to, whose host Django has checked."""
+    return f"{request.scheme}://{request.get_host()}"
 
 
 def _operations(schema: dict[str, Any]) -> list[dict[str, Any]]:
@@ -83,6 +95,7 @@ def _operations(schema: dict[str, Any]) -> list[dict[str, Any]]:
                     "summary": operation.get("summary", ""),
                     "description": operation.get("description", ""),
                     "parameters": operation.get("parameters", []),
+                    "example": curl(operation, method, path),
                     "body": _fields(schema, body),
                     "answers": answers,
                 }
@@ -114,7 +127,11 @@ def _type(schema: dict[str, Any], node: dict[str, Any]) -> str:
     if "enum" in resolved:
         return " | ".join(str(value) for value in resolved["enum"])
     if resolved.get("type") == "array":
-        return f"list of {_type(schema, resolved['items'])}"
+        return f"list of {_type(schema, resolved.get('items', {}))}"
     if resolved.get("type") == "object" and "properties" in resolved:
         return "{" + ", ".join(resolved["properties"]) + "}"
-    return str(resolved.get("format") or resolved.get("type") or "any")
+    if "anyOf" in resolved:
+        return " or ".join(dict.fromkeys(_type(schema, one) for one in resolved["anyOf"]))
+    kind = resolved.get("type")
+    kind = " or ".join(kind) if isinstance(kind, list) else kind
+    return str(resolved.get("format") or kind or "any")

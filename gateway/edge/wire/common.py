@@ -42,6 +42,14 @@ class Only:
         return Refusal(400, "unsupported_parameter", message, param=param)
 
 
+SCHEMAS = "#/components/schemas/{name}"  # where the OpenAPI document has a struct
+
+
+def any_of(*kinds: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the JSON schema of a value that is one of `kinds`."""
+    return {"anyOf": [{"$ref": SCHEMAS.format(name=kind.__name__)} for kind in kinds]}
+
+
 ModelName = Annotated[str, Meta(min_length=1, max_length=200)]
 ShortText = Annotated[str, Meta(max_length=512)]
 Metadata = Annotated[

@@ -35,7 +35,7 @@ APIS: Mapping[str, tuple[tuple[Struct, str], ...]] = {
         (input_items.FunctionOutputItem, "input[]."),
         (input_items.ReasoningItem, "input[]."),
         (parts.InputText, "input[].content[]."),
-        (parts.OutputText, "input[].content[]."),
+        (parts.OutputTextPart, "input[].content[]."),
         (parts.InputImage, "input[].content[]."),
     ),
     "Responses over a websocket": ((responses.ResponseCreate, ""),),
@@ -97,21 +97,21 @@ def _described(api: str) -> Iterator[tuple[str, str]]:
         properties = components[schemas[0]["$ref"]]["properties"]
         for name, schema in properties.items():
             if name not in only and name != kind.__struct_config__.tag_field:
-                yield at + name, _said(schema, components)
+                yield at + name, _said(schema)
 
 
-def _said(schema: Mapping[str, Any], components: Mapping[str, Any]) -> str:
+def _said(schema: Mapping[str, Any]) -> str:
     """Return in words what a field of that JSON schema takes."""
     if "anyOf" in schema:
-        kinds = [_said(one, components) for one in schema["anyOf"] if one != {"type": "null"}]
+        kinds = [_said(one) for one in schema["anyOf"] if one != {"type": "null"}]
         return ", or ".join(dict.fromkeys(kinds))
     if "$ref" in schema:
-        return _said(components[schema["$ref"]], components)
+        return "an object"
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"] if value is not None)
     kind = schema.get("type", "value")
     if kind == "array":
-        return f"a list{_bounds(schema, 'Items')}: {_said(schema.get('items', {}), components)}"
+        return f"a list{_bounds(schema, 'Items')}: {_said(schema.get('items', {}))}"
     if kind == "string":
         return f"text{_bounds(schema, 'Length')}"
     return _NAMES.get(kind, f"a {kind}") + _range(schema)

@@ -57,7 +57,7 @@ class FunctionOutputItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     status: str | None = None
 
 
-class ReasoningText(msgspec.Struct, forbid_unknown_fields=True):
+class ReasoningTextPart(msgspec.Struct, forbid_unknown_fields=True):
     """A piece of what the model thought, or of a summary of it."""
 
     type: Literal["reasoning_text", "summary_text"]
@@ -68,11 +68,14 @@ class ReasoningItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What the model thought, given back: its `content`, or where that is missing the `summary`."""
 
     type: Literal["reasoning"]
-    summary: Annotated[list[ReasoningText], Meta(max_length=MAX_PARTS)] = []
-    content: Annotated[list[ReasoningText], Meta(max_length=MAX_PARTS)] | None = None
+    summary: Annotated[list[ReasoningTextPart], Meta(max_length=MAX_PARTS)] = []
+    content: Annotated[list[ReasoningTextPart], Meta(max_length=MAX_PARTS)] | None = None
     id: ItemId | None = None
     status: str | None = None
     encrypted_content: Annotated[Anything, Only(why="thought is not encrypted here")] = UNSET
+
+
+ITEMS = (MessageItem, FunctionCallItem, FunctionOutputItem, ReasoningItem)
 
 
 def messages_of(items: Sequence[msgspec.Raw], reading: Reading) -> tuple[Message, ...]:

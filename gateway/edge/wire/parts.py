@@ -33,7 +33,7 @@ class InputText(_Text, tag_field="type", tag="input_text"):
     """A piece of what was said to the model."""
 
 
-class OutputText(msgspec.Struct, tag_field="type", tag="output_text", forbid_unknown_fields=True):
+class OutputTextPart(msgspec.Struct, tag_field="type", tag="output_text", forbid_unknown_fields=True):
     """A piece of what the model said."""
 
     text: str
@@ -83,7 +83,7 @@ class InputFile(msgspec.Struct, tag_field="type", tag="input_file"):
 
 
 ChatPart = TextPart | RefusalPart | ImagePart | AudioPart | FilePart
-ResponsePart = InputText | OutputText | RefusalPart | InputImage | InputFile | AudioPart
+ResponsePart = InputText | OutputTextPart | RefusalPart | InputImage | InputFile | AudioPart
 ChatContent = str | Annotated[list[ChatPart], Meta(max_length=MAX_PARTS)]
 ResponseContent = str | Annotated[list[ResponsePart], Meta(max_length=MAX_PARTS)]
 
@@ -122,7 +122,7 @@ class Reading:
 
     def _part(self, part: ChatPart | ResponsePart, at: str, *, sees: bool) -> str | Image:
         match part:
-            case TextPart() | InputText() | OutputText():
+            case TextPart() | InputText() | OutputTextPart():
                 refuse_unless_neutral(part, f"{at}.")
                 return part.text
             case RefusalPart():

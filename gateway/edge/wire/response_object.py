@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
+from gateway.edge.wire.common import any_of
 from gateway.edge.wire.guidance import ResponseFormats, TextFormat
 from gateway.edge.wire.responses import ResponseRequest
 from gateway.edge.wire.usage import ResponseUsage
@@ -62,6 +63,10 @@ class FunctionCallOutput(msgspec.Struct, kw_only=True):
 
 
 OutputItem = OutputMessage | ReasoningOutput | FunctionCallOutput
+# A union that is described but never decoded: its structs have their `type` where their readers expect it, at the end.
+OutputItems = Annotated[
+    list[Any], Meta(extra_json_schema={"items": any_of(OutputMessage, ReasoningOutput, FunctionCallOutput)})
+]
 
 
 class IncompleteDetails(msgspec.Struct):
@@ -116,7 +121,7 @@ class Response(msgspec.Struct, kw_only=True):
     instructions: str | None = None
     max_output_tokens: int | None = None
     model: str
-    output: list[OutputItem]
+    output: OutputItems
     parallel_tool_calls: bool = True
     previous_response_id: str | None = None
     reasoning: ReasoningConfig = msgspec.field(default_factory=ReasoningConfig)

@@ -17,13 +17,14 @@ from gateway.edge.wire.common import (
     Sampling,
     ShortText,
     StreamOptions,
+    any_of,
     check_model,
     refuse_unless_neutral,
     task_of,
 )
 from gateway.edge.wire.decode import invalid, unsupported
 from gateway.edge.wire.guidance import ResponseFormats, guidance_of
-from gateway.edge.wire.input_items import messages_of
+from gateway.edge.wire.input_items import ITEMS, messages_of
 from gateway.edge.wire.limits import MAX_MESSAGES
 from gateway.edge.wire.parts import Reading
 from gateway.generation.intent import Intent
@@ -33,6 +34,7 @@ from inference.types import Kind
 _LOGPROBS = "message.output_text.logprobs"
 _INCLUDED = (_LOGPROBS, "reasoning.encrypted_content")  # thought is never encrypted here, so that asks for nothing
 
+Item = Annotated[msgspec.Raw, Meta(extra_json_schema=any_of(*ITEMS))]  # read one by one, by its `type`
 EventId = Annotated[str, Meta(max_length=512)]  # as a client calls its event; errors about it say so
 
 
@@ -61,7 +63,7 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     """``POST /v1/responses``. Nothing is stored, whether `store` is false or left out; `store: true` is refused."""
 
     model: ModelName
-    input: str | Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    input: str | Annotated[list[Item], Meta(min_length=1, max_length=MAX_MESSAGES)]
     instructions: str | None = None
     max_output_tokens: OutputTokens | None = None
     metadata: Metadata | None = None

@@ -1,0 +1,217 @@
+"""The data plane's part of the OpenAPI document, made from the structs of its requests and answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from gateway.edge.wire import input_items
+from gateway.edge.wire.chat import ChatChunk, ChatCompletion, ChatRequest
+from gateway.edge.wire.common import SCHEMAS, Only, neutral_fields
+from gateway.edge.wire.completions import Completion, CompletionRequest
+from gateway.edge.wire.embeddings import EmbeddingAnswer, EmbeddingRequest
+from gateway.edge.wire.models import ModelCard, ModelList
+from gateway.edge.wire.response_object import FunctionCallOutput, OutputMessage, ReasoningOutput, Response
+from gateway.edge.wire.responses import ResponseRequest
+
+Struct = type[msgspec.Struct]
+
+SECURITY = "inferenceKey"
+BASE = "https://sluice.invalid"  # stands for the reader's own base URL, which whoever serves the document puts in
+
+_RESPONSE_ITEMS: tuple[Struct, ...] = (*input_items.ITEMS, OutputMessage, ReasoningOutput, FunctionCallOutput)
+_ERROR = {
+    "type": "object",
+    "description": "What went wrong; docs/errors.md lists the codes.",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code", "request_id"],
+            "properties": {
+                "message": {"type": "string", "description": "For people; it may change."},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"], "description": "The field at fault."},
+                "code": {"type": "string", "description": "Stable."},
+                "request_id": {"type": "string", "format": "uuid"},
+            },
+        }
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One endpoint. `answers` by media type; `example` is a body that any installation with a chat model answers."""
+
+    method: str
+    path: str
+    identifier: str
+    summary: str
+    description: str
+    answers: Mapping[str, Struct]
+    body: Struct | None = None
+    example: Mapping[str, Any] | None = None
+    parameter: str = ""
+
+
+_JSON, _EVENTS = "application/json", "text/event-stream"
+_QUESTION = "What is the capital of France?"
+ENDPOINTS = (
+    Endpoint(
+        "post",
+        "/v1/chat/completions",
+        "chat_completions",
+        "Create a chat completion",
+        "Answers a conversation; with `stream` in chunks that end with `data: [DONE]`.",
+        {_JSON: ChatCompletion, _EVENTS: ChatChunk},
+        ChatRequest,
+        {"model": "auto", "messages": [{"role": "user", "content": _QUESTION}], "max_tokens": 64},
+    ),
+    Endpoint(
+        "post",
+        "/v1/responses",
+        "responses",
+        "Create a response",
+        "Answers a conversation; with `stream` in events, the last of which has the whole response. The same path is a"
+        " websocket. Nothing is stored.",
+        {_JSON: Response, _EVENTS: Response},
+        ResponseRequest,
+        {"model": "auto", "input": _QUESTION, "max_output_tokens": 64},
+    ),
+    Endpoint(
+        "post",
+        "/v1/completions",
+        "completions",
+        "Create a completion",
+        "Goes on from a text, without messages and chat template.",
+        {_JSON: Completion, _EVENTS: Completion},
+        CompletionRequest,
+        {"model": "auto", "prompt": "The capital of France is", "max_tokens": 16},
+    ),
+    Endpoint(
+        "post",
+        "/v1/embeddings",
+        "embeddings",
+        "Create embeddings",
+        "Answers with one vector for each input.",
+        {_JSON: EmbeddingAnswer},
+        EmbeddingRequest,
+        {"model": "auto", "input": ["A text", "Another one"]},
+    ),
+    Endpoint(
+        "get",
+        "/v1/models",
+        "models_list",
+        "List the models",
+        "The models that the key's plan may use, with context and prices.",
+        {_JSON: ModelList},
+    ),
+    Endpoint(
+        "get",
+        "/v1/models/{id}",
+        "models_show",
+        "Show a model",
+        "One model; slashes in its name stay as they are.",
+        {_JSON: ModelCard},
+        parameter="id",
+    ),
+)
+
+
+def merged(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """Return the management API's document with the data plane's endpoints before its own (a hook of drf-spectacular).
+
+    Raise ValueError where both have a component of one name.
+    """
+    components = _components()
+    own = result.setdefault("components", {})
+    if clash := components.keys() & own.get("schemas", {}).keys():
+        raise ValueError(f"both planes have a schema called {min(clash)}: rename the struct")
+    own["schemas"] = dict(sorted({**own.get("schemas", {}), **components}.items()))
+    own.setdefault("securitySchemes", {})[SECURITY] = {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An API key with the scope `inference`.",
+    }
+    return {**result, "servers": [{"url": BASE}], "paths": {**_paths(), **result["paths"]}}
+
+
+def curl(endpoint: Mapping[str, Any], method: str, path: str) -> str:
+    """Return a command that calls the operation of the document at `BASE`; empty for one that has no example."""
+    if SECURITY not in {name for need in endpoint.get("security", ()) for name in need} or "{" in path:
+        return ""
+    command = f'curl {BASE}{path} -H "Authorization: Bearer $SLUICE_API_KEY"'
+    if method == "get":
+        return command
+    example = endpoint["requestBody"]["content"][_JSON]["example"]
+    return f"{command} \\\n  -H 'Content-Type: application/json' \\\n  -d '{json.dumps(example)}'"
+
+
+def _components() -> dict[str, Any]:
+    kinds = {kind for endpoint in ENDPOINTS for kind in (*endpoint.answers.values(), endpoint.body) if kind is not None}
+    kinds |= set(_RESPONSE_ITEMS)
+    ordered = sorted(kinds, key=lambda kind: kind.__name__)
+    _, components = msgspec.json.schema_components(ordered, ref_template=SCHEMAS)
+    for kind in _structs(ordered):
+        _tell_neutral(kind, components[kind.__name__])
+    return {**components, "Error": _ERROR}
+
+
+def _structs(kinds: list[Struct]) -> set[Struct]:
+    """Return `kinds` and the structs that their fields have which take neutral values only."""
+    found = set(kinds)
+    for kind in kinds:
+        inner = [note for note in neutral_fields(kind).values() if isinstance(note, type)]
+        found |= _structs([one for one in inner if one not in found])
+    return found
+
+
+def _tell_neutral(kind: Struct, schema: dict[str, Any]) -> None:
+    for name, note in neutral_fields(kind).items():
+        if isinstance(note, Only):
+            why = f" ({note.why})" if note.why else ""
+            schema["properties"][name] = {
+                "description": f"Not supported{why}: leave it out.",
+                "enum": [None, *note.values],
+                "deprecated": True,
+            }
+
+
+def _paths() -> dict[str, Any]:
+    paths: dict[str, Any] = {}
+    for endpoint in ENDPOINTS:
+        operation: dict[str, Any] = {
+            "operationId": endpoint.identifier,
+            "summary": endpoint.summary,
+            "description": endpoint.description,
+            "tags": ["inference"],
+            "security": [{SECURITY: []}],
+            "responses": {
+                "200": {
+                    "description": "The answer.",
+                    "content": {media: {"schema": _ref(kind)} for media, kind in endpoint.answers.items()},
+                },
+                "default": {
+                    "description": "An error.",
+                    "content": {_JSON: {"schema": {"$ref": SCHEMAS.format(name="Error")}}},
+                },
+            },
+        }
+        if endpoint.parameter:
+            operation["parameters"] = [
+                {"in": "path", "name": endpoint.parameter, "required": True, "schema": {"type": "string"}}
+            ]
+        if endpoint.body is not None:
+            content = {"schema": _ref(endpoint.body), "example": endpoint.example}
+            operation["requestBody"] = {"required": True, "content": {_JSON: content}}
+        paths.setdefault(endpoint.path, {})[endpoint.method] = operation
+    return paths
+
+
+def _ref(kind: Struct) -> dict[str, str]:
+    return {"$ref": SCHEMAS.format(name=kind.__name__)}
