@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from inference.core.grammar import GrammarError, Matcher
@@ -17,7 +19,7 @@ WHITESPACE = r" ?|\n {0,40}|\n\t{0,10}"
 _LIMITS: dict[str, Any] = {
     "max_items_in_row": 2_000,
     "initial_lexer_fuel": 1_000_000,
-    "step_lexer_fuel": 200_000,
+    "step_lexer_fuel": 100_000,  # of which a millisecond takes 14,000
     "step_max_items": 50_000,
     "max_lexer_states": 20_000,  # of 1 to 2 kB each
     "max_grammar_size": 200_000,
@@ -66,28 +68,28 @@ class Vocabulary:
         model = known.get("model", {}).get("vocab", {})
         ids = [*(model.values() if isinstance(model, dict) else range(len(model)))]
         ids += [token["id"] for token in known.get("added_tokens", ())]
-        try:
+        with _raising(ValueError):
             self._tokenizer = LLTokenizer(serialized, n_vocab=max(size, 1 + max(ids)), eos_token=sorted(ends))
-        except BaseException as error:  # a Rust panic is no Exception
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
-            raise ValueError(str(error)) from None
 
     def compile(self, text: str) -> CompiledGrammar:
         """Return the grammar `text`; raise ValueError with the reason why it can't be compiled, or is too complex."""
+        with _raising(ValueError):
+            return self._compiled(text)
+
+    def _compiled(self, text: str) -> CompiledGrammar:
         from llguidance import LLMatcher, LLParserLimits
 
         matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=LLParserLimits(**_LIMITS))
-        _require(matcher, ValueError)
+        _require(matcher)
         tried = matcher.deep_copy()
         for _ in range(_TRIED_TOKENS):
             mask = tried.compute_bitmask()
-            _require(tried, ValueError)
+            _require(tried)
             if tried.is_stopped():
                 break
             forced = tried.compute_ff_tokens()
             tried.consume_token(forced[0] if forced else _first(mask))
-            _require(tried, ValueError)
+            _require(tried)
         return CompiledGrammar(matcher)
 
 
@@ -106,19 +108,32 @@ class _LibraryMatcher:
         self._matcher = matcher
 
     def mask(self) -> bytes:
-        _require(self._matcher, GrammarError)
-        mask: bytes = self._matcher.compute_bitmask()
-        _require(self._matcher, GrammarError)  # in its place it would permit only the end
-        return mask
+        with _raising(GrammarError):
+            _require(self._matcher)
+            mask: bytes = self._matcher.compute_bitmask()
+            _require(self._matcher)  # then the mask would permit the end
+            return mask
 
     def accept(self, token: int) -> None:
-        self._matcher.consume_token(token)
-        _require(self._matcher, GrammarError)
+        with _raising(GrammarError):
+            self._matcher.consume_token(token)
+            _require(self._matcher)
 
 
-def _require(matcher: Any, error: type[Exception]) -> None:
+def _require(matcher: Any) -> None:
     if matcher.is_error():
-        raise error(worded(matcher.get_error()))
+        raise ValueError(worded(matcher.get_error()))
+
+
+@contextmanager
+def _raising(kind: type[Exception]) -> Iterator[None]:
+    """Raise whatever the library raises as a `kind`: its panics are no Exceptions, and would end the thread."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001  see above
+        raise kind(worded(str(error))) from None
 
 
 def _first(mask: bytes) -> int:

@@ -17,7 +17,7 @@ from inference.local import LocalEngine
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.prepare import Prompt
 from inference.types import PositionLogprobs
-from tests.inference.random_requests import Told, alone, random_prompt
+from tests.inference.random_requests import Told, alone, random_prompt, some_grammars
 
 BLOCKS = 24  # of the small pool: about two of the longest requests
 
@@ -106,8 +106,9 @@ class Exactness:
         rng = random.Random(seed)
         vocabulary = min(loaded.vocab_size, 256)  # what the tokenizer has
         shared = [rng.randrange(3, vocabulary) for _ in range(40)]
+        grammars = some_grammars(loaded.vocab_size)
         self.prompts = [
-            random_prompt(rng, f"r{number}", vocabulary, (BLOCKS - 2) * loaded.block_size, shared)
+            random_prompt(rng, f"r{number}", vocabulary, (BLOCKS - 2) * loaded.block_size, shared, grammars=grammars)
             for number in range(requests)
         ]
         engine = self._engine(ALONE)

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from inference.core.grammar import Grammar
 from inference.core.output import Output
+from inference.guidance.grammars import Grammars
 from inference.local import LocalEngine
+from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.prepare import Prompt
-from inference.types import Finished, FinishReason, GenerationRequest, PositionLogprobs, SamplingParams
+from inference.types import (
+    Finished,
+    FinishReason,
+    GenerationRequest,
+    Guidance,
+    GuidanceKind,
+    PositionLogprobs,
+    SamplingParams,
+)
 
 
 def random_sampling(rng: random.Random, vocabulary: int) -> SamplingParams:
@@ -143,11 +155,38 @@ def _run(engine: LocalEngine, prompt: Prompt) -> Told:
     return told
 
 
-def random_prompt(rng: random.Random, name: str, vocabulary: int, context: int, shared: list[int]) -> Prompt:
-    """Return a request of one of three tenants whose prompt and output fit in `context` tokens."""
+def some_grammars(vocabulary: int) -> list[Grammar]:
+    """Return grammars of ASCII text for a model whose last token ends what they permit, and nothing else."""
+    grammars = Grammars(ByteTokenizer().serialized, vocabulary=vocabulary, ends=frozenset({vocabulary - 1}))
+    return [
+        grammars.compiled(Guidance(kind, source))
+        for kind, source in (
+            (GuidanceKind.REGEX, "[a-f]{1,6}( [0-9]{2})*"),
+            (GuidanceKind.LARK, 'start: item ("," item)*\nitem: "<" /[ -;?-~]{0,4}/ ">"'),
+            (GuidanceKind.JSON_SCHEMA, '{"type": "array", "items": {"type": ["integer", "string"]}}'),
+        )
+    ]
+
+
+def random_prompt(
+    rng: random.Random,
+    name: str,
+    vocabulary: int,
+    context: int,
+    shared: list[int],
+    *,
+    grammars: Sequence[Grammar] = (),
+) -> Prompt:
+    """Return a request of one of three tenants whose prompt and output fit in `context` tokens.
+
+    Some of them are guided by one of `grammars`, and then allowed all tokens.
+    """
     most = rng.randint(1, 20)
     ids = random_ids(rng, vocabulary, rng.choice([8, 40, 120]), shared)[: context - most]
     sampling = random_sampling(rng, vocabulary)
+    grammar = rng.choice(grammars) if grammars and rng.random() < 0.3 else None
+    if grammar is not None:
+        sampling = replace(sampling, allowed_token_ids=())
     request = GenerationRequest(
         name,
         tenant=rng.choice("abc"),
@@ -156,4 +195,4 @@ def random_prompt(rng: random.Random, name: str, vocabulary: int, context: int, 
         priority=rng.randint(0, 1),
         sampling=replace(sampling, max_tokens=most, min_tokens=min(sampling.min_tokens, most)),
     )
-    return Prompt(request, most, ids=ids)
+    return Prompt(request, most, ids=ids, grammar=grammar)

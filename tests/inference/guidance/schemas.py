@@ -17,8 +17,17 @@ def random_schema(chance: random.Random, depth: int) -> dict[str, Any]:
 
 
 def random_object(chance: random.Random, depth: int) -> dict[str, Any]:
-    """Return a schema of objects."""
-    return _object(chance, depth - 1)
+    """Return a schema of objects, whose inner ones may refer to a recursive definition."""
+    node = {
+        "type": "object",
+        "properties": {
+            "value": random_schema(chance, 0),
+            "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]},
+        },
+        "required": ["value", "next"],
+        "additionalProperties": False,
+    }
+    return {"$defs": {"node": node}, **_object(chance, depth - 1)}
 
 
 def _text(chance: random.Random, _: int) -> dict[str, Any]:
@@ -84,14 +93,4 @@ def _all_of(chance: random.Random, depth: int) -> dict[str, Any]:
 
 
 def _referring(chance: random.Random, depth: int) -> dict[str, Any]:
-    node = {
-        "type": "object",
-        "properties": {
-            "value": random_schema(chance, 0),
-            "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]},
-        },
-        "required": ["value", "next"],
-        "additionalProperties": False,
-    }
-    # Only the root's definitions can be referred to: an array of nodes is a root of its own.
-    return node["properties"]["value"] if depth < 2 else {"$defs": {"node": node}, "$ref": "#/$defs/node"}  # type: ignore[index]
+    return {"$ref": "#/$defs/node"}

@@ -240,3 +240,22 @@ def test_tokens_beyond_the_tokenizer_are_never_permitted() -> None:
     mask = made.compiled(Guidance(KIND.REGEX, "(?s:.)*")).begin().mask()
     assert len(mask) >= 300 / 8
     assert int.from_bytes(mask, "little") >> VOCABULARY == 0
+
+
+class Panic(BaseException):
+    """As the library's panics reach Python."""
+
+
+def test_a_panic_of_the_library_is_one_requests_error(made: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    def panic(*_: Any) -> None:
+        raise Panic("index out of bounds")
+
+    monkeypatch.setattr(library.Vocabulary, "_compiled", panic)
+    with pytest.raises(InvalidRequestError, match="index out of bounds"):
+        made.compiled(Guidance(KIND.REGEX, "a panic while it is compiled"))
+    broken = type("Broken", (), {"is_error": lambda _: False, "compute_bitmask": panic, "consume_token": panic})
+    matcher = library._LibraryMatcher(broken())
+    with pytest.raises(GrammarError, match="index out of bounds"):
+        matcher.mask()
+    with pytest.raises(GrammarError, match="index out of bounds"):
+        matcher.accept(1)

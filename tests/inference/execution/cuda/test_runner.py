@@ -22,6 +22,7 @@ from inference.execution.runner import TorchRunner
 from inference.execution.triton_operators import TritonOperators
 from inference.types import SamplingParams
 from tests.inference.execution.cuda.host import HostDevice
+from tests.inference.sampling.test_guides import Listed
 from tests.inference.tiny import save_tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -150,6 +151,29 @@ def test_a_row_without_finite_logits_fails_alone(folder) -> None:
 def test_what_the_kernel_cannot_choose_goes_the_general_way(folder) -> None:
     forced = SamplingParams(temperature=0.0, allowed_token_ids=(17,))
     assert run(cuda(folder), row(0, (5,), 0, forced), row(1, (6,), 0))[0] == 17
+
+
+def test_guided_rows_follow_their_grammar_while_steps_overlap(folder) -> None:
+    """The next step is launched before anybody reads this one's token, which its mask depends on."""
+    places = ([17, 30], [18, 40], [19], [20, 50])
+    runner, history = cuda(folder), [5]
+    guided = row(0, (5,), 0, GREEDY)._replace(history=history, grammar=Listed(*places))
+    first = runner.launch(StepPlan(0, (guided, row(1, (6,), 0, GREEDY))))
+    launched = [first]
+    for number in range(1, 4):
+        follower = row(0, (), number, GREEDY, index=number, follows=True)._replace(
+            history=history, grammar=guided.grammar
+        )
+        plain = row(1, (), number, GREEDY, index=number, follows=True)
+        launched.append(runner.launch(StepPlan(number, (follower, plain))))
+    chosen = [step.wait().rows for step in launched]
+    assert all(held.tokens[0] in permitted for (held, _), permitted in zip(chosen, places, strict=True))
+    alone = cuda(folder)
+    steps = [alone.launch(StepPlan(0, (row(1, (6,), 0, GREEDY),)))]
+    for number in range(1, 4):
+        follower = row(1, (), number, GREEDY, index=number, follows=True)
+        steps.append(alone.launch(StepPlan(number, (follower,))))
+    assert [plain.tokens for _, plain in chosen] == [step.wait().rows[0].tokens for step in steps]
 
 
 def test_drafts_and_log_probabilities_are_those_of_the_cpu(folder) -> None:
