@@ -146,12 +146,11 @@ class Choices:
             choice.text += output.text
             choice.logprobs += output.logprobs
             # Without text: the usage tells the gateway when to hold more credit.
-            yield replace(told, reports_usage=bool(output.tokens))
+            told.reports_usage = bool(output.tokens)
         else:
-            yield replace(
-                told, text=output.text, logprobs=output.logprobs, index=choice.index, ended=choice.ended,
-                reports_usage=bool(output.tokens),
-            )  # fmt: skip
+            told.text, told.logprobs, told.index, told.ended = output.text, output.logprobs, choice.index, choice.ended
+            told.reports_usage = bool(output.tokens)
+        yield told
 
     def end(self) -> Iterator[Output]:
         """Yield the last outputs, once every answer has ended: with best_of the chosen answers before the end."""

@@ -22,23 +22,23 @@ def next_row(seq: Sequence, count: int, drafts: tuple[int, ...] = ()) -> Row:
     seq.expected += samples
     seq.in_flight += 1
     seq.begun = True
-    return Row(
-        slot=seq.slot,
-        request_id=seq.request_id,
-        ids=(*tokens[start : start + count], *drafts),
-        start=start,
-        blocks=seq.table,
-        samples=samples,
-        output_index=known - len(seq.prompt) + expected,
-        sampling=seq.sampling,
-        seed=seq.seed,
-        history=tokens if seq.grammar is not None or seq.sampling.penalises else (),
-        banned=seq.ends,
-        targets=_targets(seq, start, count) if seq.tells_prompt else (),
-        follows=start >= known,
-        drafts=len(drafts),
-        adapter=seq.adapter,
-        grammar=seq.grammar,
+    return Row(  # by place, since by name it takes four times as long
+        seq.slot,
+        seq.request_id,
+        (*tokens[start : start + count], *drafts),
+        start,
+        seq.table,
+        samples,
+        known - len(seq.prompt) + expected,
+        seq.sampling,
+        seq.seed,
+        tokens if seq.grammar is not None or seq.sampling.penalises else (),
+        seq.ends,
+        _targets(seq, start, count) if seq.tells_prompt else (),
+        start >= known,
+        len(drafts),
+        seq.adapter,
+        seq.grammar,
     )
 
 

@@ -35,7 +35,7 @@ from inference.core.rows import Drafting, next_row
 from inference.core.sequence import Ending, Sequence, Status
 from inference.core.step import NOTHING_SAMPLED, Row, RowFailure, RowResult, StepPlan, StepResult
 from inference.core.validation import check_sequence
-from inference.types import EngineFault, Finished, FinishReason, Started
+from inference.types import EngineFault, Finished, FinishReason, PositionLogprobs, Started
 
 
 class Scheduler(BaseScheduler[Sequence]):
@@ -210,8 +210,7 @@ class Scheduler(BaseScheduler[Sequence]):
         """Count what the row computed, accept its tokens and publish full blocks; return what is to be told of them."""
         if row.start != seq.computed:
             return NOTHING_SAMPLED  # an earlier row of the sequence failed
-        visible: list[int] = []
-        accepted = 0
+        accepted = shown = 0
         for token in answer.tokens:
             if seq.ending is not None:
                 break
@@ -219,33 +218,36 @@ class Scheduler(BaseScheduler[Sequence]):
                 fault = EngineFault("bad_token", "the model answered with a token outside its vocabulary")
                 seq.ending = Ending(FinishReason.ERROR, error=fault)
                 break
-            visible += self._accept(seq, token)
+            shown += self._accept(seq, token)
             accepted += 1
         if accepted:
             self._load.output_tokens += accepted
             self.waiting.queue.charge(seq.tenant, output=accepted)
         # The newest token has no K/V yet, and those of the drafts that weren't accepted will be overwritten.
-        seq.computed = row.start + row.count - row.drafts + max(0, accepted - 1)
+        seq.computed = row.start + len(row.ids) + row.follows - row.drafts + max(0, accepted - 1)
         if row.drafts:
             seq.scheduled = seq.computed
         if seq.failures:
             seq.failures = 0
             del self._planner.suspects[seq]
-        before = seq.prefilled
-        if before < len(seq.prompt):
-            # After a preemption fewer tokens may be cached than at the first admission, whose number counts.
-            seq.prefilled = max(before, seq.cached_tokens or 0, min(seq.computed, len(seq.prompt)))
-            cached = 0 if before else seq.cached_tokens or 0
-            self._load.cached_tokens += cached
-            self._load.prompt_tokens += seq.prefilled - before - cached
+        if seq.prefilled < len(seq.prompt):
+            self._count_prompt(seq)
         self._residents.publish(seq)
-        # After a preemption prompt tokens are computed again of which was told before.
-        told = answer.prompt_logprobs[max(0, seq.told - row.start - 1) :]
-        seq.told = max(seq.told, row.start + 1 + len(answer.prompt_logprobs))
-        return RowResult(tuple(visible), answer.logprobs[: len(visible)], told)
+        if answer.prompt_logprobs or shown < len(answer.tokens):
+            told = _untold(seq, row.start + 1, answer.prompt_logprobs)
+            answer = RowResult(answer.tokens[:shown], answer.logprobs[:shown], told)
+        return answer
 
-    def _accept(self, seq: Sequence, token: int) -> tuple[int, ...]:
-        """Append a sampled token, and pause or end the sequence if it has to; return the token if it is text."""
+    def _count_prompt(self, seq: Sequence) -> None:
+        before = seq.prefilled
+        # After a preemption fewer tokens may be cached than at the first admission, whose number counts.
+        seq.prefilled = max(before, seq.cached_tokens or 0, min(seq.computed, len(seq.prompt)))
+        cached = 0 if before else seq.cached_tokens or 0
+        self._load.cached_tokens += cached
+        self._load.prompt_tokens += seq.prefilled - before - cached
+
+    def _accept(self, seq: Sequence, token: int) -> bool:
+        """Append a sampled token, and pause or end the sequence if it has to; return whether the token is text."""
         now = self._landed_at
         if seq.sampled_at is None:
             seq.sampled_at = now
@@ -255,20 +257,21 @@ class Scheduler(BaseScheduler[Sequence]):
         seq.tokens.append(token)
         if token in self.config.eos_ids and not seq.sampling.ignore_eos:
             seq.ending = Ending(FinishReason.STOP)
-            return ()
+            return False
         if token in seq.sampling.stop_token_ids:
             seq.ending = Ending(FinishReason.STOP, token)
-            return ()
-        if seq.output >= seq.max_output:
+            return False
+        output = len(seq.tokens) - len(seq.prompt)
+        if output >= seq.max_output:
             seq.ending = Ending(FinishReason.LENGTH)
-        elif seq.output >= seq.allowance:
+        elif output >= seq.allowance:
             if seq.is_final:
                 seq.ending = Ending(FinishReason.ALLOWANCE)
             else:
                 seq.status = Status.PAUSED
                 seq.pause_ends = now + self.config.pause_seconds if seq.pause_expires else math.inf
                 self._residents.paused[seq] = None
-        return (token,)
+        return True
 
     # Pausing and ending -----------------------------------------------------------------------------------------
 
@@ -313,3 +316,10 @@ class Scheduler(BaseScheduler[Sequence]):
 
     def _validate(self, seq: Sequence) -> None:
         check_sequence(seq, self.config)
+
+
+def _untold(seq: Sequence, first: int, told: tuple[PositionLogprobs, ...]) -> tuple[PositionLogprobs, ...]:
+    """Return what of the prompt's tokens from place `first` on is news: after a preemption they are computed again."""
+    news = told[max(0, seq.told - first) :]
+    seq.told = max(seq.told, first + len(told))
+    return news

@@ -130,7 +130,7 @@ class Sequence:
         if not self.prefilled:
             return Usage()
         cached = self.cached_tokens or 0
-        return Usage(input=self.prefilled - cached, cache_read=cached, output=self.output)
+        return Usage(self.prefilled - cached, cached, len(self.tokens) - len(self.prompt))
 
     def finished(self, now: float) -> Finished:
         """Return the last word on it, which has ended `now`."""
