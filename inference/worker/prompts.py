@@ -74,7 +74,10 @@ class PromptResult:
 
 
 class PromptQueue:
-    """The thread and its queue. `work` and then `done` with its result are called in that thread for each call."""
+    """The thread and its queue. `work` and then `done` with its result are called in that thread for each call.
+
+    `what` is prepared in it.
+    """
 
     def __init__(
         self,
@@ -82,23 +85,24 @@ class PromptQueue:
         done: Callable[[PromptResult], None],
         clock: Callable[[], float] = time.monotonic,
         *,
-        name: str = "prompts",
+        what: str = "long prompts",
     ) -> None:
         self._work = work
+        self._refusal = f"too many {what} are being prepared"
         self._done = done
         self._clock = clock
         self._changed = threading.Condition()
         self._queue: FairQueue[PromptCall] = FairQueue()
         self._bytes: Counter[str] = Counter()  # by tenant, the prompt being encoded included
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=what, daemon=True)
         self._thread.start()
 
     def put(self, call: PromptCall) -> None:
         """Prepare `call` when its tenant's turn comes; raise `OverloadedError` when its tenant has too much queued."""
         with self._changed:
             if self._bytes[call.tenant] + call.size > MAX_QUEUED_BYTES - self._bytes.total():
-                raise OverloadedError("too many long prompts are being prepared")
+                raise OverloadedError(self._refusal)
             self._bytes[call.tenant] += call.size
             self._queue.push(call)
             self._changed.notify()
@@ -115,7 +119,7 @@ class PromptQueue:
             try:
                 outcome: Prompt | Grammar | EngineError
                 if self._clock() - call.since > MAX_WAIT_SECONDS:
-                    outcome = OverloadedError("too many long prompts are being prepared")
+                    outcome = OverloadedError(self._refusal)
                 else:
                     outcome = self._work(call)
             except EngineError as error:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -259,3 +263,35 @@ def test_a_panic_of_the_library_is_one_requests_error(made: Grammars, monkeypatc
         matcher.mask()
     with pytest.raises(GrammarError, match="index out of bounds"):
         matcher.accept(1)
+
+
+def test_the_checking_process_ends_with_the_one_that_needs_it() -> None:
+    code = """
+import os
+from inference.guidance.checking import Checker
+from inference.text.byte_tokenizer import ByteTokenizer
+checker = Checker(ByteTokenizer().serialized(), 258, frozenset({256}))
+assert checker.problem('start: "a"') is None
+print(checker._process.pid, flush=True)
+input()
+os._exit(9)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    checking = os.pidfd_open(int(parent.stdout.readline()))
+    try:
+        parent.communicate("\n")
+        assert select.select([checking], [], [], 30)[0]
+    finally:
+        os.close(checking)
+
+
+def test_a_checking_process_that_was_killed_is_started_again() -> None:
+    checker = Checker(ByteTokenizer().serialized(), VOCABULARY, frozenset({END_OF_TURN}))
+    assert checker.problem('start: "a"') is None
+    process = checker._process
+    assert process is not None
+    process.kill()
+    process.wait()
+    assert checker.problem('start: "b"') is None
+    assert checker._process is not process

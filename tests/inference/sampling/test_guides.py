@@ -110,6 +110,7 @@ def test_a_row_follows_its_tokens_and_is_begun_anew_when_some_were_lost(passes: 
     # In another slot, or after the slot was another row's.
     assert sampler.sample(torch.randn(1, VOCABULARY), [row(grammar, [*history, 4], 2, slot=5)]).tokens.tolist() == [5]
     sampler.sample(torch.randn(1, VOCABULARY), [row(None, [9])])
+    assert set(sampler._guides._guides) == {5}  # what isn't needed any more is dropped
     assert sampler.sample(torch.randn(1, VOCABULARY), [row(grammar, [*history, 4], 2)]).tokens.tolist() == [5]
     assert grammar.begun == 4
 

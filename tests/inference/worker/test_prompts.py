@@ -100,7 +100,7 @@ class Served:
         self.engine, self.router, self.wake = Engine(), Router(), Wake()
         self.outbox = Outbox(self.wake)
         self.prompts = PromptQueue(long_prompt, self.outbox.prepared)
-        self.grammars = PromptQueue(grammar_of, self.outbox.prepared, name="grammars")
+        self.grammars = PromptQueue(grammar_of, self.outbox.prepared, what="new grammars")
         loop: Any = type("Loop", (), {"steps": 0, "health": {}, "busy_since": None})()
         self.serving = Serving(loop, step_seconds=30.0)
         record: Any = type("Record", (), {"is_closed": lambda *_: False})()
