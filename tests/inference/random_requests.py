@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import Any
 
 from inference.core.grammar import Grammar
@@ -156,7 +157,12 @@ def _run(engine: LocalEngine, prompt: Prompt) -> Told:
 
 
 def some_grammars(vocabulary: int) -> list[Grammar]:
-    """Return grammars of ASCII text for a model whose last token ends what they permit, and nothing else."""
+    """Return grammars of ASCII text for a model whose last token ends what they permit, and nothing else.
+
+    None where llguidance isn't installed, as on the machines with a GPU.
+    """
+    if find_spec("llguidance") is None:
+        return []
     grammars = Grammars(ByteTokenizer().serialized, vocabulary=vocabulary, ends=frozenset({vocabulary - 1}))
     return [
         grammars.compiled(Guidance(kind, source))

@@ -295,3 +295,11 @@ def test_a_checking_process_that_was_killed_is_started_again() -> None:
     process.wait()
     assert checker.problem('start: "b"') is None
     assert checker._process is not process
+
+
+def test_without_the_library_guidance_is_refused_and_nothing_else_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    made = Grammars(ByteTokenizer().serialized, vocabulary=VOCABULARY, ends=frozenset({END_OF_TURN}))
+    with pytest.raises(InvalidRequestError, match="llguidance") as refused:
+        made.compiled(Guidance(KIND.JSON_OBJECT))
+    assert refused.value.code == "guidance_unavailable"
