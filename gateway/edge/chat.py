@@ -82,10 +82,9 @@ class ChatFormat:
 
     def delta(self, delta: Delta) -> bytes:
         """The chunks of a piece of a message: its text, what was thought before, or calls of functions."""
-        changes = self._narrator.take(delta)
-        if len(changes) == 1:  # nearly always: each token comes by
-            return self._told(changes[0])
-        return b"".join([self._told(change) for change in changes])
+        if self._narrator.extend(delta):
+            return self._text(delta.text) if delta.text else b""
+        return b"".join([self._told(change) for change in self._narrator.take(delta)])
 
     def closing(self, outcome: Outcome) -> bytes:
         """The finish reasons, usage if asked for, and the end mark; or the error with the usage and no end mark."""
@@ -101,7 +100,7 @@ class ChatFormat:
 
     def collect(self, event: Delta | Vector) -> None:
         """Take a piece of the answer."""
-        if isinstance(event, Delta):
+        if isinstance(event, Delta) and not self._narrator.extend(event):
             self._narrator.take(event)
 
     def whole(self, outcome: Outcome) -> ChatCompletion:
@@ -129,13 +128,16 @@ class ChatFormat:
             sluice_reason=outcome.sluice_reason or UNSET,
         )
 
+    def _text(self, text: str) -> bytes:
+        return b'%b"content":%b%b' % (self._before, encode(text), self._after)
+
     def _told(self, change: Change) -> bytes:
         item = change.item
         if item.kind is ItemKind.MESSAGE:
             if change.what is not What.GREW:
                 return b""
             if not change.logprobs and not item.answer:
-                return b'%b"content":%b%b' % (self._before, encode(change.text), self._after)
+                return self._text(change.text)
             logprobs = ChatLogprobs(token_logprobs(change.logprobs)) if change.logprobs else None
             return self._choice(item.answer, ChunkDelta(content=change.text), logprobs=logprobs)
         if item.kind is ItemKind.REASONING:

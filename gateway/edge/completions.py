@@ -100,7 +100,7 @@ class CompletionFormat:
 
     def collect(self, event: Delta | Vector) -> None:
         """Take a piece of the answer."""
-        if isinstance(event, Delta):
+        if isinstance(event, Delta) and not self._narrator.extend(event):
             self._narrator.take(event)
 
     def whole(self, outcome: Outcome) -> Completion:

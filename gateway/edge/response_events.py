@@ -91,7 +91,8 @@ class ResponseEvents:
 
     def collect(self, delta: Delta) -> None:
         """Take a piece of an answer without events."""
-        self._narrator.take(delta)
+        if not self._narrator.extend(delta):
+            self._narrator.take(delta)
 
     def whole(self, outcome: Outcome) -> Response:
         """Return the ended response as a whole, for an answer without events."""

@@ -66,8 +66,8 @@ class EventBuffer:
 
     def put(self, event: GenerationEvent) -> None:
         """Add `event` at the end."""
-        if isinstance(event, Delta) and (event.is_plain or event.is_thought):
-            text, is_thought = event.text or event.reasoning, bool(event.reasoning)
+        if isinstance(event, Delta) and ((is_plain := event.is_plain) or event.is_thought):
+            text, is_thought = (event.text, False) if is_plain else (event.reasoning, True)
             self._unread += len(text)
             if self._parts and is_thought is self._is_thought:
                 self._parts.append(text)

@@ -119,15 +119,21 @@ class Narrator:
 
     def __init__(self, answers: int = 1) -> None:
         self.answers = [Answer(index) for index in range(answers)]
+        self._texts: list[str] | None = None  # of the message that the first answer is at
+
+    def extend(self, delta: Delta) -> bool:
+        """Take a `delta` that only goes on with the message that the first answer is at, as nearly every one does.
+
+        False for any other, which is left to `take`: this spares an answer's tokens what few of them need.
+        """
+        if self._texts is None or not delta.is_plain:
+            return False
+        self._texts.append(delta.text)
+        return True
 
     def take(self, delta: Delta) -> list[Change]:
         """Return what `delta` changes, in order; nothing where it has no text."""
         answer = self.answers[delta.index]
-        if delta.is_plain and answer.is_open and (item := answer.items[-1]).kind is ItemKind.MESSAGE:
-            if not delta.text:
-                return []
-            item.texts.append(delta.text)
-            return [Change(What.GREW, item, delta.text)]
         changes: list[Change] = []
         answer.prompt_logprobs += delta.prompt_logprobs
         if delta.reasoning:
@@ -140,6 +146,9 @@ class Narrator:
                 _grow(item, piece.arguments, (), changes)
         if delta.ended is not None:
             answer.ended = delta.ended
+        if changes and not answer.index:
+            last = answer.items[-1]
+            self._texts = last.texts if last.kind is ItemKind.MESSAGE else None
         return changes
 
     def open_message(self) -> list[Change]:

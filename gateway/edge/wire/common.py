@@ -79,6 +79,7 @@ TASK_HEADER = b"x-sluice-task"
 TASK_FIELD = "sluice_task"  # key in a request's metadata; keys without our prefix are the tenant's
 
 _OPEN = ("temperature", "top_p", "top_k", "min_p")  # what a model may recommend
+_NO_CHOICES = (None,) * 4
 _SMALLEST_TOP_P = 1e-9  # top_p 0 means only the likeliest token
 
 
@@ -159,6 +160,8 @@ class ChoiceSampling(Sampling, kw_only=True, forbid_unknown_fields=True):
 
     def choices(self, *, stream: bool) -> dict[str, Any]:
         """These fields as the engine takes them; refuses those that contradict each other."""
+        if (self.n, self.best_of, self.logit_bias, self.prompt_logprobs) == _NO_CHOICES:
+            return {"n": 1, "best_of": None, "prompt_logprobs": None}
         n = 1 if self.n is None else self.n
         if self.best_of is not None and self.best_of < n:
             raise invalid("best_of", f"'best_of' must be at least 'n', which is {n}.")

@@ -56,6 +56,37 @@ async def test_chat_whole_and_streamed_costs_the_same(tmp_path):
     assert charged == 2 * COST
 
 
+async def test_completions_of_several_prompts_cost_what_was_told(tmp_path):
+    async with stage(tmp_path, echo=True) as (world, _runtime, client):
+        whole = await client.completions.create(model="fake", prompt=["one two", "three"], max_tokens=5)
+        assert [(choice.index, choice.text, choice.finish_reason) for choice in whole.choices] == [
+            (0, "one two", "stop"),
+            (1, "three", "stop"),
+        ]
+        stream = await client.completions.create(
+            model="fake", prompt=["one two", "three"], stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+        texts = ["", ""]
+        for chunk in chunks:
+            for choice in chunk.choices:
+                texts[choice.index] += choice.text
+        assert texts == ["one two", "three"]
+        assert chunks[-1].usage == whole.usage
+        cost = whole.usage.credits_micro
+    charged, _ = await in_database(assert_books, world, records=4)
+    assert charged == 2 * cost > 0
+
+
+async def test_several_answers_are_charged_with_one_prompt(tmp_path):
+    async with stage(tmp_path) as (world, _runtime, client):
+        whole = await client.chat.completions.create(model="fake", messages=HI, n=2)
+        assert [choice.message.content for choice in whole.choices] == ["0: one two three", "1: one two three"]
+        assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (5, 8)
+    charged, _ = await in_database(assert_books, world, records=1)
+    assert charged == 5 * 10 + 8 * 40
+
+
 async def test_sync_client_streams(tmp_path):
     def talk(key, place):
         with OpenAI(api_key=key, base_url=f"http://{place}/v1", max_retries=0) as client:

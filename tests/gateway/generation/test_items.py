@@ -86,6 +86,21 @@ def test_logprobs_stay_with_their_text():
     assert narrator.answers[0].prompt_logprobs == [entry]
 
 
+def test_plain_text_goes_on_with_the_open_message_alone():
+    narrator = Narrator(2)
+    assert not narrator.extend(Delta("a", USAGE))  # no message is open yet
+    narrator.take(Delta("a", USAGE))
+    assert narrator.extend(Delta("b", USAGE))
+    assert not narrator.extend(Delta("c", USAGE, index=1))
+    narrator.take(Delta("c", USAGE, index=1))
+    assert narrator.extend(Delta("d", USAGE))
+    narrator.take(Delta("", USAGE, calls=(CallPiece("c1", "f"),)))
+    assert not narrator.extend(Delta("e", USAGE))
+    narrator.take(Delta("e", USAGE))
+    assert [item.text for item in narrator.answers[0].items] == ["abd", "", "e"]
+    assert narrator.answers[1].text == "c"
+
+
 def test_an_empty_answer_may_have_a_message():
     narrator = Narrator()
     [change] = narrator.open_message()
