@@ -20,7 +20,7 @@ from routing.models import Deployment, Node
 from routing.services.catalogue import LOCAL, remove_model
 from routing.services.defaults import ensure_default_routes
 
-REMOTE_OPTIONS = ("max_context", "max_output", "concurrency", "shared_prefixes")
+REMOTE_OPTIONS = ("max_context", "max_output", "concurrency", "shared_prefixes", "images")
 START_SECONDS = 10.0  # `serve` starts a worker for the first model of its node
 
 
@@ -177,6 +177,11 @@ def _add_remote_arguments(add: CommandParser) -> None:
     add.add_argument("--concurrency", type=int, help="most requests that a gateway has there at once (64)")
     add.add_argument(
         "--shared-prefixes", action="store_true", default=None, help="accept that tenants share its prefix cache"
+    )
+    add.add_argument(
+        "--images",
+        choices=["none", "data", "urls"],
+        help="which images it sees: sent along, or also by their addresses",
     )
     add.add_argument("--options", default="{}", help='more options as JSON, e.g. {"idle_seconds": 120}')
 
