@@ -310,7 +310,7 @@ def test_logs_are_json_with_request_ids_and_never_a_prompt(running, client):
     )
     request = answer.id.removeprefix("chatcmpl-")
     with pytest.raises(openai.BadRequestError):
-        client.chat.completions.create(model=CHAT, messages=[{"role": "user", "content": secret}], n=2)
+        client.chat.completions.create(model=CHAT, messages=[{"role": "user", "content": secret}], store=True)
     assert ask(f"{running.base_url}/healthz").status == 200
 
     def events_of(said):
