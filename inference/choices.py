@@ -145,11 +145,9 @@ class Choices:
         if self._withholds:
             choice.text += output.text
             choice.logprobs += output.logprobs
-            # Without text: the usage tells the gateway when to hold more credit.
-            told.reports_usage = bool(output.tokens)
         else:
             told.text, told.logprobs, told.index, told.ended = output.text, output.logprobs, choice.index, choice.ended
-            told.reports_usage = bool(output.tokens)
+        told.reports_usage = bool(output.tokens)  # without text too: it tells the gateway when to hold more credit
         yield told
 
     def end(self) -> Iterator[Output]:
