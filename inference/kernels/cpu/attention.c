@@ -14,7 +14,7 @@
 #define TILE 64
 #define TILE_VECTORS (TILE / LANES)
 #define UNIT 24 /* queries × heads that one thread computes together */
-#define FEW 4   /* with up to so many rows memory is waited for: what comes next is fetched meanwhile */
+#define FEW 4   /* with up to so many rows memory is always waited for; with more, by a unit's first rows */
 #define LOWEST -3.0e38f
 
 typedef struct {
@@ -28,8 +28,9 @@ typedef struct {
 
 INLINE vf dot(int is_bf16, vf acc, uint32_t x, vf w) { return is_bf16 ? v_dot_bf16(acc, x, w) : v_dot_fp32(acc, x, w); }
 
-/* Scores of `rows` queries with PANEL vectors of keys. The values of these positions, `ahead`, are fetched meanwhile. */
-INLINE void score(int is_bf16, const int rows, const uint32_t *query, int64_t words, const uint32_t *const *keys,
+/* Scores of `rows` queries with PANEL vectors of keys. A unit's first rows, and any that are FEW, fetch meanwhile what comes
+ * next: the values of these positions, `ahead`. */
+INLINE void score(int is_bf16, const int rows, int is_first, const uint32_t *query, int64_t words, const uint32_t *const *keys,
                   const uint32_t *const *ahead, int64_t ahead_words, int64_t block_size, float *scores) {
     vf acc[ROWS][PANEL];
     for (int i = 0; i < rows; i++)
@@ -37,7 +38,7 @@ INLINE void score(int is_bf16, const int rows, const uint32_t *query, int64_t wo
     for (int64_t k = 0; k < words; k++) {
         vf panel[PANEL];
         for (int j = 0; j < PANEL; j++) panel[j] = v_load(keys[j] + k * block_size);
-        if (rows <= FEW && k < ahead_words)
+        if ((rows <= FEW || is_first) && k < ahead_words)
             for (int j = 0; j < PANEL; j++) prefetch(ahead[j] + k * LANES);
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < PANEL; j++) acc[i][j] = dot(is_bf16, acc[i][j], query[i * words + k], panel[j]);
@@ -47,8 +48,8 @@ INLINE void score(int is_bf16, const int rows, const uint32_t *query, int64_t wo
 }
 
 /* Add the first `count` positions' values from column `column` on, times their weights, to `vectors` vectors of the sums of
- * `rows` queries. The keys that come next, `ahead`, are fetched meanwhile. */
-INLINE void mix(int is_bf16, const int rows, const int vectors, const float *weights, const uint32_t *const *values, int64_t column,
+ * `rows` queries. The keys that come next, `ahead`, are fetched meanwhile, as in `score`. */
+INLINE void mix(int is_bf16, const int rows, int is_first, const int vectors, const float *weights, const uint32_t *const *values, int64_t column,
                 const uint32_t *const *ahead, int64_t ahead_words, int64_t block_size, int count, int64_t value_dim, float *sums) {
     vf acc[ROWS][PANEL];
     const int step = is_bf16 ? 2 : 1, chunk = LANES / step; /* words of one vector of positions */
@@ -60,7 +61,7 @@ INLINE void mix(int is_bf16, const int rows, const int vectors, const float *wei
         const uint32_t *from = values[k / chunk] + word;
         vf panel[PANEL];
         for (int j = 0; j < vectors; j++) panel[j] = v_load(from + j * LANES);
-        if (rows <= FEW && word / LANES < ahead_words)
+        if ((rows <= FEW || is_first) && word / LANES < ahead_words)
             for (int j = 0; j < vectors; j++) prefetch(ahead[k / chunk] + (word / LANES + j) * block_size);
         if (is_bf16 && 2 * k + 1 == count) /* the pair's second position is past the end: anything may lie there */
             for (int j = 0; j < vectors; j++) panel[j] = v_low_halves(panel[j]);
@@ -177,7 +178,7 @@ INLINE void attend_unit(int is_bf16, const Attention *a, const Unit *u, float *m
             float *own_sums = sums + part * count * a->value_dim;
             for (int i = 0; i < count; i += ROWS)
                 for (int j = 0; j < TILE_VECTORS && j * LANES < visible; j += PANEL)
-                    FOR_ROWS(count - i, score(is_bf16, rows, own_query + i * words, words, keys + j, values + j, a->value_dim / step, a->block_size, scores + i * TILE + j * LANES))
+                    FOR_ROWS(count - i, score(is_bf16, rows, i == 0, own_query + i * words, words, keys + j, values + j, a->value_dim / step, a->block_size, scores + i * TILE + j * LANES))
             for (int i = 0; i < count; i++) {
                 const int64_t position = start + (first + i) / group, low = a->window > 0 ? position - a->window + 1 - tile : -tile;
                 const int64_t high = position + 1 - tile;
@@ -188,9 +189,9 @@ INLINE void attend_unit(int is_bf16, const Attention *a, const Unit *u, float *m
             for (int i = 0; i < count; i += ROWS) {
                 int64_t d = 0;
                 for (; d + COLUMNS <= a->value_dim; d += COLUMNS)
-                    FOR_ROWS(count - i, mix(is_bf16, rows, PANEL, scores + i * TILE, values, d, next_keys, words, a->block_size, (int)visible, a->value_dim, own_sums + i * a->value_dim))
+                    FOR_ROWS(count - i, mix(is_bf16, rows, i == 0, PANEL, scores + i * TILE, values, d, next_keys, words, a->block_size, (int)visible, a->value_dim, own_sums + i * a->value_dim))
                 for (; d < a->value_dim; d += LANES)
-                    FOR_ROWS(count - i, mix(is_bf16, rows, 1, scores + i * TILE, values, d, next_keys, words, a->block_size, (int)visible, a->value_dim, own_sums + i * a->value_dim))
+                    FOR_ROWS(count - i, mix(is_bf16, rows, i == 0, 1, scores + i * TILE, values, d, next_keys, words, a->block_size, (int)visible, a->value_dim, own_sums + i * a->value_dim))
             }
         }
     for (int i = 0; i < all; i++) {
