@@ -22,8 +22,8 @@ STATEMENTS |= {f"{name}_skipping": f"{STATEMENTS[name]} SKIP LOCKED" for name in
 Query = tuple[str, tuple[str, ...]]  # name of the statement, parameters
 Rows = Sequence[Sequence[Any]]
 
-CLOCK_TOLERANCE = timedelta(seconds=0.1)
-"""How far from where a flush that doesn't read the clock takes it to be it may be."""
+CLOCK_TOLERANCE = timedelta(seconds=0.5)
+"""How far the clock may be from where a flush that doesn't read it takes it to be. Leases have seconds to spare."""
 
 
 def sql_of(query: Query) -> str:
