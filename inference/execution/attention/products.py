@@ -1,7 +1,7 @@
 """Attention over paged K/V by torch's batched products alone: for CPUs without own kernels.
 
 torch's fused attention takes five times as long here for one query of a row, and three times for a chunk of a prompt,
-as two products and a softmax do; the scores in between have the dtype of K/V.
+as products and a softmax do; the scores in between have the dtype of K/V.
 """
 
 from __future__ import annotations
@@ -102,7 +102,11 @@ class ProductAttention(ReferenceAttention):
     ) -> torch.Tensor:
         """Return softmax(query · keysᵀ · scale + bias) · values of each of a batch [n, …]."""
         start = self._nothing if bias is None else bias
-        scores = torch.baddbmm(start, query, keys.transpose(1, 2), beta=0 if bias is None else 1, alpha=scale)
+        transposed = keys.transpose(1, 2)
+        scores = torch.baddbmm(start, query, transposed, beta=0 if bias is None else 1, alpha=scale)
+        if scores.dtype is not torch.float32:
+            # Scores are rounded relative to their size. Less the row's largest, those that count are next to zero.
+            scores = torch.baddbmm(start - scores.amax(-1, keepdim=True), query, transposed, alpha=scale)
         return torch.bmm(torch.softmax(scores, -1), values)
 
     def _bias(self, number: int, heads: int, window: int, begin: int = 0, count: int = 0) -> torch.Tensor | None:
