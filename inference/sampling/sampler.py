@@ -73,8 +73,11 @@ class Sampler:
             peak, tokens = self._passes.argmax(logits)
             failures = _not_finite(peak, NONE_LEFT) | failures
         elif guided:
-            numbers = torch.tensor(guided).to(logits.device)
-            peak[numbers], tokens[numbers] = self._passes.argmax(logits[numbers])
+            if len(guided) == len(rows):
+                peak, tokens = self._passes.argmax(logits)
+            else:
+                numbers = torch.tensor(guided).to(logits.device)
+                peak[numbers], tokens[numbers] = self._passes.argmax(logits[numbers])
             failures = _not_finite(peak, NONE_LEFT) | failures
         for is_filtered in (False, True):
             drawn = [

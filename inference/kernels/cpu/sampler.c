@@ -250,7 +250,7 @@ int filtered_argmax(int64_t is_bf16, const void *logits, int64_t rows, int64_t w
 }
 
 void rule_out(int64_t is_bf16, void *logits, int64_t width, int64_t count, const int64_t *rows, const uint32_t *masks, int64_t words) {
-#pragma omp parallel for num_threads(kernel_threads) schedule(static)
+#pragma omp parallel for num_threads(kernel_threads) schedule(static) if (count > 1)
     for (int64_t n = 0; n < count; n++) {
         for (int64_t from = 0; from < width; from += 32) {
             const int64_t word = from / 32, left = width - from < 32 ? width - from : 32;
