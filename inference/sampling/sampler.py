@@ -73,11 +73,8 @@ class Sampler:
             peak, tokens = self._passes.argmax(logits)
             failures = _not_finite(peak, NONE_LEFT) | failures
         elif guided:
-            if len(guided) == len(rows):
-                peak, tokens = self._passes.argmax(logits)
-            else:
-                numbers = torch.tensor(guided).to(logits.device)
-                peak[numbers], tokens[numbers] = self._passes.argmax(logits[numbers])
+            among = slice(None) if len(guided) == len(rows) else guided  # a slice copies nothing
+            peak[among], tokens[among] = self._passes.argmax(logits[among])
             failures = _not_finite(peak, NONE_LEFT) | failures
         for is_filtered in (False, True):
             drawn = [
