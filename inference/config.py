@@ -13,6 +13,8 @@ from typing import Any
 
 ARCHITECTURES = ("auto", "decoder", "transformers", "encoder", "fake")
 QUANTIZATIONS = ("", "w8a8", "int4", "fp8")
+TOOLS = ("auto", "generic", "off", "hermes", "llama3", "mistral")
+REASONING = re.compile(r"auto|off|\S+ \S+")
 TIERS = ("auto", "c", "torch", "reference")
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "dtype": ("auto", "float32", "bfloat16", "float16"),
@@ -42,6 +44,11 @@ SAMPLING_FIELDS: Mapping[str, Rule] = {
 LOAD_OPTIONS: Mapping[str, Rule] = {
     "cache": (lambda value: isinstance(value, str) and value != "", "the path of a folder"),
     "tier": (lambda value: value in TIERS, f"one of {', '.join(TIERS)}"),
+    "tools": (lambda value: value in TOOLS, f"one of {', '.join(TOOLS)}"),
+    "reasoning": (
+        lambda value: isinstance(value, str) and REASONING.fullmatch(value) is not None,
+        "auto, off, or two markers with a space between them",
+    ),
     "overlap": (lambda value: isinstance(value, bool), "true or false"),
 }
 

@@ -51,7 +51,17 @@ def event_of(wire: WireEvent) -> Event:
     match wire:
         case WireDelta():
             usage = _checked(Usage(wire.input, wire.cache_read, wire.output, wire.reasoning))
-            return Delta(wire.text, usage, wire.tokens, wire.index, wire.ended, wire.logprobs, wire.prompt_logprobs)
+            return Delta(
+                wire.text,
+                usage,
+                wire.tokens,
+                wire.index,
+                wire.ended,
+                wire.logprobs,
+                wire.prompt_logprobs,
+                wire.thought,
+                wire.calls,
+            )
         case WireStarted():
             return Started(_checked(Usage(cache_read=wire.cached)).cache_read, wire.seed)
         case WireVector():

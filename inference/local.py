@@ -48,6 +48,7 @@ from inference.guidance.grammars import Grammars
 from inference.siblings import Siblings
 from inference.speculative.ngram import NgramProposer
 from inference.stepping import Stepper
+from inference.text.chats import Chats
 from inference.text.prepare import Preparer, Prompt, recommended_sampling
 from inference.text.tokenizer import Tokenizer
 from inference.texts import Texts
@@ -140,6 +141,7 @@ class LocalEngine:
             recommended={**recommended_sampling(model.tokenizer_folder), **config.sampling},
             ends=ends,
             grammars=self.grammars,
+            chats=Chats.of(tokenizer.template if tokenizer is not None else "", config.options),
         )
         self.info = EngineInfo(
             deployment=config.deployment,
@@ -236,7 +238,7 @@ class LocalEngine:
             grammar=prompt.grammar,
             pause_expires=index is None,
         )
-        stream = self._texts.stream(name, prompt.ids, sampling, resumed)
+        stream = self._texts.stream(name, prompt.ids, sampling, resumed, prompt.parsing)
         self._generating.submit(sequence, bounded=not index)
         self._texts.begin(name, stream)
 

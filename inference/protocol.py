@@ -13,9 +13,18 @@ from typing import Any
 
 import msgspec
 
-from inference.types import EngineInfo, Finished, FinishReason, GenerationRequest, Health, PositionLogprobs, Usage
+from inference.types import (
+    CallPiece,
+    EngineInfo,
+    Finished,
+    FinishReason,
+    GenerationRequest,
+    Health,
+    PositionLogprobs,
+    Usage,
+)
 
-VERSION = 6  # a peer of another one is refused: raise it with every change of what is sent
+VERSION = 7  # a peer of another one is refused: raise it with every change of what is sent
 UNNUMBERED = 0
 MAX_FRAME_BYTES = 32 * 1024 * 1024  # ZeroMQ closes the connection on a larger one
 
@@ -141,6 +150,8 @@ class WireDelta(msgspec.Struct, tag=2, array_like=True, frozen=True):
     ended: FinishReason | None = None
     logprobs: tuple[PositionLogprobs, ...] = ()
     prompt_logprobs: tuple[PositionLogprobs, ...] = ()
+    thought: str = ""
+    calls: tuple[CallPiece, ...] = ()
 
 
 class WireVector(msgspec.Struct, tag=3, array_like=True, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from inference.core.output import Output
 from inference.core.scheduler import Scheduler
 from inference.errors import EngineError
 from inference.logs import request_field
+from inference.text.answer import AnswerParser, Parsing
 from inference.text.stream import TextStream
 from inference.text.tokenizer import Tokenizer
 from inference.types import (
@@ -21,7 +22,10 @@ from inference.types import (
     Resumed,
     SamplingParams,
     TokenLogprob,
+    Usage,
 )
+
+Decode = Callable[[Sequence[int]], str]
 
 log = logging.getLogger(__name__)
 
@@ -37,15 +41,27 @@ class Texts:
         self._streams: dict[str, TextStream] = {}
 
     def stream(
-        self, name: str, prompt: Sequence[int], sampling: SamplingParams, resumed: Resumed | None
+        self,
+        name: str,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        resumed: Resumed | None,
+        parsing: Parsing | None = None,
     ) -> TextStream | None:
         """Return the text of a new sequence; raise `EngineError` when what it stands on can't be decoded."""
         if self._tokenizer is None:
             return None
-        stream = TextStream(self._tokenizer.decode, prompt, sampling.stop, sampling.min_tokens)
+        parser = None
+        decode: Decode = self._tokenizer.decode
+        if parsing is not None:
+            decode, parser = self._tokenizer.decoding(parsing.marks), AnswerParser(parsing, name)
+        stream = TextStream(decode, prompt, sampling.stop, sampling.min_tokens, parser)
         try:
             if resumed is not None:
                 stream.push(resumed.tokens)
+                stream.spoken.clear()
+                if parser is not None:
+                    parser.take()
             elif sampling.echo:
                 stream.prefix = self._tokenizer.decode(prompt)
         except Exception as error:
@@ -66,17 +82,19 @@ class Texts:
             self._streams.pop(output.request_id, None)
 
     def _fill(self, scheduler: BaseScheduler[Any], stream: TextStream, output: Output) -> None:
-        ended_before = stream.matched
+        was_over = stream.is_over
         try:
             if output.logprobs or output.prompt_logprobs:
                 output.logprobs = self._named(output.logprobs)
                 output.prompt_logprobs = self._named(output.prompt_logprobs)
             before = stream.tokens
             output.text = (stream.prefix if output.started is not None else "") + stream.push(output.tokens)
-            if stream.matched is not None and ended_before is None:
+            if stream.is_over and not was_over:
                 _cut(scheduler, output, stream.tokens - before, stream.tokens)
-            if output.finished is not None and stream.matched is None:
+            if output.finished is not None and not stream.is_over:
                 output.text += stream.finish()
+            if stream.parser is not None:
+                _tell_parsed(stream, stream.parser, output)
         except Exception as error:  # noqa: BLE001 - whatever a tokenizer raises is this request's end, and is logged
             fault = self._failed(output.request_id, error)
             if output.finished is None:
@@ -84,7 +102,7 @@ class Texts:
             else:
                 output.finished = replace(output.finished, reason=FinishReason.ERROR, error=fault, stop=None)
             return
-        if stream.matched is None or ended_before is not None:
+        if was_over or not stream.is_over:
             return
         if output.finished is None:
             scheduler.cancel(output.request_id, FinishReason.STOP, stop=stream.matched)
@@ -110,6 +128,21 @@ class Texts:
             each._replace(chosen=with_text(each.chosen), top=tuple(with_text(entry) for entry in each.top))
             for each in positions
         )
+
+
+def _tell_parsed(stream: TextStream, parser: AnswerParser, output: Output) -> None:
+    """Fill in what was read of an answer, and which of its tokens were reasoning."""
+    output.told = parser.take()
+    output.logprobs = tuple(entry for entry, spoken in zip(output.logprobs, stream.spoken, strict=False) if spoken)
+    stream.spoken.clear()
+    if stream.thought:
+        output.usage = _with_reasoning(output.usage, stream.thought)
+        if output.finished is not None:
+            output.finished = replace(output.finished, usage=_with_reasoning(output.finished.usage, stream.thought))
+
+
+def _with_reasoning(usage: Usage, count: int) -> Usage:
+    return replace(usage, output=usage.completion - count, reasoning=count)
 
 
 def _cut(scheduler: BaseScheduler[Any], output: Output, used: int, count: int) -> None:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from inference.messages import Message
+from inference.tools import Tools
 from inference.values import value
 
 
@@ -195,9 +196,9 @@ class GenerationRequest:
     the shares; within its tenant one of a higher `priority` comes first. `domain` roots every prefix-cache key:
     requests share cached blocks only within a domain.
     One that has waited `queue_seconds` for the engine (0: as long as it takes) ends with the error `queue_timeout`,
-    unbegun and free of charge. A chat carries `messages`, or a `prompt` (text or token ids) that no chat template is
-    applied to; an embedding request `inputs` (texts or token ids) and whether a longer input than the model takes is
-    cut (`truncate`) or refused.
+    unbegun and free of charge. A chat carries `messages`, with the `tools` that the model may use, or a `prompt` (text
+    or token ids) that no chat template is applied to; an embedding request `inputs` (texts or token ids) and whether a
+    longer input than the model takes is cut (`truncate`) or refused.
     """
 
     id: str
@@ -206,6 +207,7 @@ class GenerationRequest:
     kind: Kind = Kind.CHAT
     weight: int = 1000
     messages: tuple[Message, ...] = ()
+    tools: Tools | None = None
     prompt: str | tuple[int, ...] | None = None
     inputs: tuple[str | tuple[int, ...], ...] = ()
     truncate: bool = False
@@ -253,6 +255,14 @@ class CallPiece(NamedTuple):
     id: str = ""
     name: str = ""
     arguments: str = ""
+
+
+class Told(NamedTuple):
+    """A piece of an answer that is one of these: text, reasoning, or pieces of calls."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[CallPiece, ...] = ()
 
 
 @value

@@ -123,6 +123,7 @@ def request_of(principal: Principal, intent: Intent, identifier: str) -> Generat
         priority=-intent.priority,
         queue_seconds=settings.SLUICE_ENGINE_QUEUE_SECONDS,
         messages=intent.messages,
+        tools=intent.tools,
         prompt=intent.prompt,
         inputs=intent.inputs,
         truncate=intent.truncate,

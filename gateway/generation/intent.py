@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from inference.messages import Message
+from inference.tools import Tools
 from inference.types import Kind, SamplingParams
 
 
@@ -18,6 +19,7 @@ class Intent(msgspec.Struct, frozen=True):
     kind: Kind
     model: str
     messages: tuple[Message, ...] = ()
+    tools: Tools | None = None
     prompt: str | tuple[int, ...] | None = None  # without messages: no chat template is applied to it
     images: str = "none"  # what the messages have: "none", all as "data", or also "urls"
     image_at: str = ""  # the field of the first
@@ -34,6 +36,7 @@ class Intent(msgspec.Struct, frozen=True):
     def characters(self) -> int:
         """Size of the prompt's text before tokenising."""
         texts = sum(message.characters for message in self.messages)
+        texts += self.tools.characters if self.tools is not None else 0
         inputs = self.inputs if self.prompt is None else (self.prompt,)
         return texts + sum(len(item) if isinstance(item, str) else 4 * len(item) for item in inputs)
 
@@ -42,4 +45,5 @@ class Intent(msgspec.Struct, frozen=True):
         """What it has in memory, images included."""
         if self.images == "none":
             return self.characters
-        return sum(message.size for message in self.messages)
+        tools = self.tools.characters if self.tools is not None else 0
+        return tools + sum(message.size for message in self.messages)

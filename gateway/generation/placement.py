@@ -197,8 +197,9 @@ def prefix_of(model: str, principal: Principal, intent: Intent) -> tuple[Digest,
     if intent.prompt is not None:
         text = intent.prompt if isinstance(intent.prompt, str) else " ".join(map(str, intent.prompt))
         return chain((model, str(principal.tenant)), (text,))
+    tools = intent.tools.texts if intent.tools is not None else ()
     texts = (text for message in intent.messages for text in (message.role, *message.texts, *_urls(message)))
-    return chain((model, str(principal.tenant)), texts)
+    return chain((model, str(principal.tenant)), (*tools, *texts))
 
 
 def _urls(message: Message) -> tuple[str, ...]:

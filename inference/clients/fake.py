@@ -118,6 +118,7 @@ class FakeEngine:
             raise InvalidRequestError("this model takes no images", code="images_not_supported", param="messages")
         else:
             count = sum(sum(map(options.count, message.texts)) + 4 for message in request.messages)
+            count += options.count("".join(request.tools.texts)) if request.tools is not None else 0
             if request.prompt is not None:
                 count += options.count(request.prompt) if isinstance(request.prompt, str) else len(request.prompt)
             most = options.max_context - count

@@ -28,6 +28,8 @@ class FakeOptions:
     """The keys of `EngineSpec.options`. Token numbers count the output from 1.
 
     `text` is the answer (one token per word) or, when empty, `tokens` numbered words; with `ignore_eos` it repeats.
+    With a `script` it is the one whose number is that of the tools' results in the messages, the last where there are
+    more: `<tool_call>` opens a call of a function that the request has, and `<think>` a thought if it `thinks`.
     Guided requests are refused, unless it `guides`: then `text` has to be what they permit, which it doesn't check.
     With `echo` the answer is the last message, and a message that begins with `bad` fails its row.
     `images` is ``none``, ``data`` or ``urls``; an image takes no tokens.
@@ -42,6 +44,8 @@ class FakeOptions:
     kinds: Sequence[str] = ("chat", "embedding")
     images: str = "none"
     text: str = ""
+    script: Sequence[str] = ()
+    thinks: bool = False
     echo: bool = False
     bad: str = ""
     guides: bool = False

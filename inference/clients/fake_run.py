@@ -8,11 +8,14 @@ import hashlib
 import struct
 import time
 from collections.abc import AsyncGenerator, Coroutine
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 
 from inference.clients.fake_options import FakeOptions
+from inference.messages import ToolResult
+from inference.text.answer import AnswerParser
+from inference.text.chats import Chats
 from inference.text.stops import StopMatcher
 from inference.types import (
     Delta,
@@ -23,6 +26,7 @@ from inference.types import (
     GenerationRequest,
     Kind,
     Prepared,
+    Told,
     Usage,
     Vector,
 )
@@ -54,12 +58,14 @@ class FakeRun:
         self._is_cancelled = False
         self._changed = asyncio.Event()
         self._created = time.monotonic()
+        self._parser = _parser(state.options, prepared.request)
+        self._thought = 0  # tokens of reasoning
 
     @property
     def usage(self) -> Usage:
         """The usage so far."""
-        prompt = self._prepared.prompt_tokens
-        return Usage(input=prompt - self.cached, cache_read=self.cached, output=self._produced)
+        prompt, output = self._prepared.prompt_tokens, self._produced - self._thought
+        return Usage(input=prompt - self.cached, cache_read=self.cached, output=output, reasoning=self._thought)
 
     def extend(self, allowance: int, *, is_final: bool) -> None:
         """Raise the allowance."""
@@ -81,7 +87,29 @@ class FakeRun:
         """Yield every event after `Started`."""
         if self._prepared.request.kind is Kind.EMBEDDING:
             return self._vectors()
-        return self._tokens() if self._prepared.request.sampling.answers == 1 else self._answers()
+        if self._prepared.request.sampling.answers > 1:
+            return self._answers()
+        return self._tokens() if self._parser is None else self._parsed(self._parser)
+
+    async def _parsed(self, parser: AnswerParser) -> AsyncGenerator[Event, None]:
+        """Generate an answer that is parsed; a Delta that begins or ends in a thought counts as reasoning."""
+        async with aclosing(self._tokens()) as events:
+            async for event in events:
+                thinks = parser.is_thinking
+                if isinstance(event, Delta):
+                    parser.push(event.text)
+                    self._thought += len(event.tokens) if thinks or parser.is_thinking else 0
+                if isinstance(event, Finished) or parser.is_over:
+                    parser.finish()
+                tokens = event.tokens if isinstance(event, Delta) else ()
+                for told in parser.take() or ([Told()] if tokens else []):
+                    yield Delta(told.text, self.usage, tokens, reasoning=told.reasoning, calls=told.calls)
+                    tokens = ()
+                if parser.is_over:
+                    yield self.end(FinishReason.STOP)
+                    return
+                if isinstance(event, Finished):
+                    yield event
 
     async def _answers(self) -> AsyncGenerator[Event, None]:
         """Generate several answers one after the other, each with its number before it."""
@@ -104,12 +132,12 @@ class FakeRun:
         options, prepared = self._state.options, self._prepared
         sampling = prepared.request.sampling
         content = _asked(prepared.request)
-        answer = content if options.echo else options.text
+        answer = content if options.echo else _scripted(options, prepared.request) or options.text
         words = answer.split(" ") if answer else _numbered(options.tokens)
         endless = islice(cycle(words), prepared.max_output)
         output = iter(endless if sampling.ignore_eos else islice(words, prepared.max_output))
         stops = StopMatcher(sampling.stop)
-        stops.push(" ".join(islice(output, self._resumed)))
+        self._skip(stops.push(" ".join(islice(output, self._resumed))))
         text, pending = "", 0
         for word in output:
             if self._produced >= self._allowance and pending:
@@ -142,6 +170,12 @@ class FakeRun:
             yield self._delta(text, pending)
         reached = self._produced >= prepared.max_output
         yield self.end(FinishReason.LENGTH if reached else FinishReason.STOP)
+
+    def _skip(self, text: str) -> None:
+        """Read what another engine told."""
+        if self._parser is not None:
+            self._parser.push(text)
+            self._parser.take()
 
     def _delta(self, text: str, count: int) -> Delta:
         """Return the Delta of the last `count` tokens: the id of each is its number."""
@@ -196,6 +230,18 @@ class FakeRun:
         while not self._is_cancelled:
             self._changed.clear()
             await self._changed.wait()
+
+
+def _parser(options: FakeOptions, request: GenerationRequest) -> AnswerParser | None:
+    chats = Chats.of("", {"reasoning": "<think> </think>" if options.thinks else "off"})
+    parsing = chats.parsing(request, "")
+    return AnswerParser(parsing, request.id) if parsing is not None else None
+
+
+def _scripted(options: FakeOptions, request: GenerationRequest) -> str:
+    """The answer of the script whose turn it is; empty without one."""
+    results = sum(isinstance(part, ToolResult) for message in request.messages for part in message.parts)
+    return options.script[min(results, len(options.script) - 1)] if options.script else ""
 
 
 def _asked(request: GenerationRequest) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from inference.types import Finished, FinishReason, PositionLogprobs, Started, Usage, Vector, Work
+from inference.types import Finished, FinishReason, PositionLogprobs, Started, Told, Usage, Vector, Work
 
 
 class Output(msgspec.Struct):  # a step makes one for each row: a struct takes a third of a dataclass's time
@@ -16,8 +16,8 @@ class Output(msgspec.Struct):  # a step makes one for each row: a struct takes a
     isn't among them. A request that ends before its first step is committed has no `started`. `logprobs` has an entry
     for each of `tokens`, `prompt_logprobs` for the next ones of the prompt, if they were asked for.
     `text`, the texts in the log-probabilities and, after a stop string, `finished` are set by the engine, which has the
-    tokenizer. So are, for requests with several answers, `index` and `ended` (as in `inference.types.Delta`), and
-    `reports_usage`, which sends the usage alone.
+    tokenizer; an answer that is parsed is `told` instead of `text`. So are, for requests with several answers, `index`
+    and `ended` (as in `inference.types.Delta`), and `reports_usage`, which sends the usage alone.
     """
 
     request_id: str
@@ -32,12 +32,19 @@ class Output(msgspec.Struct):  # a step makes one for each row: a struct takes a
     index: int = 0
     ended: FinishReason | None = None
     reports_usage: bool = False
+    told: tuple[Told, ...] = ()
 
     @property
     def has_delta(self) -> bool:
         """Whether there is anything to be sent between `started` and `finished`."""
         return bool(
-            self.text or self.tokens or self.logprobs or self.prompt_logprobs or self.ended or self.reports_usage
+            self.text
+            or self.told
+            or self.tokens
+            or self.logprobs
+            or self.prompt_logprobs
+            or self.ended
+            or self.reports_usage
         )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from inference.messages import Message
+from inference.text.turns import PLAIN, Rendering, rendered
 
 END_OF_TURN = 256
 START_OF_TURN = 257
@@ -19,13 +20,22 @@ class ByteTokenizer:
     def end_ids(self) -> frozenset[int]:
         return frozenset({END_OF_TURN})
 
+    @property
+    def template(self) -> str:
+        return ""
+
     def copy(self) -> ByteTokenizer:
         return self
 
-    def prompt(self, messages: Sequence[Message]) -> list[int]:
+    def prompt(self, messages: Sequence[Message], rendering: Rendering = PLAIN) -> list[int]:
         ids: list[int] = []
-        for message in messages:
-            ids += [START_OF_TURN, *message.role.encode(), 10, *"\n".join(message.texts).encode(), END_OF_TURN]
+        if rendering.tools is not None:
+            turns, _ = rendered(messages, rendering, str)
+            pairs = [(turn["role"], turn["content"]) for turn in turns]
+        else:
+            pairs = [(message.role, "\n".join(message.texts)) for message in messages]
+        for role, text in pairs:
+            ids += [START_OF_TURN, *role.encode(), 10, *text.encode(), END_OF_TURN]
         return [*ids, START_OF_TURN, *b"assistant\n"]
 
     def raw(self, text: str) -> list[int]:
@@ -37,6 +47,9 @@ class ByteTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(token for token in ids if token < END_OF_TURN).decode("utf-8", "replace")
+
+    def decoding(self, marks: Sequence[str]) -> Callable[[Sequence[int]], str]:
+        return self.decode
 
     def serialized(self) -> str:
         # The library's byte level writes each byte as one printable character: those that are printable already as

@@ -12,10 +12,13 @@ from inference.core.grammar import Grammar
 from inference.core.prefix import PrefixKeys
 from inference.errors import InvalidRequestError
 from inference.guidance.grammars import Grammars
+from inference.text.answer import Parsing
+from inference.text.chats import Chats
 from inference.text.tokenizer import Tokenizer
 from inference.types import GenerationRequest, Kind
 from inference.validation import check_ids, check_sampling
 
+_ENDING = 16  # tokens of a prompt, among which a thought may have been opened
 CHARACTERS_PER_TOKEN = 128  # of the longest tokens in common vocabularies, which are white space
 
 
@@ -23,7 +26,8 @@ CHARACTERS_PER_TOKEN = 128  # of the longest tokens in common vocabularies, whic
 class Prompt:
     """A prepared request: a chat's `ids`, prefix `keys` and `grammar`, or the ids of an embedding request's `inputs`.
 
-    `max_output` is the most tokens that one answer may have, 0 for embeddings.
+    `max_output` is the most tokens that one answer may have, 0 for embeddings. `parsing` is how the answer is read,
+    None where it is nothing but text.
     """
 
     request: GenerationRequest
@@ -32,6 +36,7 @@ class Prompt:
     inputs: tuple[tuple[int, ...], ...] = ()
     keys: list[bytes] = field(default_factory=list)
     grammar: Grammar | None = None
+    parsing: Parsing | None = None
 
     @property
     def most_output(self) -> int:
@@ -49,7 +54,7 @@ class Preparer:
 
     `context` bounds a prompt and its output together, `max_input` one prompt or one embedding input. Without `keys` no
     prefix is hashed, without `grammars` none is guided. `recommended` has values for the sampling fields that a client
-    doesn't set; `ends` are the ids that end a generation.
+    doesn't set; `ends` are the ids that end a generation, `chats` what the model's chats look like.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class Preparer:
         recommended: Mapping[str, float],
         ends: frozenset[int] = frozenset(),
         grammars: Grammars | None = None,
+        chats: Chats | None = None,
     ) -> None:
         self._kinds = kinds
         self._vocab_size = vocab_size
@@ -72,6 +78,7 @@ class Preparer:
         self._recommended = recommended
         self._ends = ends
         self._grammars = grammars
+        self._chats = chats if chats is not None else Chats.of("", {})
 
     def prepare(self, request: GenerationRequest, tokenizer: Tokenizer, grammar: Grammar | None = None) -> Prompt:
         """Return the request in tokens; raise `InvalidRequestError` for what this model can't serve.
@@ -111,7 +118,19 @@ class Preparer:
                 raise InvalidRequestError(message, code="guidance_unavailable", param=guidance.param)
             grammar = self._grammars.compiled(guidance)
         keys = self._keys.keys(request.domain, ids) if self._keys is not None else []
-        return Prompt(request, most if wanted is None else min(wanted, most), ids=ids, keys=keys, grammar=grammar)
+        parsing = self._parsing(request, tokenizer, ids)
+        most = most if wanted is None else min(wanted, most)
+        return Prompt(request, most, ids=ids, keys=keys, grammar=grammar, parsing=parsing)
+
+    def _parsing(self, request: GenerationRequest, tokenizer: Tokenizer, ids: Sequence[int]) -> Parsing | None:
+        """Return how the answer behind the prompt `ids` is read."""
+        markers = self._chats.markers
+        if request.prompt is not None or (markers is None and request.tools is None):
+            return None
+        ending = ""
+        if markers is not None:
+            ending = tokenizer.decoding((markers.begin, markers.end))(ids[-_ENDING:])
+        return self._chats.parsing(request, ending)
 
     def _prompt_ids(self, request: GenerationRequest, tokenizer: Tokenizer, field: str) -> tuple[int, ...]:
         """Return the ids of the messages in their template, or of the raw prompt, which has at least one."""
@@ -122,6 +141,7 @@ class Preparer:
             raise InvalidRequestError("this model takes no images", code="images_not_supported", param=field)
         raw = len(prompt) if isinstance(prompt, str) else 0
         characters = raw + sum(message.characters for message in request.messages)
+        characters += request.tools.characters if request.tools is not None else 0
         if characters > CHARACTERS_PER_TOKEN * self._max_input:  # counting tokens would take seconds
             raise InvalidRequestError(
                 f"the prompt has {characters} characters, more than fit into this model's {self._context} tokens",
@@ -129,7 +149,7 @@ class Preparer:
                 param=field,
             )
         if prompt is None:
-            return tuple(tokenizer.prompt(request.messages))
+            return tuple(tokenizer.prompt(request.messages, self._chats.rendering(request)))
         ids = tuple(tokenizer.raw(prompt)) if isinstance(prompt, str) else prompt
         if not ids:
             raise InvalidRequestError("the prompt is empty", param=field)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from inference.errors import InvalidRequestError
 from inference.messages import Message
-from inference.text.turns import Turn, turns_of
+from inference.text.turns import PLAIN, Rendering, Turn, rendered
 
 
 class Tokenizer(Protocol):
@@ -23,11 +23,16 @@ class Tokenizer(Protocol):
         """The ids that end a text, as the tokenizer's own files name them."""
         ...
 
+    @property
+    def template(self) -> str:
+        """The chat template, the one with tools where there are several; empty without one."""
+        ...
+
     def copy(self) -> Tokenizer:
         """Return an equal tokenizer that may encode in another thread."""
         ...
 
-    def prompt(self, messages: Sequence[Message]) -> list[int]:
+    def prompt(self, messages: Sequence[Message], rendering: Rendering = PLAIN) -> list[int]:
         """Return the ids of a conversation in the model's chat template, with the header of the assistant's answer.
 
         No content produces a control token. Raise `InvalidRequestError` when the template refuses the messages.
@@ -46,6 +51,10 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of `ids` without control tokens."""
+        ...
+
+    def decoding(self, marks: Sequence[str]) -> Callable[[Sequence[int]], str]:
+        """Return what decodes like `decode`, but with the control tokens whose texts are `marks`."""
         ...
 
     def serialized(self) -> str | None:
@@ -87,24 +96,30 @@ class FolderTokenizer:
         end = self._encoder.eos_token_id
         return frozenset() if end is None else frozenset({int(end)})
 
+    @property
+    def template(self) -> str:
+        if not self._encoder.chat_template:
+            return ""
+        return str(self._encoder.get_chat_template(tools=[{}]))
+
     def copy(self) -> FolderTokenizer:
         return FolderTokenizer(self._folder)
 
-    def prompt(self, messages: Sequence[Message]) -> list[int]:
+    def prompt(self, messages: Sequence[Message], rendering: Rendering = PLAIN) -> list[int]:
         for message in messages:
             if not message.role.isidentifier():  # the template renders it, so it must not hold a control token's text
                 raise InvalidRequestError(f"the role {message.role!r} is unknown", param="messages")
-        self._check(messages)
+        self._check(messages, rendering)
         texts: list[str] = []
 
         def note(text: str) -> str:
             texts.append(text)
             return text
 
-        turns = turns_of(messages, note)
+        turns = rendered(messages, rendering, note)
         control = self._control
         if control is None or not any(map(control.search, texts)):
-            return self._ids(self._render(turns))
+            return self._ids(self._render(*turns))
         # A text holds a control token's text. Such texts are replaced by marks, which the template leaves as they
         # are, and the rendered prompt is encoded piece by piece around them. Only in this case, because encoding each
         # text on its own would change how ordinary text is tokenised.
@@ -115,8 +130,8 @@ class FolderTokenizer:
             found.append(match.group())
             return f"{left}{len(found) - 1}{right}"
 
-        rendered = self._render(turns_of(messages, lambda text: control.sub(mark, text)))
-        pieces = re.split(f"{left}(\\d+){right}", rendered)
+        text = self._render(*rendered(messages, rendering, lambda text: control.sub(mark, text)))
+        pieces = re.split(f"{left}(\\d+){right}", text)
         between = iter(self._all_ids([piece for piece in pieces[::2] if piece]))
         written = sorted(set(found))
         plain = dict(zip(written, self._all_ids(written, plain=True), strict=True))
@@ -141,6 +156,10 @@ class FolderTokenizer:
             return str(self._rust.decode(list(ids), skip_special_tokens=True))
         return str(self._decoder.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
+    def decoding(self, marks: Sequence[str]) -> Callable[[Sequence[int]], str]:
+        kept = self._control_ids(marks)
+        return partial(_decoded, self.decode, kept) if kept else self.decode
+
     def serialized(self) -> str | None:
         return None if self._rust is None else str(self._rust.to_str())
 
@@ -153,11 +172,18 @@ class FolderTokenizer:
             return []
         return list(self._encoder(texts, add_special_tokens=False, split_special_tokens=plain)["input_ids"])
 
-    def _check(self, messages: Sequence[Message]) -> None:
+    def _control_ids(self, texts: Sequence[str]) -> dict[int, str]:
+        """Return the control tokens among `texts`, by their ids."""
+        added = self._encoder.added_tokens_decoder
+        return {number: str(token) for number, token in added.items() if token.special and str(token) in texts}
+
+    def _check(self, messages: Sequence[Message], rendering: Rendering) -> None:
         """Refuse what the template has no place for; it would leave it out without a word."""
         template = self._encoder.chat_template
         if not template:
             raise InvalidRequestError("this model has no chat template", code="no_chat_template", param="messages")
+        if rendering.is_generic:
+            return
         if any(message.has_tools for message in messages) and "tool_calls" not in str(template):
             raise InvalidRequestError(
                 "this model's chat template has no place for tool calls and their results: leave them out",
@@ -165,14 +191,31 @@ class FolderTokenizer:
                 param="messages",
             )
 
-    def _render(self, turns: list[Turn]) -> str:
+    def _render(self, turns: list[Turn], tools: list[Turn]) -> str:
         from jinja2 import TemplateError
 
         try:
-            return str(self._encoder.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+            return str(
+                self._encoder.apply_chat_template(
+                    turns, tools=tools or None, tokenize=False, add_generation_prompt=True
+                )
+            )
         except TemplateError as error:
             # Templates refuse what their model was not trained on, such as two user turns in a row.
             raise InvalidRequestError(f"the model's chat template refuses: {error}", param="messages") from error
+
+
+def _decoded(decode: Callable[[Sequence[int]], str], kept: dict[int, str], ids: Sequence[int]) -> str:
+    """Return the text of `ids` with that of the control tokens `kept`."""
+    if kept.keys().isdisjoint(ids):
+        return decode(ids)
+    texts: list[str] = []
+    since = 0
+    for place, token in enumerate(ids):
+        if token in kept:
+            texts += (decode(ids[since:place]), kept[token])
+            since = place + 1
+    return "".join((*texts, decode(ids[since:])))
 
 
 def _unused_marks(text: str) -> tuple[str, str]:

@@ -9,16 +9,110 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from inference.messages import Image, Message, Reasoning, ToolCall, ToolResult, text_of
+from inference.tools import Tools
 
 Turn = dict[str, Any]
+Plain = Callable[[str], str]
+
+_GENERIC = """You can call functions. They are listed below in JSON, one in each line:
+<tools>
+{tools}
+</tools>
+To call one, write nothing but a JSON object with its name and its arguments between these tags:
+<tool_call>
+{{"name": "the name", "arguments": {{"an argument": "its value"}}}}
+</tool_call>
+For several calls write that several times. What the functions answer comes between <tool_response> tags. Where no \
+function helps, answer in plain text."""
 
 
-def turns_of(messages: Sequence[Message], plain: Callable[[str], str]) -> list[Turn]:
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """What a template is to render beside the messages: the `tools`.
+
+    With `is_generic` the template knows nothing of tools: they become text of the other turns. With `has_short_ids` the
+    calls get ids of nine letters and digits, which Mistral's templates insist on.
+    """
+
+    tools: Tools | None = None
+    is_generic: bool = False
+    has_short_ids: bool = False
+
+
+PLAIN = Rendering()
+
+
+def rendered(messages: Sequence[Message], rendering: Rendering, plain: Plain) -> tuple[list[Turn], list[Turn]]:
+    """Return the turns of `messages` and the descriptions of the tools; see `turns_of` for `plain`."""
+    turns = turns_of(messages, plain)
+    tools = [] if rendering.tools is None else tools_of(rendering.tools, plain)
+    if rendering.is_generic:
+        return _in_text(turns, tools), []
+    if rendering.has_short_ids:
+        for turn in turns:
+            for call in turn.get("tool_calls", ()):
+                call["id"] = _short_id(call["id"])
+            if "tool_call_id" in turn:
+                turn["tool_call_id"] = _short_id(turn["tool_call_id"])
+    return turns, tools
+
+
+def tools_of(tools: Tools, plain: Plain) -> list[Turn]:
+    """Return the functions as templates expect them, each text of the client through `plain`."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": plain(function.name),
+                "description": plain(function.description),
+                "parameters": _arguments(function.parameters or '{"type":"object","properties":{}}', plain),
+            },
+        }
+        for function in tools.functions
+    ]
+
+
+def _in_text(turns: list[Turn], tools: list[Turn]) -> list[Turn]:
+    """Return turns that a template without tools renders: these are described to the system, calls and results told."""
+    told: list[Turn] = []
+    for turn in turns:
+        if turn["role"] == "tool":
+            text = f"<tool_response>\n{turn['content']}\n</tool_response>"
+            if told and told[-1].get("is_result"):
+                told[-1]["content"] += f"\n{text}"
+            else:
+                told.append({"role": "user", "content": text, "is_result": True})
+        elif calls := turn.get("tool_calls"):
+            texts = [turn["content"]] if turn["content"] else []
+            texts += (f"<tool_call>\n{_json(call['function'])}\n</tool_call>" for call in calls)
+            told.append({"role": turn["role"], "content": "\n".join(texts)})
+        else:
+            told.append(turn)
+    if tools:
+        text = _GENERIC.format(tools="\n".join(_json(tool["function"]) for tool in tools))
+        if told and told[0]["role"] == "system":
+            told[0] = {"role": "system", "content": f"{told[0]['content']}\n\n{text}"}
+        else:
+            told.insert(0, {"role": "system", "content": text})
+    return told
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _short_id(identifier: str) -> str:
+    return hashlib.blake2b(identifier.encode(), digest_size=8).hexdigest()[:9]
+
+
+def turns_of(messages: Sequence[Message], plain: Plain) -> list[Turn]:
     """Return the turns of `messages`, images left out; every text that a client may have written goes through `plain`,
     names, ids and the keys of arguments included.
     """

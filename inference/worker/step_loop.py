@@ -185,7 +185,9 @@ class StepLoop:
             if output.started is not None:
                 events.append(WireStarted(request.id, output.started.cached_tokens, output.started.seed))
             events.extend(WireVector(request.id, vector.index, vector.data) for vector in output.vectors)
-            if output.has_delta:
+            if output.told:
+                events.extend(_told(request.id, output))
+            elif output.has_delta:
                 events.append(_delta(request.id, output))
             if output.finished is not None:
                 ended[request.id] = output.finished
@@ -197,6 +199,29 @@ class StepLoop:
         for session, events in batches.items():
             if events:
                 self._outbox.send(session, Batch(events))
+
+
+def _told(request_id: str, output: Output) -> list[WireDelta]:
+    """Return a Delta for each piece of an answer that is parsed: the tokens are the first one's, its end the last's."""
+    usage, last = output.usage, len(output.told) - 1
+    return [
+        WireDelta(
+            request_id,
+            told.text,
+            usage.input,
+            usage.cache_read,
+            usage.output,
+            usage.reasoning,
+            () if number else output.tokens,
+            output.index,
+            output.ended if number == last else None,
+            () if number else output.logprobs,
+            () if number else output.prompt_logprobs,
+            told.reasoning,
+            told.calls,
+        )
+        for number, told in enumerate(output.told)
+    ]
 
 
 def _delta(request_id: str, output: Output) -> WireDelta:

@@ -36,7 +36,7 @@ def deep():
         ({**SAY, "temperature": -1}, 400, "invalid_value"),
         ({**SAY, "model": "no-such-model"}, 404, "model_not_found"),
         ({**SAY, "model": "fake-embed"}, 400, "model_wrong_kind"),
-        ({**SAY, "tools": [{"type": "function"}]}, 400, "unsupported_parameter"),
+        ({**SAY, "tools": [{"type": "web_search"}]}, 400, "unsupported_parameter"),
         ({**SAY, "store": True}, 400, "unsupported_parameter"),
         ({**SAY, "messages": [{"role": "user", "content": "long " * 4000}]}, 400, "context_length_exceeded"),
         (b" " * (8 * 1024 * 1024 + 1), 413, "request_too_large"),

@@ -26,6 +26,7 @@ from gateway.edge.wire.guidance import ChatFormats, guidance_of
 from gateway.edge.wire.limits import MAX_MESSAGES, MAX_PARTS
 from gateway.edge.wire.logprobs import ChatLogprobs, PromptLogprobs
 from gateway.edge.wire.parts import CallId, ChatContent, FunctionName, Reading
+from gateway.edge.wire.tools import ChatTool, ChatToolChoice, ToolList, tools_of
 from gateway.edge.wire.usage import ChatUsage
 from gateway.errors.refusal import Refusal
 from gateway.generation.intent import Intent
@@ -166,21 +167,21 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
     include_reasoning: bool | None = None  # whether the answer has what the model thought; if left out it does
     logprobs: bool | None = None
     top_logprobs: MostLogprobs | None = None
+    tools: ToolList | None = None
+    tool_choice: ChatToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
     audio: Annotated[Anything, Only()] = UNSET
-    function_call: Annotated[Anything, Only("none", "auto")] = UNSET
-    functions: Annotated[Anything, Only([])] = UNSET
+    function_call: Annotated[Anything, Only("none", "auto", why="its successor is 'tool_choice'")] = UNSET
+    functions: Annotated[Anything, Only([], why="their successor is 'tools'")] = UNSET
     modalities: Annotated[Anything, Only(["text"])] = UNSET
     moderation: Annotated[Anything, Only()] = UNSET
-    parallel_tool_calls: Annotated[Anything, Only(True, False)] = UNSET
     prediction: Annotated[Anything, Only()] = UNSET
     prompt_cache_options: Annotated[Anything, Only({}, {"mode": "implicit"})] = UNSET
     prompt_cache_retention: Annotated[Anything, Only("in_memory")] = UNSET
     reasoning_effort: Annotated[Anything, Only("none")] = UNSET
     service_tier: Annotated[Anything, Only("auto", "default")] = UNSET
     store: Annotated[Anything, Only(False)] = UNSET
-    tool_choice: Annotated[Anything, Only("none", "auto")] = UNSET
-    tools: Annotated[Anything, Only([])] = UNSET
     verbosity: Annotated[Anything, Only("medium")] = UNSET
     add_generation_prompt: Annotated[Anything, Only(True)] = UNSET
     add_special_tokens: Annotated[Anything, Only(False)] = UNSET
@@ -213,6 +214,7 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
             kind=Kind.CHAT,
             model=self.model,
             messages=messages,
+            tools=tools_of(self.tools, ChatTool, self.tool_choice, parallel=self.parallel_tool_calls),
             images=reading.images,
             image_at=reading.image_at,
             sampling=self.sampling(

@@ -217,9 +217,9 @@ def refuse_unless_neutral(request: msgspec.Struct, at: str = "") -> None:
     for given, (name, note) in zip(values, neutral_fields(kind).items(), strict=True):
         if given is UNSET or given is None:  # which mean the same
             continue
-        if not isinstance(note, Only):
+        if isinstance(given, msgspec.Struct):
             refuse_unless_neutral(given, f"{at}{name}.")
-        elif not any(_equal(given, value) for value in note.values):
+        elif isinstance(note, Only) and not any(_equal(given, value) for value in note.values):
             raise note.refusal(at + name)
 
 

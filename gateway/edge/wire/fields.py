@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.edge.wire import chat, completions, embeddings, input_items, parts, responses
+from gateway.edge.wire import chat, completions, embeddings, input_items, parts, responses, tools
 from gateway.edge.wire.common import Only, neutral_fields
 
 Struct = type[msgspec.Struct]
@@ -26,6 +26,8 @@ APIS: Mapping[str, tuple[tuple[Struct, str], ...]] = {
         (chat.ToolTurn, "messages[]."),
         (parts.TextPart, "messages[].content[]."),
         (parts.ImagePart, "messages[].content[]."),
+        (tools.ChatTool, "tools[]."),
+        (tools.DeclaredFunction, "tools[].function."),
     ),
     "Completions": ((completions.CompletionRequest, ""),),
     "Responses": (
@@ -37,6 +39,7 @@ APIS: Mapping[str, tuple[tuple[Struct, str], ...]] = {
         (parts.InputText, "input[].content[]."),
         (parts.OutputTextPart, "input[].content[]."),
         (parts.InputImage, "input[].content[]."),
+        (tools.ResponseTool, "tools[]."),
     ),
     "Responses over a websocket": ((responses.ResponseCreate, ""),),
     "Embeddings": ((embeddings.EmbeddingRequest, ""),),

@@ -6,6 +6,7 @@ MAX_JSON_DEPTH = 64
 MAX_JSON_CONTAINERS = 65_536  # objects and arrays in one body
 MAX_MESSAGES = 2048
 MAX_PARTS = 256
+MAX_TOOLS = 128  # functions of one request
 MAX_EMBEDDING_INPUTS = 2048
 MAX_EMBEDDING_TOKENS = 65_536  # ids in one input
 MAX_TASK = 40  # characters of a task's name

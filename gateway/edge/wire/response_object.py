@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from gateway.edge.wire.common import any_of
 from gateway.edge.wire.guidance import ResponseFormats, TextFormat
 from gateway.edge.wire.responses import ResponseRequest
+from gateway.edge.wire.tools import ResponseToolChoice
 from gateway.edge.wire.usage import ResponseUsage
 
 Status = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
@@ -130,7 +131,7 @@ class Response(msgspec.Struct, kw_only=True):
     background: bool = False
     temperature: float
     text: TextConfig = msgspec.field(default_factory=TextConfig)
-    tool_choice: str = "auto"
+    tool_choice: ResponseToolChoice = "auto"
     tools: list[Any] = []
     top_p: float
     truncation: Literal["disabled"] = "disabled"
@@ -156,7 +157,8 @@ def begun(request: ResponseRequest, *, identifier: str, created: int, model: str
         previous_response_id=request.previous_response_id,
         text=TextConfig(request.text_format or TextFormat()),
         temperature=1.0 if request.temperature is None else request.temperature,
-        tool_choice=request.tool_choice if isinstance(request.tool_choice, str) else "auto",
+        tool_choice=request.tool_choice or "auto",
+        tools=list(request.tools or ()),
         top_p=1.0 if request.top_p is None else request.top_p,
         user=request.user,
         safety_identifier=request.safety_identifier,

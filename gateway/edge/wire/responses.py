@@ -27,6 +27,7 @@ from gateway.edge.wire.guidance import ResponseFormats, guidance_of
 from gateway.edge.wire.input_items import ITEMS, messages_of
 from gateway.edge.wire.limits import MAX_MESSAGES
 from gateway.edge.wire.parts import Reading
+from gateway.edge.wire.tools import ResponseTool, ResponseToolChoice, ToolList, tools_of
 from gateway.generation.intent import Intent
 from inference.messages import Message
 from inference.types import Kind
@@ -77,6 +78,9 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_key: ShortText | None = None  # a hint; the prefix cache needs none
     include: Annotated[list[ShortText], Meta(max_length=16)] | None = None
     top_logprobs: MostLogprobs | None = None
+    tools: ToolList | None = None
+    tool_choice: ResponseToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
     access_programs: Annotated[Anything, Only({})] = UNSET
     background: Annotated[Anything, Only(False)] = UNSET
@@ -85,14 +89,11 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     image: Annotated[Anything, Only({})] = UNSET
     max_tool_calls: Annotated[Anything, Only()] = UNSET
     moderation: Annotated[Anything, Only()] = UNSET
-    parallel_tool_calls: Annotated[Anything, Only(True, False)] = UNSET
     prompt: Annotated[Anything, Only()] = UNSET
     prompt_cache_options: Annotated[Anything, Only({}, {"mode": "implicit"})] = UNSET
     prompt_cache_retention: Annotated[Anything, Only("in_memory")] = UNSET
     service_tier: Annotated[Anything, Only("auto", "default")] = UNSET
     store: Annotated[Anything, Only(False)] = UNSET
-    tool_choice: Annotated[Anything, Only("none", "auto")] = UNSET
-    tools: Annotated[Anything, Only([])] = UNSET
     truncation: Annotated[Anything, Only("disabled")] = UNSET
 
     def intent(self, earlier: tuple[Message, ...] = (), task_header: str | None = None) -> Intent:
@@ -112,6 +113,7 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
             kind=Kind.CHAT,
             model=self.model,
             messages=(*instructions, *earlier, *turns),
+            tools=tools_of(self.tools, ResponseTool, self.tool_choice, parallel=self.parallel_tool_calls),
             images=reading.images,
             image_at=reading.image_at,
             sampling=self.sampling(

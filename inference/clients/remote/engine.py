@@ -22,7 +22,7 @@ from typing import Any
 from inference.clients.remote.dialects import DIALECTS
 from inference.clients.remote.dialects.base import salt_of
 from inference.clients.remote.faults import AskError
-from inference.clients.remote.messages import texts_of
+from inference.clients.remote.messages import prompt_texts
 from inference.clients.remote.options import RemoteOptions, base_of
 from inference.clients.remote.pool import pool_of
 from inference.clients.remote.probe import Probe
@@ -231,7 +231,7 @@ class RemoteEngine:
         if isinstance(prompt, str):
             return estimated([prompt], template=False)
         if is_chat:
-            return estimated(texts_of(request.messages), template=True)
+            return estimated(prompt_texts(request), template=True)
         texts = [item for item in request.inputs if isinstance(item, str)]
         return estimated(texts, template=False).plus(sum(len(i) for i in request.inputs if not isinstance(i, str)))
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from inference.messages import Image, Message, Reasoning, ToolCall, ToolResult, text_of
+from inference.tools import Function
+from inference.types import GenerationRequest
 
 
 def api_messages(messages: Sequence[Message], *, with_images: bool, with_reasoning: bool) -> list[dict[str, Any]]:
@@ -22,9 +26,25 @@ def api_messages(messages: Sequence[Message], *, with_images: bool, with_reasoni
     return told
 
 
-def texts_of(messages: Iterable[Message]) -> list[str]:
-    """Return all text of each message."""
-    return ["\n".join(message.texts) for message in messages]
+def api_tools(functions: Iterable[Function]) -> list[dict[str, Any]]:
+    """Return the functions as a request has them."""
+    told: list[dict[str, Any]] = []
+    for function in functions:
+        declared: dict[str, Any] = {"name": function.name}
+        if function.description:
+            declared["description"] = function.description
+        if function.parameters:
+            declared["parameters"] = msgspec.json.decode(function.parameters)
+        if function.strict:
+            declared["strict"] = True
+        told.append({"type": "function", "function": declared})
+    return told
+
+
+def prompt_texts(request: GenerationRequest) -> list[str]:
+    """Return all text of each message, and of the tools."""
+    texts = ["\n".join(message.texts) for message in request.messages]
+    return texts if request.tools is None else ["\n".join(request.tools.texts), *texts]
 
 
 def _message(message: Message, *, with_images: bool, with_reasoning: bool) -> dict[str, Any]:

@@ -244,7 +244,7 @@ async def test_failed_response_is_not_continued(socket, world):
         ({"type": "response.steer"}, "unsupported_parameter", "type"),
         ({"type": "response.create"}, "missing_required_parameter", "model"),
         ({**CREATE, "colour": 1}, "unknown_parameter", "colour"),
-        ({**CREATE, "tools": [{}]}, "unsupported_parameter", "tools"),
+        ({**CREATE, "tools": [{"type": "mcp"}]}, "unsupported_parameter", "tools[0].type"),
         ({**CREATE, "background": True}, "unsupported_parameter", "background"),
         ({**CREATE, "generate": False}, "unsupported_parameter", "generate"),
         ({**CREATE, "stream": False}, "unsupported_parameter", "stream"),

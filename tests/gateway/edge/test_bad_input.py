@@ -16,7 +16,12 @@ from tests.gateway.edge.client import Exchange, ask, assert_error
 
 CHAT = "/v1/chat/completions"
 SAY = {"model": "small", "messages": [{"role": "user", "content": "Hi"}]}
+FUNCTION = {"type": "function", "function": {"name": "f"}}
 DEEP = b'{"model":"small","messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+
+def called(name, **more):
+    return {"type": "function", "function": {"name": name, **more}}
 
 
 @pytest.fixture(autouse=True)
@@ -50,8 +55,8 @@ async def test_json_as_deep_as_allowed_is_looked_at(app):
     nested: object = 1
     for _ in range(MAX_JSON_DEPTH - 2):
         nested = [nested]
-    assert_error(await ask(app, CHAT, {**SAY, "tools": nested}), 400, "unsupported_parameter", param="tools")
-    assert_error(await ask(app, CHAT, {**SAY, "tools": [[nested]]}), 400, "json_too_deep")
+    assert_error(await ask(app, CHAT, {**SAY, "documents": nested}), 400, "unsupported_parameter", param="documents")
+    assert_error(await ask(app, CHAT, {**SAY, "documents": [[nested]]}), 400, "json_too_deep")
 
 
 def test_a_body_of_nothing_but_brackets_is_refused_without_decoding_it():
@@ -172,8 +177,16 @@ def test_recursion_is_a_refusal(monkeypatch):
             "unsupported_parameter",
             "stream_options.continuous_usage_stats",
         ),
-        ({"tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
-        ({"tool_choice": "required"}, "unsupported_parameter", "tool_choice"),
+        ({"tools": [{"type": "function"}]}, "missing_required_parameter", "tools[0].function"),
+        ({"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools[0].type"),
+        ({"tools": [FUNCTION, {"type": "mcp"}]}, "unsupported_parameter", "tools[1].type"),
+        ({"tools": [FUNCTION, FUNCTION]}, "invalid_value", "tools[1]"),
+        ({"tools": [called("a b")]}, "invalid_value", "tools[0].function.name"),
+        ({"tools": [called("f", parameters={"type": "array"})]}, "invalid_value", "tools[0].function.parameters"),
+        ({"tools": [called("f", parameters=[])]}, "invalid_type", "tools[0].function.parameters"),
+        ({"tools": [FUNCTION], "tool_choice": called("g")}, "invalid_value", "tool_choice"),
+        ({"tool_choice": "required"}, "invalid_value", "tool_choice"),
+        ({"tool_choice": "often"}, "invalid_value", "tool_choice"),
         ({"functions": [{"name": "f"}]}, "unsupported_parameter", "functions"),
         ({"response_format": {"type": "json_object"}}, "guidance_unavailable", "response_format"),
         ({"store": True}, "unsupported_parameter", "store"),

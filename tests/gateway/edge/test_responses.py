@@ -140,7 +140,7 @@ async def test_input_items_of_each_form_are_taken(app, world):
         ({"store": True}, "unsupported_parameter", "store"),
         ({"previous_response_id": "resp_1"}, "unsupported_parameter", "previous_response_id"),
         ({"background": True}, "unsupported_parameter", "background"),
-        ({"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools"),
+        ({"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools[0].type"),
         ({"text": {"format": {"type": "json_object"}}}, "guidance_unavailable", "text.format"),
         ({"reasoning": {"effort": "low"}}, "unsupported_parameter", "reasoning.effort"),
         ({"include": ["file_search_call.results"]}, "unsupported_parameter", "include[0]"),

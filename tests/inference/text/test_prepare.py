@@ -17,6 +17,7 @@ from inference.local import LocalEngine
 from inference.messages import Image, Message
 from inference.text.byte_tokenizer import VOCABULARY, ByteTokenizer
 from inference.text.prepare import CHARACTERS_PER_TOKEN
+from inference.text.turns import PLAIN, Rendering
 from inference.types import Kind
 from tests.inference.engine_contract import chat, embedding
 
@@ -157,7 +158,7 @@ class Foreign(ByteTokenizer):
     def end_ids(self) -> frozenset[int]:
         return frozenset({7})
 
-    def prompt(self, messages: Sequence[Message]) -> list[int]:
+    def prompt(self, messages: Sequence[Message], rendering: Rendering = PLAIN) -> list[int]:
         return [*super().prompt(messages), VOCABULARY]
 
     def encode(self, text: str, limit: int = 0) -> list[int]:

@@ -8,6 +8,7 @@ from inference.architectures.fake import load_fake_model
 from inference.config import EngineConfig
 from inference.messages import Message
 from inference.text.byte_tokenizer import ByteTokenizer
+from inference.text.turns import PLAIN, Rendering
 from inference.worker.deployment import Deployment
 from tests.inference.engine_contract import chat
 
@@ -23,7 +24,7 @@ class Copied(ByteTokenizer):
         self.copies += 1
         return ByteTokenizer()
 
-    def prompt(self, messages: Sequence[Message]) -> list[int]:
+    def prompt(self, messages: Sequence[Message], rendering: Rendering = PLAIN) -> list[int]:
         self.encoded += 1
         return super().prompt(messages)
 

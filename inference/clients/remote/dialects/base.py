@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 import msgspec
 
 from inference.clients.remote.faults import AskError
-from inference.clients.remote.messages import api_messages, texts_of
+from inference.clients.remote.messages import api_messages, api_tools, prompt_texts
 from inference.clients.remote.tokens import Count, estimated, number
 from inference.clients.remote.usage import Report
 from inference.errors import InvalidRequestError
+from inference.tools import ToolMode
 from inference.types import GenerationRequest, Guidance, GuidanceKind, SamplingParams
 from inference.validation import check_guidance
 
@@ -109,6 +110,7 @@ class Dialect:
         return {
             "model": model,
             **self.prompt(request),
+            **self.tools(request),
             "max_tokens": max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -141,6 +143,17 @@ class Dialect:
             return {"messages": self.messages(request)}
         return {"prompt": request.prompt if isinstance(request.prompt, str) else list(request.prompt)}
 
+    def tools(self, request: GenerationRequest) -> dict[str, Any]:
+        """Return the fields that say which functions may be called, and whether."""
+        tools = request.tools
+        if tools is None:
+            return {}
+        functions = tools.functions if tools.mode is ToolMode.NONE else tools.callable
+        body: dict[str, Any] = {"tools": api_tools(functions), "tool_choice": str(tools.mode)}
+        if tools.mode is ToolMode.REQUIRED and len(functions) == 1:
+            body["tool_choice"] = {"type": "function", "function": {"name": functions[0].name}}
+        return body if tools.parallel else body | {"parallel_tool_calls": False}
+
     def embedding(self, request: GenerationRequest, model: str) -> dict[str, Any]:
         """Return the body of an embedding request."""
         inputs = [item if isinstance(item, str) else list(item) for item in request.inputs]
@@ -172,7 +185,7 @@ class Dialect:
 
     async def count_chat(self, ask: Ask, request: GenerationRequest, model: str) -> Count:
         """Return how many tokens the prompt of a chat has."""
-        return estimated(texts_of(request.messages), template=True)
+        return estimated(prompt_texts(request), template=True)
 
     async def count_prompt(self, ask: Ask, prompt: str | tuple[int, ...], model: str) -> Count:
         """Return how many tokens a raw prompt has."""

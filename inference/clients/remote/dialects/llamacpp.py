@@ -56,7 +56,8 @@ class LlamaCpp(Dialect):
 
     async def count_chat(self, ask: Ask, request: GenerationRequest, model: str) -> Count:
         """Have the template applied, then count its text."""
-        answer = await ask("/apply-template", {"messages": self.messages(request, with_images=False)})
+        body = {"messages": self.messages(request, with_images=False)} | self.tools(request)
+        answer = await ask("/apply-template", body)
         prompt = answer.get("prompt") if isinstance(answer, dict) else None
         count = await self.count_text(ask, prompt, model) if isinstance(prompt, str) else None
         if count is None:

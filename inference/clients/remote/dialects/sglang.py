@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from inference.clients.remote.dialects.base import Ask, SaltingDialect, alternatives
-from inference.clients.remote.messages import texts_of
+from inference.clients.remote.messages import prompt_texts
 from inference.clients.remote.tokens import Count, counted, number, templated
 from inference.clients.remote.usage import Report
 from inference.types import GenerationRequest, Guidance, GuidanceKind
@@ -41,7 +41,7 @@ class SGLang(SaltingDialect):
 
     async def count_chat(self, ask: Ask, request: GenerationRequest, model: str) -> Count:
         """Ask ``/tokenize`` for the texts and add what a chat template may."""
-        texts = "\n".join(texts_of(request.messages))
+        texts = "\n".join(prompt_texts(request))
         count = await self.count_text(ask, texts, model)
         if count is None:
             return await super().count_chat(ask, request, model)

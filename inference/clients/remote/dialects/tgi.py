@@ -44,7 +44,8 @@ class TGI(Dialect):
 
     async def count_chat(self, ask: Ask, request: GenerationRequest, model: str) -> Count:
         """Ask ``/chat_tokenize``, which applies the chat template."""
-        answer = await ask("/chat_tokenize", {"model": model, "messages": self.messages(request, with_images=False)})
+        body = {"model": model, "messages": self.messages(request, with_images=False)} | self.tools(request)
+        answer = await ask("/chat_tokenize", body)
         tokens = answer.get("tokenize_response") if isinstance(answer, dict) else None
         if not isinstance(tokens, list):
             return await super().count_chat(ask, request, model)

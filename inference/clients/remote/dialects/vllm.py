@@ -44,7 +44,9 @@ class VLLM(SaltingDialect):
 
     async def count_chat(self, ask: Ask, request: GenerationRequest, model: str) -> Count:
         """Ask ``/tokenize`` for the whole chat."""
-        answer = await ask("/tokenize", {"model": model, "messages": self.messages(request, with_images=False)})
+        body = {"model": model, "messages": self.messages(request, with_images=False)}
+        tools = {} if request.tools is None else {"tools": self.tools(request)["tools"]}
+        answer = await ask("/tokenize", body | tools)
         return counted(answer) or await super().count_chat(ask, request, model)
 
     async def count_text(self, ask: Ask, text: str, model: str) -> int | None:

@@ -1,0 +1,226 @@
+"""What the text of an answer is made of: what the model thought, what it says, and the functions that it calls.
+
+    <think>Where is it?</think>I'll look.<tool_call>{"name": "find", "arguments": {"what": "it"}}</tool_call>
+           reasoning            text                  call
+
+White space between these is dropped. What looks like a call and is none becomes text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from inference.text.calls import CallFormat, CallReader, MalformedError
+from inference.types import CallPiece, Told
+
+_SPACE = " \t\r\n"
+
+
+class _Kind(Enum):
+    TEXT = auto()
+    THOUGHT = auto()
+    CALLS = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Markers:
+    """What a model writes before and behind its thought."""
+
+    begin: str
+    end: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parsing:
+    """How an answer is read: its thought stands between `markers`, and begins in the prompt if it `thinks` already.
+
+    Calls of the functions `names` are written in the format `calls`; with `once` the answer ends behind the first.
+    """
+
+    markers: Markers | None = None
+    thinks: bool = False
+    calls: CallFormat | None = None
+    names: frozenset[str] = frozenset()
+    once: bool = False
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """The control tokens whose text is needed."""
+        thought = (self.markers.begin, self.markers.end) if self.markers is not None else ()
+        return (*thought, *(self.calls.marks if self.calls is not None else ()))
+
+
+class AnswerParser:
+    """Reads one answer as its text comes; the result is the same however the text is cut into pieces.
+
+    `name` makes the ids of its calls. `is_over` is True behind a call that is to be the only one: what follows is not
+    read. `is_thinking` and `is_calling` say what the next character belongs to.
+    """
+
+    def __init__(self, parsing: Parsing, name: str) -> None:
+        self.is_thinking = False
+        self.is_calling = False
+        self._parsing = parsing
+        self._name = name
+        self._runs: list[tuple[_Kind, list[Any]]] = []
+        self._has_begun = False  # something other than white space has come
+        self._is_ended = False
+        self._space = ""  # what stood before the opener that was found
+        self._at_rest = False  # text without any of `_alarming` is text, however it goes on
+        self._reader = CallReader(parsing.names, self._identify, self._call, once=parsing.once)
+        openers = parsing.calls.openers if parsing.calls is not None else ()
+        self._alarming = frozenset((*_SPACE, *(opener[0] for opener in openers)) if openers else ())
+        self._steps = self._answer()
+        next(self._steps)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing that follows belongs to the answer."""
+        return self._reader.is_over
+
+    def push(self, text: str) -> None:
+        """Read more of the answer."""
+        if self._at_rest and self._alarming.isdisjoint(text):
+            self._tell(_Kind.TEXT, text)
+            return
+        for char in text:
+            self._send(char)
+
+    def finish(self) -> None:
+        """Read what is held back as the end of the answer."""
+        self._send("")
+        self._is_ended = True
+        self._at_rest = False
+
+    def take(self) -> tuple[Told, ...]:
+        """Return what was read since the last time, in order."""
+        told, self._runs = tuple(_told(*run) for run in self._runs), []
+        return told
+
+    def _tell(self, kind: _Kind, piece: str | CallPiece) -> None:
+        if not piece:
+            return
+        self._has_begun = True
+        if not self._runs or self._runs[-1][0] is not kind:
+            self._runs.append((kind, []))
+        self._runs[-1][1].append(piece)
+
+    def _call(self, piece: CallPiece) -> None:
+        self._tell(_Kind.CALLS, piece)
+
+    def _identify(self) -> str:
+        made = hashlib.blake2b(f"{self._name}:{self._reader.count}".encode(), digest_size=12)
+        return f"call_{made.hexdigest()}"
+
+    def _send(self, char: str) -> None:
+        if self._is_ended:
+            return
+        try:
+            self._steps.send(char)
+        except StopIteration:
+            self._is_ended = True
+
+    def _answer(self) -> Generator[None, str, None]:
+        """Read the whole answer."""
+        markers, calls = self._parsing.markers, self._parsing.calls
+        before = _Kind.TEXT
+        if self._parsing.thinks and markers is not None:
+            before = yield from self._think(markers)
+        while True:
+            openers = list(calls.openers) if calls is not None else []
+            if not self._has_begun:
+                openers += [markers.begin] if markers is not None else []
+                openers += [calls.begins] if calls is not None and calls.begins else []
+            found = yield from self._until(openers, before=before)
+            if not found:
+                return
+            if markers is not None and found == markers.begin:
+                before = yield from self._think(markers)
+            else:
+                assert calls is not None
+                before = yield from self._read_calls(calls, found)
+            if self.is_over:
+                return
+
+    def _think(self, markers: Markers) -> Generator[None, str, _Kind]:
+        self.is_thinking = self._has_begun = True
+        yield from self._until([markers.end], kind=_Kind.THOUGHT, before=_Kind.THOUGHT)
+        self.is_thinking = False
+        return _Kind.THOUGHT
+
+    def _read_calls(self, calls: CallFormat, opener: str) -> Generator[None, str, _Kind]:
+        """Read the calls behind `opener`; return what they were."""
+        reader, known = self._reader, self._reader.count
+        reader.raw = self._space
+        if opener == calls.begins:
+            reader.put_back(opener)
+        else:
+            reader.raw += opener
+        self.is_calling = True
+        try:
+            yield from calls.read(reader)
+        except MalformedError:
+            if reader.raw.strip() or reader.count == known:
+                self._tell(_Kind.TEXT, reader.raw)
+                known = reader.count
+            reader.is_over = self._parsing.once and reader.count > 0
+        self.is_calling = False
+        return _Kind.CALLS if reader.count > known else _Kind.TEXT
+
+    def _until(self, openers: list[str], *, kind: _Kind = _Kind.TEXT, before: _Kind) -> Generator[None, str, str]:
+        """Tell what comes before the first of `openers` and return that, "" at the end.
+
+        White space between parts of different kinds is dropped, so it is held back; `before` is what came before.
+        """
+        space = held = ""
+        has_told = False
+        while True:
+            self._at_rest = has_told and kind is _Kind.TEXT and not space and not held
+            char = yield from self._reader.skip()
+            self._at_rest = False
+            if not char:
+                if held or has_told or before is _Kind.TEXT:
+                    self._tell(kind, space + held)
+                return ""
+            held += char
+            while held and not any(opener.startswith(held) for opener in openers):
+                first, held = held[0], held[1:]
+                if first in _SPACE:
+                    space += first
+                    continue
+                is_first = not has_told and before is _Kind.THOUGHT
+                self._tell(kind, first if is_first else space + first)
+                space, has_told = "", True
+                if kind is _Kind.TEXT:  # thought, and calls without an opener, stand at the beginning only
+                    calls = self._parsing.calls
+                    openers = [opener for opener in openers if calls is not None and opener in calls.openers]
+            if held in openers:
+                self._space = "" if before is _Kind.THOUGHT and not has_told else space
+                return held
+
+
+def _told(kind: _Kind, pieces: list[Any]) -> Told:
+    if kind is _Kind.TEXT:
+        return Told("".join(pieces))
+    if kind is _Kind.THOUGHT:
+        return Told(reasoning="".join(pieces))
+    calls: list[CallPiece] = []
+    arguments: list[str] = []
+    for piece in pieces:
+        if piece.name and (calls or arguments):
+            calls = _closed(calls, arguments)
+            arguments = []
+        if piece.name:
+            calls.append(piece)
+        arguments.append(piece.arguments)
+    return Told(calls=tuple(_closed(calls, arguments)))
+
+
+def _closed(calls: list[CallPiece], arguments: list[str]) -> list[CallPiece]:
+    """Return `calls` with the `arguments` that belong to the last of them, or to one that began before."""
+    text = "".join(arguments)
+    return [*calls[:-1], calls[-1]._replace(arguments=text)] if calls else [CallPiece(arguments=text)]

@@ -1,0 +1,77 @@
+"""What a model's chats look like: how its calls of functions are rendered and read, and where its thought stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from inference.errors import InvalidRequestError
+from inference.text.answer import Markers, Parsing
+from inference.text.calls import FORMATS, CallFormat, format_of
+from inference.text.turns import Rendering
+from inference.tools import ToolMode, Tools
+from inference.types import GenerationRequest
+
+_MARKERS = (
+    Markers("<think>", "</think>"),
+    Markers("[THINK]", "[/THINK]"),
+    Markers("<|START_THINKING|>", "<|END_THINKING|>"),
+    Markers("<seed:think>", "</seed:think>"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Chats:
+    """See the module. `calls` is None where the deployment takes no tools; `is_generic` says that its template knows
+    none, so that a prompt of ours tells the model about them.
+    """
+
+    calls: CallFormat | None
+    is_generic: bool
+    markers: Markers | None
+
+    @classmethod
+    def of(cls, template: str, options: Mapping[str, Any]) -> Chats:
+        """Read them from a chat template; the deployment's `options` "tools" and "reasoning" precede it.
+
+        "tools" is the name of a format, "generic" for a prompt of ours, or "off"; "reasoning" is "off", or the two
+        markers with a space between them; "auto" is both's default.
+        """
+        tools, reasoning = options.get("tools", "auto"), options.get("reasoning", "auto")
+        calls = FORMATS.get(tools) if tools != "auto" else format_of(template)
+        is_generic = calls is None and tools != "off"
+        if reasoning == "auto":
+            markers = next((known for known in _MARKERS if known.end in template), None)
+        else:
+            markers = None if reasoning == "off" else Markers(*reasoning.split(" "))
+        return cls(FORMATS["hermes"] if is_generic else calls, is_generic, markers)
+
+    def rendering(self, request: GenerationRequest) -> Rendering:
+        """Return how the request's messages are rendered; raise `InvalidRequestError` for tools that aren't taken."""
+        if self.calls is None and request.tools is not None and request.tools.callable:
+            message = "this model takes no tools: leave them out, or choose another model"
+            raise InvalidRequestError(message, code="tools_not_supported", param="tools")
+        if request.tools is not None and request.tools.mode is ToolMode.REQUIRED:
+            message = f"'{request.tools.param}': this model can't be held to call functions, only 'auto' and 'none'"
+            raise InvalidRequestError(message, code="guidance_unavailable", param=request.tools.param)
+        return Rendering(
+            tools=_rendered(request.tools),
+            is_generic=self.is_generic,
+            has_short_ids=self.calls is FORMATS["mistral"],
+        )
+
+    def parsing(self, request: GenerationRequest, ending: str) -> Parsing | None:
+        """Return how the answer is read, whose prompt has that `ending`; None where it is nothing but text."""
+        names = frozenset(function.name for function in request.tools.callable) if request.tools is not None else None
+        if request.prompt is not None or not (names or self.markers):
+            return None
+        thinks = self.markers is not None and ending.rstrip().endswith(self.markers.begin)
+        if not names:
+            return Parsing(self.markers, thinks)
+        assert request.tools is not None
+        return Parsing(self.markers, thinks, self.calls, names, once=not request.tools.parallel)
+
+
+def _rendered(tools: Tools | None) -> Tools | None:
+    return None if tools is None or tools.mode is ToolMode.NONE else tools

@@ -1,0 +1,60 @@
+"""The functions that a model may call, as they cross the engine seam: plain immutable data."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class ToolMode(StrEnum):
+    """Whether the model calls functions: as it likes, never, or at least once."""
+
+    AUTO = "auto"
+    NONE = "none"
+    REQUIRED = "required"
+
+
+class Function(msgspec.Struct, frozen=True):
+    """A function that the client can call: `parameters` is the JSON Schema of its arguments, in JSON, or nothing.
+
+    The arguments of a `strict` one are held to that schema.
+    """
+
+    name: str
+    description: str = ""
+    parameters: str = ""
+    strict: bool = False
+
+
+class Tools(msgspec.Struct, frozen=True):
+    """What a request says of functions: those there are, of which the model may call the `allowed` (empty: all).
+
+    Without `parallel` an answer ends behind its first call. `param` is what the client calls the field that says when
+    they are called, for errors.
+    """
+
+    functions: tuple[Function, ...]
+    mode: ToolMode = ToolMode.AUTO
+    allowed: tuple[str, ...] = ()
+    parallel: bool = True
+    param: str = "tool_choice"
+
+    @property
+    def callable(self) -> tuple[Function, ...]:
+        """The functions that the model may call."""
+        if self.mode is ToolMode.NONE:
+            return ()
+        return tuple(function for function in self.functions if not self.allowed or function.name in self.allowed)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What a model reads of them."""
+        return tuple(
+            text for function in self.functions for text in (function.name, function.description, function.parameters)
+        )
+
+    @property
+    def characters(self) -> int:
+        """The length of their texts."""
+        return sum(map(len, self.texts))
