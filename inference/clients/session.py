@@ -16,7 +16,7 @@ import zmq
 
 from inference.clients.link import Link
 from inference.conversion import error_of, event_of
-from inference.errors import EngineError, InvalidRequestError, UnreachableError
+from inference.errors import EngineError, InvalidRequestError, OverloadedError, UnreachableError
 from inference.logs import request_field
 from inference.protocol import (
     Batch,
@@ -109,7 +109,11 @@ class WorkerSession:
         return self._unreachable
 
     async def call(self, message: Prepare | UsageOf | Drain, seconds: float = ANSWER_SECONDS) -> Any:
-        """Send a call and return its answer; raise what it was refused with, or `UnreachableError`."""
+        """Send a call and return its answer; raise what it was refused with, or `UnreachableError`.
+
+        A prompt that isn't prepared in time is an `OverloadedError`: the session is up, so the worker lives, and others'
+        prompts or grammars keep it busy. One client's slow grammars would have it taken for broken, for all of them.
+        """
         if not self.is_up:
             raise UnreachableError(self._unreachable)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -119,6 +123,8 @@ class WorkerSession:
             async with asyncio.timeout(seconds):
                 return await answer
         except TimeoutError as error:
+            if self.is_up and isinstance(message, Prepare):
+                raise OverloadedError("the request could not be prepared in time") from error
             raise UnreachableError("the worker did not answer in time") from error
         finally:
             del self._calls[message.call]

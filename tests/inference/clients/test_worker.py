@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from inference.clients.session import EventStream, WorkerSession
-from inference.errors import EngineError
-from inference.protocol import Batch, Cancel, Ready, WireDelta
-from inference.types import Delta, Usage
+from inference.errors import EngineError, OverloadedError, UnreachableError
+from inference.protocol import Batch, Cancel, Prepare, Ready, UsageOf, WireDelta
+from inference.types import Delta, GenerationRequest, Kind, Usage
 
 
 async def test_an_impossible_usage_ends_its_own_request_alone(tmp_path, monkeypatch):
@@ -25,4 +25,17 @@ async def test_an_impossible_usage_ends_its_own_request_alone(tmp_path, monkeypa
     assert await good.get() == Delta("t", Usage(1, output=1))
     assert sent[2:] == [Cancel("a")]
     assert list(session._streams) == ["b"]
+    session.close()
+
+
+async def test_what_isnt_prepared_in_time_is_no_sign_of_a_broken_worker(tmp_path, monkeypatch):
+    """Eight slow grammars of one tenant opened the breaker, and nobody's requests reached the model any more."""
+    session = WorkerSession(f"ipc://{tmp_path}/nobody", renew_seconds=60, silence_seconds=60)
+    monkeypatch.setattr(session._link, "send", [].append)
+    session._receive(Ready("w", {}))
+    request = GenerationRequest(id="a", tenant="t", domain="t", kind=Kind.CHAT)
+    with pytest.raises(OverloadedError):
+        await session.call(Prepare(1, "d", request), 0)
+    with pytest.raises(UnreachableError):
+        await session.call(UsageOf(2, "a"), 0)
     session.close()
