@@ -111,8 +111,8 @@ class WorkerSession:
     async def call(self, message: Prepare | UsageOf | Drain, seconds: float = ANSWER_SECONDS) -> Any:
         """Send a call and return its answer; raise what it was refused with, or `UnreachableError`.
 
-        A prompt that isn't prepared in time is an `OverloadedError`: the session is up, so the worker lives, and others'
-        prompts or grammars keep it busy. One client's slow grammars would have it taken for broken, for all of them.
+        A prompt that isn't prepared in time is an `OverloadedError`: the session is up, so the worker lives, and other
+        prompts or grammars keep it busy. One client's slow grammars would have it taken for broken, for everybody.
         """
         if not self.is_up:
             raise UnreachableError(self._unreachable)
