@@ -17,6 +17,7 @@ _HEAD = re.compile(r"data:image/[a-z0-9.+-]{1,64};base64,", re.IGNORECASE)
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _ENOUGH = 64 * 1024  # base64 that has the size of nearly any image in it; behind long metadata it comes later
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})  # JPEG's markers without a length
+_MOST_SEGMENTS = 4096  # five megabytes of empty ones would keep the event loop for half a second
 _NO_FRAME = frozenset({0xC4, 0xC8, 0xCC})  # in the range of JPEG's frames, but none
 
 
@@ -94,9 +95,11 @@ def _webp(data: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg(data: bytes) -> tuple[int, int] | None:
-    """Walk through the segments to the frame's head."""
+    """Walk through the segments to the frame's head, which no real image has behind `_MOST_SEGMENTS`."""
     at = 2
-    while data[at] == 0xFF:
+    for _ in range(_MOST_SEGMENTS):
+        if data[at] != 0xFF:
+            break
         marker = data[at + 1]
         if marker == 0xFF:  # a byte that fills
             at += 1

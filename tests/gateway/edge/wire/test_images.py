@@ -97,6 +97,14 @@ def test_an_image_that_is_too_large_is_refused(monkeypatch):
         image_of(data_url(png(1, 1) + bytes(80)), None, "at")
 
 
+def test_a_jpeg_is_not_walked_through_without_end():
+    """Megabytes of segments without content kept the event loop for half a second."""
+    data = jpeg(30, 20)
+    assert image_of(data_url(data[:2] + b"\xff\x01" * 1000 + data[2:]), None, "at").width == 30
+    with pytest.raises(Refusal, match="no image"):
+        image_of(data_url(data[:2] + b"\xff\x01" * 5000 + data[2:]), None, "at")
+
+
 def test_an_address_is_passed_on_unread():
     assert image_of("https://example.com/cat.png?size=3", "high", "at") == Image(
         "https://example.com/cat.png?size=3", detail="high"
