@@ -6,10 +6,13 @@ which the model wrote them; a message of the role ``tool`` holds tool results.
 
 from __future__ import annotations
 
-import msgspec
+from typing import final
+
+from inference.values import value
 
 
-class Image(msgspec.Struct, frozen=True, tag="image"):
+@value
+class Image:
     """An image: its `url` is a data: URL, or an https address that the engine's server fetches.
 
     `width` and `height` are in pixels, 0 where they aren't known. `detail` is the client's wish in the API's words.
@@ -21,13 +24,15 @@ class Image(msgspec.Struct, frozen=True, tag="image"):
     detail: str = ""
 
 
-class Reasoning(msgspec.Struct, frozen=True, tag="reasoning"):
+@value
+class Reasoning:
     """What the model thought before it answered."""
 
     text: str
 
 
-class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
+@value
+class ToolCall:
     """The model's call of the function `name`. `arguments` are what it wrote: JSON, if it wrote well."""
 
     id: str
@@ -35,7 +40,8 @@ class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
     arguments: str
 
 
-class ToolResult(msgspec.Struct, frozen=True, tag="tool_result"):
+@value
+class ToolResult:
     """What a function answered to the call with the id `call_id`."""
 
     call_id: str
@@ -45,11 +51,27 @@ class ToolResult(msgspec.Struct, frozen=True, tag="tool_result"):
 Part = str | Image | Reasoning | ToolCall | ToolResult
 
 
-class Message(msgspec.Struct, frozen=True):
-    """One message of a chat: `role` is system, user, assistant or tool."""
+@final
+class Message:
+    """One message of a chat: `role` is system, user, assistant or tool. Nobody changes it.
 
-    role: str
-    parts: tuple[Part, ...]
+    It is no dataclass, since `inference.protocol` says itself how parts of several kinds travel.
+    """
+
+    __slots__ = ("parts", "role")
+
+    def __init__(self, role: str, parts: tuple[Part, ...]) -> None:
+        self.role = role
+        self.parts = parts
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and (self.role, self.parts) == (other.role, other.parts)
+
+    def __hash__(self) -> int:
+        return hash((self.role, self.parts))
+
+    def __repr__(self) -> str:
+        return f"Message({self.role!r}, {self.parts!r})"
 
     @property
     def texts(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from inference.messages import Image, Message, Part, Reasoning, ToolCall, ToolResult
 from inference.types import (
     CallPiece,
     EngineInfo,
@@ -24,7 +25,7 @@ from inference.types import (
     Usage,
 )
 
-VERSION = 7  # a peer of another one is refused: raise it with every change of what is sent
+VERSION = 8  # a peer of another one is refused: raise it with every change of what is sent
 UNNUMBERED = 0
 MAX_FRAME_BYTES = 32 * 1024 * 1024  # ZeroMQ closes the connection on a larger one
 
@@ -210,8 +211,34 @@ class Fatal(msgspec.Struct, tag="fatal", frozen=True):
 
 FromWorker = Ready | PreparedReply | Refused | Batch | UsageReply | Drained | Stats | Fatal
 
-_encoder = msgspec.msgpack.Encoder()
-_to_worker = msgspec.msgpack.Decoder(ToWorker)
+PARTS: dict[str, type[Image | Reasoning | ToolCall | ToolResult]] = {
+    kind.__name__: kind for kind in (Image, Reasoning, ToolCall, ToolResult)
+}
+
+
+def _encoded(message: object) -> tuple[str, list[object]]:
+    """Return how a message of a chat travels: a part that isn't text beside the name of its kind."""
+    if not isinstance(message, Message):
+        raise NotImplementedError(f"{type(message).__name__} doesn't travel")
+    return message.role, [part if isinstance(part, str) else (type(part).__name__, part) for part in message.parts]
+
+
+def _decoded(kind: type, value: object) -> Message:
+    """Return the message of a chat that `_encoded` made `value` of; raise msgspec's error for anything else."""
+    role, given = msgspec.convert(value, tuple[str, list[str | tuple[str, dict[str, Any]]]])
+    parts: list[Part] = []
+    for part in given:
+        if isinstance(part, str):
+            parts.append(part)
+        elif (known := PARTS.get(part[0])) is not None:
+            parts.append(msgspec.convert(part[1], known))
+        else:
+            raise ValueError(f"no part of a message is a {part[0]}")
+    return Message(role, tuple(parts))
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_encoded)
+_to_worker = msgspec.msgpack.Decoder(ToWorker, dec_hook=_decoded)
 _from_worker = msgspec.msgpack.Decoder(FromWorker)
 _number = struct.Struct("!Q")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-import msgspec
+from inference.values import value
 
 
 class ToolMode(StrEnum):
@@ -15,7 +15,8 @@ class ToolMode(StrEnum):
     REQUIRED = "required"
 
 
-class Function(msgspec.Struct, frozen=True):
+@value
+class Function:
     """A function that the client can call: `parameters` is the JSON Schema of its arguments, in JSON, or nothing.
 
     The arguments of a `strict` one are held to that schema.
@@ -27,7 +28,8 @@ class Function(msgspec.Struct, frozen=True):
     strict: bool = False
 
 
-class Tools(msgspec.Struct, frozen=True):
+@value
+class Tools:
     """What a request says of functions: those there are, of which the model may call the `allowed` (empty: all).
 
     Without `parallel` an answer ends behind its first call. `param` is what the client calls the field that says when

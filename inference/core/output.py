@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import msgspec
-
 from inference.types import Finished, FinishReason, PositionLogprobs, Started, Told, Usage, Vector, Work
 
 
-class Output(msgspec.Struct):  # a step makes one for each row: a struct takes a third of a dataclass's time
+@dataclass(slots=True)
+class Output:
     """What one step brought for one request, to be sent in this order: started, tokens or vectors, finished.
 
     `tokens` are those with text: the end-of-sequence token or stop id that ended the request is counted in `usage` but

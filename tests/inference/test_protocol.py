@@ -11,8 +11,9 @@ import pytest
 
 from inference.conversion import error_of, event_of, evidence_of, evidence_reply, refusal_of
 from inference.errors import DrainingError, EngineError, InvalidRequestError, OverloadedError, UnpreparedError
-from inference.messages import Message
+from inference.messages import Image, Message, Reasoning, ToolCall, ToolResult
 from inference.protocol import (
+    PARTS,
     VERSION,
     Batch,
     Cancel,
@@ -66,7 +67,11 @@ REQUEST = GenerationRequest(
     "a",
     "t",
     "d",
-    messages=(Message("user", ("é",)),),
+    messages=(
+        Message("user", ("é", Image("https://h/i.png", 3, 4, "low"), "and")),
+        Message("assistant", (Reasoning("so"), ToolCall("c", "f", "{}"))),
+        Message("tool", (ToolResult("c", ("it", Image("data:image/png;base64,AA=="))),)),
+    ),
     inputs=("x", (1, 2)),
     sampling=SamplingParams(stop=("s",), seed=7),
 )
@@ -101,6 +106,14 @@ def test_messages_travel_both_ways() -> None:
         assert worker.read([numbered(number), encode(message)]) == message
     for number, answer in enumerate(FROM_WORKER, 1):
         assert client.read([numbered(number), encode(answer)]) == answer
+
+
+@pytest.mark.parametrize("part", [["Sound", {}], ["Image", {}], ["Image", {"url": 1}], ["Image"], 5])
+def test_a_part_of_no_known_kind_breaks_the_protocol(part: object) -> None:
+    whole = msgspec.msgpack.decode(encode(Prepare(1, "d", REQUEST)))
+    whole["request"]["messages"] = [["user", ["so", part]]]
+    with pytest.raises(ProtocolError, match="frame 1"):
+        worker_inbound().read([numbered(1), msgspec.msgpack.encode(whole)])
 
 
 @pytest.mark.parametrize("number", [1, 3])
@@ -196,7 +209,8 @@ def described(schema: Any) -> Any:
 
 def test_a_change_of_the_messages_is_a_new_version() -> None:
     """A peer of the same version reads every field: an older worker would ignore a new one, such as a penalty."""
-    schemas, components = msgspec.json.schema_components([ToWorker, FromWorker])
+    kinds = [ToWorker, FromWorker, *PARTS.values()]
+    schemas, components = msgspec.json.schema_components(kinds, schema_hook=lambda kind: {"title": kind.__name__})
     text = json.dumps(described([schemas, components]), sort_keys=True)
     found = (VERSION, sha256(text.encode()).hexdigest()[:16])
-    assert found == (7, "a5b068be00f81863"), "raise VERSION in inference/protocol.py, and write both here"
+    assert found == (8, "d746d1e95fb450d6"), "raise VERSION in inference/protocol.py, and write both here"

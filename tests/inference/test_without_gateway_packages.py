@@ -13,7 +13,7 @@ from tests.inference.tiny import save_tiny
 pytestmark = pytest.mark.slow  # a whole interpreter with torch
 
 WIRE = ("worker", "clients", "open", "engine", "protocol", "conversion", "curve", "apps", "management", "__main__")
-BLOCKED = ("msgspec", "zmq", "django", "channels", "rest_framework", "uvicorn", "structlog")
+BLOCKED = ("msgspec", "zmq", "django", "channels", "rest_framework", "uvicorn", "structlog", "llguidance")
 SCRIPT = """
 import importlib, pkgutil, sys
 
