@@ -90,6 +90,11 @@ class Guidance:
     whitespace: str | None = None
     param: str = field(default="guidance", compare=False)
 
+    @property
+    def characters(self) -> int:
+        """How long its source, or its choices are."""
+        return len(self.source) + sum(map(len, self.choices))
+
 
 @value
 class SamplingParams:

@@ -95,8 +95,7 @@ def check_sampling(sampling: SamplingParams, vocabulary: int, ends: frozenset[in
 
 def check_guidance(guidance: Guidance) -> None:
     """Raise `InvalidRequestError` for a guidance that is incomplete or too large to be compiled."""
-    size = len(guidance.source) + sum(map(len, guidance.choices))
-    if size > MAX_GUIDANCE_CHARACTERS or len(guidance.choices) > MAX_GUIDED_CHOICES:
+    if guidance.characters > MAX_GUIDANCE_CHARACTERS or len(guidance.choices) > MAX_GUIDED_CHOICES:
         raise InvalidRequestError(
             f"'{guidance.param}' is too large: it may have {MAX_GUIDANCE_CHARACTERS} characters and, of choices, "
             f"{MAX_GUIDED_CHOICES}",

@@ -16,6 +16,7 @@ from inference.types import Guidance, GuidanceKind
 from inference.validation import check_guidance
 
 MOST_KEPT = 64
+MOST_CHARACTERS = 1_048_576  # of all that are kept: compiled, each may take some 300 bytes
 
 _WHAT = {
     GuidanceKind.JSON_SCHEMA: "the schema",
@@ -39,8 +40,8 @@ class _Refusal(NamedTuple):
 class Grammars:
     """See the module. `serialized` returns the tokenizer in the format of the tokenizers library, None if it has none.
 
-    The model has `vocabulary` tokens, of which `ends` end an answer. The `MOST_KEPT` guidances that were used last are
-    kept, those that were refused too. Any thread may use it; one compiles at a time.
+    The model has `vocabulary` tokens, of which `ends` end an answer. The guidances that were used last are kept, those
+    that were refused too: `MOST_KEPT`, and `MOST_CHARACTERS` of them. Any thread may use it; one compiles at a time.
     """
 
     def __init__(self, serialized: Callable[[], str | None], *, vocabulary: int, ends: frozenset[int]) -> None:
@@ -49,6 +50,7 @@ class Grammars:
         self._ends = ends
         self._loaded: tuple[library.Vocabulary, Checker] | None = None
         self._kept: OrderedDict[Guidance, Grammar | _Refusal] = OrderedDict()
+        self._characters = 0  # of those
         self._lock = threading.Lock()
         self._compiling = threading.Lock()
 
@@ -78,8 +80,10 @@ class Grammars:
             outcome = self._compile(guidance)
             with self._lock:
                 self._kept[guidance] = outcome
-                while len(self._kept) > MOST_KEPT:
-                    self._kept.popitem(last=False)
+                self._characters += guidance.characters
+                while len(self._kept) > MOST_KEPT or self._characters > MOST_CHARACTERS:
+                    oldest, _ = self._kept.popitem(last=False)
+                    self._characters -= oldest.characters
         if isinstance(outcome, _Refusal):
             raise outcome.error(guidance)
         return outcome

@@ -25,6 +25,7 @@ _LIMITS: dict[str, Any] = {
     "max_grammar_size": 200_000,
     "verbose_errors": False,
 }
+_LONGEST_FORCED = 4096  # bytes that can't be otherwise: they are made tokens anew in each step, 2000 in some 0.5 ms
 _TRIED_TOKENS = 4  # of an answer, to find what is too complex before the answer begins
 _LONGEST_PROBLEM = 300
 
@@ -87,6 +88,8 @@ class Vocabulary:
             _require(tried)
             if tried.is_stopped():
                 break
+            if len(tried.compute_ff_bytes()) > _LONGEST_FORCED:
+                raise ValueError(f"it is too large: more than {_LONGEST_FORCED} bytes in a row are given")
             forced = tried.compute_ff_tokens()
             tried.consume_token(forced[0] if forced else _first(mask))
             _require(tried)

@@ -160,8 +160,10 @@ def nested(count: int) -> str:
         Guidance(KIND.REGEX, "|".join("[ab]*" + "x" * 8 for _ in range(30_000))),
         Guidance(KIND.CHOICE, choices=tuple(f"choice number {i}" for i in range(10_000))),
         Guidance(KIND.LARK, "start: " + " ".join('("a"|"b")?' for _ in range(30_000))),
+        Guidance(KIND.LARK, f'start: "{"a" * 100_000}"'),  # each step took 45 ms, with which others' tokens waited
+        Guidance(KIND.CHOICE, choices=("x" + "a" * 5000, "y" + "a" * 5000)),
     ],
-    ids=["enum", "nested", "optional", "all of any", "regex", "choices", "lark"],
+    ids=["enum", "nested", "optional", "all of any", "regex", "choices", "lark", "given", "given behind a choice"],
 )
 def test_what_is_too_large_is_refused(made: Grammars, guidance: Guidance) -> None:
     with pytest.raises(InvalidRequestError) as refused:
@@ -213,6 +215,17 @@ def test_a_grammar_is_compiled_once_and_the_oldest_are_dropped(made: Grammars, m
     assert made.known(guidances[0]) is not None
     assert made.known(guidances[1]) is None
     assert len(compiled) == 4
+
+
+def test_large_grammars_are_kept_as_far_as_their_characters_go(
+    made: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty-four of the largest took four gigabytes of a worker."""
+    monkeypatch.setattr(room, "MOST_CHARACTERS", 250)
+    guidances = [Guidance(KIND.CHOICE, choices=("a" * 50, f"{n}" * 50)) for n in range(3)]
+    for guidance in guidances:
+        made.compiled(guidance)
+    assert [made.known(guidance) is not None for guidance in guidances] == [False, True, True]
 
 
 def test_many_threads_compile_a_grammar_once(made: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
