@@ -217,9 +217,7 @@ def test_a_grammar_is_compiled_once_and_the_oldest_are_dropped(made: Grammars, m
     assert len(compiled) == 4
 
 
-def test_large_grammars_are_kept_as_far_as_their_characters_go(
-    made: Grammars, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_grammars_are_kept_as_far_as_their_characters_go(made: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty-four of the largest took four gigabytes of a worker."""
     monkeypatch.setattr(room, "MOST_CHARACTERS", 250)
     guidances = [Guidance(KIND.CHOICE, choices=("a" * 50, f"{n}" * 50)) for n in range(3)]
