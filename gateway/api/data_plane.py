@@ -159,7 +159,19 @@ def _components() -> dict[str, Any]:
     _, components = msgspec.json.schema_components(ordered, ref_template=SCHEMAS)
     for kind in _structs(ordered):
         _tell_neutral(kind, components[kind.__name__])
-    return {**components, "Error": _ERROR}
+    return {**_of_ecma(components), "Error": _ERROR}
+
+
+def _of_ecma(schema: Any) -> Any:
+    """Return a JSON schema with the ends of its patterns as clients' languages write them: Python's is a letter there."""
+    if isinstance(schema, list):
+        return [_of_ecma(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: value.replace(r"\Z", "$") if name == "pattern" and isinstance(value, str) else _of_ecma(value)
+        for name, value in schema.items()
+    }
 
 
 def _structs(kinds: list[Struct]) -> set[Struct]:

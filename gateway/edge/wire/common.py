@@ -67,8 +67,9 @@ RepetitionPenalty = Annotated[float, Meta(ge=0.01, le=10)]
 Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
 MostLogprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 LogitBias = Annotated[
-    dict[Annotated[str, Meta(pattern=r"^[0-9]{1,10}\Z")], Annotated[float, Meta(ge=-100, le=100)]],
-    Meta(max_length=1024),
+    # Names as whole numbers are read in a tenth of the time of names that match a pattern.
+    dict[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)], Annotated[float, Meta(ge=-100, le=100)]],
+    Meta(max_length=1024, extra_json_schema={"propertyNames": {"pattern": "^[0-9]{1,10}$"}}),
 ]
 AllowedIds = Annotated[list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]], Meta(max_length=4096)]
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -172,7 +173,7 @@ class ChoiceSampling(Sampling, kw_only=True, forbid_unknown_fields=True):
         return {
             "n": n,
             "best_of": self.best_of,
-            "logit_bias": tuple((int(token), bias) for token, bias in (self.logit_bias or {}).items()),
+            "logit_bias": tuple((self.logit_bias or {}).items()),
             "prompt_logprobs": self.prompt_logprobs,
         }
 
