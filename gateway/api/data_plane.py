@@ -163,7 +163,7 @@ def _components() -> dict[str, Any]:
 
 
 def _of_ecma(schema: Any) -> Any:
-    """Return a JSON schema with the ends of its patterns as clients' languages write them: Python's is a letter there."""
+    """Return a JSON schema whose patterns end as in clients' languages, where Python's end of a text is a letter."""
     if isinstance(schema, list):
         return [_of_ecma(item) for item in schema]
     if not isinstance(schema, dict):
