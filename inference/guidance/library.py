@@ -49,7 +49,9 @@ def text_of(guidance: Guidance) -> str:
             return LLMatcher.grammar_from_regex(guidance.source)
         case GuidanceKind.CHOICE:
             # One terminal: as alternatives of a rule they would be items of the parser, all looked at in each step.
-            texts = (json.dumps(choice, ensure_ascii=False) for choice in guidance.choices)
+            texts = (
+                json.dumps(choice) for choice in guidance.choices
+            )  # in ASCII: Lark reads no other control characters
             return LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {' | '.join(texts)}")
         case GuidanceKind.LARK:
             return LLMatcher.grammar_from_lark(guidance.source)
@@ -149,4 +151,5 @@ def worded(problem: str) -> str:
     line = " ".join(problem.replace("<non-verbose/>", "").split())
     line = re.sub(r" \d+ \| .*$", "", line)  # the line of the grammar, with a mark below it
     line = line.partition(". Enable 'coerce_one_of'")[0]
+    line = line.replace("NoExtensionBias", "no text ever ends it")  # a rule or reference that leads to itself alone
     return line if len(line) <= _LONGEST_PROBLEM else line[: _LONGEST_PROBLEM - 3] + "..."
