@@ -55,6 +55,7 @@ from inference.texts import Texts
 from inference.types import (
     EngineInfo,
     GenerationRequest,
+    Guidance,
     Health,
     Kind,
     SamplingParams,
@@ -132,6 +133,7 @@ class LocalEngine:
         if self._generating is not None and tokenizer is not None:
             self.grammars = Grammars(tokenizer.serialized, vocabulary=model.vocab_size, ends=ends)
         self._steppers = [Stepper(scheduler, model.runner, config.deployment) for scheduler in self.schedulers]
+        self._chats = Chats.of(tokenizer.template if tokenizer is not None else "", config.options, tokenizer)
         self._preparer = Preparer(
             kinds=model.kinds,
             vocab_size=model.vocab_size,
@@ -141,7 +143,7 @@ class LocalEngine:
             recommended={**recommended_sampling(model.tokenizer_folder), **config.sampling},
             ends=ends,
             grammars=self.grammars,
-            chats=Chats.of(tokenizer.template if tokenizer is not None else "", config.options),
+            chats=self._chats,
         )
         self.info = EngineInfo(
             deployment=config.deployment,
@@ -166,6 +168,10 @@ class LocalEngine:
         config = EngineConfig("local", source, **settings)
         model = load_model(config)
         return cls(config, model, FolderTokenizer(model.tokenizer_folder))
+
+    def guidance_of(self, request: GenerationRequest) -> Guidance | None:
+        """Return what the request's answer is held to, by its client or for its tools; for any thread."""
+        return self._chats.guidance(request)
 
     def prepare(
         self, request: GenerationRequest, tokenizer: Tokenizer | None = None, grammar: Grammar | None = None

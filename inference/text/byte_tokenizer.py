@@ -51,6 +51,12 @@ class ByteTokenizer:
     def decoding(self, marks: Sequence[str]) -> Callable[[Sequence[int]], str]:
         return self.decode
 
+    def control_ids(self, texts: Sequence[str]) -> dict[str, int]:
+        return {}
+
+    def marker(self, text: str) -> tuple[int, ...]:
+        return tuple(text.encode())
+
     def serialized(self) -> str:
         # The library's byte level writes each byte as one printable character: those that are printable already as
         # themselves, the others, in their order, from 256 on.

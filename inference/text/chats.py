@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from inference.errors import InvalidRequestError
+from inference.guidance.thinking import Thought
 from inference.text.answer import Markers, Parsing
 from inference.text.calls import FORMATS, CallFormat, format_of
+from inference.text.tokenizer import Tokenizer
+from inference.text.tool_grammars import guidance_of_tools
 from inference.text.turns import Rendering
 from inference.tools import ToolMode, Tools
-from inference.types import GenerationRequest
+from inference.types import GenerationRequest, Guidance
 
 _MARKERS = (
     Markers("<think>", "</think>"),
@@ -30,9 +33,11 @@ class Chats:
     calls: CallFormat | None
     is_generic: bool
     markers: Markers | None
+    has_bare_calls: bool = False  # Mistral's newer form
+    control: Mapping[str, int] = field(default_factory=dict)  # the ids of the format's marks that are control tokens
 
     @classmethod
-    def of(cls, template: str, options: Mapping[str, Any]) -> Chats:
+    def of(cls, template: str, options: Mapping[str, Any], tokenizer: Tokenizer | None = None) -> Chats:
         """Read them from a chat template; the deployment's `options` "tools" and "reasoning" precede it.
 
         "tools" is the name of a format, "generic" for a prompt of ours, or "off"; "reasoning" is "off", or the two
@@ -45,21 +50,40 @@ class Chats:
             markers = next((known for known in _MARKERS if known.end in template), None)
         else:
             markers = None if reasoning == "off" else Markers(*reasoning.split(" "))
-        return cls(FORMATS["hermes"] if is_generic else calls, is_generic, markers)
+        calls = FORMATS["hermes"] if is_generic else calls
+        control = tokenizer.control_ids(calls.marks) if tokenizer is not None and calls is not None else {}
+        return cls(calls, is_generic, markers, "[ARGS]" in template, control)
 
     def rendering(self, request: GenerationRequest) -> Rendering:
         """Return how the request's messages are rendered; raise `InvalidRequestError` for tools that aren't taken."""
         if self.calls is None and request.tools is not None and request.tools.callable:
             message = "this model takes no tools: leave them out, or choose another model"
             raise InvalidRequestError(message, code="tools_not_supported", param="tools")
-        if request.tools is not None and request.tools.mode is ToolMode.REQUIRED:
-            message = f"'{request.tools.param}': this model can't be held to call functions, only 'auto' and 'none'"
-            raise InvalidRequestError(message, code="guidance_unavailable", param=request.tools.param)
         return Rendering(
             tools=_rendered(request.tools),
             is_generic=self.is_generic,
             has_short_ids=self.calls is FORMATS["mistral"],
         )
+
+    def guidance(self, request: GenerationRequest) -> Guidance | None:
+        """Return what the answer is held to: what the client asks for, or what its tools do; raise
+        `InvalidRequestError` for both at once.
+        """
+        wanted, tools = request.sampling.guidance, request.tools
+        if tools is None or self.calls is None or request.prompt is not None:
+            return wanted
+        held = guidance_of_tools(tools, self.calls, self.control, has_bare_calls=self.has_bare_calls)
+        if wanted is not None and tools.callable:
+            message = f"'{wanted.param}' and tools can't be given together: leave one of them out, or set 'none'"
+            raise InvalidRequestError(message, code="guidance_unsupported", param=wanted.param)
+        return held if wanted is None else wanted
+
+    def thought(self, tokenizer: Tokenizer, *, thinks: bool, ends: frozenset[int], vocabulary: int) -> Thought | None:
+        """Return how a thought stands in an answer; None where the model has none."""
+        if self.markers is None:
+            return None
+        begin, end = tokenizer.marker(self.markers.begin), tokenizer.marker(self.markers.end)
+        return Thought(begin, end, thinks, None, ends, vocabulary)
 
     def parsing(self, request: GenerationRequest, ending: str) -> Parsing | None:
         """Return how the answer is read, whose prompt has that `ending`; None where it is nothing but text."""

@@ -12,6 +12,7 @@ from inference.core.grammar import Grammar
 from inference.core.prefix import PrefixKeys
 from inference.errors import InvalidRequestError
 from inference.guidance.grammars import Grammars
+from inference.guidance.thinking import ThinkingGrammar
 from inference.text.answer import Parsing
 from inference.text.chats import Chats
 from inference.text.tokenizer import Tokenizer
@@ -109,7 +110,7 @@ class Preparer:
         wanted = request.sampling.max_tokens
         if request.resumed is not None:
             self._check_ids(request.resumed.tokens, field)
-        guidance = request.sampling.guidance
+        guidance = self._chats.guidance(request)
         if guidance is None:
             grammar = None
         elif grammar is None:
@@ -119,6 +120,8 @@ class Preparer:
             grammar = self._grammars.compiled(guidance)
         keys = self._keys.keys(request.domain, ids) if self._keys is not None else []
         parsing = self._parsing(request, tokenizer, ids)
+        if grammar is not None and parsing is not None:
+            grammar = self._behind_thought(grammar, parsing, tokenizer)
         most = most if wanted is None else min(wanted, most)
         return Prompt(request, most, ids=ids, keys=keys, grammar=grammar, parsing=parsing)
 
@@ -131,6 +134,12 @@ class Preparer:
         if markers is not None:
             ending = tokenizer.decoding((markers.begin, markers.end))(ids[-_ENDING:])
         return self._chats.parsing(request, ending)
+
+    def _behind_thought(self, grammar: Grammar, parsing: Parsing, tokenizer: Tokenizer) -> Grammar:
+        """Return a grammar that lets the model think before its answer, if it does."""
+        thinks = parsing.thinks
+        thought = self._chats.thought(tokenizer, thinks=thinks, ends=self._ends, vocabulary=self._vocab_size)
+        return grammar if thought is None else ThinkingGrammar(thought, grammar)
 
     def _prompt_ids(self, request: GenerationRequest, tokenizer: Tokenizer, field: str) -> tuple[int, ...]:
         """Return the ids of the messages in their template, or of the raw prompt, which has at least one."""

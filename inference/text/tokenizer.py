@@ -57,6 +57,14 @@ class Tokenizer(Protocol):
         """Return what decodes like `decode`, but with the control tokens whose texts are `marks`."""
         ...
 
+    def control_ids(self, texts: Sequence[str]) -> dict[str, int]:
+        """Return the ids of those of `texts` that are control tokens."""
+        ...
+
+    def marker(self, text: str) -> tuple[int, ...]:
+        """Return the ids of what a model writes as it is: one, where a token has that text."""
+        ...
+
     def serialized(self) -> str | None:
         """Return it in the format of the tokenizers library, None if it has no such form. For any thread."""
         ...
@@ -157,8 +165,15 @@ class FolderTokenizer:
         return str(self._decoder.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def decoding(self, marks: Sequence[str]) -> Callable[[Sequence[int]], str]:
-        kept = self._control_ids(marks)
+        kept = {number: text for text, number in self.control_ids(marks).items()}
         return partial(_decoded, self.decode, kept) if kept else self.decode
+
+    def control_ids(self, texts: Sequence[str]) -> dict[str, int]:
+        added = self._encoder.added_tokens_decoder
+        return {str(token): number for number, token in added.items() if token.special and str(token) in texts}
+
+    def marker(self, text: str) -> tuple[int, ...]:
+        return tuple(self._ids(text))
 
     def serialized(self) -> str | None:
         return None if self._rust is None else str(self._rust.to_str())
@@ -171,11 +186,6 @@ class FolderTokenizer:
         if not texts:
             return []
         return list(self._encoder(texts, add_special_tokens=False, split_special_tokens=plain)["input_ids"])
-
-    def _control_ids(self, texts: Sequence[str]) -> dict[int, str]:
-        """Return the control tokens among `texts`, by their ids."""
-        added = self._encoder.added_tokens_decoder
-        return {number: str(token) for number, token in added.items() if token.special and str(token) in texts}
 
     def _check(self, messages: Sequence[Message], rendering: Rendering) -> None:
         """Refuse what the template has no place for; it would leave it out without a word."""

@@ -12,7 +12,7 @@ from inference.guidance.grammars import Grammars
 from inference.local import LocalEngine
 from inference.text.prepare import Prompt
 from inference.text.tokenizer import Tokenizer
-from inference.types import GenerationRequest, Health
+from inference.types import GenerationRequest, Guidance, Health
 
 
 class Deployment:
@@ -46,6 +46,10 @@ class Deployment:
         is that of the request's guidance.
         """
         return self.engine.prepare(request, self._second_tokenizer if second_tokenizer else None, grammar)
+
+    def guidance_of(self, request: GenerationRequest) -> Guidance | None:
+        """Return what the request's answer is held to. For any thread."""
+        return self.engine.guidance_of(request)
 
     @property
     def grammars(self) -> Grammars | None:

@@ -149,7 +149,7 @@ def long_prompt(call: PromptCall) -> Prompt:
 
 def grammar_of(call: PromptCall) -> Grammar:
     """Return the compiled grammar of the request's guidance; raise `EngineError` for every failure."""
-    guidance, grammars = call.message.request.sampling.guidance, call.deployment.grammars
+    guidance, grammars = call.deployment.guidance_of(call.message.request), call.deployment.grammars
     assert guidance is not None
     assert grammars is not None
     with _refusing(call.deployment, call.message.request):

@@ -273,7 +273,7 @@ class Reader:
         try:
             deployment = self._serving.find(message.deployment)
             call = PromptCall(session.identity, message, deployment, size, self._clock())
-            guidance, grammars = message.request.sampling.guidance, deployment.grammars
+            guidance, grammars = deployment.guidance_of(message.request), deployment.grammars
             if guidance is None or grammars is None:
                 self._queue(call)
             elif (grammar := grammars.known(guidance)) is not None:
