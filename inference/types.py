@@ -115,7 +115,8 @@ class SamplingParams:
     `logprobs` asks for the log-probability of each output token and of that many most probable ones beside it, before
     all of the above; `prompt_logprobs` for the same of each prompt token but the first. With `echo` the text begins
     with the prompt's. `n` answers are generated; of `best_of` answers the `n` of the highest mean log-probability
-    count, and nothing is sent before all have ended.
+    count, and nothing is sent before all have ended. Behind `thinking_tokens` of thought the marker that ends it is
+    forced; 0 asks for none (None: as the model likes).
     """
 
     max_tokens: int | None = None
@@ -140,6 +141,7 @@ class SamplingParams:
     n: int = 1
     best_of: int | None = None
     guidance: Guidance | None = None
+    thinking_tokens: int | None = None
 
     @property
     def answers(self) -> int:

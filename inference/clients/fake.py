@@ -17,6 +17,7 @@ from inference.clients.fake_options import REFUSALS, FakeOptions
 from inference.clients.fake_run import FakeRun, FakeState, input_tokens
 from inference.engine import EngineSpec
 from inference.errors import DrainingError, InvalidRequestError, UnpreparedError, UnreachableError
+from inference.tools import ToolMode
 from inference.types import (
     Delta,
     EngineInfo,
@@ -109,9 +110,7 @@ class FakeEngine:
             raise REFUSALS[options.prepare_error](f"the fake engine refuses to prepare: {options.prepare_error}")
         if request.kind not in options.kinds:
             raise InvalidRequestError(f"{options.model} does not take {request.kind} requests")
-        if (guidance := request.sampling.guidance) is not None and not options.guides:
-            message = f"'{guidance.param}': {options.model} can't guide its answers"
-            raise InvalidRequestError(message, code="guidance_unavailable", param=guidance.param)
+        _check(options, request)
         if request.kind is Kind.EMBEDDING:
             prepared = Prepared(request, sum(input_tokens(options, request)), 0)
         elif options.images == "none" and any(message.images for message in request.messages):
@@ -222,3 +221,16 @@ class FakeEngine:
             raise UnpreparedError("the request is not prepared here")
         if self._draining:
             raise DrainingError("the engine is draining")
+
+
+def _check(options: FakeOptions, request: GenerationRequest) -> None:
+    """Raise `InvalidRequestError` for what an engine without guidance or thought refuses."""
+    if request.sampling.thinking_tokens and not options.thinks:
+        message = f"{options.model} doesn't reason: leave the effort of reasoning out, or set it to none"
+        raise InvalidRequestError(message, code="reasoning_not_supported", param="reasoning")
+    if request.tools is not None and request.tools.mode is ToolMode.REQUIRED and not options.guides:
+        message = f"'{request.tools.param}': {options.model} can't guide its answers"
+        raise InvalidRequestError(message, code="guidance_unavailable", param=request.tools.param)
+    if (guidance := request.sampling.guidance) is not None and not options.guides:
+        message = f"'{guidance.param}': {options.model} can't guide its answers"
+        raise InvalidRequestError(message, code="guidance_unavailable", param=guidance.param)

@@ -59,10 +59,14 @@ class Chats:
         if self.calls is None and request.tools is not None and request.tools.callable:
             message = "this model takes no tools: leave them out, or choose another model"
             raise InvalidRequestError(message, code="tools_not_supported", param="tools")
+        if self.markers is None and request.sampling.thinking_tokens:
+            message = "this model doesn't reason: leave the effort of reasoning out, or set it to none"
+            raise InvalidRequestError(message, code="reasoning_not_supported", param="reasoning")
         return Rendering(
             tools=_rendered(request.tools),
             is_generic=self.is_generic,
             has_short_ids=self.calls is FORMATS["mistral"],
+            thinks=request.sampling.thinking_tokens != 0,
         )
 
     def guidance(self, request: GenerationRequest) -> Guidance | None:
@@ -78,12 +82,14 @@ class Chats:
             raise InvalidRequestError(message, code="guidance_unsupported", param=wanted.param)
         return held if wanted is None else wanted
 
-    def thought(self, tokenizer: Tokenizer, *, thinks: bool, ends: frozenset[int], vocabulary: int) -> Thought | None:
+    def thought(
+        self, tokenizer: Tokenizer, *, thinks: bool, budget: int | None, ends: frozenset[int], vocabulary: int
+    ) -> Thought | None:
         """Return how a thought stands in an answer; None where the model has none."""
         if self.markers is None:
             return None
         begin, end = tokenizer.marker(self.markers.begin), tokenizer.marker(self.markers.end)
-        return Thought(begin, end, thinks, None, ends, vocabulary)
+        return Thought(begin, end, thinks, budget, ends, vocabulary)
 
     def parsing(self, request: GenerationRequest, ending: str) -> Parsing | None:
         """Return how the answer is read, whose prompt has that `ending`; None where it is nothing but text."""

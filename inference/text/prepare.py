@@ -120,8 +120,8 @@ class Preparer:
             grammar = self._grammars.compiled(guidance)
         keys = self._keys.keys(request.domain, ids) if self._keys is not None else []
         parsing = self._parsing(request, tokenizer, ids)
-        if grammar is not None and parsing is not None:
-            grammar = self._behind_thought(grammar, parsing, tokenizer)
+        if parsing is not None and (grammar is not None or request.sampling.thinking_tokens is not None):
+            grammar = self._behind_thought(grammar, parsing, tokenizer, request.sampling.thinking_tokens)
         most = most if wanted is None else min(wanted, most)
         return Prompt(request, most, ids=ids, keys=keys, grammar=grammar, parsing=parsing)
 
@@ -135,10 +135,13 @@ class Preparer:
             ending = tokenizer.decoding((markers.begin, markers.end))(ids[-_ENDING:])
         return self._chats.parsing(request, ending)
 
-    def _behind_thought(self, grammar: Grammar, parsing: Parsing, tokenizer: Tokenizer) -> Grammar:
-        """Return a grammar that lets the model think before its answer, if it does."""
-        thinks = parsing.thinks
-        thought = self._chats.thought(tokenizer, thinks=thinks, ends=self._ends, vocabulary=self._vocab_size)
+    def _behind_thought(
+        self, grammar: Grammar | None, parsing: Parsing, tokenizer: Tokenizer, budget: int | None
+    ) -> Grammar | None:
+        """Return a grammar that lets the model think before its answer, if it does, within the budget."""
+        thought = self._chats.thought(
+            tokenizer, thinks=parsing.thinks, budget=budget, ends=self._ends, vocabulary=self._vocab_size
+        )
         return grammar if thought is None else ThinkingGrammar(thought, grammar)
 
     def _prompt_ids(self, request: GenerationRequest, tokenizer: Tokenizer, field: str) -> tuple[int, ...]:

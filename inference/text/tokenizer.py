@@ -127,7 +127,7 @@ class FolderTokenizer:
         turns = rendered(messages, rendering, note)
         control = self._control
         if control is None or not any(map(control.search, texts)):
-            return self._ids(self._render(*turns))
+            return self._ids(self._render(*turns, thinks=rendering.thinks))
         # A text holds a control token's text. Such texts are replaced by marks, which the template leaves as they
         # are, and the rendered prompt is encoded piece by piece around them. Only in this case, because encoding each
         # text on its own would change how ordinary text is tokenised.
@@ -138,7 +138,9 @@ class FolderTokenizer:
             found.append(match.group())
             return f"{left}{len(found) - 1}{right}"
 
-        text = self._render(*rendered(messages, rendering, lambda text: control.sub(mark, text)))
+        text = self._render(
+            *rendered(messages, rendering, lambda text: control.sub(mark, text)), thinks=rendering.thinks
+        )
         pieces = re.split(f"{left}(\\d+){right}", text)
         between = iter(self._all_ids([piece for piece in pieces[::2] if piece]))
         written = sorted(set(found))
@@ -201,13 +203,14 @@ class FolderTokenizer:
                 param="messages",
             )
 
-    def _render(self, turns: list[Turn], tools: list[Turn]) -> str:
+    def _render(self, turns: list[Turn], tools: list[Turn], *, thinks: bool) -> str:
         from jinja2 import TemplateError
 
+        more = {} if thinks else {"enable_thinking": False}  # what templates of models that can do both call it
         try:
             return str(
                 self._encoder.apply_chat_template(
-                    turns, tools=tools or None, tokenize=False, add_generation_prompt=True
+                    turns, tools=tools or None, tokenize=False, add_generation_prompt=True, **more
                 )
             )
         except TemplateError as error:

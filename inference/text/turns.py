@@ -38,12 +38,14 @@ class Rendering:
     """What a template is to render beside the messages: the `tools`.
 
     With `is_generic` the template knows nothing of tools: they become text of the other turns. With `has_short_ids` the
-    calls get ids of nine letters and digits, which Mistral's templates insist on.
+    calls get ids of nine letters and digits, which Mistral's templates insist on. Without `thinks` the template is told
+    that no thought is wanted.
     """
 
     tools: Tools | None = None
     is_generic: bool = False
     has_short_ids: bool = False
+    thinks: bool = True
 
 
 PLAIN = Rendering()

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from gateway.edge.wire.common import (
     Anything,
     ChoiceSampling,
+    Effort,
     Metadata,
     ModelName,
     MostLogprobs,
@@ -170,6 +171,7 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
     tools: ToolList | None = None
     tool_choice: ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
 
     audio: Annotated[Anything, Only()] = UNSET
     function_call: Annotated[Anything, Only("none", "auto", why="its successor is 'tool_choice'")] = UNSET
@@ -179,7 +181,6 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
     prediction: Annotated[Anything, Only()] = UNSET
     prompt_cache_options: Annotated[Anything, Only({}, {"mode": "implicit"})] = UNSET
     prompt_cache_retention: Annotated[Anything, Only("in_memory")] = UNSET
-    reasoning_effort: Annotated[Anything, Only("none")] = UNSET
     service_tier: Annotated[Anything, Only("auto", "default")] = UNSET
     store: Annotated[Anything, Only(False)] = UNSET
     verbosity: Annotated[Anything, Only("medium")] = UNSET
@@ -221,6 +222,7 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
                 self._max_tokens(),
                 guidance_of(self.response_format, "response_format", self.structured_outputs),
                 logprobs=self._logprobs(),
+                thinking_tokens=self.thinking(self.reasoning_effort),
                 **self.choices(stream=bool(self.stream)),
             ),
             task=task_of(self.metadata, task_header),

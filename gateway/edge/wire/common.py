@@ -6,7 +6,7 @@ import functools
 import json
 import operator
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -76,6 +76,12 @@ StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 StopTexts = Annotated[list[StopText], Meta(max_length=16)]
 StopIds = Annotated[list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]], Meta(max_length=64)]
 
+ThinkingTokens = Annotated[int, Meta(ge=0, le=MAX_OUTPUT_TOKENS)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+EFFORTS: Mapping[str | None, int | None] = {
+    None: None, "none": 0, "minimal": 256, "low": 1024, "medium": 4096, "high": 16_384, "xhigh": None
+}  # fmt: skip
+
 TASK_HEADER = b"x-sluice-task"
 TASK_FIELD = "sluice_task"  # key in a request's metadata; keys without our prefix are the tenant's
 
@@ -108,6 +114,7 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     allowed_token_ids: AllowedIds | None = None
     priority: Priority | None = None
     structured_outputs: StructuredOutputs | None = None
+    thinking_token_budget: ThinkingTokens | None = None
 
     bad_words: Annotated[Anything, Only([])] = UNSET
     cache_salt: Annotated[Anything, Only(why="a tenant's prefix cache is its own already")] = UNSET
@@ -124,6 +131,10 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     truncate_prompt_tokens: Annotated[Anything, Only()] = UNSET
     use_beam_search: Annotated[Anything, Only(False)] = UNSET
     vllm_xargs: Annotated[Anything, Only({})] = UNSET
+
+    def thinking(self, effort: Effort | None) -> int | None:
+        """The most tokens of thought: the client's budget, else what its `effort` means; None for no bound."""
+        return EFFORTS[effort] if self.thinking_token_budget is None else self.thinking_token_budget
 
     def sampling(self, max_tokens: int | None, guidance: Guidance | None = None, **more: Any) -> SamplingParams:
         """These fields as the engine takes them, with `more` of the API's own; what wasn't given gets the model's own

@@ -91,9 +91,9 @@ class TextConfig(msgspec.Struct):
 
 
 class ReasoningConfig(msgspec.Struct):
-    """How the model reasons: not at all."""
+    """How long the model reasons."""
 
-    effort: None = None
+    effort: str | None = None
     summary: None = None
 
 
@@ -159,6 +159,7 @@ def begun(request: ResponseRequest, *, identifier: str, created: int, model: str
         temperature=1.0 if request.temperature is None else request.temperature,
         tool_choice=request.tool_choice or "auto",
         tools=list(request.tools or ()),
+        reasoning=ReasoningConfig(None if request.reasoning is None else request.reasoning.effort),
         top_p=1.0 if request.top_p is None else request.top_p,
         user=request.user,
         safety_identifier=request.safety_identifier,

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta
 
 from gateway.edge.wire.common import (
     Anything,
+    Effort,
     Metadata,
     ModelName,
     MostLogprobs,
@@ -53,9 +54,9 @@ class TextOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ReasoningOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """How the model reasons: not at all."""
+    """How long the model reasons."""
 
-    effort: Annotated[Anything, Only("none")] = UNSET
+    effort: Effort | None = None
     summary: Annotated[Anything, Only()] = UNSET
     generate_summary: Annotated[Anything, Only()] = UNSET
 
@@ -120,6 +121,7 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
                 self.max_output_tokens,
                 guidance_of(self.text_format, "text.format", self.structured_outputs),
                 logprobs=self._logprobs(),
+                thinking_tokens=self.thinking(None if self.reasoning is None else self.reasoning.effort),
             ),
             task=task_of(self.metadata, task_header),
             end_user=self.user or self.safety_identifier,

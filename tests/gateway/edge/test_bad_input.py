@@ -194,7 +194,7 @@ def test_recursion_is_a_refusal(monkeypatch):
         ({"store": True}, "unsupported_parameter", "store"),
         ({"audio": {"voice": "x"}}, "unsupported_parameter", "audio"),
         ({"modalities": ["text", "audio"]}, "unsupported_parameter", "modalities"),
-        ({"reasoning_effort": "high"}, "unsupported_parameter", "reasoning_effort"),
+        ({"reasoning_effort": "high"}, "reasoning_not_supported", "reasoning"),
         ({"service_tier": "priority"}, "unsupported_parameter", "service_tier"),
         ({"prediction": {"type": "content"}}, "unsupported_parameter", "prediction"),
         ({"web_search_options": {}}, "unsupported_parameter", "web_search_options"),

@@ -142,7 +142,7 @@ async def test_input_items_of_each_form_are_taken(app, world):
         ({"background": True}, "unsupported_parameter", "background"),
         ({"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools[0].type"),
         ({"text": {"format": {"type": "json_object"}}}, "guidance_unavailable", "text.format"),
-        ({"reasoning": {"effort": "low"}}, "unsupported_parameter", "reasoning.effort"),
+        ({"reasoning": {"effort": "low"}}, "reasoning_not_supported", "reasoning"),
         ({"include": ["file_search_call.results"]}, "unsupported_parameter", "include[0]"),
         ({"truncation": "auto"}, "unsupported_parameter", "truncation"),
         ({"conversation": "conv_1"}, "unsupported_parameter", "conversation"),

@@ -103,6 +103,8 @@ async def test_thought_stands_apart(tmp_path):
         assert whole.choices[0].message.reasoning_content == "Where is it?"
         assert whole.usage.completion_tokens == 7
         assert whole.usage.completion_tokens_details.reasoning_tokens == 5
+        again = await client.chat.completions.create(**say, reasoning_effort="low")
+        assert again.choices[0].message.content == "In Oslo."
         response = await client.responses.create(model="fake", input="Hi")
         assert [item.type for item in response.output] == ["reasoning", "message"]
         assert response.output[0].content[0].text == "Where is it?"

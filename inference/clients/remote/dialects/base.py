@@ -71,6 +71,7 @@ class Dialect:
             "logprobs": sampling.logprobs is not None,
             "prompt_logprobs": sampling.prompt_logprobs is not None,
             "echo": sampling.echo,
+            "thinking_token_budget": bool(sampling.thinking_tokens),
         }
         for name, is_wanted in wanted.items():
             if is_wanted and name not in self.extras:
@@ -111,6 +112,7 @@ class Dialect:
             "model": model,
             **self.prompt(request),
             **self.tools(request),
+            **self.thinking(request.sampling),
             "max_tokens": max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -142,6 +144,11 @@ class Dialect:
         if request.prompt is None:
             return {"messages": self.messages(request)}
         return {"prompt": request.prompt if isinstance(request.prompt, str) else list(request.prompt)}
+
+    def thinking(self, sampling: SamplingParams) -> dict[str, Any]:
+        """Return the field that asks a model's template for no thought, of servers that tell thought from text."""
+        is_unwanted = self.takes_reasoning and sampling.thinking_tokens == 0
+        return {"chat_template_kwargs": {"enable_thinking": False}} if is_unwanted else {}
 
     def tools(self, request: GenerationRequest) -> dict[str, Any]:
         """Return the fields that say which functions may be called, and whether."""
