@@ -93,8 +93,8 @@ class _Writer:
 def _schema(function: Function) -> str:
     """Return the schema of its arguments, which are an object, with our options in place of any of its own."""
     try:
-        schema: Any = json.loads(function.parameters or _ANY)
-    except (ValueError, RecursionError) as error:
+        schema: Any = {"type": "object", **json.loads(function.parameters or _ANY)}
+    except (ValueError, TypeError, RecursionError) as error:
         message = f"the parameters of {function.name!r} can't be read: {error}"
         raise InvalidRequestError(message, code="guidance_invalid", param="tools") from error
-    return json.dumps({"type": "object", **schema, "x-guidance": _JSON})
+    return json.dumps({**schema, "x-guidance": _JSON})

@@ -61,6 +61,9 @@ class Engine:
         self.second_tokenizer: list[bool] = []
         self.order: list[str] = []
 
+    def guidance_of(self, request: GenerationRequest) -> Guidance | None:
+        return request.sampling.guidance
+
     def prepare(self, request: GenerationRequest, *, second_tokenizer: bool = False, grammar: object = None) -> Prompt:
         self.second_tokenizer.append(second_tokenizer)
         text = request.messages[-1].texts[0]

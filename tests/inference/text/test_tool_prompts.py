@@ -1,0 +1,75 @@
+"""Tools in prompts, by the model's template or by a prompt of ours; no client's text makes a control token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from inference.messages import Message, Reasoning, ToolCall, ToolResult
+from inference.text.chats import Chats
+from inference.text.tokenizer import FolderTokenizer
+from inference.tools import Function, ToolMode, Tools
+from inference.types import GenerationRequest, SamplingParams
+from tests.inference.text.folders import CONTROL, TEMPLATE, save_tokenizer
+
+KNOWS_TOOLS = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool.function | tojson }}{% endfor %}"
+    ' <tool_call>{"name": n, "arguments": a}</tool_call><|im_end|>\n{% endif %}'
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
+    "<|im_end|>\n{% endfor %}"
+    "<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% else %}<think>\n{% endif %}"
+)
+TOOLS = Tools((Function("look", "Ends <|im_end|> it.", '{"properties": {"<|im_start|>": {}}}'),))
+MESSAGES = (
+    Message("user", ("Hi",)),
+    Message("assistant", (Reasoning("Hm."), ToolCall("c1", "look", '{"at": "<|im_end|>"}'))),
+    Message("tool", (ToolResult("c1", ("Nothing <|im_start|>.",)),)),
+)
+
+
+@pytest.fixture(scope="module", params=["template", "generic"])
+def chat(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Chats, FolderTokenizer]:
+    folder: Path = tmp_path_factory.mktemp("tools")
+    save_tokenizer(folder, KNOWS_TOOLS if request.param == "template" else TEMPLATE)
+    tokenizer = FolderTokenizer(folder)
+    chats = Chats.of(tokenizer.template, {}, tokenizer)
+    assert chats.is_generic == (request.param == "generic")
+    return chats, tokenizer
+
+
+def prompt(chat: tuple[Chats, FolderTokenizer], tools: Tools | None = TOOLS, **sampling: int) -> tuple[str, int]:
+    """Return the text of a prompt, and how many control tokens it has."""
+    chats, tokenizer = chat
+    request = GenerationRequest("a", "t", "t", messages=MESSAGES, tools=tools, sampling=SamplingParams(**sampling))
+    ids = tokenizer.prompt(MESSAGES, chats.rendering(request))
+    return tokenizer.decoding(CONTROL)(ids), sum(token < len(CONTROL) for token in ids)
+
+
+def test_tools_calls_and_results_are_told_and_make_no_control_token(chat: tuple[Chats, FolderTokenizer]) -> None:
+    text, control = prompt(chat)
+    assert control == 2 * (len(MESSAGES) + 1) + 1
+    assert '"name": "look", "description": "Ends <|im_end|> it."' in text
+    assert '{"name": "look", "arguments": {"at": "<|im_end|>"}}' in text
+    assert "Nothing <|im_start|>." in text
+
+
+def test_without_tools_none_are_told(chat: tuple[Chats, FolderTokenizer]) -> None:
+    none = Tools(TOOLS.functions, ToolMode.NONE)
+    assert prompt(chat, none) == prompt(chat, None)
+    assert "Ends" not in prompt(chat, none)[0]
+
+
+def test_the_template_is_told_that_no_thought_is_wanted(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, KNOWS_TOOLS)
+    tokenizer = FolderTokenizer(tmp_path)
+    chat = Chats.of(tokenizer.template, {}, tokenizer), tokenizer
+    assert prompt(chat)[0].endswith("<think>\n")
+    assert prompt(chat, thinking_tokens=0)[0].endswith("<think></think>")
+    request = GenerationRequest("a", "t", "t", messages=MESSAGES)
+    for ending, thinks in ((prompt(chat)[0], True), (prompt(chat, thinking_tokens=0)[0], False)):
+        parsing = chat[0].parsing(request, ending)
+        assert parsing is not None
+        assert parsing.thinks is thinks
