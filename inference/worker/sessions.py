@@ -273,7 +273,8 @@ class Reader:
         try:
             deployment = self._serving.find(message.deployment)
             call = PromptCall(session.identity, message, deployment, size, self._clock())
-            guidance, grammars = deployment.guidance_of(message.request), deployment.grammars
+            grammars = deployment.grammars
+            guidance = None if grammars is None else deployment.guidance_of(message.request)
             if guidance is None or grammars is None:
                 self._queue(call)
             elif (grammar := grammars.known(guidance)) is not None:
