@@ -56,13 +56,13 @@ def _given_back(amount: int, record: RecordRow, wallet: WalletRow, view: View) -
     """Yield the parts of a refund: to where the charge was taken from, last taken first, so the overdraft before
     grants.
 
-    An overdraft that was repaid meanwhile goes to the grants that came after the hold, since one of them paid it:
-    first to those that haven't ended, so that the refund can be spent.
+    An overdraft that was repaid meanwhile goes to the grants that came with or after the hold, since one of them paid
+    it: first to those that haven't ended, so that the refund can be spent.
     """
     grants = {grant.id: grant for grant in view.grants.get(wallet.id, [])}
     sources = {taking.grant for taking in record.burns}
     ended = {grant.id for grant in grants.values() if grant.is_voided or grant.has_ended_by(view.now)}
-    later = [g for g in grants.values() if g.id not in sources and g.effective_at > record.reserved_at][::-1]
+    later = [g for g in grants.values() if g.id not in sources and g.effective_at >= record.reserved_at][::-1]
     later.sort(key=lambda grant: grant.id in ended)
     for taking in reversed(_last(amount, record.burns)):
         left = taking.amount

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection
@@ -121,6 +121,19 @@ def test_an_overdraft_that_was_repaid_goes_back_to_the_grant_that_paid_it(desk):
     wallet = make_wallet(credit=30)
     made = estimated(desk, wallet, 70, amount=30)
     payer = grant(wallet, 100)
+    assert left(payer) == [60]
+    assert desk.ask_one(true_up(made, 50)) == Settled(50, 80, 0)
+    assert left(payer) == [80]
+    assert_books_balance(wallet)
+
+
+def test_an_overdraft_that_was_repaid_goes_back_to_a_grant_of_the_holds_own_moment(desk, clock):
+    """It stayed in the wallet without a grant otherwise, and so for ever."""
+    moment = datetime(2030, 1, 1, tzinfo=UTC)
+    clock.set(moment)
+    wallet = make_wallet(credit=30)
+    made = estimated(desk, wallet, 70, amount=30)
+    payer = grant(wallet, 100, expires_at=moment + timedelta(days=1))
     assert left(payer) == [60]
     assert desk.ask_one(true_up(made, 50)) == Settled(50, 80, 0)
     assert left(payer) == [80]
