@@ -21,6 +21,7 @@ from tests.stack.web import ask
 pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
 
 WORDS = 2000
+MOST_WORDS = 4 * WORDS  # 40 s, so that both gateways are replaced before the end on a busy machine too
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def two(redis_server, metrics_port):
         "SLUICE_DRAIN_SECONDS": "2",
         "SLUICE_QUEUE_SECONDS": "60",
     }
-    options = {"step_seconds": 0.005, "text": "word " * WORDS}
+    options = {"step_seconds": 0.005, "text": "word " * MOST_WORDS}
     with running_stack(variables, ("--gateways", "2"), chat=options) as stack:
         yield stack
         found = stack.audit()
@@ -172,7 +173,7 @@ def test_stream_and_websocket_of_a_gateway_that_leaves_are_told_to_come_again(tw
 
     async def streaming(session, began):
         events = []
-        async with session.post("/v1/chat/completions", **call(key, max_tokens=WORDS, stream=True)) as answer:
+        async with session.post("/v1/chat/completions", **call(key, max_tokens=MOST_WORDS, stream=True)) as answer:
             async for line in answer.content:
                 if line.startswith(b"data: "):
                     events.append(line[6:].decode().strip())
