@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a folder; default: random weights of Qwen3-0.6B's shape")
     parser.add_argument("--parts", default=",".join(part for part in PARTS if part != "32 × 2048"))
     parser.add_argument("--ours", default=",".join(OURS), help="which of ours")
-    parser.add_argument("--kv-tokens", type=int, default=12_000, help="of each of ours; 32 × 2048 needs 70,000")
+    parser.add_argument("--kv-tokens", type=int, default=12_000, help="of each of ours; 32 × 2048 needs 75,000")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--pause", type=float, default=2.0, help="seconds before each measurement")

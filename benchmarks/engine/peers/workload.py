@@ -34,7 +34,7 @@ PARTS: dict[str, list[Job]] = {
     "batch 1": [(prompt(128, 0), 48)],
     "batch 8": [(prompt(128, i), 40) for i in range(8)],
     "batch 32": [(prompt(128, i), 40) for i in range(32)],
-    "32 × 2048": [(prompt(2000, i), 160) for i in range(32)],
+    "32 × 2048": [(prompt(2000, i), 320) for i in range(32)],
     "mixed": mixed(),
 }
 ENOUGH = {"32 × 2048": 16}  # steps with all rows after which a part may end
