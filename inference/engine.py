@@ -12,7 +12,7 @@ Contract of every implementation:
   ``length``.
 - A request with `resumed` goes on behind those tokens as the engine that generated them would have; its allowance, its
   max_tokens and the usage that it reports include them. One without room for another token is refused as invalid.
-- `extend` is absolute, so a repeat is harmless. `cancel` is idempotent.
+- `extend` is absolute, so a repeat is harmless. `cancel` is idempotent; a request that is only prepared is forgotten.
 - `usage_of` answers for 24 hours, from the worker's append-only record. Asking for an unknown id closes it: the answer
   is `NothingRan`, and the id stays refused.
 - A call that the engine doesn't answer raises `UnreachableError`.
@@ -72,7 +72,7 @@ class Engine(Protocol):
         ...
 
     async def cancel(self, request_id: str) -> None:
-        """End a running request; its `Finished` still comes."""
+        """End a running request, whose `Finished` still comes, or forget one that is only prepared."""
         ...
 
     async def usage_of(self, request_id: str) -> Evidence:

@@ -68,7 +68,7 @@ class Extend(msgspec.Struct, tag="extend", frozen=True):
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True):
-    """End a request; its `Finished` still comes."""
+    """End a request, whose `Finished` still comes, or forget a prepared one."""
 
     id: str
 

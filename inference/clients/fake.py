@@ -170,6 +170,7 @@ class FakeEngine:
 
     async def cancel(self, request_id: str) -> None:
         self.cancellations.append(request_id)
+        self._prepared.pop(request_id, None)
         if (run := self._runs.get(request_id)) is not None:
             run.cancel()
 

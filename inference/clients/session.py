@@ -150,8 +150,8 @@ class WorkerSession:
             self._link.send(Extend(request_id, allowance, is_final))
 
     def cancel(self, request_id: str) -> None:
-        """End a running request; its Finished still comes."""
-        if request_id in self._streams:
+        """End a running request, whose Finished still comes, or forget one that is only prepared."""
+        if self.is_up:
             self._link.send(Cancel(request_id))
 
     def close(self) -> None:

@@ -231,6 +231,15 @@ class EngineContract:
         await harness.engine.cancel(request.id)
         assert end_of(await task).reason is FinishReason.CANCELLED
 
+    async def test_a_cancelled_prompt_is_forgotten(self, harness: Harness) -> None:
+        request = harness.request("a")
+        prepared = await harness.engine.prepare(request)
+        await harness.engine.cancel(request.id)
+        with pytest.raises(UnpreparedError) as caught:
+            await collect(harness.engine.generate(prepared, 10, True))
+        assert caught.value.code == "unprepared"
+        assert text_of(await run(harness.engine, request)) == "a"  # it never ran, so it may
+
     async def test_closing_the_iterator_cancels(self, harness: Harness) -> None:
         request = harness.request("a b c d", ignore_eos=True)
         prepared = await harness.engine.prepare(request)

@@ -148,6 +148,7 @@ class RemoteEngine:
         """Do nothing: what a foreign server generates was settled when the request was sent."""
 
     async def cancel(self, request_id: str) -> None:
+        self._prepared.pop(request_id, None)
         if (run := self._runs.get(request_id)) is not None:
             run.cancel()
 

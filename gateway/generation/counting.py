@@ -1,0 +1,71 @@
+"""Requests that are tokenised and not run: how many tokens a prompt has, and which."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+from uuid import UUID
+
+from billing.limits.types import BucketState, Take, Taken
+from gateway.errors.faults import draining, refusal_of_limit
+from gateway.errors.refusal import Refusal
+from gateway.generation.admission import request_of
+from gateway.generation.intent import Intent
+from gateway.generation.placement import Placement
+from gateway.runtime.caps import Cap
+from gateway.runtime.principal import Principal
+from gateway.runtime.runtime import Runtime
+from inference.types import Prepared
+
+MOST_AT_ONCE = 8
+
+
+def _too_many() -> Refusal:
+    text = f"{MOST_AT_ONCE} of your requests are being tokenised already."
+    return Refusal(429, "concurrency_limit_exceeded", text, headers={"retry-after": "1"})
+
+
+# Beside the requests that run: who has as many of these as its plan allows still may count.
+counting: Cap[UUID] = Cap(MOST_AT_ONCE, _too_many)
+
+
+class Counted(NamedTuple):
+    """A prompt's size where it would run now, and the tenant's buckets after that was asked."""
+
+    prepared: Prepared
+    model: str
+    rate_states: tuple[BucketState, ...]
+
+
+async def count(runtime: Runtime, principal: Principal, intent: Intent, request_id: UUID) -> Counted:
+    """Return the request of `intent` as the engine that it would run on prepares it; it doesn't run.
+
+    Nothing is held or charged; one request is taken of the tenant's rate. Raise a Refusal for what could not run,
+    too.
+    """
+    async with placed(runtime, principal, intent) as (placement, states):
+        engine, prepared = await placement.prepare(request_of(principal, intent, request_id.hex))
+        await engine.cancel(request_id.hex)  # the worker needn't keep its ids
+        return Counted(prepared, placement.route.model, states)
+
+
+@asynccontextmanager
+async def placed(
+    runtime: Runtime, principal: Principal, intent: Intent
+) -> AsyncIterator[tuple[Placement, tuple[BucketState, ...]]]:
+    """Have a request that won't run placed on a replica, and one request taken of the tenant's rate: yield where it is,
+    and the tenant's buckets.
+    """
+    if runtime.is_draining:
+        raise draining()
+    with counting.share(principal.tenant) as take:
+        take(1)
+        decision = await runtime.rates.take([Take(principal.request_bucket, 1)])
+        if not isinstance(decision, Taken):
+            raise refusal_of_limit(decision)
+        placement = Placement(runtime.engines, await runtime.current_snapshot(), principal, intent)
+        try:
+            yield placement, decision.states
+        finally:
+            placement.leave()
