@@ -38,37 +38,37 @@ from gateway.edge.routes import (  # noqa: E402
 )
 from gateway.edge.usage import usage  # noqa: E402
 from gateway.runtime.caps import Cap  # noqa: E402
+from gateway.services import scopes  # noqa: E402
 
 # On a port of their own where SLUICE_METRICS_PORT is set, else beside the other paths.
-_PROBES = [path("healthz", liveness), path("readyz", readiness), path("metrics", metrics)]
+_PROBES = [path("healthz", liveness, None), path("readyz", readiness, None), path("metrics", metrics, None)]
 probes = guarded(bounded(routed_by_path([*_PROBES, re_path(r"", unknown_endpoint, "unknown")])))
 
+# Each path with its endpoint and what a key needs for it (None: it asks for no key).
+http_routes = [
+    path("v1/chat/completions", chat_completions, scopes.CHAT),
+    path("v1/completions", completions, scopes.COMPLETIONS),
+    path("v1/responses", responses, scopes.RESPONSES),
+    path("v1/embeddings", embeddings, scopes.EMBEDDINGS),
+    path("v1/models", models, scopes.MODELS),
+    path("v1/models/<path:name>", model, scopes.MODELS, "/v1/models/{id}"),
+    path("v1/usage/<str:request_id>", usage, scopes.USAGE, "/v1/usage/{id}"),
+    re_path(r"^v1(/|$)", unknown_endpoint, "/v1/*"),
+    path("health", health, None),
+    *([] if settings.SLUICE_METRICS_PORT else _PROBES),
+    re_path(NEAR_THE_API, unknown_endpoint, "near"),
+    re_path(r"", counted_by_address(cast("Application", django_application)), "control"),
+]
+websocket_routes = [
+    path(
+        "v1/responses",
+        ResponsesConsumer.as_asgi(sockets=Cap(MOST_SOCKETS, too_many_sockets)),
+        scopes.RESPONSES,
+    ),
+    re_path(r"", refuse_websocket, "/v1/*"),
+]
 router = routed_by_type(
-    {
-        "lifespan": lifespan,
-        "http": routed_by_path(
-            [
-                path("v1/chat/completions", chat_completions),
-                path("v1/completions", completions),
-                path("v1/responses", responses),
-                path("v1/embeddings", embeddings),
-                path("v1/models", models),
-                path("v1/models/<path:name>", model, "/v1/models/{id}"),
-                path("v1/usage/<str:request_id>", usage, "/v1/usage/{id}"),
-                re_path(r"^v1(/|$)", unknown_endpoint, "/v1/*"),
-                path("health", health),
-                *([] if settings.SLUICE_METRICS_PORT else _PROBES),
-                re_path(NEAR_THE_API, unknown_endpoint, "near"),
-                re_path(r"", counted_by_address(cast("Application", django_application)), "control"),
-            ]
-        ),
-        "websocket": routed_by_path(
-            [
-                path("v1/responses", ResponsesConsumer.as_asgi(sockets=Cap(MOST_SOCKETS, too_many_sockets))),
-                re_path(r"", refuse_websocket, "/v1/*"),
-            ]
-        ),
-    }
+    {"lifespan": lifespan, "http": routed_by_path(http_routes), "websocket": routed_by_path(websocket_routes)}
 )
 
 application = with_cors(

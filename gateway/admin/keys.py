@@ -21,13 +21,14 @@ from gateway.admin.base import KeptAdmin
 from gateway.models import APIKey, Project, User
 from gateway.secrets import made_keys
 from gateway.services import keys
+from gateway.services.scopes import SCOPES
 
 
 class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subscripted when it runs
     """What a new key needs."""
 
     scopes = forms.MultipleChoiceField(
-        choices=[(scope, scope) for scope in keys.SCOPES],
+        choices=[(scope, scope) for scope in SCOPES],
         initial=keys.DEFAULT_SCOPES,
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
         help_text="“management” lets the key make keys of its project and read usage and wallet.",

@@ -12,6 +12,7 @@ from gateway.audit import origin
 from gateway.models import User
 from gateway.services.access import KEY, Access, access_of_user
 from gateway.services.keys import find_key, note_use
+from gateway.services.scopes import MANAGEMENT
 
 TENANT_HEADER = "x-sluice-tenant"
 
@@ -28,8 +29,8 @@ class KeyAuthentication(BaseAuthentication):
         key = found.filter(revoked_at=None, tenant__is_active=True, project__is_active=True).first()
         if key is None or (key.expires_at is not None and key.expires_at <= timezone.now()):
             raise AuthenticationFailed("This API key is unknown, revoked or expired.", code="invalid_api_key")
-        if "management" not in key.scopes:
-            raise PermissionDenied("This API key lacks the scope 'management'.", code="missing_scope")
+        if MANAGEMENT not in key.scopes:
+            raise PermissionDenied("This API key lacks the scope 'management'.", code="insufficient_scope")
         note_use(key=key)
         origin.current().key = key
         return AnonymousUser(), Access(tenant=key.tenant, role=KEY, key=key)

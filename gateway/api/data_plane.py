@@ -136,7 +136,7 @@ def merged(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     own.setdefault("securitySchemes", {})[SECURITY] = {
         "type": "http",
         "scheme": "bearer",
-        "description": "An API key with the scope `inference`.",
+        "description": "An API key with the scope of the endpoint, or `inference` for all of them.",
     }
     return {**result, "servers": [{"url": BASE}], "paths": {**_paths(), **result["paths"]}}
 

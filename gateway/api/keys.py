@@ -16,6 +16,7 @@ from gateway.api.base import NewestFirst, TenantView
 from gateway.errors.refusal import Refusal
 from gateway.models import APIKey, Project
 from gateway.services import keys
+from gateway.services.scopes import SCOPES
 
 
 class KeySerializer(serializers.ModelSerializer[APIKey]):
@@ -46,7 +47,7 @@ class NewKeySerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=120)
     project = serializers.UUIDField(required=False)
     scopes = serializers.ListField(
-        child=serializers.ChoiceField(choices=keys.SCOPES), required=False, default=["inference"], min_length=1
+        child=serializers.ChoiceField(choices=SCOPES), required=False, default=["inference"], min_length=1
     )
     expires_at = serializers.DateTimeField(required=False, allow_null=True, default=None)
 
@@ -90,7 +91,7 @@ class KeysView(ListModelMixin, TenantView):
         data = wanted.validated_data
         by = self.access.key
         if not self.access.may_give_scopes(data["scopes"]):
-            message = 'Only owners, admins and management keys make management keys: set scopes to ["inference"].'
+            message = 'Only owners, admins and management keys make management keys: leave out the scope "management".'
             if by is not None:
                 message = f"A key gives no scope that it lacks: this one has {', '.join(by.scopes)}."
             raise Refusal(403, "role_not_allowed", message, param="scopes")

@@ -11,7 +11,6 @@ from gateway.errors.refusal import Refusal
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
 
-INFERENCE = "inference"
 AUTO = "auto"
 
 _KEPT = frozenset({401, 402, 403, 429})
@@ -27,13 +26,13 @@ def bearer_of(scope: Scope) -> str | None:
 
 
 async def principal_of(scope: Scope) -> Principal:
-    """The principal behind the request's key; 401 without a valid one, 403 when it may not use models."""
+    """The principal behind the request's key; 401 without a valid one, 403 when it lacks what the route needs."""
     token = bearer_of(scope)
     if not token:
         raise missing_key()
     principal = await runtime_of(scope).principals.by_key(token)
     note_caller(scope, tenant=principal.tenant, key=principal.api_key)
-    require_scope(principal)
+    require_scope(principal, needed_scope(scope))
     return principal
 
 
@@ -68,10 +67,18 @@ def note_refusal(
     runtime.refusals.note(refusal, request_id, tenant=tenant, api_key=api_key, model=model if known else "")
 
 
-def require_scope(principal: Principal) -> None:
-    """Raise a 403 Refusal for a key without the scope "inference"."""
-    if INFERENCE not in principal.scopes:
-        raise Refusal(403, "missing_scope", f"This key lacks the scope '{INFERENCE}'.")
+def needed_scope(scope: Scope) -> str:
+    """The scope that a key needs for this request or websocket, as its route says."""
+    need = scope["exchange"].route.need
+    assert need is not None, "a route whose endpoint asks for a key says what that needs"
+    needed: str = need.scope_of(scope.get("method", ""))
+    return needed
+
+
+def require_scope(principal: Principal, needed: str) -> None:
+    """Raise a 403 Refusal for a key without the scope `needed`."""
+    if needed not in principal.scopes:
+        raise Refusal(403, "insufficient_scope", f"This key lacks the scope '{needed}'.")
 
 
 def missing_key() -> Refusal:

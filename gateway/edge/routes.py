@@ -15,28 +15,41 @@ from django.urls.resolvers import RoutePattern
 from gateway.edge.http import Application, Receive, Scope, Send
 from gateway.edge.wire.errors import ErrorBody, openai_error
 from gateway.errors.refusal import Refusal
+from gateway.services.scopes import Need
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A request's route: its name in logs and metrics (a fixed set), and how its errors are rendered."""
+    """A request's route: its name in logs and metrics (a fixed set), what a key needs for it, how errors are rendered.
+
+    Without a `need` it is for everybody, or asks for no key.
+    """
 
     name: str
+    need: Need | None = None
     error_body: ErrorBody = openai_error
 
 
 NOWHERE = Route("unknown")
 
 
-def path(pattern: str, application: Any, name: str = "", error_body: ErrorBody = openai_error) -> URLPattern:
-    """The URLs that match `pattern` whole go to an ASGI `application`, as the route `name` (else the path itself)."""
-    route: URLPattern = urls.path(pattern, _on(Route(name or f"/{pattern}", error_body), application))
+def path(
+    pattern: str, application: Any, need: Need | None, name: str = "", error_body: ErrorBody = openai_error
+) -> URLPattern:
+    """The URLs that match `pattern` whole go to an ASGI `application`, as the route `name` (else the path itself), for
+    keys that have what it needs. Raise ValueError for a path of the API without that.
+    """
+    if need is None and pattern.startswith("v1/"):
+        raise ValueError(f"{pattern}: say which scope of a key it needs")
+    route: URLPattern = urls.path(pattern, _on(Route(name or f"/{pattern}", need, error_body), application))
     return route
 
 
 def re_path(pattern: str, application: Any, name: str, error_body: ErrorBody = openai_error) -> URLPattern:
-    """The URLs that match the regular expression go to an ASGI `application`, as the route `name`."""
-    route: URLPattern = urls.re_path(pattern, _on(Route(name, error_body), application))
+    """The URLs that match the regular expression go to an ASGI `application`, as the route `name`; it asks for no
+    key.
+    """
+    route: URLPattern = urls.re_path(pattern, _on(Route(name, None, error_body), application))
     return route
 
 

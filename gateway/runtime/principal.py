@@ -22,7 +22,7 @@ class Principal:
     wallet: UUID
     api_key: UUID | None
     user: UUID | None
-    scopes: frozenset[str]  # of "inference" and "management"
+    scopes: frozenset[str]  # with those that they stand for
     expires_at: datetime | None
     plan: str
     multiplier_bp: int

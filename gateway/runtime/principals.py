@@ -24,6 +24,7 @@ from gateway.runtime.epoch import UNKNOWN, Epoch, EpochStaleError, Stamp
 from gateway.runtime.principal import Principal
 from gateway.runtime.threads import DatabaseThreads
 from gateway.services.keys import digest_of, find_key
+from gateway.services.scopes import ALL, expanded
 
 MOST_ENTRIES = 10_000
 LAST_USED_EVERY = timedelta(minutes=1)
@@ -193,7 +194,7 @@ def _of_key(keys: QuerySet[APIKey]) -> _Answer:
         project=row["project_id"],
         project_is_active=row["project__is_active"],
         api_key=row["id"],
-        scopes=frozenset(row["scopes"]),
+        scopes=expanded(row["scopes"]),
         expires_at=row["expires_at"],
     )
 
@@ -210,7 +211,7 @@ def load_by_session(user: UUID, project: UUID) -> _Answer:
     row = _first(_with_terms(projects), "id", "is_active")
     if row is None:
         return _NO_MEMBER
-    scopes = frozenset({"inference"})  # what the roles above are for
+    scopes = expanded([ALL])  # what the roles above are for
     return _principal(row, project=row["id"], project_is_active=row["is_active"], user=user, scopes=scopes)
 
 

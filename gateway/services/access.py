@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from django.db.models import QuerySet
 
 from gateway.models import APIKey, Membership, Tenant, User
 from gateway.services.keys import is_ancestor
+from gateway.services.scopes import MANAGEMENT, expanded
 
 Role = Membership.Role
 KEY = "key"
@@ -42,11 +43,11 @@ class Access:
         """Return whether this role has `capability`, one of CAPABILITIES."""
         return self.role in CAPABILITIES[capability]
 
-    def may_give_scopes(self, scopes: Iterable[str]) -> bool:
+    def may_give_scopes(self, scopes: Collection[str]) -> bool:
         """Return whether a key with these scopes may be made: nobody makes one that may do more than they."""
         if self.key is not None:
-            return set(scopes) <= set(self.key.scopes)
-        return self.role in CAPABILITIES["projects"] or set(scopes) == {"inference"}
+            return set(scopes) <= expanded(self.key.scopes)
+        return self.role in CAPABILITIES["projects"] or MANAGEMENT not in scopes
 
     def may_give_role(self, role: str) -> bool:
         """Return whether `role` may be given or taken away: only owners decide about owners."""

@@ -18,10 +18,10 @@ from django.utils import timezone
 from gateway.audit.trail import record
 from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Project, Tenant, User
+from gateway.services.scopes import ALL, SCOPES, expanded
 
 SECRET_PREFIX = "sk-sluice-"  # noqa: S105 - what secret scanners look for, not a secret
-SCOPES = ("inference", "management")
-DEFAULT_SCOPES = ("inference",)
+DEFAULT_SCOPES = (ALL,)
 _SHOWN = len(SECRET_PREFIX) + 4
 _USE_RESOLUTION = timedelta(minutes=1)
 
@@ -127,7 +127,7 @@ def _bounded(parent: APIKey, project: Project, scopes: list[str], expires_at: da
         raise ServiceError("", "The key that asks was revoked or has expired.")
     if project.id != mine.project_id:
         raise ServiceError("project", "A key makes keys of its own project only.")
-    more = sorted(set(scopes) - set(mine.scopes))
+    more = sorted(set(scopes) - expanded(mine.scopes))
     if more:
         raise ServiceError("scopes", f"A key gives no scope that it lacks: {', '.join(more)}.")
     if mine.expires_at is not None and expires_at is not None and expires_at > mine.expires_at:

@@ -56,7 +56,11 @@ def make_party(slug: str) -> Party:
         token=made.invitation_address.rstrip("/").rpartition("/")[2], password=PASSWORD
     )
     key, secret = keys.create_key(
-        tenant=made.tenant, project=made.project, name="all", scopes=keys.SCOPES, created_by=membership.user
+        tenant=made.tenant,
+        project=made.project,
+        name="all",
+        scopes=["inference", "management"],
+        created_by=membership.user,
     )
     return Party(made.tenant, made.project, membership.user, membership, key, secret)
 

@@ -24,6 +24,7 @@ from gateway.runtime.principals import Principals
 from gateway.runtime.refusals import Refusals
 from gateway.runtime.runtime import Parts, Runtime
 from gateway.runtime.snapshot import Snapshot
+from gateway.services.scopes import ALL, expanded
 from inference.messages import Message
 from inference.types import Delta, Kind, SamplingParams
 from routing.catalogue import Catalogue, DeploymentEntry, ModelEntry, NodeEntry, ReplicaEntry
@@ -95,7 +96,7 @@ def make_principal(wallet=None, **terms):
         "wallet": wallet or uuid7(),
         "api_key": uuid7(),
         "user": None,
-        "scopes": frozenset({"inference"}),
+        "scopes": expanded([ALL]),
         "expires_at": None,
         "plan": "business",
         "multiplier_bp": 10_000,

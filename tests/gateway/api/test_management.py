@@ -66,7 +66,7 @@ def test_a_key_that_is_no_good_is_401(acme, spoil):
 def test_a_key_without_the_scope_is_403(acme):
     _, secret = keys.create_key(tenant=acme.tenant, project=acme.project, name="i", scopes=["inference"])
     response = Client().get("/api/v1/keys/", headers={"authorization": f"Bearer {secret}"})
-    assert_error(response, 403, "missing_scope")
+    assert_error(response, 403, "insufficient_scope")
 
 
 def test_unknown_address_is_404_json():
@@ -197,8 +197,8 @@ def management_key(party, **more):
 def test_a_key_is_for_inference_unless_more_is_asked_for(acme):
     made = send(acme, "post", "keys/", {"name": "plain"}).json()
     assert made["scopes"] == ["inference"]
-    assert_error(Client().get("/api/v1/keys/", headers=bearer(made["secret"])), 403, "missing_scope")
-    assert_error(make(made["secret"]), 403, "missing_scope")
+    assert_error(Client().get("/api/v1/keys/", headers=bearer(made["secret"])), 403, "insufficient_scope")
+    assert_error(make(made["secret"]), 403, "insufficient_scope")
     assert_error(send(acme, "post", "keys/", {"name": "none", "scopes": []}), 400, "invalid_value", "scopes")
 
 

@@ -43,7 +43,7 @@ async def test_websocket_with_a_bad_key_is_refused(app, world, code):
 
 async def test_key_may_not_lack_the_scope(app, world):
     world.set_principal(scopes=frozenset({"management"}))
-    await Socket(app).refused(403, "missing_scope")
+    await Socket(app).refused(403, "insufficient_scope")
 
 
 async def test_key_needs_no_origin_and_may_have_any(app):

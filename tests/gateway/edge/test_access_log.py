@@ -12,7 +12,9 @@ from gateway import logs
 from gateway.edge import guard
 from gateway.edge.access import note_caller, principal_of
 from gateway.edge.http import send_json
+from gateway.edge.routes import Route
 from gateway.errors.refusal import Refusal
+from gateway.services.scopes import MODELS
 from tests.gateway.conftest import make_party
 from tests.gateway.world import in_database
 
@@ -78,12 +80,12 @@ async def test_a_key_of_the_data_plane_is_recognised_before_its_scopes_are_judge
         async def by_key(self, key):
             return SimpleNamespace(tenant="t", api_key="k", scopes=frozenset())
 
-    exchange = SimpleNamespace(caller={})
+    exchange = SimpleNamespace(caller={}, route=Route("/v1/models", MODELS))
     runtime = SimpleNamespace(principals=Principals())
     headers = [(b"authorization", b"Bearer sk-sluice-x")]
     with pytest.raises(Refusal) as refused:
-        await principal_of({"headers": headers, "state": {"runtime": runtime}, "exchange": exchange})
-    assert refused.value.code == "missing_scope"
+        await principal_of({"method": "GET", "headers": headers, "state": {"runtime": runtime}, "exchange": exchange})
+    assert refused.value.code == "insufficient_scope"
     assert exchange.caller == {"tenant": "t", "key": "k"}
 
 

@@ -117,7 +117,7 @@ async def test_error_has_the_shape_of_its_routes_api():
     async def refusing(scope, receive, send):
         raise Refusal(402, "credit_balance_exhausted", "Nothing is left.")
 
-    guard = guarded(URLRouter([path("own", refusing, error_body=plain), path("theirs", refusing)]))
+    guard = guarded(URLRouter([path("own", refusing, None, error_body=plain), path("theirs", refusing, None)]))
     own = await ask(guard, "/own")
     assert own.json() == {
         "type": "error",

@@ -293,7 +293,7 @@ async def test_bad_key_is_refused(app, world, code):
 
 async def test_key_without_the_scope_is_refused(app, world):
     world.set_principal(scopes=frozenset({"management"}))
-    assert_error(await ask(app, CHAT, SAY), 403, "missing_scope")
+    assert_error(await ask(app, CHAT, SAY), 403, "insufficient_scope")
 
 
 async def test_key_is_judged_before_the_body_is_read(app):

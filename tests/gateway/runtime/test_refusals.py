@@ -91,7 +91,7 @@ async def test_a_refusal_of_each_kind_is_found_afterwards(tmp_path):
 
         await expect(other, 401, "api_key_revoked", secret=revoked_secret, key=revoked, model="")
         await expect(other, 401, "api_key_expired", secret=expired_secret, key=expired, model="")
-        await expect(other, 403, "missing_scope", secret=managing_secret, key=managing, model="")
+        await expect(other, 403, "insufficient_scope", secret=managing_secret, key=managing, model="")
         await expect(other, 403, "model_not_allowed")
         await expect(ended, 403, "tenant_inactive", model="")
         await expect(poor, 402, "credit_balance_exhausted")

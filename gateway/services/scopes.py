@@ -1,0 +1,71 @@
+"""What a key may do, by scope: which each endpoint of the data plane needs, and which scopes stand for several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+ALL, READ_ONLY, MANAGEMENT = "inference", "inference.read", "management"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a key needs for an endpoint: the scope `read` for GET and HEAD, `write` for all else, websockets too."""
+
+    read: str
+    write: str
+
+    @classmethod
+    def of(cls, scope: str) -> Need:
+        """Return the need of an endpoint that has one scope, whatever the method."""
+        return cls(scope, scope)
+
+    def scope_of(self, method: str) -> str:
+        """Return the scope that a request with this method needs; a websocket has the method ""."""
+        return self.read if method in {"GET", "HEAD"} else self.write
+
+
+CHAT = Need.of("chat")
+COMPLETIONS = Need.of("completions")
+RESPONSES = Need("responses.read", "responses.write")
+MESSAGES = Need.of("messages")
+EMBEDDINGS = Need.of("embeddings")
+RANKING = Need.of("ranking")
+TOKENIZE = Need.of("tokenize")
+FILES = Need("files.read", "files.write")
+BATCHES = Need("batches.read", "batches.write")
+MODELS = Need.of("models.read")
+USAGE = Need.of("usage.read")
+
+INFERENCE = {
+    "chat": "Chat Completions",
+    "completions": "Completions",
+    "responses.read": "Responses: retrieve",
+    "responses.write": "Responses: create, cancel, delete",
+    "messages": "Messages and counting their tokens",
+    "embeddings": "Embeddings",
+    "ranking": "Rerank and score",
+    "tokenize": "Tokenize and detokenize",
+    "files.read": "Files: list, download",
+    "files.write": "Files: upload, delete",
+    "batches.read": "Batches: list, retrieve",
+    "batches.write": "Batches: create, cancel",
+    "models.read": "Models: list, show",
+    "usage.read": "Usage of single requests",
+}
+"""The scopes of the data plane and what they allow, in words."""
+SCOPES = (ALL, READ_ONLY, *INFERENCE, MANAGEMENT)
+"""Every scope that a key may be given."""
+
+_STANDS_FOR = {
+    ALL: frozenset({READ_ONLY, *INFERENCE}),
+    READ_ONLY: frozenset(scope for scope in INFERENCE if scope.endswith(".read")),
+}
+
+
+def expanded(scopes: Iterable[str]) -> frozenset[str]:
+    """Return these scopes and those that they stand for: "inference" for all of the data plane's, also those to come,
+    "inference.read" for those that only read.
+    """
+    given = frozenset(scopes)
+    return given.union(*(_STANDS_FOR.get(scope, ()) for scope in given))
