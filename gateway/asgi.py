@@ -21,6 +21,7 @@ from gateway.edge.chat import chat_completions  # noqa: E402
 from gateway.edge.completions import completions  # noqa: E402
 from gateway.edge.cors import with_cors  # noqa: E402
 from gateway.edge.embeddings import embeddings  # noqa: E402
+from gateway.edge.files import file, file_content, files  # noqa: E402
 from gateway.edge.guard import guarded  # noqa: E402
 from gateway.edge.http import Application  # noqa: E402
 from gateway.edge.lifespan import lifespan  # noqa: E402
@@ -52,6 +53,9 @@ http_routes = [
     path("v1/embeddings", embeddings, scopes.EMBEDDINGS),
     path("v1/models", models, scopes.MODELS),
     path("v1/models/<path:name>", model, scopes.MODELS, "/v1/models/{id}"),
+    path("v1/files", files, scopes.FILES),
+    path("v1/files/<str:file_id>", file, scopes.FILES, "/v1/files/{id}"),
+    path("v1/files/<str:file_id>/content", file_content, scopes.FILES, "/v1/files/{id}/content"),
     path("v1/usage/<str:request_id>", usage, scopes.USAGE, "/v1/usage/{id}"),
     re_path(r"^v1(/|$)", unknown_endpoint, "/v1/*"),
     path("health", health, None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -77,6 +78,11 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc] # environ has no 
     def curve_key(self, name: str) -> str:
         """Return a CURVE key, or nothing."""
         return self._read(name, "", str, lambda text: len(text) == 40, "a key of 40 characters, in Z85")
+
+    def options(self, name: str, default: dict[str, Any]) -> dict[str, Any]:
+        """Return an object that is given as JSON."""
+        meaning = 'a JSON object such as {"bucket_name": "sluice"}'
+        return self._read(name, default, json.loads, lambda value: isinstance(value, dict), meaning)
 
     def mail(self, name: str, default: str) -> dict[str, Any]:
         """Return Django's settings for the mail server at an address, which may hold a password."""

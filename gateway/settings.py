@@ -169,8 +169,37 @@ SLUICE_QUEUE_BYTES = env.whole("SLUICE_QUEUE_BYTES", 16 << 20, least=0)
 # How long an admitted request waits in an engine of ours before its first step; 0: as long as it takes.
 SLUICE_ENGINE_QUEUE_SECONDS = env.number("SLUICE_ENGINE_QUEUE_SECONDS", 60.0, least=0.0)
 
-# How many of the periodic tasks one process does at a time: a long one must keep no other waiting.
-SLUICE_CELERY_CONCURRENCY = env.whole("SLUICE_CELERY_CONCURRENCY", 2, least=2)
+# How many of the periodic tasks one process does at a time: a long one must keep no other waiting, and batches take
+# one while they run.
+SLUICE_CELERY_CONCURRENCY = env.whole("SLUICE_CELERY_CONCURRENCY", 3, least=3)
+
+# Tenants' files: their bytes lie in a storage of Django's, which all gateways and the jobs have to reach.
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    "files": {
+        "BACKEND": env.str("SLUICE_FILES_STORAGE", default="django.core.files.storage.FileSystemStorage"),
+        "OPTIONS": env.options(
+            "SLUICE_FILES_OPTIONS",
+            {
+                "location": str(SLUICE_HOME / "files"),
+                "file_permissions_mode": 0o600,
+                "directory_permissions_mode": 0o700,
+            },
+        ),
+    },
+}
+SLUICE_MAX_FILE_BYTES = env.whole("SLUICE_MAX_FILE_BYTES", 100 * 1024 * 1024)
+SLUICE_FILE_SECONDS = env.number("SLUICE_FILE_SECONDS", 900.0)
+SLUICE_MOST_FILES = env.whole("SLUICE_MOST_FILES", 1000)
+SLUICE_MOST_FILE_BYTES = env.whole("SLUICE_MOST_FILE_BYTES", 10 * 1024**3)
+SLUICE_FILE_DAYS = env.whole("SLUICE_FILE_DAYS", 30)
+SLUICE_BATCH_DAYS = env.whole("SLUICE_BATCH_DAYS", 30)
+# How many lines of batches one process of the jobs has on their way at a time, and one tenant in all of them.
+SLUICE_BATCH_CONCURRENCY = env.whole("SLUICE_BATCH_CONCURRENCY", 8, most=256)
+SLUICE_MOST_BATCHES = env.whole("SLUICE_MOST_BATCHES", 50)
+# Where the jobs reach a gateway, if not where this home's own listens, or at the base URL.
+SLUICE_GATEWAY_URL = env.address("SLUICE_GATEWAY_URL", "")
 
 # How often the books are checked.
 SLUICE_RECONCILE_HOURS = env.whole("SLUICE_RECONCILE_HOURS", 24)

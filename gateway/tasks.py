@@ -11,11 +11,14 @@ from celery.worker import state
 from django.conf import settings
 from django.utils import timezone
 
+from billing import clock
 from billing import jobs as billing
 from billing.jobs import Job
 from billing.services.reconciliation import reconcile_if_due
 from gateway.celery import app
+from gateway.files import storage
 from gateway.management.watchdog import touch_heartbeat
+from gateway.services.files import remove_files
 from gateway.services.mail import send_due_mail
 from gateway.services.purge import purge
 from gateway.services.task_states import forget_others, noted
@@ -37,12 +40,18 @@ def jobs() -> tuple[Job, ...]:
         Job("billing.reconciliation", _reconcile, every_s=60),
         Job("gateway.mail", send_due_mail, every_s=2),
         Job("gateway.purge", _purge, every_s=60),
+        Job("gateway.files", _remove_files, every_s=60),
     )
 
 
 def _purge() -> bool:
     forget_others([job.name for job in JOBS])
     return purge(timezone.now()) > 0
+
+
+def _remove_files() -> bool:
+    storage.sweep_drafts()
+    return remove_files(clock.now(), limit=20) > 0
 
 
 def _reconcile() -> bool:

@@ -25,10 +25,17 @@ def bounded(application: Application) -> Application:
     def application_with_bounds(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         # No coroutine of its own: every token of a stream would pass through it.
         if scope["type"] == "http":
-            receive = _Body(scope, receive).receive
+            body = scope["body"] = _Body(scope, receive)
+            receive = body.receive
         return application(scope, receive, send)
 
     return application_with_bounds
+
+
+def allow_body(scope: Scope, most: int, seconds: float) -> None:
+    """Let the request's body, of which nothing has been read, have other bounds than the settings' of all endpoints."""
+    body: _Body = scope["body"]
+    body.most, body.seconds = most, seconds
 
 
 def counted_by_address(application: Application) -> Application:
@@ -95,8 +102,11 @@ class _Body:
     """Limits one request's body as it is received; later messages (the disconnect) pass unchanged."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
-        self._scope = scope
+        self._headers = scope["headers"]  # and not the scope, which refers to this
+        self._connection = scope.get("connection")
         self._receive = receive
+        self.most = settings.SLUICE_MAX_BODY_BYTES
+        self.seconds = settings.SLUICE_BODY_SECONDS
         self._size = 0
         self._deadline = 0.0
         self._is_whole = False
@@ -111,32 +121,31 @@ class _Body:
         else:
             message = await self._receive_in_time()
         self._size += len(message.get("body", b""))
-        if self._size > settings.SLUICE_MAX_BODY_BYTES:
-            raise _too_large()
+        if self._size > self.most:
+            raise _too_large(self.most)
         self._is_whole = not message.get("more_body", False)
         return message
 
     @property
     def _has_arrived(self) -> bool:
         """Whether our server has the next message already, as nearly always: a timer would cost more than reading."""
-        connection = self._scope.get("connection")
-        return connection is not None and connection.has_message
+        return self._connection is not None and self._connection.has_message
 
     async def _receive_in_time(self) -> ASGIMessage:
         try:
             async with asyncio.timeout_at(self._deadline):
                 return await self._receive()
         except TimeoutError:
-            text = f"The body took longer than {settings.SLUICE_BODY_SECONDS:g} s."
+            text = f"The body took longer than {self.seconds:g} s."
             raise Refusal(408, "request_timeout", text, headers=_CLOSE) from None
 
     def _begin(self) -> None:
-        announced = header_of(self._scope, b"content-length")
-        if announced is not None and announced.isdigit() and int(announced[:20]) > settings.SLUICE_MAX_BODY_BYTES:
-            raise _too_large()
-        self._deadline = asyncio.get_running_loop().time() + settings.SLUICE_BODY_SECONDS
+        announced = header_of({"headers": self._headers}, b"content-length")
+        if announced is not None and announced.isdigit() and int(announced[:20]) > self.most:
+            raise _too_large(self.most)
+        self._deadline = asyncio.get_running_loop().time() + self.seconds
 
 
-def _too_large() -> Refusal:
-    text = f"The body is larger than {settings.SLUICE_MAX_BODY_BYTES:,} bytes."
+def _too_large(most: int) -> Refusal:
+    text = f"The body is larger than {most:,} bytes."
     return Refusal(413, "request_too_large", text, headers=_CLOSE)

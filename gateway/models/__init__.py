@@ -1,7 +1,9 @@
-"""Who may use Sluice: users, tenants, projects, memberships, API keys; audit trail, refusals, epochs, tasks."""
+"""Who may use Sluice (users, tenants, projects, memberships, API keys), their files and batches, and what is noted."""
 
 from gateway.models.access import APIKey, CatalogueEpoch, Invitation, SignInLink, TenantEpoch
 from gateway.models.audit import AuditEvent
+from gateway.models.batches import Batch, BatchLine
+from gateway.models.files import StoredFile
 from gateway.models.mail import OutgoingMail
 from gateway.models.refusals import RefusalCount
 from gateway.models.tasks import TaskState
@@ -10,6 +12,8 @@ from gateway.models.tenancy import Membership, Project, Tenant, User
 __all__ = [
     "APIKey",
     "AuditEvent",
+    "Batch",
+    "BatchLine",
     "CatalogueEpoch",
     "Invitation",
     "Membership",
@@ -17,6 +21,7 @@ __all__ = [
     "Project",
     "RefusalCount",
     "SignInLink",
+    "StoredFile",
     "TaskState",
     "Tenant",
     "TenantEpoch",

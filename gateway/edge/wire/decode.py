@@ -21,16 +21,19 @@ _SHOWN = 200
 
 
 @functools.cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
+def _decoder(kind: Any, is_lax: bool) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind, strict=not is_lax)
 
 
-def decode(kind: type[T], body: bytes | msgspec.Raw, *, at: str = "") -> T:
-    """Return `body` as a `kind`, or refuse it (400) with the path of the field that is wrong, below `at`."""
+def decode(kind: type[T], body: bytes | msgspec.Raw, *, at: str = "", is_lax: bool = False) -> T:
+    """Return `body` as a `kind`, or refuse it (400) with the path of the field that is wrong, below `at`.
+
+    Where it `is_lax` numbers may be texts.
+    """
     if not at:
         check_depth(bytes(body))
     try:
-        value: T = _decoder(cast("Any", kind)).decode(body)
+        value: T = _decoder(cast("Any", kind), is_lax).decode(body)
     except msgspec.ValidationError as error:
         raise _invalid(str(error), at) from None
     except RecursionError:

@@ -1,0 +1,232 @@
+"""``/v1/files``: uploading, listing, reading and deleting the files of the key's project."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from functools import partial
+from typing import BinaryIO
+from urllib.parse import quote
+from uuid import UUID
+
+import msgspec
+from django.conf import settings
+
+from billing.ids import uuid7
+from gateway.edge.access import principal_of
+from gateway.edge.bounds import allow_body
+from gateway.edge.http import (
+    ClientLeftError,
+    Receive,
+    Scope,
+    Send,
+    header_of,
+    raw_headers,
+    require_method,
+    runtime_of,
+    send_json,
+)
+from gateway.edge.query import id_in, query_of
+from gateway.edge.wire.decode import decode, invalid
+from gateway.edge.wire.files import PREFIX, FileDeleted, FileForm, FileQuery, file_list, file_object
+from gateway.errors.refusal import Refusal
+from gateway.files import selectors, storage
+from gateway.files.multipart import Form, too_large
+from gateway.models import StoredFile
+from gateway.runtime.caps import Cap
+from gateway.runtime.principal import Principal
+from gateway.services import files as services
+
+MOST_UPLOADS = 4
+ROOM_FOR_FORM = 64 * 1024  # bytes of a form's boundaries, headers and fields
+WRITTEN_AT_ONCE = 512 * 1024
+READ_AT_ONCE = 256 * 1024
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+
+
+def _too_many_uploads() -> Refusal:
+    text = f"{MOST_UPLOADS} of your files are on their way already."
+    return Refusal(429, "too_many_uploads", text, headers={"retry-after": "1", "connection": "close"})
+
+
+# Files that are on their way, by tenant.
+uploads: Cap[UUID] = Cap(MOST_UPLOADS, _too_many_uploads)
+
+
+async def files(scope: Scope, receive: Receive, send: Send) -> None:
+    """List the project's files, or upload one."""
+    require_method(scope, "GET", "POST")
+    principal = await principal_of(scope)
+    if scope["method"] == "POST":
+        await _upload(scope, receive, send, principal)
+        return
+    query = query_of(scope, FileQuery)
+    after = _id_of(query.after, "after") if query.after is not None else None
+    found = await runtime_of(scope).threads.run(
+        lambda: selectors.files_of(
+            principal.tenant,
+            principal.project,
+            purpose=query.purpose,
+            after=after,
+            limit=query.limit + 1,
+            is_rising=query.order == "asc",
+        )
+    )
+    await send_json(send, 200, file_list(found, query.limit))
+
+
+async def file(scope: Scope, receive: Receive, send: Send) -> None:
+    """Show or delete one file."""
+    require_method(scope, "GET", "DELETE")
+    principal = await principal_of(scope)
+    found = await _found(scope, principal)
+    if scope["method"] == "DELETE":
+        delete = partial(services.delete_file, principal.tenant, principal.project, found.id)
+        if not await runtime_of(scope).threads.run(delete):
+            raise _unknown(scope)
+        await send_json(send, 200, FileDeleted(id=file_object(found).id))
+        return
+    await send_json(send, 200, file_object(found))
+
+
+async def file_content(scope: Scope, receive: Receive, send: Send) -> None:
+    """Send a file's bytes, or the part of them that ``Range`` asks for."""
+    require_method(scope, "GET")
+    found = await _found(scope, await principal_of(scope))
+    begin, end = _range_of(header_of(scope, b"range"), found.bytes)
+    try:
+        opened = await asyncio.to_thread(storage.read, found)
+    except OSError as error:
+        text = "The file's content isn't there any more: its operator may know why."
+        raise Refusal(404, "file_content_missing", text) from error
+    try:
+        await _send_bytes(send, found, opened, begin, end)
+    finally:
+        await asyncio.to_thread(opened.close)
+
+
+async def _upload(scope: Scope, receive: Receive, send: Send, principal: Principal) -> None:
+    most = settings.SLUICE_MAX_FILE_BYTES
+    allow_body(scope, most + ROOM_FOR_FORM, settings.SLUICE_FILE_SECONDS)
+    announced = header_of(scope, b"content-length") or ""
+    size = int(announced) if announced[:20].isdigit() and len(announced) < 20 else 0
+    if size > most + ROOM_FOR_FORM:
+        raise too_large(most)
+    if (header_of(scope, b"content-encoding") or "identity").lower() != "identity":
+        raise Refusal(415, "unsupported_content_encoding", "Send the body without compression.")
+    threads = runtime_of(scope).threads
+    # What can't be kept isn't received either; what came meanwhile counts when it is stored.
+    await threads.run(partial(services.require_room, principal.tenant, max(size - ROOM_FOR_FORM, 0)))
+    draft = storage.drafts() / uuid7().hex
+    with uploads.share(principal.tenant) as take, Form(header_of(scope, b"content-type") or "", draft, most) as form:
+        take(1)
+        await _receive_form(receive, form)
+        given = _fields_of(form)
+        begin = partial(
+            services.begin_file,
+            tenant=principal.tenant,
+            project=principal.project,
+            purpose=given.purpose,
+            filename=form.filename or "",
+            size=form.size,
+            seconds=given.expires_after_seconds,
+        )
+        stored = await threads.run(begin)
+        # Where the storage is another machine this takes a while: no thread of the database's waits for that.
+        await asyncio.to_thread(storage.put, stored, draft)
+        if not await threads.run(partial(services.finish_file, stored)):
+            await asyncio.to_thread(storage.remove, stored)
+            raise services.not_stored()
+    await send_json(send, 200, file_object(stored))
+
+
+async def _receive_form(receive: Receive, form: Form) -> None:
+    """Pass the body on to `form`, whose writing to the disk no other request waits for."""
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeftError
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
+        is_last = not message.get("more_body", False)
+        if size >= WRITTEN_AT_ONCE or is_last:
+            data, pieces, size = b"".join(pieces), [], 0
+            await asyncio.to_thread(form.write, data)
+        if is_last:
+            await asyncio.to_thread(form.close)
+            return
+
+
+def _fields_of(form: Form) -> FileForm:
+    given = decode(FileForm, msgspec.json.encode(form.fields), is_lax=True)
+    if (given.expires_after_anchor is None) != (given.expires_after_seconds is None):
+        raise invalid("expires_after", "'expires_after' needs both 'anchor' and 'seconds'.")
+    return given
+
+
+async def _found(scope: Scope, principal: Principal) -> StoredFile:
+    """Return the file that the path names."""
+    identifier = id_in(scope["url_route"]["kwargs"]["file_id"], PREFIX)
+    found = None
+    if identifier is not None:
+        read = partial(selectors.file_of, principal.tenant, principal.project, identifier)
+        found = await runtime_of(scope).threads.run(read)
+    if found is None:
+        raise _unknown(scope)
+    return found
+
+
+def _unknown(scope: Scope) -> Refusal:
+    name = scope["url_route"]["kwargs"]["file_id"]
+    return Refusal(404, "file_not_found", f"No file '{name[:100]}' of this project is known.", param="file_id")
+
+
+def _id_of(name: str, param: str) -> UUID:
+    identifier = id_in(name, PREFIX)
+    if identifier is None:
+        raise invalid(param, f"'{param}' has to be the id of a file.")
+    return identifier
+
+
+def _range_of(header: str | None, size: int) -> tuple[int, int]:
+    """Return the first byte asked for and the one behind the last; the whole for what isn't one range of bytes."""
+    match = _RANGE.fullmatch(header or "")
+    if match is None or match[0] == "bytes=-":
+        return 0, size
+    if not match[1]:
+        begin, end = max(size - int(match[2]), 0), size
+    else:
+        begin, end = int(match[1]), min(int(match[2]) + 1 if match[2] else size, size)
+    if begin >= end:
+        text = f"The file has {size} bytes."
+        raise Refusal(416, "range_not_satisfiable", text, headers={"content-range": f"bytes */{size}"})
+    return begin, end
+
+
+async def _send_bytes(send: Send, found: StoredFile, opened: BinaryIO, begin: int, end: int) -> None:
+    headers = {
+        "content-type": "application/octet-stream",
+        "content-length": str(end - begin),
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(found.filename, safe='')}",
+        "x-content-type-options": "nosniff",
+        "accept-ranges": "bytes",
+    }
+    is_part = (begin, end) != (0, found.bytes)
+    if is_part:
+        headers["content-range"] = f"bytes {begin}-{end - 1}/{found.bytes}"
+    data = await asyncio.to_thread(_read, opened, begin, min(READ_AT_ONCE, end - begin))
+    await send({"type": "http.response.start", "status": 206 if is_part else 200, "headers": raw_headers(headers)})
+    while data and begin + len(data) < end:
+        begin += len(data)
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+        data = await asyncio.to_thread(_read, opened, begin, min(READ_AT_ONCE, end - begin))
+    if begin + len(data) < end:
+        raise OSError("the storage has less of the file than its row says")  # cuts the connection
+    await send({"type": "http.response.body", "body": data})
+
+
+def _read(opened: BinaryIO, begin: int, size: int) -> bytes:
+    opened.seek(begin)
+    return opened.read(size)

@@ -1,0 +1,41 @@
+"""The query of a path, and the page of a list that it asks for."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+from urllib.parse import parse_qsl
+from uuid import UUID
+
+import msgspec
+
+from gateway.edge.http import Scope
+from gateway.edge.wire.decode import decode, invalid
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_MOST_FIELDS = 64
+
+
+def query_of(scope: Scope, kind: type[T]) -> T:
+    """Return the path's query as a `kind`, whose fields are texts or numbers; refuse (400) what has no place in it."""
+    try:
+        pairs = parse_qsl(
+            scope["query_string"].decode("ascii"), keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict"
+        )
+    except ValueError as error:
+        raise invalid("query", "The query can't be read.") from error
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        raise invalid("query", "A parameter is there twice.")
+    return decode(kind, msgspec.json.encode(values), is_lax=True)
+
+
+def id_in(text: str, prefix: str) -> UUID | None:
+    """Return the id that `text` is, after its `prefix`; None for anything else."""
+    name = text.removeprefix(prefix)
+    if len(name) != 32 or name == text:
+        return None
+    try:
+        return UUID(hex=name)
+    except ValueError:
+        return None
