@@ -233,7 +233,7 @@ def test_chat(running, client):
     chunks = list(client.chat.completions.create(**ask_it, stream=True, stream_options={"include_usage": True}))
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == answer.choices[0].message.content
-    assert len(chunks) > 5
+    assert len(chunks) > 2  # role, text, usage: pieces that wait for a busy gateway are sent as one
     assert_charged(running, client, before, chunks[-1].usage)
 
 
