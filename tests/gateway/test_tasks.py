@@ -38,6 +38,8 @@ from gateway.services import links, mail, members
 from tests.billing.conftest import MovedClock
 from tests.gateway.conftest import make_party
 
+pytestmark = pytest.mark.slow
+
 NAMES = [job.name for job in tasks.JOBS]
 PARTIES = 3
 DUE = 30  # rows of each kind: more than a chunk of any sweep

@@ -20,6 +20,8 @@ from tests.inference.architectures import test_encoder as encoders
 from tests.inference.drive import GREEDY, Drive
 from tests.inference.tiny import save_tiny
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = [[5, 6, 7], [9] * 20, list(range(3, 60))]
 SAMPLINGS = (
     GREEDY,

@@ -30,6 +30,8 @@ from inference.types import (
 )
 from tests.inference.tiny import save_tiny
 
+pytestmark = pytest.mark.slow
+
 KIND = GuidanceKind
 SCHEMA = {
     "type": "object",

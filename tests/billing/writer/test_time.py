@@ -34,7 +34,7 @@ from tests.billing.books import assert_books_balance
 from tests.billing.conftest import MovedClock, roll
 from tests.billing.writer.world import extend, grant, make_wallet, patient, reserve, settle
 
-pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.money, pytest.mark.django_db(transaction=True)]
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 PLANS = {

@@ -119,7 +119,8 @@ async def test_cancel_by_id_stops_only_that_response(socket, world):
     assert (await socket.until("response.completed"))[-1]["stream_id"] == "b"
 
 
-async def test_cancel_while_starting_stops_the_start(socket, world):
+async def test_cancel_while_starting_stops_the_start(socket, world, monkeypatch):
+    monkeypatch.setattr("gateway.generation.generation.HEAD_SECONDS", 0)
     world.starting = asyncio.Event()
     world.set_options(hang_at=1)
     socket.send(CREATE)
@@ -151,7 +152,8 @@ async def test_streams_run_beside_each_other_and_a_stream_in_turn(socket, world)
     assert world.intent.messages == (Message("user", ("two",)),)
 
 
-async def test_too_much_in_a_stream_is_refused(socket, world):
+async def test_too_much_in_a_stream_is_refused(socket, world, monkeypatch):
+    monkeypatch.setattr("gateway.generation.generation.HEAD_SECONDS", 0)
     world.set_options(hang_at=1)
     socket.send(CREATE)
     await socket.until("response.created")

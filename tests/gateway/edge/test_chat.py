@@ -207,6 +207,7 @@ async def test_cancelled_request_stops_the_generation(app, world):
 
 async def test_silence_is_filled_with_comments(app, world, monkeypatch):
     monkeypatch.setattr(sse, "PING_SECONDS", 0.01)
+    monkeypatch.setattr("gateway.generation.generation.HEAD_SECONDS", 0)
     world.set_options(hang_at=1)
     exchange = Exchange(app, "POST", PATH, body=STREAM)
     await exchange.body_has(b": ping\n\n: ping\n\n")

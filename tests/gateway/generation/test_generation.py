@@ -185,7 +185,8 @@ async def test_free_model_needs_no_credit():
 
 
 @pytest.mark.parametrize("token", [1, 2, 7, 16, 17, 40])
-async def test_client_that_leaves_is_charged_for_exactly_what_ran(token):
+async def test_client_that_leaves_is_charged_for_exactly_what_ran(monkeypatch, token):
+    monkeypatch.setattr(generation_module, "HEAD_SECONDS", 0)
     stand = await make_stand(tokens=60, hang_at=token)
     generation = await start(stand)
     reading = asyncio.ensure_future(collect(generation))
@@ -387,7 +388,8 @@ async def broken(code, **fields):
 
 
 @pytest.mark.parametrize("code", FAILURES)
-async def test_answer_in_one_piece_that_we_break_is_waived(code):
+async def test_answer_in_one_piece_that_we_break_is_waived(monkeypatch, code):
+    monkeypatch.setattr(generation_module, "HEAD_SECONDS", 0)
     stand, outcome = await broken(code, stream=False)
     assert (outcome.charge, outcome.is_waived, outcome.usage) == (0, True, Usage())
     [release] = stand.writer.releases
@@ -419,7 +421,8 @@ async def test_stream_pays_for_no_more_than_went_out_when_a_lost_worker_did_more
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-async def test_client_that_leaves_pays_for_what_ran(streamed):
+async def test_client_that_leaves_pays_for_what_ran(monkeypatch, streamed):
+    monkeypatch.setattr(generation_module, "HEAD_SECONDS", 0)
     stand = await make_stand(tokens=40, hang_at=8)
     generation = await start(stand, stream=streamed)
     await stand.engine.hanging()
@@ -428,7 +431,8 @@ async def test_client_that_leaves_pays_for_what_ran(streamed):
     assert (outcome.reason, outcome.error, outcome.charge) == (FinishReason.CANCELLED, None, 1000 + 7 * 40)
 
 
-async def test_engine_that_stops_on_its_own_account_failed_and_no_client_left():
+async def test_engine_that_stops_on_its_own_account_failed_and_no_client_left(monkeypatch):
+    monkeypatch.setattr(generation_module, "HEAD_SECONDS", 0)
     stand = await make_stand(tokens=40, hang_at=8)
     generation = await start(stand, stream=False)
     await stand.engine.hanging()
@@ -739,6 +743,7 @@ async def test_drain_refuses_new_requests_and_ends_the_running_ones():
 @pytest.mark.parametrize(("streamed", "charge"), [(True, 1000 + 3 * 40), (False, 0)])
 async def test_engine_that_says_nothing_after_cancel_failed(monkeypatch, streamed, charge):
     monkeypatch.setattr(generation_module, "CANCEL_SECONDS", 0.01)
+    monkeypatch.setattr(generation_module, "HEAD_SECONDS", 0)
     stand = await make_stand(tokens=9, hang_at=4)
     generation = await start(stand, stream=streamed)
     await stand.engine.hanging()

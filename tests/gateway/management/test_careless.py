@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = ("gateway --port 1", "jobs", "jobs --once", "worker", "sweep", "models list")
 

@@ -17,7 +17,7 @@ from inference.types import SamplingParams
 from tests.inference.drive import GREEDY, Drive, Reference, assert_same, reference_model
 from tests.inference.tiny import save_tiny
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 OWN = (
     "llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_text", "phi3", "olmo2", "olmo3", "granite",

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.engine.sweep import EQUAL, REFUSED, examine
 from benchmarks.engine.tiny_configs import FORMS
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 @pytest.mark.parametrize(

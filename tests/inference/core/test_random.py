@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -11,6 +12,8 @@ from inference.core.step import StepPlan, StepResult
 from inference.errors import InvalidRequestError, OverloadedError
 from inference.types import FinishReason
 from tests.inference.core.driving import Bench, continuation
+
+pytestmark = pytest.mark.slow
 
 TENANTS = st.sampled_from("abcde")
 

@@ -9,6 +9,8 @@ from inference.execution.attention.triton import TritonAttention
 from inference.execution.kv_cache import LayerShape
 from tests.inference.execution.attention.layouts import MIXED, Layout
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("window", "softcap", "has_sinks"), [(0, 0.0, False), (9, 0.0, False), (1, 2.0, True), (0, 2.0, True)]

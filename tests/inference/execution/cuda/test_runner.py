@@ -25,7 +25,7 @@ from tests.inference.execution.cuda.host import HostDevice
 from tests.inference.sampling.test_guides import Listed
 from tests.inference.tiny import save_tiny
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(temperature=0.0)

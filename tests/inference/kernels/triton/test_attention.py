@@ -11,6 +11,8 @@ from benchmarks.gpu import reference
 from inference.kernels.triton.decode import decode, split_size
 from inference.kernels.triton.prefill import prefill
 
+pytestmark = pytest.mark.slow
+
 FAR = 1 << 31  # elements: an offset beyond it needs 64 bits
 
 

@@ -9,6 +9,8 @@ from inference.execution import experts as plain
 from inference.kernels.triton.experts import SMALL, arrange, combine, grouped_matmul, route
 from inference.kernels.triton.quantise import in_eight_bits, quantise
 
+pytestmark = pytest.mark.slow
+
 FLOAT8 = torch.float8_e4m3fn
 EVEN = [[0, 1], [2, 3], [1, 0], [3, 2], [0, 3]]
 ONE = [[2, 4]] * 21  # every token to the same experts, none to others

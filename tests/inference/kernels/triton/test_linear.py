@@ -10,6 +10,8 @@ from inference.kernels.triton.matmul import scaled_matmul
 from inference.kernels.triton.matvec import matvec
 from inference.kernels.triton.quantise import quantise
 
+pytestmark = pytest.mark.slow
+
 FLOAT8 = torch.float8_e4m3fn
 SHAPES = [(1, 48, 64), (3, 100, 512), (17, 33, 700), (40, 130, 1024)]
 
