@@ -37,6 +37,7 @@ from gateway.edge.routes import (  # noqa: E402
     routed_by_type,
     unknown_endpoint,
 )
+from gateway.edge.stored_responses import input_items, stored_response  # noqa: E402
 from gateway.edge.usage import usage  # noqa: E402
 from gateway.runtime.caps import Cap  # noqa: E402
 from gateway.services import scopes  # noqa: E402
@@ -50,6 +51,8 @@ http_routes = [
     path("v1/chat/completions", chat_completions, scopes.CHAT),
     path("v1/completions", completions, scopes.COMPLETIONS),
     path("v1/responses", responses, scopes.RESPONSES),
+    path("v1/responses/<str:response_id>", stored_response, scopes.RESPONSES, "/v1/responses/{id}"),
+    path("v1/responses/<str:response_id>/input_items", input_items, scopes.RESPONSES, "/v1/responses/{id}/input_items"),
     path("v1/embeddings", embeddings, scopes.EMBEDDINGS),
     path("v1/models", models, scopes.MODELS),
     path("v1/models/<path:name>", model, scopes.MODELS, "/v1/models/{id}"),

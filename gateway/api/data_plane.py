@@ -17,6 +17,7 @@ from gateway.edge.wire.embeddings import EmbeddingAnswer, EmbeddingRequest
 from gateway.edge.wire.models import ModelCard, ModelList
 from gateway.edge.wire.response_object import FunctionCallOutput, OutputMessage, ReasoningOutput, Response
 from gateway.edge.wire.responses import ResponseRequest
+from gateway.edge.wire.stored import DeletedResponse, InputItems
 
 Struct = type[msgspec.Struct]
 
@@ -78,10 +79,37 @@ ENDPOINTS = (
         "responses",
         "Create a response",
         "Answers a conversation; with `stream` in events, the last of which has the whole response. The same path is a"
-        " websocket. Nothing is stored.",
+        " websocket. With `store` it is kept, so that it can be read and continued.",
         {_JSON: Response, _EVENTS: Response},
         ResponseRequest,
         {"model": "auto", "input": _QUESTION, "max_output_tokens": 64},
+    ),
+    Endpoint(
+        "get",
+        "/v1/responses/{id}",
+        "responses_show",
+        "Show a stored response",
+        "A response of this project that was stored.",
+        {_JSON: Response},
+        parameter="id",
+    ),
+    Endpoint(
+        "delete",
+        "/v1/responses/{id}",
+        "responses_delete",
+        "Delete a stored response",
+        "Deletes it for good; what continues it can't be continued any more.",
+        {_JSON: DeletedResponse},
+        parameter="id",
+    ),
+    Endpoint(
+        "get",
+        "/v1/responses/{id}/input_items",
+        "responses_input_items",
+        "List a stored response's input",
+        "The conversation that it continues and its own input, newest first; `limit`, `order` and `after` page it.",
+        {_JSON: InputItems},
+        parameter="id",
     ),
     Endpoint(
         "post",

@@ -1,11 +1,10 @@
-"""The conversations of a socket's latest responses, so that `previous_response_id` can continue them."""
+"""The conversations of a socket's latest unstored responses, so that `previous_response_id` can continue them."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from uuid import UUID
 
-from gateway.errors.refusal import Refusal
 from inference.messages import Message
 
 MOST_RESPONSES = 32
@@ -15,7 +14,7 @@ Turns = tuple[Message, ...]
 
 
 class History:
-    """The conversations that this socket's latest responses ended, bounded in number and size; the oldest go first."""
+    """The conversations that this socket's latest unstored responses ended; the oldest go where there are too many."""
 
     def __init__(self, most_responses: int = MOST_RESPONSES, most_characters: int = MOST_CHARACTERS) -> None:
         self._most_responses = most_responses
@@ -32,16 +31,7 @@ class History:
             _, (_, _, gone) = self._known.popitem(last=False)
             self._characters -= gone
 
-    def turns_of(self, response_id: str | None, project: UUID) -> Turns:
-        """The conversation that `response_id` ended, nothing for None; a Refusal if it isn't this project's."""
-        if response_id is None:
-            return ()
+    def turns_of(self, response_id: str, project: UUID) -> Turns | None:
+        """The conversation that `response_id` ended; None if it isn't known, or isn't this project's."""
         found = self._known.get(response_id)
-        if found is None or found[0] != project:
-            raise Refusal(
-                400,
-                "previous_response_not_found",
-                f"'{response_id}' is not among this connection's latest responses.",
-                param="previous_response_id",
-            )
-        return found[1]
+        return None if found is None or found[0] != project else found[1]

@@ -19,7 +19,7 @@ from gateway.consumers.history import History
 from gateway.consumers.sender import EventSender
 from gateway.consumers.streams import Stream, Streams
 from gateway.edge.access import note_refusal
-from gateway.edge.answer import failure_of, relay
+from gateway.edge.answer import Answering, failure_of, relay
 from gateway.edge.http import Receive, Scope, Send, runtime_of
 from gateway.edge.response_events import Event, ResponseEvents
 from gateway.edge.wire.decode import decode, unsupported
@@ -27,11 +27,13 @@ from gateway.edge.wire.responses import ClientEvent, ResponseCancel, ResponseCre
 from gateway.errors.faults import draining, refusal_of
 from gateway.errors.refusal import Refusal, internal_error
 from gateway.generation.events import Outcome
-from gateway.generation.generation import Generation, start_generation
+from gateway.generation.generation import start_generation
 from gateway.logs import request_bound
 from gateway.runtime import tracing
 from gateway.runtime.caps import Cap
 from gateway.runtime.principal import Principal
+from gateway.stored.conversation import owner_of, turns_before, with_items
+from gateway.stored.storing import StoredAnswer, Storing, is_stored
 from inference.types import Delta
 
 IDLE_SECONDS = 15 * 60.0
@@ -149,13 +151,23 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
                 await self._sender.refuse(refusal, request_id, stream_id=stream.stream_id, event_id=request.event_id)
 
     async def _generate(self, stream: Stream, request: ResponseCreate, request_id: UUID, principal: Principal) -> None:
-        earlier = self._history.turns_of(request.previous_response_id, principal.project)
+        threads, owner = self._runtime.threads, owner_of(principal)
+        stores, previous = is_stored(principal, request.store), request.previous_response_id
+        own = None if previous is None else self._history.turns_of(previous, principal.project)
+        earlier = own or () if previous is None or own is not None else await turns_before(threads, owner, previous)
+        request.input = await with_items(threads, owner, request.input)
         intent = request.intent(earlier)
         generation = await start_generation(self._runtime, principal, intent, request_id)
         stream.began(generation)
-        told = ResponseEvents(request, generation, with_account=self._caller.wants_account)
-        outcome = await self._tell(generation, told, stream.stream_id)
-        if outcome.error is None:
+        told = ResponseEvents(request, generation, with_account=self._caller.wants_account, is_stored=stores)
+        answering: Answering = generation
+        if stores:
+            storing = Storing(principal, request_id, request.input, previous=previous, unstored=own or ())
+            answering = StoredAnswer(generation, told, storing, threads)
+        outcome = await self._tell(answering, told, stream.stream_id)
+        if (
+            outcome.error is None and not told.ended(outcome).store
+        ):  # what is stored is read from there: it may be deleted
             turns = (*request.without_instructions(intent), told.answer.message)
             self._history.keep(told.response_id, principal.project, turns)
         elif (failure := failure_of(outcome)) is not None:
@@ -166,7 +178,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         tenant, api_key = (principal.tenant, principal.api_key) if principal is not None else (None, None)
         note_refusal(self._runtime, refusal, request_id, tenant=tenant, api_key=api_key, model=request.model)
 
-    async def _tell(self, generation: Generation, told: ResponseEvents, stream_id: str | None) -> Outcome:
+    async def _tell(self, generation: Answering, told: ResponseEvents, stream_id: str | None) -> Outcome:
         """Send the events of the response up to its last delta, joining deltas within `PAUSE_SECONDS` into one."""
         loop = asyncio.get_running_loop()
         counted_at = float("-inf")

@@ -44,12 +44,24 @@ class ResponseEvents:
     `with_account` adds the `sluice` block to the last event and makes `usage` events possible.
     """
 
-    def __init__(self, request: ResponseRequest, generation: Generation, *, with_account: bool = False) -> None:
+    def __init__(
+        self,
+        request: ResponseRequest,
+        generation: Generation,
+        *,
+        with_account: bool = False,
+        is_stored: bool = False,
+    ) -> None:
         self._generation = generation
         self._with_account = with_account
         self._response = begun(
-            request, identifier=response_id(generation), created=generation.created, model=generation.route.model
+            request,
+            identifier=response_id(generation),
+            created=generation.created,
+            model=generation.route.model,
+            is_stored=is_stored,
         )
+        self._is_ended = False
         self._narrator = Narrator()
         self._number = 0
 
@@ -81,7 +93,7 @@ class ResponseEvents:
 
     def closing(self, outcome: Outcome) -> Iterator[Event]:
         """Return the events that end the last item and the response: completed, incomplete or failed."""
-        response = self._ended(outcome)
+        response = self.ended(outcome)
         if response.status != "failed":
             for change in self._narrator.open_message():  # an answer without a word has a message all the same
                 yield from self._told(change)
@@ -94,11 +106,14 @@ class ResponseEvents:
         if not self._narrator.extend(delta):
             self._narrator.take(delta)
 
-    def whole(self, outcome: Outcome) -> Response:
-        """Return the ended response as a whole, for an answer without events."""
-        return self._ended(outcome)
+    def ended(self, outcome: Outcome) -> Response:
+        """Return the response as a whole, once it has been told or has collected all pieces; always the same object."""
+        if not self._is_ended:
+            self._is_ended = True
+            self._end(outcome)
+        return self._response
 
-    def _ended(self, outcome: Outcome) -> Response:
+    def _end(self, outcome: Outcome) -> None:
         response = self._response
         response.usage = response_usage(outcome.usage, outcome.charge)
         response.model = self._generation.route.model  # a request may have moved to another before its first token
@@ -117,7 +132,7 @@ class ResponseEvents:
             response.status = "failed"
             response.error = ResponseFault(failure.code, failure.message)
             response.output = self._output("incomplete")
-            return response
+            return
         if outcome.reason is FinishReason.STOP:
             response.status = "completed"
             response.completed_at = int(time.time())
@@ -129,7 +144,6 @@ class ResponseEvents:
             response.incomplete_details = IncompleteDetails("max_output_tokens", outcome.sluice_reason or UNSET)
         last: Status = "completed" if response.status == "completed" else "incomplete"
         response.output = self._output(last) or [self._rendered(Item(ItemKind.MESSAGE), last)]
-        return response
 
     def _output(self, last: Status) -> list[OutputItem]:
         """Return all items; those before the last are complete."""

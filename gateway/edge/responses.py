@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gateway.edge.access import note_model, principal_of
-from gateway.edge.answer import answer
+from gateway.edge.answer import Answering, answer
 from gateway.edge.disconnect import watching
 from gateway.edge.http import (
     Receive,
@@ -26,6 +26,9 @@ from gateway.edge.wire.response_object import Response
 from gateway.edge.wire.responses import ResponseRequest
 from gateway.generation.events import Outcome
 from gateway.generation.generation import start_generation
+from gateway.stored.conversation import owner_of, turns_before, with_items
+from gateway.stored.items import refers
+from gateway.stored.storing import StoredAnswer, Storing, is_stored
 from inference.types import Delta, Vector
 
 
@@ -33,17 +36,25 @@ async def responses(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer one response."""
     require_method(scope, "POST")
     principal = await principal_of(scope)
-    request = decode(ResponseRequest, await read_body(scope, receive, principal.tenant))
+    body = await read_body(scope, receive, principal.tenant)
+    request = decode(ResponseRequest, body)
     note_model(scope, request.model)
-    if request.previous_response_id is not None:
-        raise unsupported("previous_response_id", "responses aren't stored; a websocket continues its own")
     if request.stream_options is not None and not request.stream:
         raise unsupported("stream_options", "it is only allowed when 'stream' is true")
-    intent = request.intent(task_header=header_of(scope, TASK_HEADER))
+    runtime, previous = runtime_of(scope), request.previous_response_id
+    stores, owner = is_stored(principal, request.store), owner_of(principal)
+    earlier = () if previous is None else await turns_before(runtime.threads, owner, previous)
+    if refers(body):
+        request.input = await with_items(runtime.threads, owner, request.input)
+    intent = request.intent(earlier, task_header=header_of(scope, TASK_HEADER))
     async with watching(scope, receive) as client:
-        generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
-        told = ResponseFormat(ResponseEvents(request, generation))
-        await answer(generation, told, client, send, stream=intent.stream)
+        generation = await start_generation(runtime, principal, intent, request_id_of(scope))
+        events = ResponseEvents(request, generation, is_stored=stores)
+        answering: Answering = generation
+        if stores:
+            storing = Storing(principal, generation.id, request.input, previous=previous)
+            answering = StoredAnswer(generation, events, storing, runtime.threads)
+        await answer(answering, ResponseFormat(events), client, send, stream=intent.stream)
 
 
 class ResponseFormat:
@@ -71,7 +82,7 @@ class ResponseFormat:
 
     def whole(self, outcome: Outcome) -> Response:
         """Return the ended response as JSON."""
-        return self._events.whole(outcome)
+        return self._events.ended(outcome)
 
 
 def _written(events: Iterable[Event]) -> bytes:

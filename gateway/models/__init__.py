@@ -1,4 +1,4 @@
-"""Who may use Sluice (users, tenants, projects, memberships, API keys), their files and batches, and what is noted."""
+"""Who may use Sluice (users, tenants, projects, memberships, keys), and their files, batches and responses."""
 
 from gateway.models.access import APIKey, CatalogueEpoch, Invitation, SignInLink, TenantEpoch
 from gateway.models.audit import AuditEvent
@@ -6,6 +6,7 @@ from gateway.models.batches import Batch, BatchLine
 from gateway.models.files import StoredFile
 from gateway.models.mail import OutgoingMail
 from gateway.models.refusals import RefusalCount
+from gateway.models.responses import StoredResponse
 from gateway.models.tasks import TaskState
 from gateway.models.tenancy import Membership, Project, Tenant, User
 
@@ -22,6 +23,7 @@ __all__ = [
     "RefusalCount",
     "SignInLink",
     "StoredFile",
+    "StoredResponse",
     "TaskState",
     "Tenant",
     "TenantEpoch",

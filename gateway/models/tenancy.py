@@ -66,10 +66,24 @@ class User(AbstractBaseUser, PermissionsMixin):
 class Tenant(models.Model):
     """A customer: owns projects, keys, one wallet and one subscription."""
 
+    class Storage(models.TextChoices):
+        FORBIDDEN = "forbidden", "Never"
+        ON_REQUEST = "on_request", "Where a request asks for it"
+        BY_DEFAULT = "by_default", "Unless a request forbids it"
+
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(max_length=120)
     slug = models.SlugField(max_length=60, unique=True)
     is_active = models.BooleanField(default=True)
+    response_storage = models.CharField(
+        "stores responses",
+        max_length=10,
+        choices=Storage,
+        default=Storage.ON_REQUEST,
+        db_default=Storage.ON_REQUEST.value,
+        help_text="Whether responses, with what was asked, are kept so that clients can read and continue them. "
+        "“Never” deletes those that are kept.",
+    )
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:

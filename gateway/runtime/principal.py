@@ -32,6 +32,7 @@ class Principal:
     slice_tokens: int
     allowed_models: frozenset[str]  # empty means all
     default_task: str
+    response_storage: str  # of Tenant.Storage
     request_bucket: Bucket
     credit_bucket: Bucket
     stamp: Stamp = field(compare=False)

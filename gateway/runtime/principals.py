@@ -253,7 +253,7 @@ def _with_terms(rows: QuerySet[Any]) -> QuerySet[Any]:
 
 def _first(rows: QuerySet[Any], *columns: str) -> dict[str, Any] | None:
     terms = ("subscription__version_id", "subscription__version__plan__slug", *_TERMS.values())
-    shared = ("tenant_id", "tenant__is_active", "wallet__id")
+    shared = ("tenant_id", "tenant__is_active", "tenant__response_storage", "wallet__id")
     row: dict[str, Any] | None = rows.order_by().values(*columns, *shared, *terms).first()
     return row
 
@@ -302,6 +302,7 @@ def _principal(
         slice_tokens=terms["slice_tokens"],
         allowed_models=frozenset(terms["allowed_models"]),
         default_task=terms["default_task"],
+        response_storage=row["tenant__response_storage"],
         request_bucket=bucket("requests", "request"),
         credit_bucket=bucket("credits", "credit"),
         stamp=UNKNOWN,

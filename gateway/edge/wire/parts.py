@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta
@@ -38,7 +38,7 @@ class OutputTextPart(msgspec.Struct, tag_field="type", tag="output_text", forbid
 
     text: str
     annotations: Annotated[Anything, Only([])] = UNSET
-    logprobs: Annotated[Anything, Only([])] = UNSET
+    logprobs: list[Any] | None = None  # of an answer that is given back whole; nothing reads them
 
 
 class RefusalPart(msgspec.Struct, tag_field="type", tag="refusal", forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ from gateway.edge.wire.responses import ResponseRequest
 from gateway.edge.wire.tools import ResponseToolChoice
 from gateway.edge.wire.usage import ResponseUsage
 
-Status = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
+Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
 class OutputText(msgspec.Struct):
@@ -143,7 +143,7 @@ class Response(msgspec.Struct, kw_only=True):
     sluice: Account | UnsetType = UNSET
 
 
-def begun(request: ResponseRequest, *, identifier: str, created: int, model: str) -> Response:
+def begun(request: ResponseRequest, *, identifier: str, created: int, model: str, is_stored: bool = False) -> Response:
     """The response to `request` as it begins."""
     return Response(
         id=identifier,
@@ -155,6 +155,7 @@ def begun(request: ResponseRequest, *, identifier: str, created: int, model: str
         output=[],
         parallel_tool_calls=request.parallel_tool_calls is not False,
         previous_response_id=request.previous_response_id,
+        store=is_stored,
         text=TextConfig(request.text_format or TextFormat()),
         temperature=1.0 if request.temperature is None else request.temperature,
         tool_choice=request.tool_choice or "auto",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -40,6 +41,13 @@ Item = Annotated[msgspec.Raw, Meta(extra_json_schema=any_of(*ITEMS))]  # read on
 EventId = Annotated[str, Meta(max_length=512)]  # as a client calls its event; errors about it say so
 
 
+def check_included(names: Sequence[str]) -> None:
+    """Refuse what can't be included in a response."""
+    for index, name in enumerate(names):
+        if name not in _INCLUDED:
+            raise unsupported(f"include[{index}]", f"only {' and '.join(_INCLUDED)} are known")
+
+
 class ResponseStreamOptions(StreamOptions, kw_only=True, forbid_unknown_fields=True):
     """What a stream carries beside its events: nothing more."""
 
@@ -62,7 +70,7 @@ class ReasoningOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
-    """``POST /v1/responses``. Nothing is stored, whether `store` is false or left out; `store: true` is refused."""
+    """``POST /v1/responses``. Where `store` is left out, the tenant's setting decides."""
 
     model: ModelName
     input: str | Annotated[list[Item], Meta(min_length=1, max_length=MAX_MESSAGES)]
@@ -82,6 +90,7 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     tools: ToolList | None = None
     tool_choice: ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    store: bool | None = None
 
     access_programs: Annotated[Anything, Only({})] = UNSET
     background: Annotated[Anything, Only(False)] = UNSET
@@ -94,7 +103,6 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_options: Annotated[Anything, Only({}, {"mode": "implicit"})] = UNSET
     prompt_cache_retention: Annotated[Anything, Only("in_memory")] = UNSET
     service_tier: Annotated[Anything, Only("auto", "default")] = UNSET
-    store: Annotated[Anything, Only(False)] = UNSET
     truncation: Annotated[Anything, Only("disabled")] = UNSET
 
     def intent(self, earlier: tuple[Message, ...] = (), task_header: str | None = None) -> Intent:
@@ -135,9 +143,7 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
         return None if self.text is None else self.text.format
 
     def _logprobs(self) -> int | None:
-        for index, name in enumerate(self.include or ()):
-            if name not in _INCLUDED:
-                raise unsupported(f"include[{index}]", f"only {' and '.join(_INCLUDED)} are known")
+        check_included(self.include or ())
         if self.top_logprobs or _LOGPROBS in (self.include or ()):
             return self.top_logprobs or 0
         return None

@@ -221,6 +221,7 @@ async def test_unknown_previous_response_is_named(socket, world):
     assert world.generations == []
 
 
+@pytest.mark.django_db(transaction=True)
 async def test_previous_response_of_another_project_is_unknown(socket, world):
     first = (await ask(socket))[-1]["response"]["id"]
     world.set_principal(project=uuid7())
@@ -228,6 +229,7 @@ async def test_previous_response_of_another_project_is_unknown(socket, world):
     assert error["error"]["code"] == "previous_response_not_found"
 
 
+@pytest.mark.django_db(transaction=True)
 async def test_failed_response_is_not_continued(socket, world):
     world.set_options(lose_at=2)
     failed = (await ask(socket))[-1]

@@ -1,0 +1,94 @@
+"""Stored responses: read, listed, deleted (``/v1/responses/{id}`` and what is below it)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from billing.ids import request_id_in
+from gateway.edge.access import principal_of
+from gateway.edge.http import Receive, Scope, Send, require_method, runtime_of, send_bytes, send_json
+from gateway.edge.query import query_of
+from gateway.edge.wire.decode import decode, invalid
+from gateway.edge.wire.responses import check_included
+from gateway.edge.wire.stored import DeletedResponse, InputItems, ItemsQuery, RetrieveQuery
+from gateway.errors.refusal import Refusal
+from gateway.models import StoredResponse
+from gateway.stored import rows
+from gateway.stored.conversation import items_of, owner_of, turns_of
+from gateway.stored.rows import Owner
+
+
+async def stored_response(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a stored response, or delete it."""
+    require_method(scope, "GET", "DELETE")
+    owner = owner_of(await principal_of(scope))
+    identifier, shown = _asked_for(scope)
+    threads = runtime_of(scope).threads
+    if scope["method"] == "DELETE":
+        if not await threads.run(lambda: rows.remove(owner, identifier)):
+            raise not_found(shown)
+        await send_json(send, 200, DeletedResponse(shown))
+        return
+    query = query_of(scope, RetrieveQuery)
+    check_included(query.include)
+    row = await threads.run(lambda: rows.find(owner, identifier))
+    if row is None:
+        raise not_found(shown)
+    await send_bytes(send, 200, bytes(row.body), "application/json")
+
+
+async def input_items(scope: Scope, receive: Receive, send: Send) -> None:
+    """List what a stored response was made from: the turns of the conversation before it, and its own input."""
+    require_method(scope, "GET")
+    owner = owner_of(await principal_of(scope))
+    identifier, shown = _asked_for(scope)
+    query = query_of(scope, ItemsQuery)
+    check_included(query.include)
+    items = await runtime_of(scope).threads.run(lambda: _items(owner, identifier, shown))
+    await send_json(send, 200, _page(items, query))
+
+
+def not_found(shown: str) -> Refusal:
+    """The 404 for a response that isn't stored."""
+    text = f"Response '{shown[:100]}' not found: it was not stored, is deleted or has expired, or isn't yours."
+    return Refusal(404, "response_not_found", text, param="response_id")
+
+
+def _asked_for(scope: Scope) -> tuple[UUID, str]:
+    shown = scope["url_route"]["kwargs"]["response_id"]
+    identifier = request_id_in(shown)
+    if identifier is None:
+        raise not_found(shown)
+    return identifier, shown
+
+
+def _items(owner: Owner, identifier: UUID, shown: str) -> list[msgspec.Raw]:
+    row = rows.find(owner, identifier)
+    if row is None:
+        raise not_found(shown)
+    before: list[StoredResponse] = []
+    if row.previous is not None:
+        before = turns_of(owner, row.previous, f"resp_{row.previous.hex}")
+    own: list[msgspec.Raw] = decode(list[msgspec.Raw], bytes(row.input))
+    return [item for turn in before for item in items_of(turn)] + own
+
+
+def _page(items: list[msgspec.Raw], query: ItemsQuery) -> InputItems:
+    named = [(msgspec.json.decode(item)["id"], item) for item in items]
+    if query.order == "desc":
+        named.reverse()
+    first = 0
+    if query.after is not None:
+        places = [place for place, (name, _) in enumerate(named) if name == query.after]
+        if not places:
+            raise invalid("after", f"'{query.after[:100]}' is none of this response's items.")
+        first = places[0] + 1
+    page = named[first : first + query.limit]
+    return InputItems(
+        data=[item for _, item in page],
+        first_id=page[0][0] if page else None,
+        last_id=page[-1][0] if page else None,
+        has_more=first + query.limit < len(named),
+    )

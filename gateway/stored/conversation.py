@@ -1,0 +1,112 @@
+"""What a request goes on from: the stored turns before it, and the stored items that it refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from django.conf import settings
+
+from billing.ids import request_id_in
+from gateway.edge.wire.decode import decode, invalid
+from gateway.edge.wire.input_items import messages_of
+from gateway.edge.wire.parts import Reading
+from gateway.errors.refusal import Refusal
+from gateway.models import StoredResponse
+from gateway.runtime.principal import Principal
+from gateway.runtime.threads import DatabaseThreads
+from gateway.stored import rows
+from gateway.stored.items import references_in, response_of
+from gateway.stored.rows import Owner
+from inference.messages import Message
+
+_ENDED = frozenset({"completed", "incomplete", "cancelled"})
+
+
+class _Output(msgspec.Struct):
+    output: list[msgspec.Raw]
+
+
+def owner_of(principal: Principal) -> Owner:
+    """Whose responses `principal` has."""
+    return Owner(principal.tenant, principal.project)
+
+
+async def turns_before(threads: DatabaseThreads, owner: Owner, previous: str) -> tuple[Message, ...]:
+    """Return the messages of the stored conversation that the response `previous` ends; a 400 Refusal where there is
+    none to go on from.
+    """
+    identifier = request_id_in(previous)
+    if identifier is None:
+        raise missing(previous)
+    return await threads.run(lambda: _messages(turns_of(owner, identifier, previous)))
+
+
+def turns_of(owner: Owner, last: UUID, shown: str) -> list[Any]:
+    """Return the turns of the conversation that the response `last` ends, the first one first; a 400 Refusal where one
+    is gone or there is too much of it. `shown` is what the client calls it.
+    """
+    most = settings.SLUICE_MAX_BODY_BYTES
+    turns = rows.conversation(owner, last, most)
+    if not turns:
+        raise missing(shown)
+    if turns[-1].status not in _ENDED:
+        state = turns[-1].status.replace("_", " ")
+        raise Refusal(400, "previous_response_unfinished", f"'{shown}' is {state}.", param="previous_response_id")
+    first = turns[0]
+    if first.total > most or len(turns) >= rows.MOST_TURNS:
+        text = f"The conversation has over {rows.MOST_TURNS} turns or {most:,} bytes: send what matters as 'input'."
+        raise Refusal(400, "conversation_too_long", text, param="previous_response_id")
+    if first.previous is not None:
+        raise missing(f"resp_{first.previous.hex}")
+    return turns
+
+
+def missing(shown: str) -> Refusal:
+    """The 400 for a response to go on from that isn't there."""
+    text = f"Previous response '{shown[:100]}' not found: it was not stored, is deleted or has expired, or isn't yours."
+    return Refusal(400, "previous_response_not_found", text, param="previous_response_id")
+
+
+async def with_items(
+    threads: DatabaseThreads, owner: Owner, items: str | Sequence[msgspec.Raw]
+) -> str | list[msgspec.Raw]:
+    """Return a request's input with the stored items that it refers to in their places; a 404 Refusal for one that
+    isn't stored.
+    """
+    references = references_in(items)
+    if not references or isinstance(items, str):
+        return items if isinstance(items, str) else list(items)
+    responses = {index: response_of(identifier) for index, identifier in references.items()}
+    wanted = {response for response in responses.values() if response is not None}
+    found = await threads.run(lambda: {key: _by_id(row) for key, row in rows.find_all(owner, wanted).items()})
+    whole = list(items)
+    for index, identifier in references.items():
+        response = responses[index]
+        item = None if response is None else found.get(response, {}).get(identifier)
+        if item is None:
+            text = (
+                f"Item '{identifier[:100]}' not found: items are kept of stored responses only. "
+                "Send 'store': true with the request that makes it, or the item itself."
+            )
+            raise Refusal(404, "item_not_found", text, param=f"input[{index}].id")
+        whole[index] = item
+    most = settings.SLUICE_MAX_BODY_BYTES
+    if sum(len(bytes(item)) for item in whole) > most:
+        raise invalid("input", f"With the items that it refers to, 'input' has more than {most:,} bytes.")
+    return whole
+
+
+def items_of(row: StoredResponse) -> list[msgspec.Raw]:
+    """Return the items that a response was given, and those that it answered."""
+    return decode(list[msgspec.Raw], bytes(row.input)) + decode(_Output, bytes(row.body)).output
+
+
+def _messages(turns: Sequence[StoredResponse]) -> tuple[Message, ...]:
+    return messages_of([item for row in turns for item in items_of(row)], Reading())
+
+
+def _by_id(row: StoredResponse) -> dict[str, msgspec.Raw]:
+    return {msgspec.json.decode(item)["id"]: item for item in items_of(row)}

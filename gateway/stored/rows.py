@@ -1,0 +1,105 @@
+"""The rows of stored responses. All of this runs on database threads, for one project, and sees nothing expired."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.conf import settings
+from django.db import connection, models
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from gateway.models import StoredResponse
+
+MOST_TURNS = 512  # of one conversation
+
+# A conversation from its last turn back to its first, or to where it is longer than may be. One query.
+_TURNS = """
+WITH RECURSIVE turns (id, previous, place, total) AS (
+    SELECT id, previous, 1, size FROM gateway_storedresponse
+        WHERE id = %(last)s AND tenant_id = %(tenant)s AND project_id = %(project)s AND expires_at > %(now)s
+    UNION ALL
+    SELECT row.id, row.previous, turns.place + 1, turns.total + row.size
+        FROM turns JOIN gateway_storedresponse row ON row.id = turns.previous
+        WHERE row.tenant_id = %(tenant)s AND row.project_id = %(project)s AND row.expires_at > %(now)s
+            AND turns.place < %(turns)s AND turns.total <= %(bytes)s
+)
+SELECT row.*, turns.total FROM turns JOIN gateway_storedresponse row ON row.id = turns.id ORDER BY turns.place DESC
+"""
+
+
+class Owner(NamedTuple):
+    """Whose a response is."""
+
+    tenant: UUID
+    project: UUID
+
+
+def add(
+    owner: Owner,
+    identifier: UUID,
+    *,
+    status: str,
+    given: bytes,
+    body: bytes,
+    previous: UUID | None = None,
+    is_background: bool = False,
+) -> None:
+    """Store a response: `given` are its input items and `body` is the response, both as JSON."""
+    StoredResponse(
+        id=identifier,
+        tenant_id=owner.tenant,
+        project_id=owner.project,
+        previous=previous,
+        status=status,
+        is_background=is_background,
+        input=given,
+        body=body,
+        size=len(given) + len(body),
+        expires_at=timezone.now() + timedelta(days=settings.SLUICE_RESPONSE_DAYS),
+    ).save(force_insert=True)
+
+
+def find(owner: Owner, identifier: UUID) -> StoredResponse | None:
+    """Return the response, or None where there is none."""
+    return _good(owner).filter(id=identifier).first()
+
+
+def find_all(owner: Owner, identifiers: Collection[UUID]) -> dict[UUID, StoredResponse]:
+    """Return those of the responses that there are, by id."""
+    return _good(owner).in_bulk(list(identifiers))
+
+
+def remove(owner: Owner, identifier: UUID) -> bool:
+    """Delete the response for good; False where there is none."""
+    count, _ = _good(owner).filter(id=identifier).delete()
+    return bool(count)
+
+
+def conversation(owner: Owner, last: UUID, most_bytes: int) -> list[Any]:
+    """Return the turns of the conversation that the response `last` ends, the first one first; none where it isn't
+    stored. Each has the `total` bytes of itself and those after it.
+
+    Where the first turn has a `previous` all the same, that is gone, or more turns or bytes than may be lie before it.
+    """
+    parameters = {
+        "last": _uuid(last),
+        "tenant": _uuid(owner.tenant),
+        "project": _uuid(owner.project),
+        "now": models.DateTimeField().get_db_prep_value(timezone.now(), connection),
+        "turns": MOST_TURNS,
+        "bytes": most_bytes,
+    }
+    return list(StoredResponse.objects.unscoped().raw(_TURNS, parameters))
+
+
+def _good(owner: Owner) -> QuerySet[StoredResponse]:
+    mine = StoredResponse.objects.unscoped().filter(tenant=owner.tenant, project=owner.project)
+    return mine.filter(expires_at__gt=timezone.now())
+
+
+def _uuid(value: UUID) -> Any:
+    return models.UUIDField().get_db_prep_value(value, connection)
