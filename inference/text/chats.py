@@ -70,17 +70,11 @@ class Chats:
         )
 
     def guidance(self, request: GenerationRequest) -> Guidance | None:
-        """Return what the answer is held to: what the client asks for, or what its tools do; raise
-        `InvalidRequestError` for both at once.
-        """
+        """Return what the answer is held to: what its tools ask for, and where it calls none what the client does."""
         wanted, tools = request.sampling.guidance, request.tools
         if tools is None or self.calls is None or request.prompt is not None:
             return wanted
-        held = guidance_of_tools(tools, self.calls, self.control, has_bare_calls=self.has_bare_calls)
-        if wanted is not None and tools.callable:
-            message = f"'{wanted.param}' and tools can't be given together: leave one of them out, or set 'none'"
-            raise InvalidRequestError(message, code="guidance_unsupported", param=wanted.param)
-        return held if wanted is None else wanted
+        return guidance_of_tools(tools, self.calls, self.control, has_bare_calls=self.has_bare_calls, answer=wanted)
 
     def thought(
         self, tokenizer: Tokenizer, *, thinks: bool, budget: int | None, ends: frozenset[int], vocabulary: int

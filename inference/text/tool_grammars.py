@@ -1,4 +1,6 @@
-"""What an answer has to be that must call functions, or calls strict ones: a grammar in Lark around their schemas."""
+"""What an answer has to be that must call functions, calls strict ones, or is JSON where it calls none: a grammar in
+Lark around their schemas.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +19,36 @@ _ANY = '{"type":"object"}'
 
 
 def guidance_of_tools(
-    tools: Tools, calls: CallFormat, control: Mapping[str, int], *, has_bare_calls: bool
+    tools: Tools,
+    calls: CallFormat,
+    control: Mapping[str, int],
+    *,
+    has_bare_calls: bool,
+    answer: Guidance | None = None,
 ) -> Guidance | None:
-    """Return what holds an answer to `tools`: None where the model may call as it likes, and no function is strict.
+    """Return what holds an answer to `tools`, and one that calls none to `answer`: None where it may be anything.
 
     `control` are the ids of those of the format's marks that are control tokens. Where calls are required, the
-    arguments are held to the schemas of all functions, else to those of strict ones, and text may stand before a call.
+    arguments are held to the schemas of all functions, else to those of strict ones. Text may stand before a call that
+    isn't required, unless there is an `answer`. Raise `InvalidRequestError` for one that isn't JSON.
     """
     functions, is_required = tools.callable, tools.mode is ToolMode.REQUIRED
-    if not functions or not (is_required or any(function.strict for function in functions)):
+    if not functions:
+        return answer
+    if not (is_required or answer is not None or any(function.strict for function in functions)):
         return None
     writer = _Writer(calls, control, has_bare_calls=has_bare_calls)
     bodies = [writer.call(function, is_held=is_required or function.strict) for function in functions]
-    rules = writer.rules(len(bodies), is_required=is_required, once=not tools.parallel)
     numbered = [f"call_{number}: {body}" for number, body in enumerate(bodies)]
+    param = tools.param if is_required else "tools"
+    if is_required or answer is None:
+        rules = writer.rules(len(bodies), is_required=is_required, once=not tools.parallel)
+    else:
+        called = writer.rules(len(bodies), is_required=True, once=not tools.parallel, start="called")
+        rules = ["start: called | answer", f"answer: %json {_schema_of_answer(answer)}", *called]
+        param = answer.param
     source = "\n".join(("%llguidance {}", *rules, *numbered))
-    return Guidance(GuidanceKind.LARK, source, param=tools.param if is_required else "tools")
+    return Guidance(GuidanceKind.LARK, source, param=param)
 
 
 class _Writer:
@@ -52,8 +68,8 @@ class _Writer:
         head = json.dumps(f'{{"name": {json.dumps(function.name)}, "{key}": ')
         return f'{head} {arguments} "}}"'
 
-    def rules(self, count: int, *, is_required: bool, once: bool) -> list[str]:
-        """Return the rules that stand above those of the calls."""
+    def rules(self, count: int, *, is_required: bool, once: bool, start: str = "start") -> list[str]:
+        """Return the rules that stand above those of the calls; `start` is the first of those of required ones."""
         any_call = "any_call: " + " | ".join(f"call_{number}" for number in range(count))
         more = "" if once else "*"
         text = "TEXT: /(.|\n)*/".replace("\n", "\\n")
@@ -61,13 +77,13 @@ class _Writer:
             case "llama3":
                 calls = "calls: any_call" + ("" if once else ' ("; " any_call)*')
                 if is_required:
-                    return ["start: calls", calls, any_call]
+                    return [f"{start}: calls", calls, any_call]
                 return ["start: calls | TEXT?", r"TEXT: /[^{ \n](.|\n)*/", calls, any_call]
             case "mistral" if not self._is_bare:
                 listed = "calls: any_call" + ("" if once else ' (", " any_call)*')
                 tagged = 'tagged: "[" calls "]"'
                 if is_required:
-                    return [f"start: {self._mark('[TOOL_CALLS]')} tagged", tagged, listed, any_call]
+                    return [f"{start}: {self._mark('[TOOL_CALLS]')} tagged", tagged, listed, any_call]
                 return [*self._opened("[TOOL_CALLS]", "", text), tagged, listed, any_call]
             case "mistral":
                 opener, tagged, between = "[TOOL_CALLS]", "tagged: any_call", ""
@@ -76,7 +92,7 @@ class _Writer:
                 tagged = f'tagged: "\\n" any_call "\\n" {self._mark("</tool_call>")}'
         if is_required:
             repeated = f" ({between} {self._mark(opener)} tagged){more}" if more else ""
-            return [f"start: {self._mark(opener)} tagged{repeated}", tagged, any_call]
+            return [f"{start}: {self._mark(opener)} tagged{repeated}", tagged, any_call]
         return [*self._opened(opener, more, text), tagged, any_call]
 
     def _opened(self, opener: str, more: str, text: str) -> list[str]:
@@ -98,3 +114,21 @@ def _schema(function: Function) -> str:
         message = f"the parameters of {function.name!r} can't be read: {error}"
         raise InvalidRequestError(message, code="guidance_invalid", param="tools") from error
     return json.dumps({**schema, "x-guidance": _JSON})
+
+
+def _schema_of_answer(answer: Guidance) -> str:
+    """Return the schema of an answer in JSON, with our options and its white space in place of any of its own."""
+    if answer.kind not in {GuidanceKind.JSON_SCHEMA, GuidanceKind.JSON_OBJECT}:
+        message = f"'{answer.param}' and tools can't be given together: with tools an answer is text or JSON"
+        raise InvalidRequestError(message, code="guidance_unsupported", param=answer.param)
+    try:
+        schema: Any = json.loads(_ANY if answer.kind is GuidanceKind.JSON_OBJECT else answer.source)
+    except (ValueError, RecursionError) as error:
+        message = f"'{answer.param}' can't be read: {error}"
+        raise InvalidRequestError(message, code="guidance_invalid", param=answer.param) from error
+    if not isinstance(schema, dict):
+        message = f"'{answer.param}' has to be a JSON Schema that is an object, where tools are given with it"
+        raise InvalidRequestError(message, code="guidance_invalid", param=answer.param)
+    space = WHITESPACE if answer.whitespace is None else answer.whitespace
+    options = {"whitespace_pattern": space} if space else {"whitespace_flexible": False}
+    return json.dumps({**schema, "x-guidance": {"lenient": False, "coerce_one_of": False, **options}})

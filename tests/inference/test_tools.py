@@ -43,23 +43,30 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 
 
 def answer(loaded: LoadedModel, tools: Tools, format_: str, **sampling: Any) -> tuple[list[tuple[str, str]], Any]:
-    """Return the calls of an answer, and how it ended."""
+    """Return the calls of an answer that has no text, and how it ended."""
+    calls, text, finished = told(loaded, tools, format_, **sampling)
+    assert not text
+    return calls, finished
+
+
+def told(loaded: LoadedModel, tools: Tools, format_: str, **sampling: Any) -> tuple[list[tuple[str, str]], str, Any]:
+    """Return the calls of an answer, its text, and how it ended."""
     config = EngineConfig("test", "-", block_size=loaded.block_size, options={"tools": format_})
     engine = LocalEngine(config, loaded, ByteTokenizer(), secret=b"s", clock=lambda: 0.0)
     params = SamplingParams(**{"max_tokens": 300, "seed": 7, **sampling})
     request = GenerationRequest("a", "t", "t", messages=(Message("user", ("hi",)),), tools=tools, sampling=params)
     engine.submit(engine.prepare(request))
     calls: list[Any] = []
-    finished = None
+    text, finished = "", None
     while engine.unfinished:
         for output in engine.step():
-            assert not output.text
-            for piece in (piece for told in output.told for piece in told.calls):
+            text += output.text + "".join(part.text for part in output.told)
+            for piece in (piece for part in output.told for piece in part.calls):
                 if piece.name:
                     calls.append([piece.name, ""])
                 calls[-1][1] += piece.arguments
             finished = output.finished or finished
-    return [(name, arguments) for name, arguments in calls], finished
+    return [(name, arguments) for name, arguments in calls], text, finished
 
 
 @pytest.mark.parametrize("format_", ["generic", "hermes", "llama3", "mistral"])
@@ -94,9 +101,28 @@ def test_nothing_is_held_without_need(loaded: LoadedModel) -> None:
     assert held(Tools((ROUTE,))) is None
     assert held(Tools((WEATHER,), ToolMode.NONE)) is None
     assert held(Tools((WEATHER,))) is not None
+    wanted = Guidance(GuidanceKind.JSON_OBJECT, param="response_format")
+    assert held(Tools((WEATHER,), ToolMode.NONE), guidance=wanted) == wanted
     with pytest.raises(InvalidRequestError) as caught:
-        held(Tools((ROUTE,)), guidance=Guidance(GuidanceKind.JSON_OBJECT, param="response_format"))
-    assert (caught.value.code, caught.value.param) == ("guidance_unsupported", "response_format")
+        held(Tools((ROUTE,)), guidance=Guidance(GuidanceKind.REGEX, "a+", param="structured_outputs.regex"))
+    assert (caught.value.code, caught.value.param) == ("guidance_unsupported", "structured_outputs.regex")
+
+
+@pytest.mark.parametrize("format_", ["generic", "llama3", "mistral"])
+def test_an_answer_calls_or_is_json_by_its_schema(loaded: LoadedModel, format_: str) -> None:
+    wanted = Guidance(GuidanceKind.JSON_SCHEMA, json.dumps(SCHEMA), param="response_format")
+    found = set()
+    for seed in range(12):
+        calls, text, finished = told(loaded, Tools((ROUTE,), parallel=False), format_, seed=seed, guidance=wanted)
+        assert finished.reason is FinishReason.STOP
+        assert bool(calls) != bool(text)
+        found.add("called" if calls else "answered")
+        if text:
+            assert 1 <= json.loads(text)["days"] <= 14
+    assert found == {"called", "answered"}
+    calls, text, _ = told(loaded, Tools((ROUTE,), ToolMode.REQUIRED), format_, guidance=wanted)
+    assert calls
+    assert not text
 
 
 @pytest.mark.parametrize(("setting", "param"), [("off", "tools")])
