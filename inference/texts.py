@@ -92,7 +92,7 @@ class Texts:
             if stream.is_over and not was_over:
                 _cut(scheduler, output, stream.tokens - before, stream.tokens)
             if output.finished is not None and not stream.is_over:
-                output.text += stream.finish()
+                output.text += stream.finish(is_cut=output.finished.reason is not FinishReason.STOP)
             if stream.parser is not None:
                 _tell_parsed(stream, stream.parser, output)
         except Exception as error:  # noqa: BLE001 - whatever a tokenizer raises is this request's end, and is logged

@@ -100,7 +100,7 @@ class FakeRun:
                     parser.push(event.text)
                     self._thought += len(event.tokens) if thinks or parser.is_thinking else 0
                 if isinstance(event, Finished) or parser.is_over:
-                    parser.finish()
+                    parser.finish(is_cut=isinstance(event, Finished) and event.reason is not FinishReason.STOP)
                 tokens = event.tokens if isinstance(event, Delta) else ()
                 for told in parser.take() or ([Told()] if tokens else []):
                     yield Delta(told.text, self.usage, tokens, reasoning=told.reasoning, calls=told.calls)

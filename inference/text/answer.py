@@ -3,7 +3,7 @@
     <think>Where is it?</think>I'll look.<tool_call>{"name": "find", "arguments": {"what": "it"}}</tool_call>
            reasoning            text                  call
 
-White space between these is dropped. What looks like a call and is none becomes text.
+White space between these is dropped. What looks like a call and is none becomes text, unless the answer was cut in it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from inference.text.calls import CallFormat, CallReader, MalformedError
 from inference.types import CallPiece, Told
 
 _SPACE = " \t\r\n"
+_LEAST_BEGUN = 3  # characters of a marker at the end of a cut answer that are taken for its beginning
 
 
 class _Kind(Enum):
@@ -69,6 +70,7 @@ class AnswerParser:
         self._runs: list[tuple[_Kind, list[Any]]] = []
         self._has_begun = False  # something other than white space has come
         self._is_ended = False
+        self._is_cut = False
         self._space = ""  # what stood before the opener that was found
         self._at_rest = False  # text without any of `_alarming` is text, however it goes on
         self._reader = CallReader(parsing.names, self._identify, self._call, once=parsing.once)
@@ -90,8 +92,11 @@ class AnswerParser:
         for char in text:
             self._send(char)
 
-    def finish(self) -> None:
-        """Read what is held back as the end of the answer."""
+    def finish(self, *, is_cut: bool = False) -> None:
+        """Read what is held back as the end of the answer; one that `is_cut` may have ended inside a call or its
+        marker, which is no text then.
+        """
+        self._is_cut = is_cut
         self._send("")
         self._is_ended = True
         self._at_rest = False
@@ -164,7 +169,7 @@ class AnswerParser:
         try:
             yield from calls.read(reader)
         except MalformedError:
-            if reader.raw.strip() or reader.count == known:
+            if not self._is_cut and (reader.raw.strip() or reader.count == known):
                 self._tell(_Kind.TEXT, reader.raw)
                 known = reader.count
             reader.is_over = self._parsing.once and reader.count > 0
@@ -183,6 +188,8 @@ class AnswerParser:
             char = yield from self._reader.skip()
             self._at_rest = False
             if not char:
+                if self._is_cut and len(held) >= _LEAST_BEGUN:
+                    return ""
                 if held or has_told or before is _Kind.TEXT:
                     self._tell(kind, space + held)
                 return ""

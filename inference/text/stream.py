@@ -52,14 +52,16 @@ class TextStream:
         """Return the text that `tokens` add; empty once it is over."""
         return "".join(self._push(token) for token in tokens)
 
-    def finish(self) -> str:
-        """Return what was held back, at the end of the tokens; it may still complete a stop string."""
+    def finish(self, *, is_cut: bool = False) -> str:
+        """Return what was held back, at the end of the tokens; it may still complete a stop string. `is_cut` says
+        whether the model would have gone on.
+        """
         text = self._stops.push(self._detokenizer.finish())
         text = text if self.matched is not None else text + self._stops.finish()
         if self.parser is None:
             return text
         self.parser.push(text)
-        self.parser.finish()
+        self.parser.finish(is_cut=is_cut and self.matched is None)
         return ""
 
     def _push(self, token: int) -> str:

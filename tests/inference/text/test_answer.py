@@ -114,6 +114,28 @@ def test_arguments_are_as_they_were_written(arguments: dict[str, Any]) -> None:
     assert read(parsing_of("hermes"), list(text))[:3] == ("", "", [("f", written)])
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "wanted"),
+    [
+        ("hermes", "Look:\n<tool", ("Look:", [])),
+        ("hermes", '\n<tool_call>\n{"na', ("", [])),
+        ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1', ("", [("f", '{"a": 1')])),
+        ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1}}\n</tool', ("", [F1])),
+        ("hermes", "a <", ("a <", [])),
+        ("hermes", "<tool_call>oops</tool_call> b", ("<tool_call>oops</tool_call> b", [])),
+        ("llama3", '{"name": "fi', ("", [])),
+        ("mistral", "[TOOL_CA", ("", [])),
+    ],
+)
+def test_the_beginning_of_a_call_in_which_an_answer_was_cut_is_no_text(name, text, wanted) -> None:
+    parser = AnswerParser(parsing_of(name), "request")
+    parser.push(text)
+    parser.finish(is_cut=True)
+    told = parser.take()
+    calls = [[piece.name, piece.arguments] for part in told for piece in part.calls]
+    assert ("".join(part.text for part in told), [tuple(call) for call in calls]) == wanted
+
+
 def test_an_answer_with_one_call_is_over_behind_it() -> None:
     text = '<tool_call>{"name": "find"}</tool_call><tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
     *read_, parser = read(parsing_of("hermes", once=True), [text])
