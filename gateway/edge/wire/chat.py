@@ -74,11 +74,17 @@ class CalledFunction(msgspec.Struct, forbid_unknown_fields=True):
     arguments: str
 
 
+class GivenFunction(CalledFunction, forbid_unknown_fields=True):
+    """The same, given back by an SDK with what that made of the arguments, which isn't read."""
+
+    parsed_arguments: Anything = UNSET
+
+
 class FunctionToolCall(msgspec.Struct, tag_field="type", tag="function", forbid_unknown_fields=True):
     """A call of a function."""
 
     id: CallId
-    function: CalledFunction
+    function: GivenFunction
     index: int | None = None  # in a stream, which SDKs give back with the rest
 
 
@@ -93,6 +99,7 @@ class AssistantTurn(_Turn, tag="assistant"):
     reasoning_content: str | None = None
     reasoning: str | None = None  # the same, as some servers call it
     tool_calls: Annotated[list[FunctionToolCall | CustomToolCall], Meta(max_length=MAX_PARTS)] | None = None
+    parsed: Anything = UNSET  # what an SDK made of the content; it isn't read
     annotations: Annotated[Anything, Only([])] = UNSET
     audio: Annotated[Anything, Only()] = UNSET
     function_call: Annotated[Anything, Only()] = UNSET

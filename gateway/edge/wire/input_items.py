@@ -44,6 +44,7 @@ class FunctionCallItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     arguments: str
     id: ItemId | None = None
     status: str | None = None
+    parsed_arguments: Anything = UNSET  # what an SDK made of them; it isn't read
     namespace: Annotated[Anything, Only()] = UNSET
 
 

@@ -37,6 +37,7 @@ class OutputTextPart(msgspec.Struct, tag_field="type", tag="output_text", forbid
     """A piece of what the model said."""
 
     text: str
+    parsed: Anything = UNSET  # what an SDK made of it; it isn't read
     annotations: Annotated[Anything, Only([])] = UNSET
     logprobs: list[Any] | None = None  # of an answer that is given back whole; nothing reads them
 
