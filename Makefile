@@ -19,7 +19,7 @@ export SLUICE_HOME ?= $(CURDIR)/var
 CHECK_PYTHON := import sys; (3, 11) <= sys.version_info[:2] <= (3, 14) or sys.exit( \
 	f"Sluice runs on Python 3.11 to 3.14, and {sys.executable} is {sys.version.split()[0]}: choose another, make PYTHON=...")
 
-.PHONY: run setup test check lint types layers fast system clean vendor
+.PHONY: run setup test check lint types layers fast conformance system clean vendor
 
 run: setup  ## set everything up, then serve on PORT until Ctrl-C
 	@exec $(PY) manage.py quickstart --serve --port $(PORT)
@@ -43,6 +43,9 @@ layers: $(VENV)/.dev
 
 fast: $(VENV)/.dev
 	@$(PY) -m pytest -n 2 -m "not slow and not stack and not browser and not model" tests
+
+conformance: $(VENV)/.dev  ## unmodified clients, in environments of their own under var/; writes docs/clients.md anew
+	@$(PY) -m tests.conformance $(CLIENTS)
 
 system:  ## PostgreSQL, Redis and Chromium from Debian's packages, where they are missing and may be installed
 	@tests/services/system.sh

@@ -1,0 +1,1 @@
+"""Unmodified clients against a real gateway: `make conformance` runs them and writes docs/clients.md anew."""

@@ -1,0 +1,22 @@
+"""The clients that are tried: in which environment, by which program, as which package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client: `environment` is a file of constraints/, or ``node``."""
+
+    name: str
+    environment: str
+    program: str
+    package: str
+
+
+CLIENTS = (
+    Client("OpenAI Python", "sdk", "openai_python.py", "openai"),
+    Client("OpenAI Node", "node", "openai_node.mjs", "openai"),
+    Client("Vercel AI SDK", "node", "ai_sdk.mjs", "ai"),
+)

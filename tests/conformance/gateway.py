@@ -1,0 +1,57 @@
+"""The gateway of a conformance run: `manage.py serve` on a home of its own, with SQLite, and one tenant's key."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.services.postgres import free_port
+from tests.stack.conftest import ROOT, Stack, migrate
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """Where it is (without /v1), a key of its only tenant, and why each first model that isn't there is missing."""
+
+    url: str
+    key: str
+    missing: dict[str, str]
+    said: list[str]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the clients' programs are told."""
+        return {"SLUICE_URL": self.url, "SLUICE_KEY": self.key}
+
+
+@contextmanager
+def serving() -> Iterator[Gateway]:
+    """Serve the models of a run until the end of the block; nothing of it is left behind."""
+    with tempfile.TemporaryDirectory(prefix="sluice-conformance-") as folder:
+        home, port = Path(folder), free_port()
+        url = f"http://127.0.0.1:{port}"
+        environment = {**os.environ, "SLUICE_HOME": str(home), "SLUICE_ENV": "test", "SLUICE_BASE_URL": url}
+        for name in ("DJANGO_SETTINGS_MODULE", "DATABASE_URL", "REDIS_URL"):
+            environment.pop(name, None)
+        migrate(home)
+        seed = [sys.executable, "-m", "tests.conformance.seed"]
+        told = subprocess.run(seed, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+        seeded = json.loads(told.splitlines()[-1])
+        stack = Stack(home, environment, port, {})
+        stack.start()
+        try:
+            yield Gateway(url, seeded["key"], seeded["missing"], stack.said)
+        finally:
+            try:
+                stack.stop()
+            finally:
+                if stack.process is not None:
+                    stack.process.kill()
+                    stack.process.wait()

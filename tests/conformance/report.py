@@ -1,0 +1,83 @@
+"""What came of a run's lines, beside what is expected of them, and the page that tells it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+EXPECTED = Path(__file__).with_name("expected.toml")
+INTRODUCTION = """\
+# Clients
+
+What unmodified clients do with Sluice, by `make conformance`, which writes this page. Each line is a behaviour, tried
+with the client's own calls against a gateway whose engine answers by a script; those marked so ask SmolLM2 on the real
+engine.
+**works**: the client got what it asked for. **refused**: a clear error, for the reason that stands beside it
+(`tests/conformance/expected.toml`). **fails**: neither.
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One behaviour of a client: its outcome, and for a refusal the reason, for a failure the error."""
+
+    name: str
+    outcome: str
+    why: str = ""
+    is_new: bool = False  # it works although a refusal is expected: the line in expected.toml goes
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A client and its lines. Without lines it wasn't tried, and `skipped` says why."""
+
+    client: str
+    version: str
+    lines: tuple[Line, ...] = ()
+    skipped: str = ""
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many of its lines have each outcome."""
+        return Counter(line.outcome for line in self.lines)
+
+
+def expected() -> dict[str, Any]:
+    """The refusals that are expected: by client and line what the error says, and the reason."""
+    return tomllib.loads(EXPECTED.read_text())
+
+
+def judged(name: str, error: str | None, refusals: Mapping[str, Mapping[str, str]]) -> Line:
+    """Return the line `name` of a client, which failed with `error`, or worked if that is None."""
+    refusal = refusals.get(name)
+    if error is None:
+        return Line(name, "works", is_new=refusal is not None)
+    if refusal is not None and refusal["says"] in error:
+        return Line(name, "refused", refusal["reason"])
+    return Line(name, "fails", error)
+
+
+def page(clients: Iterable[Tried]) -> str:
+    """docs/clients.md."""
+    clients = list(clients)
+    rows = [
+        f"| {it.client} | {it.version} | {it.counts['works']} | {it.counts['refused']} | {it.counts['fails']} |"
+        for it in clients
+        if it.lines
+    ]
+    tables = [INTRODUCTION, "| client | version | works | refused | fails |\n|---|---|---|---|---|\n" + "\n".join(rows)]
+    for it in clients:
+        lines = "\n".join(f"| {line.name} | {_told(line)} |" for line in it.lines)
+        tables.append(f"## {it.client}\n\n" + (f"| what | |\n|---|---|\n{lines}" if lines else it.skipped))
+    return "\n\n".join(table.strip() for table in tables) + "\n"
+
+
+def _told(line: Line) -> str:
+    if line.outcome == "works":
+        return "works"
+    why = " ".join(line.why.split()).replace("|", "\\|")
+    return f"{line.outcome}: {why if len(why) <= 300 else why[:299] + '…'}"
