@@ -19,4 +19,10 @@ CLIENTS = (
     Client("OpenAI Python", "sdk", "openai_python.py", "openai"),
     Client("OpenAI Node", "node", "openai_node.mjs", "openai"),
     Client("Vercel AI SDK", "node", "ai_sdk.mjs", "ai"),
+    Client("LangChain Python", "agents", "langchain_python.py", "langchain-openai"),
+    Client("LlamaIndex", "llamaindex", "llamaindex_python.py", "llama-index-core"),
+    Client("LiteLLM", "litellm", "litellm_python.py", "litellm"),
+    Client("OpenAI Agents Python", "agents", "agents_python.py", "openai-agents"),
+    Client("instructor", "agents", "instructor_python.py", "instructor"),
+    Client("pydantic-ai", "agents", "pydantic_ai_python.py", "pydantic-ai-slim"),
 )

@@ -100,6 +100,7 @@ class AssistantTurn(_Turn, tag="assistant"):
     reasoning: str | None = None  # the same, as some servers call it
     tool_calls: Annotated[list[FunctionToolCall | CustomToolCall], Meta(max_length=MAX_PARTS)] | None = None
     parsed: Anything = UNSET  # what an SDK made of the content; it isn't read
+    provider_specific_fields: Anything = UNSET  # what another noted of the answer; it isn't read either
     annotations: Annotated[Anything, Only([])] = UNSET
     audio: Annotated[Anything, Only()] = UNSET
     function_call: Annotated[Anything, Only()] = UNSET
