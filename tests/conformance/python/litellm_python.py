@@ -7,9 +7,9 @@ import os
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it would be fetched
 
-import litellm  # noqa: E402
-from lines import BASE_URL, KEY, URL, check, line, run  # noqa: E402
-from pydantic import BaseModel  # noqa: E402
+import litellm
+from lines import BASE_URL, KEY, URL, check, line, run
+from pydantic import BaseModel
 
 SAYS = "Oslo lies by the sea."
 CITIES = ["Oslo", "Bergen", "Narvik", "Molde", "Hamar"]
