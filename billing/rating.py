@@ -27,6 +27,7 @@ _PARENTS = {
     "cache_write_long": "input",
     "reasoning": "output",
 }
+WHOLE_BP = 10_000
 _SCALE = 10**6 * 10**4  # tokens per rate, times basis points
 
 
@@ -44,14 +45,20 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class CardPrices:
-    """One published card version as plain data: `tiers` rise from context 0, and each prices every class."""
+    """One published card version as plain data: `tiers` rise from context 0, and each prices every class.
+
+    `batch_bp` is what requests of batches cost of these rates, in basis points.
+    """
 
     id: UUID
     request_fee: int
     tiers: tuple[Tier, ...]
+    batch_bp: int = WHOLE_BP
 
     @classmethod
-    def build(cls, identifier: UUID, request_fee: int, rates: Iterable[tuple[int, str, int]]) -> CardPrices:
+    def build(
+        cls, identifier: UUID, request_fee: int, rates: Iterable[tuple[int, str, int]], batch_bp: int = WHOLE_BP
+    ) -> CardPrices:
         """Return the prices of (min_context, class, rate) rows; a class without a rate takes its parent's.
 
         Cache classes fall back on input, reasoning on output. CardPricesError when a tier lacks input or output, when
@@ -66,10 +73,13 @@ class CardPrices:
             raise CardPricesError("no tier starts at context 0")
         if request_fee < 0:
             raise CardPricesError("the request fee is negative")
+        if not 0 <= batch_bp <= WHOLE_BP:
+            raise CardPricesError("batches cost from 0 to 10,000 basis points of the rates")
         return cls(
             id=identifier,
             request_fee=request_fee,
             tiers=tuple(Tier(start, _resolved(start, tiers[start])) for start in sorted(tiers)),
+            batch_bp=batch_bp,
         )
 
     def rates_for(self, context: int) -> Mapping[str, int]:
@@ -92,6 +102,11 @@ def _resolved(start: int, rates: Mapping[str, int]) -> dict[str, int]:
 def own_rates(rates: Mapping[str, int]) -> dict[str, int]:
     """Return `rates` without those that a class would take from its parent anyway."""
     return {name: rate for name, rate in rates.items() if name not in _PARENTS or rate != rates[_PARENTS[name]]}
+
+
+def batch_multiplier(multiplier_bp: int, card: CardPrices) -> int:
+    """Return the multiplier of a request of a batch, in basis points, rounded up; the request's fee has none."""
+    return -(-multiplier_bp * card.batch_bp // WHOLE_BP)
 
 
 def charge(classes: Mapping[str, int], card: CardPrices, multiplier_bp: int) -> int:

@@ -17,7 +17,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 from unfold.admin import TabularInline
-from unfold.widgets import UnfoldAdminTextareaWidget
+from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from billing.admin.base import CreditsField, ServiceAdmin, ServiceForm, credits_column, named_in, take_over
 from billing.models import Rate, RateCardVersion
@@ -71,12 +71,21 @@ class PublishPricesForm(ServiceForm):
         help_text="Other rates from a context length on, one line each, as: 32000: input 20, output 80",
     )
     request_fee = CreditsField(initial=0, help_text="Credits per request that ran.")
+    batch_percent = forms.DecimalField(
+        min_value=0,
+        max_value=100,
+        decimal_places=2,
+        initial=cards.DEFAULT_BATCH_BP / 100,
+        required=False,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="What requests of batches cost of these rates, in per cent. Empty: half.",
+    )
 
     class Meta:
         model = RateCardVersion
         fields = ["card", "effective_from", "note"]
 
-    field_order = ["card", "effective_from", *CLASSES, "tiers", "request_fee", "note"]
+    field_order = ["card", "effective_from", *CLASSES, "tiers", "request_fee", "batch_percent", "note"]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         """Let the moment be left empty."""
@@ -104,6 +113,11 @@ class PublishPricesForm(ServiceForm):
         """Return all rates as typed: least context → class → µcr per million tokens."""
         base = {name: self.cleaned_data[name] for name in CLASSES if self.cleaned_data[name] is not None}
         return {**self.cleaned_data["tiers"], 0: base}
+
+    def batch_bp(self) -> int:
+        """Return what requests of batches cost of the rates, in basis points."""
+        percent = self.cleaned_data["batch_percent"]
+        return cards.DEFAULT_BATCH_BP if percent is None else int(percent * 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +159,28 @@ class RateCardVersionAdmin(ServiceAdmin):
     """Published prices; "add" publishes new ones, after a page that compares them with those in force."""
 
     add_form = PublishPricesForm
-    list_display = ["card", "effective_from", *(f"display_{name}" for name in LISTED), "display_fee", "note"]
+    list_display = [
+        "card",
+        "effective_from",
+        *(f"display_{name}" for name in LISTED),
+        "display_fee",
+        "display_batch",
+        "note",
+    ]
     list_filter = ["card"]
     list_select_related = ["card"]
     ordering = ["card__name", "-effective_from"]
-    fields = ["card", "effective_from", "published_at", "display_fee", "note"]
+    fields = ["card", "effective_from", "published_at", "display_fee", "display_batch", "note"]
     readonly_fields = fields
     display_fee = credits_column("request_fee", "Per request")
     display_input = credits_column("rate_input", "Input", ordering=False)
     display_cache_read = credits_column("rate_cache_read", "Cached", ordering=False)
     display_output = credits_column("rate_output", "Output", ordering=False)
+
+    @admin.display(description="Batches", ordering="batch_bp")
+    def display_batch(self, version: RateCardVersion) -> str:
+        """What requests of batches cost of the rates."""
+        return f"{version.batch_bp / 100:g} %"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[RateCardVersion]:
         rates = Rate.objects.filter(version=OuterRef("pk"), tier_min_context=0)
@@ -177,7 +203,13 @@ class RateCardVersionAdmin(ServiceAdmin):
             tiers[rate.tier_min_context][rate.usage_class] = rate.rate
         typed = {start: own_rates(rates) for start, rates in tiers.items()}
         first = typed.pop(0)
-        return {**first, "tiers": "\n".join(starmap(_line, typed.items())), "request_fee": last.request_fee, **initial}
+        return {
+            **first,
+            "tiers": "\n".join(starmap(_line, typed.items())),
+            "request_fee": last.request_fee,
+            "batch_percent": last.batch_bp / 100,
+            **initial,
+        }
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
         if request.method == "POST" and "_publish" not in request.POST and self.has_add_permission(request):
@@ -195,7 +227,7 @@ class RateCardVersionAdmin(ServiceAdmin):
         given = form.cleaned_data
         moment = given["effective_from"] or timezone.now()
         try:
-            after = cards.resolved(form.rates(), given["request_fee"])
+            after = cards.resolved(form.rates(), given["request_fee"], form.batch_bp())
         except CardError as refused:
             return self.refused(request, refused)
         before = prices_at(moment).get(given["card"].name)
@@ -208,6 +240,8 @@ class RateCardVersionAdmin(ServiceAdmin):
             "changes": price_changes(before, after),
             "fee_before": None if before is None else format_credits(before.request_fee),
             "fee_after": format_credits(after.request_fee),
+            "batch_before": None if before is None else before.batch_bp / 100,
+            "batch_after": after.batch_bp / 100,
             "sent": [(name, value) for name, values in request.POST.lists() for value in values],
         }
         return TemplateResponse(request, "admin/billing/compare_prices.html", context)
@@ -219,6 +253,7 @@ class RateCardVersionAdmin(ServiceAdmin):
             form.rates(),
             given["effective_from"],
             request_fee=given["request_fee"],
+            batch_bp=form.batch_bp(),
             note=given["note"],
         )
         take_over(obj, made)

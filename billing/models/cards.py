@@ -28,12 +28,16 @@ class RateCardVersion(models.Model):
     effective_from = models.DateTimeField()
     published_at = models.DateTimeField(null=True, blank=True)
     request_fee = models.BigIntegerField(default=0, help_text="µcr per request that ran.")
+    batch_bp = models.PositiveIntegerField(
+        db_default=10_000, help_text="What requests of batches cost of the rates, in basis points."
+    )
     note = models.CharField(max_length=200, blank=True)
 
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["card", "effective_from"], name="rate_card_version_once_per_moment"),
             models.CheckConstraint(condition=Q(request_fee__gte=0), name="rate_card_version_fee_not_negative"),
+            models.CheckConstraint(condition=Q(batch_bp__lte=10_000), name="rate_card_version_batch_is_part"),
         ]
         ordering = ["card", "-effective_from"]
 

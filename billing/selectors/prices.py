@@ -25,7 +25,8 @@ def prices_at(moment: datetime) -> dict[str, CardPrices]:
     for rate in Rate.objects.filter(version__in=versions):
         rates[rate.version_id].append((rate.tier_min_context, rate.usage_class, rate.rate))
     return {
-        version.card.name: CardPrices.build(version.pk, version.request_fee, rates[version.pk]) for version in versions
+        version.card.name: CardPrices.build(version.pk, version.request_fee, rates[version.pk], version.batch_bp)
+        for version in versions
     }
 
 

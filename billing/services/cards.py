@@ -13,6 +13,9 @@ from billing.models import Rate, RateCard, RateCardVersion
 from billing.rating import CardPrices, CardPricesError
 from billing.services.errors import CardError
 
+DEFAULT_BATCH_BP = 5_000
+"""Requests of batches cost half."""
+
 Tiers = Mapping[int, Mapping[str, int]]
 """Least context of the tier → usage class → µcr per million tokens."""
 
@@ -26,7 +29,7 @@ DEFAULT_CARDS: Mapping[str, str] = {"smollm2-135m-instruct": "chat", "all-minilm
 """The cards of the first models, with the kind whose default rates they have."""
 
 
-def resolved(rates: Tiers, request_fee: int) -> CardPrices:
+def resolved(rates: Tiers, request_fee: int, batch_bp: int = DEFAULT_BATCH_BP) -> CardPrices:
     """Return prices as they would be published, every class of every tier with its rate, under a new id.
 
     Cache classes without a rate take input's, reasoning takes output's. Raises CardError if a rate is missing or
@@ -34,7 +37,7 @@ def resolved(rates: Tiers, request_fee: int) -> CardPrices:
     """
     flat = [(start, name, rate) for start, tier in rates.items() for name, rate in tier.items()]
     try:
-        prices = CardPrices.build(uuid7(), request_fee, flat)
+        prices = CardPrices.build(uuid7(), request_fee, flat, batch_bp)
     except CardPricesError as error:
         raise CardError(f"rates: {error}") from error
     for tier in prices.tiers:
@@ -50,6 +53,7 @@ def publish(
     effective_from: datetime | None = None,
     *,
     request_fee: int = 0,
+    batch_bp: int = DEFAULT_BATCH_BP,
     note: str = "",
 ) -> RateCardVersion:
     """Publish new prices of the card (created if need be), in force from `effective_from` on, by default now; they
@@ -60,7 +64,7 @@ def publish(
     """
     now = clock.now()
     moment = effective_from or now
-    prices = resolved(rates, request_fee)
+    prices = resolved(rates, request_fee, batch_bp)
     owner, _ = RateCard.objects.get_or_create(name=card)
     RateCard.objects.filter(pk=owner.pk).update(name=card)  # the row's lock: one publication of a card at a time
     last = RateCardVersion.objects.filter(card=owner).order_by("-effective_from").first()
@@ -69,7 +73,7 @@ def publish(
     if last is not None and last.effective_from >= moment:
         raise CardError(f"effective_from: must be later than the last version's, {last.effective_from.isoformat()}")
     version = RateCardVersion.objects.create(
-        id=prices.id, card=owner, effective_from=moment, request_fee=request_fee, note=note
+        id=prices.id, card=owner, effective_from=moment, request_fee=request_fee, batch_bp=batch_bp, note=note
     )
     Rate.objects.bulk_create(
         Rate(version=version, tier_min_context=tier.min_context, usage_class=name, rate=rate)

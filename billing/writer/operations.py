@@ -61,7 +61,7 @@ class Repin(msgspec.Struct, frozen=True):
     to min(`amount`, held + available credit) if that is at least `least`; else refuse, changing nothing.
 
     Both are the hold's whole amount at the new prices; what is held already never falls. `facts` take the place of the
-    Reserve's.
+    Reserve's, and `multiplier_bp` that of the multiplier, where it is given.
     """
 
     request: UUID
@@ -72,6 +72,7 @@ class Repin(msgspec.Struct, frozen=True):
     card_version: UUID
     model: str
     facts: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    multiplier_bp: int | None = None
 
 
 class Renew(msgspec.Struct, frozen=True):

@@ -49,9 +49,11 @@ def _renewed(changes: Changes) -> Iterator[Row]:
 
 
 def _repinned(changes: Changes) -> Iterator[Row]:
-    """Yield what holds are pinned to now: deployment, card, model, the facts as one JSON text; then the hold."""
+    """Yield what holds are pinned to now: deployment, card, model, the multiplier if it changes, the facts as one JSON
+    text; then the hold.
+    """
     for op in changes.repinned.values():
-        yield op.deployment, op.card_version, op.model, _json(dict(op.facts)), op.request
+        yield op.deployment, op.card_version, op.model, op.multiplier_bp, _json(dict(op.facts)), op.request
 
 
 def _usage_records(changes: Changes) -> Iterator[Row]:

@@ -115,7 +115,7 @@ def request_of(principal: Principal, intent: Intent, identifier: str) -> Generat
     tenant = str(principal.tenant)
     return GenerationRequest(
         id=identifier,
-        tenant=tenant,
+        tenant=principal.queue,
         domain=tenant,
         kind=intent.kind,
         weight=principal.weight,

@@ -127,12 +127,15 @@ class Placement:
 
     def explain(self) -> dict[str, object]:
         """Return the decision as JSON-ready data; of a request that moved with its `attempts`, each with why it failed,
-        the one that serves it last.
+        the one that serves it last; of a batch's line with its `batch`.
         """
-        if not self.attempts:
-            return self.route.explain()
-        serves = [] if self.route.replica in self.failed else [self._told("")]
-        return self.route.explain() | {"attempts": self.attempts + serves}
+        told = self.route.explain()
+        if self.principal.line is not None:
+            told["batch"] = f"batch_{self.principal.line.batch.hex}"
+        if self.attempts:
+            serves = [] if self.route.replica in self.failed else [self._told("")]
+            told["attempts"] = self.attempts + serves
+        return told
 
     def _told(self, failed: str) -> dict[str, str]:
         route = self.route

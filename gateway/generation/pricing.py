@@ -14,6 +14,7 @@ import msgspec
 import structlog
 from django.utils.crypto import salted_hmac
 
+from billing.rating import batch_multiplier
 from billing.writer.errors import WriterError
 from billing.writer.operations import Held, Refused, Repin, Reserve, Stale
 from gateway.errors.faults import ledger_unavailable, refusal_of_hold
@@ -49,7 +50,7 @@ def priced(placement: Placement, prepared: Prepared) -> Priced:
     info = flight.engine.info
     meter = Meter(
         card,
-        principal.multiplier_bp,
+        principal.multiplier_bp if principal.line is None else batch_multiplier(principal.multiplier_bp, card),
         prompt_tokens=prepared.most_prompt,
         max_output=prepared.max_output,
         slice_tokens=principal.slice_tokens,
@@ -76,7 +77,7 @@ def reserve_of(request: UUID, owner: UUID, placement: Placement, price: Priced) 
         project=principal.project,
         api_key=principal.api_key,
         model=placement.route.model,
-        multiplier_bp=principal.multiplier_bp,
+        multiplier_bp=price.meter.multiplier_bp,
         user=principal.user,
         facts=facts_of(placement),
     )
@@ -111,6 +112,7 @@ async def pinned_anew(ledger: Ledger, request: UUID, placement: Placement, prepa
         card_version=price.meter.card.id,
         model=placement.route.model,
         facts=facts_of(placement),
+        multiplier_bp=price.meter.multiplier_bp,
     )
     try:
         async with asyncio.timeout(REPIN_SECONDS):

@@ -9,7 +9,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from uuid import UUID
 
 from billing.limits.types import Limited
 from gateway.errors.faults import draining, refusal_of_limit
@@ -56,7 +55,7 @@ class ConcurrencyLimiter:
         self._seconds = seconds
         self._length = length
         self._size = size
-        self._tenants: dict[UUID, _Tenant] = {}
+        self._tenants: dict[str, _Tenant] = {}
         self._is_closed = False
         self.on_waited: Callable[[float], object] = lambda _: None  # told how long each waiting request waited
 
@@ -80,9 +79,9 @@ class ConcurrencyLimiter:
         """
         if self._is_closed:
             raise draining()
-        tenant = self._tenants.get(principal.tenant)
+        tenant = self._tenants.get(principal.queue)
         if tenant is None:
-            tenant = self._tenants[principal.tenant] = _Tenant()
+            tenant = self._tenants[principal.queue] = _Tenant()
         if tenant.running < principal.concurrency and not tenant.waiting:
             tenant.running += 1
             return
@@ -97,17 +96,17 @@ class ConcurrencyLimiter:
                 await waiter.place
         except TimeoutError:
             refusal = self._full(tenant)
-            self._give_up(principal.tenant, waiter)
+            self._give_up(principal.queue, waiter)
             raise refusal from None
         except BaseException:
-            self._give_up(principal.tenant, waiter)
+            self._give_up(principal.queue, waiter)
             raise
         finally:
             self.on_waited(loop.time() - began)
 
     def leave(self, principal: Principal) -> None:
         """Count one less, and let the request run that has waited longest."""
-        tenant = self._tenants[principal.tenant]
+        tenant = self._tenants[principal.queue]
         tenant.running -= 1
         now = asyncio.get_running_loop().time()
         if tenant.waiting and tenant.left_at is not None:
@@ -115,7 +114,7 @@ class ConcurrencyLimiter:
             last = took if tenant.interval is None else tenant.interval
             tenant.interval = last + NEWEST_WEIGHT * (took - last)
         tenant.left_at = now
-        self._let_in(principal.tenant, tenant)
+        self._let_in(principal.queue, tenant)
 
     def close(self) -> None:
         """Refuse all waiting requests at once, and all later ones."""
@@ -125,7 +124,7 @@ class ConcurrencyLimiter:
                 if not waiter.place.done():
                     waiter.place.set_exception(draining())
 
-    def _give_up(self, identifier: UUID, waiter: _Waiter) -> None:
+    def _give_up(self, identifier: str, waiter: _Waiter) -> None:
         """Forget a waiter; a place that it got in this very moment goes on to the next."""
         tenant = self._tenants.get(identifier)
         if tenant is None:
@@ -137,7 +136,7 @@ class ConcurrencyLimiter:
             tenant.size -= waiter.size
         self._let_in(identifier, tenant)
 
-    def _let_in(self, identifier: UUID, tenant: _Tenant) -> None:
+    def _let_in(self, identifier: str, tenant: _Tenant) -> None:
         while tenant.waiting and tenant.running < tenant.waiting[0].concurrency and not self._is_closed:
             waiter = tenant.waiting.popleft()
             tenant.size -= waiter.size

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
 from billing.limits.types import Bucket
 from gateway.runtime.epoch import Stamp
 
+LOWEST_BAND = -(2**15) - 1
+"""Below the priority of every plan."""
+_BATCH_WEIGHT = 100  # by what a plan's share of the engine is divided for batches, which lend their rows to all others
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a batch, as which a request was sent."""
+
+    id: UUID
+    batch: UUID
+
 
 @dataclass(frozen=True, slots=True)
 class Principal:
     """A tenant's project with the terms of its plan. `api_key` is None for a signed-in user, then `user` is set.
 
-    `stamp` was current before it was read.
+    `stamp` was current before it was read. `line` is set where the request is one of a batch.
     """
 
     tenant: UUID
@@ -36,3 +48,14 @@ class Principal:
     request_bucket: Bucket
     credit_bucket: Bucket
     stamp: Stamp = field(compare=False)
+    line: Line | None = None
+
+    @property
+    def queue(self) -> str:
+        """The name under which its requests wait and are counted: a tenant's batches apart from all else of it."""
+        return str(self.tenant) if self.line is None else f"{self.tenant}:batches"
+
+    def as_line(self, line: Line, concurrency: int) -> Principal:
+        """Return who sends a line of its batch: with the key's rights, behind everybody's other requests."""
+        weight = max(1, self.weight // _BATCH_WEIGHT)
+        return replace(self, line=line, concurrency=concurrency, weight=weight, priority=LOWEST_BAND)

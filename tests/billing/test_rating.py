@@ -120,3 +120,9 @@ def test_what_is_no_amount_is_refused(text):
 
 def test_credits_are_written_short():
     assert [format_credits(n) for n in (0, 1, 1_500_000, -20)] == ["0", "0.000001", "1.5", "-0.00002"]
+
+
+@given(multipliers, st.integers(0, 10_000))
+def test_a_batchs_multiplier_is_its_part_of_the_plans_rounded_up(multiplier, part):
+    card = CardPrices.build(CARD, 7, [(0, "input", 1), (0, "output", 1)], part)
+    assert rating.batch_multiplier(multiplier, card) == ceil(Fraction(multiplier * part, 10_000))

@@ -67,8 +67,10 @@ UPDATE billing_hold h SET amount = d.amount
 FROM unnest(%s::bigint[], %s::uuid[]) AS d(amount, id) WHERE h.id = d.id;
 
 -- name: repin_holds
-UPDATE billing_hold h SET deployment = d.deployment, card_version = d.card_version, model = d.model, facts = d.facts
-FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::jsonb[], %s::uuid[]) AS d(deployment, card_version, model, facts, id)
+UPDATE billing_hold h SET deployment = d.deployment, card_version = d.card_version, model = d.model,
+    multiplier_bp = coalesce(d.multiplier_bp, h.multiplier_bp), facts = d.facts
+FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::int[], %s::jsonb[], %s::uuid[])
+    AS d(deployment, card_version, model, multiplier_bp, facts, id)
 WHERE h.id = d.id;
 
 -- A checkpoint never falls: of each class the greater count stays.

@@ -58,7 +58,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '{}');
 UPDATE billing_hold SET amount = ? WHERE id = ?;
 
 -- name: repin_holds
-UPDATE billing_hold SET deployment = ?, card_version = ?, model = ?, facts = ? WHERE id = ?;
+UPDATE billing_hold SET deployment = ?, card_version = ?, model = ?, multiplier_bp = coalesce(?, multiplier_bp),
+    facts = ? WHERE id = ?;
 
 -- A checkpoint never falls: of each class the greater count stays.
 -- name: renew_holds

@@ -21,10 +21,11 @@ class TierPrice(msgspec.Struct):
 
 
 class ModelPricing(msgspec.Struct):
-    """What the model costs on the caller's plan."""
+    """What the model costs on the caller's plan; requests of batches cost `batch_multiplier` of the tiers' rates."""
 
     request_fee: str
     tiers: list[TierPrice]
+    batch_multiplier: str
 
 
 class ModelCard(msgspec.Struct, kw_only=True):
@@ -80,6 +81,7 @@ def _pricing(prices: CardPrices, multiplier_bp: int) -> ModelPricing:
             TierPrice(tier.min_context, {name: _price(rate, multiplier_bp) for name, rate in tier.rates.items()})
             for tier in prices.tiers
         ],
+        batch_multiplier=f"{prices.batch_bp / _BASIS:g}",
     )
 
 

@@ -45,6 +45,14 @@ def test_prices_at_takes_a_fixed_number_of_queries(django_assert_num_queries):
         assert len(prices_at(timezone.now())) == 3
 
 
+def test_batches_cost_half_unless_the_version_says_otherwise():
+    cards.publish("m", SIMPLE)
+    cards.publish("n", SIMPLE, batch_bp=9_000)
+    assert {name: prices.batch_bp for name, prices in prices_at(timezone.now()).items()} == {"m": 5_000, "n": 9_000}
+    with pytest.raises(CardError, match="batches"):
+        cards.publish("o", SIMPLE, batch_bp=10_001)
+
+
 @pytest.mark.parametrize(
     ("rates", "field"),
     [

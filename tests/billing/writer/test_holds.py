@@ -117,6 +117,18 @@ def test_a_hold_that_is_pinned_anew_is_recorded_and_swept_as_what_it_is_now(desk
     assert (record.route, record.task, record.held) == ({"model": "second"}, "chat", 40)
 
 
+def test_pinning_anew_changes_the_multiplier_only_where_one_is_given(desk):
+    """A request of a batch costs another part of another card's rates: the record's formula has to come out."""
+    wallet = make_wallet(credit=100)
+    for given, kept in ((None, 10_000), (7_500, 7_500)):
+        made = reserve(wallet, 10)
+        desk.ask_one(made)
+        desk.ask_one(repin(made, 20, multiplier_bp=given))
+        assert Hold.objects.get(pk=made.request).multiplier_bp == kept
+        desk.ask_one(settle(made, 5))
+        assert UsageRecord.objects.get(request=made.request).multiplier_bp == kept
+
+
 def test_pinning_anew_takes_what_fits_or_changes_nothing(desk):
     wallet = make_wallet(credit=100)
     made = reserve(wallet, 10)

@@ -104,7 +104,7 @@ async def test_queue_is_bounded_in_bytes():
 async def test_deadline_is_a_429_that_says_when_the_queue_has_moved_on():
     limiter, principal = ConcurrencyLimiter(seconds=0.01), make_principal(concurrency=1)
     await limiter.enter(principal)
-    limiter._tenants[principal.tenant].interval = 3.0  # one ends every three seconds
+    limiter._tenants[principal.queue].interval = 3.0  # one ends every three seconds
     assert await refused(limiter.enter(principal)) == (429, "concurrency_limit_exceeded", "6")
     assert limiter.waiting == 0
     limiter.leave(principal)
