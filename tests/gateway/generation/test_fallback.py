@@ -13,6 +13,7 @@ from billing.writer.errors import WriterError
 from billing.writer.operations import Extend, Refused, Release, Repin, Reserve, Settle
 from gateway.edge.chat import ChatFormat
 from gateway.edge.response_events import ResponseEvents
+from gateway.edge.responses import ResponseFormat
 from gateway.edge.wire.decode import decode
 from gateway.edge.wire.responses import ResponseRequest
 from gateway.errors.refusal import Refusal
@@ -281,9 +282,8 @@ async def test_whole_answer_names_the_model_that_served_it(kind, monkeypatch):
     if kind == "chat":
         told = ChatFormat(generation, with_usage=True)
     else:
-        told = ResponseEvents(
-            decode(ResponseRequest, b'{"model": "auto", "input": "x"}'), generation, with_account=True
-        )
+        request = decode(ResponseRequest, b'{"model": "auto", "input": "x"}')
+        told = ResponseFormat(ResponseEvents(request, generation, with_account=True))
     await stand.engine_of("target").hanging()
     await stand.engine_of("target").close()
     events, outcome, _ = await collect(generation)
