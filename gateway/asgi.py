@@ -25,6 +25,7 @@ from gateway.edge.files import file, file_content, files  # noqa: E402
 from gateway.edge.guard import guarded  # noqa: E402
 from gateway.edge.http import Application  # noqa: E402
 from gateway.edge.lifespan import lifespan  # noqa: E402
+from gateway.edge.messages import count_tokens, messages  # noqa: E402
 from gateway.edge.models import model, models  # noqa: E402
 from gateway.edge.probes import health, liveness, metrics, readiness  # noqa: E402
 from gateway.edge.responses import responses  # noqa: E402
@@ -39,6 +40,7 @@ from gateway.edge.routes import (  # noqa: E402
 )
 from gateway.edge.stored_responses import input_items, stored_response  # noqa: E402
 from gateway.edge.usage import usage  # noqa: E402
+from gateway.edge.wire.errors import anthropic_error  # noqa: E402
 from gateway.runtime.caps import Cap  # noqa: E402
 from gateway.services import scopes  # noqa: E402
 
@@ -54,6 +56,8 @@ http_routes = [
     path("v1/responses/<str:response_id>", stored_response, scopes.RESPONSES, "/v1/responses/{id}"),
     path("v1/responses/<str:response_id>/input_items", input_items, scopes.RESPONSES, "/v1/responses/{id}/input_items"),
     path("v1/embeddings", embeddings, scopes.EMBEDDINGS),
+    path("v1/messages", messages, scopes.MESSAGES, error_body=anthropic_error),
+    path("v1/messages/count_tokens", count_tokens, scopes.MESSAGES, error_body=anthropic_error),
     path("v1/models", models, scopes.MODELS),
     path("v1/models/<path:name>", model, scopes.MODELS, "/v1/models/{id}"),
     path("v1/files", files, scopes.FILES),

@@ -116,7 +116,8 @@ class SamplingParams:
     all of the above; `prompt_logprobs` for the same of each prompt token but the first. With `echo` the text begins
     with the prompt's. `n` answers are generated; of `best_of` answers the `n` of the highest mean log-probability
     count, and nothing is sent before all have ended. Behind `thinking_tokens` of thought the marker that ends it is
-    forced; 0 asks for none (None: as the model likes).
+    forced; 0 asks for none (None: as the model likes). A model that doesn't think refuses such a bound, unless it
+    needn't (`must_think` False).
     """
 
     max_tokens: int | None = None
@@ -142,6 +143,12 @@ class SamplingParams:
     best_of: int | None = None
     guidance: Guidance | None = None
     thinking_tokens: int | None = None
+    must_think: bool = True
+
+    @property
+    def demands_thought(self) -> bool:
+        """Whether a model that doesn't think has to refuse the request."""
+        return self.must_think and bool(self.thinking_tokens)
 
     @property
     def answers(self) -> int:

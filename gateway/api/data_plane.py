@@ -14,6 +14,15 @@ from gateway.edge.wire.chat import ChatChunk, ChatCompletion, ChatRequest
 from gateway.edge.wire.common import SCHEMAS, Only, neutral_fields
 from gateway.edge.wire.completions import Completion, CompletionRequest
 from gateway.edge.wire.embeddings import EmbeddingAnswer, EmbeddingRequest
+from gateway.edge.wire.message_object import (
+    AnsweredMessage,
+    MessageEvent,
+    MessageText,
+    MessageThinking,
+    MessageToolUse,
+    TokenCount,
+)
+from gateway.edge.wire.messages import CountTokensRequest, MessageRequest
 from gateway.edge.wire.models import ModelCard, ModelList
 from gateway.edge.wire.response_object import FunctionCallOutput, OutputMessage, ReasoningOutput, Response
 from gateway.edge.wire.responses import ResponseRequest
@@ -24,7 +33,16 @@ Struct = type[msgspec.Struct]
 SECURITY = "inferenceKey"
 BASE = "https://sluice.invalid"  # stands for the reader's own base URL, which whoever serves the document puts in
 
-_RESPONSE_ITEMS: tuple[Struct, ...] = (*input_items.ITEMS, OutputMessage, ReasoningOutput, FunctionCallOutput)
+# Named by other structs' schemas alone.
+_ITEMS: tuple[Struct, ...] = (
+    *input_items.ITEMS,
+    OutputMessage,
+    ReasoningOutput,
+    FunctionCallOutput,
+    MessageText,
+    MessageThinking,
+    MessageToolUse,
+)
 _ERROR = {
     "type": "object",
     "description": "What went wrong; docs/errors.md lists the codes.",
@@ -113,6 +131,27 @@ ENDPOINTS = (
     ),
     Endpoint(
         "post",
+        "/v1/messages",
+        "messages",
+        "Create a message",
+        "Answers a conversation as Anthropic's Messages API does; with `stream` in events. The key may be sent as"
+        " `x-api-key`; errors have that API's shape.",
+        {_JSON: AnsweredMessage, _EVENTS: MessageEvent},
+        MessageRequest,
+        {"model": "auto", "messages": [{"role": "user", "content": _QUESTION}], "max_tokens": 64},
+    ),
+    Endpoint(
+        "post",
+        "/v1/messages/count_tokens",
+        "messages_count_tokens",
+        "Count a message's tokens",
+        "Says how many tokens a prompt has where it would run now. Nothing runs and nothing is charged.",
+        {_JSON: TokenCount},
+        CountTokensRequest,
+        {"model": "auto", "messages": [{"role": "user", "content": _QUESTION}]},
+    ),
+    Endpoint(
+        "post",
         "/v1/completions",
         "completions",
         "Create a completion",
@@ -182,7 +221,7 @@ def curl(endpoint: Mapping[str, Any], method: str, path: str) -> str:
 
 def _components() -> dict[str, Any]:
     kinds = {kind for endpoint in ENDPOINTS for kind in (*endpoint.answers.values(), endpoint.body) if kind is not None}
-    kinds |= set(_RESPONSE_ITEMS)
+    kinds |= set(_ITEMS)
     ordered = sorted(kinds, key=lambda kind: kind.__name__)
     _, components = msgspec.json.schema_components(ordered, ref_template=SCHEMAS)
     for kind in _structs(ordered):

@@ -17,10 +17,10 @@ _KEPT = frozenset({401, 402, 403, 429})
 
 
 def bearer_of(scope: Scope) -> str | None:
-    """The bearer token of the ``authorization`` header, or None without one."""
+    """The bearer token of the ``authorization`` header, else the ``x-api-key`` header; None without both."""
     header = header_of(scope, b"authorization")
     if header is None:
-        return None
+        return header_of(scope, b"x-api-key")
     scheme, _, token = header.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
@@ -86,6 +86,6 @@ def missing_key() -> Refusal:
     return Refusal(
         401,
         "missing_api_key",
-        "Send your API key as 'Authorization: Bearer sk-sluice-…'.",
+        "Send your API key as 'Authorization: Bearer sk-sluice-…' or 'x-api-key: sk-sluice-…'.",
         headers={"www-authenticate": "Bearer"},
     )

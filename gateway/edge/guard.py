@@ -12,8 +12,9 @@ import structlog
 from billing.ids import uuid7
 from gateway.edge.access import note_refusal
 from gateway.edge.handshake import deny
-from gateway.edge.http import Application, ASGIMessage, ClientLeftError, Receive, Scope, Send, send_json
+from gateway.edge.http import Application, ASGIMessage, ClientLeftError, Receive, Scope, Send, header_of, send_json
 from gateway.edge.routes import NOWHERE, Route
+from gateway.edge.wire.errors import ANTHROPIC, ErrorBody, anthropic_error
 from gateway.errors.faults import refusal_of
 from gateway.errors.refusal import Refusal, internal_error
 from gateway.logs import request_bound
@@ -90,6 +91,11 @@ class _Exchange:
         return self.route.name not in _QUIET
 
     @property
+    def _error_body(self) -> ErrorBody:
+        """How errors are rendered: as the route's API does, or as Anthropic's for its clients, whatever they ask."""
+        return anthropic_error if header_of(self._scope, ANTHROPIC) is not None else self.route.error_body
+
+    @property
     def _runtime(self) -> Any:
         return self._scope.get("state", {}).get("runtime")
 
@@ -97,7 +103,10 @@ class _Exchange:
         kind = message["type"]
         if kind in {"http.response.start", "websocket.http.response.start", "websocket.accept"}:
             self.status = message.get("status", 101)
-            head = [*message.get("headers", ()), (b"x-request-id", self.id_text.encode())]
+            identifier = self.id_text.encode()
+            head = [*message.get("headers", ()), (b"x-request-id", identifier)]
+            if self._error_body is anthropic_error:
+                head.append((b"request-id", identifier))  # by which that API's clients know it
             message = {**message, "headers": head}
         elif kind == "websocket.close" and not self.status:
             self.status = 403  # what uvicorn answers to a close before accept
@@ -108,7 +117,7 @@ class _Exchange:
             whose = {"tenant": self.caller.get("tenant"), "api_key": self.caller.get("key")}
             note_refusal(runtime, refusal, self._id, **whose, model=self.model)
             runtime.metrics.refused(self.route.name, refusal.status, refusal.code)
-        body = self.route.error_body(refusal, self._id)
+        body = self._error_body(refusal, self._id)
         if self._scope["type"] == "websocket":
             await deny(self.send, refusal, body)
         else:

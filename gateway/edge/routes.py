@@ -98,7 +98,7 @@ NEAR_THE_API = (
     r"^(?!api/v1/)(?:(?:api|inference|openai|deployments/[^/]+|engines/[^/]+|v\d\w*)/)*"
     r"(?:chat/completions|completions|responses|embeddings|messages|models|files|batches)(?:/|$)"
 )
-_ENDPOINT = re.compile(r"/(chat/completions|completions|responses|embeddings|models)(?:/|$)")
+_ENDPOINT = re.compile(r"/(chat/completions|completions|responses|embeddings|messages|models)(?:/|$)")
 
 
 async def unknown_endpoint(scope: Scope, receive: Receive, send: Send) -> None:

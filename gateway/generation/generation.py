@@ -164,6 +164,12 @@ class Generation:
         """Return the µcr that `usage` costs under this request's rate card."""
         return self._hold.meter.charge(usage)
 
+    @property
+    def prompt_usage(self) -> Usage:
+        """The prompt, and what of it came from the cache as far as that is known."""
+        usage = self._hold.meter.usage
+        return Usage(usage.input, usage.cache_read) if usage.prompt else Usage(self.prompt_tokens)
+
     async def events(self) -> AsyncGenerator[GenerationEvent, None]:
         """Yield what happens, `Outcome` last: by then the charge is settled and the rates are given back."""
         while True:
@@ -396,6 +402,7 @@ class Generation:
             available=None if answer is None else answer.posted - answer.held,
             ttft_ms=self._times.ttft_ms(),
             duration_ms=self._times.duration_ms(),
+            stop=finished.stop,
         )
         return charge, outcome
 

@@ -226,7 +226,7 @@ class FakeEngine:
 
 def _check(options: FakeOptions, request: GenerationRequest) -> None:
     """Raise `InvalidRequestError` for what an engine without guidance or thought refuses."""
-    if request.sampling.thinking_tokens and not options.thinks:
+    if request.sampling.demands_thought and not options.thinks:
         message = f"{options.model} doesn't reason: leave the effort of reasoning out, or set it to none"
         raise InvalidRequestError(message, code="reasoning_not_supported", param="reasoning")
     if request.tools is not None and request.tools.mode is ToolMode.REQUIRED and not options.guides:

@@ -59,7 +59,7 @@ class Chats:
         if self.calls is None and request.tools is not None and request.tools.callable:
             message = "this model takes no tools: leave them out, or choose another model"
             raise InvalidRequestError(message, code="tools_not_supported", param="tools")
-        if self.markers is None and request.sampling.thinking_tokens:
+        if self.markers is None and request.sampling.demands_thought:
             message = "this model doesn't reason: leave the effort of reasoning out, or set it to none"
             raise InvalidRequestError(message, code="reasoning_not_supported", param="reasoning")
         return Rendering(

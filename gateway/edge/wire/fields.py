@@ -12,7 +12,18 @@ from typing import Any
 
 import msgspec
 
-from gateway.edge.wire import chat, completions, embeddings, input_items, parts, responses, tools
+from gateway.edge.wire import (
+    chat,
+    completions,
+    embeddings,
+    input_items,
+    message_blocks,
+    message_tools,
+    messages,
+    parts,
+    responses,
+    tools,
+)
 from gateway.edge.wire.common import Only, neutral_fields
 
 Struct = type[msgspec.Struct]
@@ -42,6 +53,16 @@ APIS: Mapping[str, tuple[tuple[Struct, str], ...]] = {
         (tools.ResponseTool, "tools[]."),
     ),
     "Responses over a websocket": ((responses.ResponseCreate, ""),),
+    "Messages": (
+        (messages.MessageRequest, ""),
+        (messages.OutputConfig, "output_config."),
+        (message_blocks.TextBlock, "messages[].content[]."),
+        (message_blocks.ImageBlock, "messages[].content[]."),
+        (message_blocks.ThinkingBlock, "messages[].content[]."),
+        (message_blocks.ToolUseBlock, "messages[].content[]."),
+        (message_blocks.ToolResultBlock, "messages[].content[]."),
+        (message_tools.MessageTool, "tools[]."),
+    ),
     "Embeddings": ((embeddings.EmbeddingRequest, ""),),
 }
 BESIDE = {"Responses over a websocket": "Responses"}  # whose fields it has too: only others are listed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -100,26 +100,16 @@ class Reading:
     def content(
         self, content: str | Sequence[ChatPart | ResponsePart], at: str, *, sees: bool = False
     ) -> tuple[str | Image, ...]:
-        """Return the text and, if it `sees`, the images of a content that stands in the field `at`.
-
-        Texts that follow each other are joined, each on lines of its own, so that no two words become one.
-        """
+        """Return the text and, if it `sees`, the images of a content that stands in the field `at`."""
         if isinstance(content, str):
             return (content,)
-        parts: list[str | Image] = []
-        for index, part in enumerate(content):
-            read = self._part(part, f"{at}[{index}]", sees=sees)
-            if isinstance(read, str) and parts and isinstance(parts[-1], str):
-                parts[-1] = f"{parts[-1]}\n{read}"
-            else:
-                parts.append(read)
-        return tuple(parts) or ("",)
+        return joined(self._part(part, f"{at}[{index}]", sees=sees) for index, part in enumerate(content))
 
     def note_earlier(self, messages: Sequence[Message]) -> None:
         """Gather which images the earlier messages of a conversation have."""
         for message in messages:
             for image in message.images:
-                self._note(image, "input")
+                self.note(image, "input")
 
     def _part(self, part: ChatPart | ResponsePart, at: str, *, sees: bool) -> str | Image:
         match part:
@@ -143,13 +133,27 @@ class Reading:
             raise invalid(f"{at}.image_url", f"'{at}.image_url' is required: a data: URL or an https address.")
         else:
             image = image_of(part.image_url, part.detail, f"{at}.image_url")
-        self._note(image, at)
+        self.note(image, at)
         return image
 
-    def _note(self, image: Image, at: str) -> None:
+    def note(self, image: Image, at: str) -> None:
+        """Count an image that stands in the field `at`; refuse (400) one too many."""
         self._count += 1
         if self._count > MAX_IMAGES:
             raise invalid(at, f"A request has at most {MAX_IMAGES} images.")
         self.image_at = self.image_at or at
         if self.images != "urls":
             self.images = "data" if image.url[:5].lower() == "data:" else "urls"
+
+
+def joined(content: Iterable[str | Image]) -> tuple[str | Image, ...]:
+    """Return `content` with the texts that follow each other joined, each on lines of its own, so that no two words
+    become one; an empty text where there is nothing.
+    """
+    parts: list[str | Image] = []
+    for part in content:
+        if isinstance(part, str) and parts and isinstance(parts[-1], str):
+            parts[-1] = f"{parts[-1]}\n{part}"
+        else:
+            parts.append(part)
+    return tuple(parts) or ("",)

@@ -103,19 +103,36 @@ def tools_of(
 ) -> Tools | None:
     """Return what the fields `tools`, `tool_choice` and `parallel_tool_calls` ask for; None without tools."""
     functions = tuple(_function(tool, kind, f"tools[{index}]") for index, tool in enumerate(given or ()))
+    mode, allowed = _chosen(choice)
+    return checked(functions, mode, allowed, parallel=parallel is not False)
+
+
+def checked(
+    functions: tuple[Function, ...], mode: ToolMode, allowed: tuple[str, ...], *, parallel: bool
+) -> Tools | None:
+    """Return the tools of a request, None without functions; refuse (400) what contradicts itself."""
     if not functions:
-        if choice not in (None, "auto", "none"):
+        if allowed or mode is ToolMode.REQUIRED:
             raise invalid("tool_choice", "'tool_choice' names what has to be called: send 'tools' with it.")
         return None
-    names = [function.name for function in functions]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise invalid(f"tools[{index}]", f"There are two functions with the name {name!r}.")
-    mode, allowed = _chosen(choice)
+    names = set()
+    for index, function in enumerate(functions):
+        if function.name in names:
+            raise invalid(f"tools[{index}]", f"There are two functions with the name {function.name!r}.")
+        names.add(function.name)
     for name in allowed:
         if name not in names:
             raise invalid("tool_choice", f"'tool_choice' names {name[:64]!r}, which isn't among 'tools'.")
-    return Tools(functions, mode, allowed, parallel is not False)
+    return Tools(functions, mode, allowed, parallel)
+
+
+def schema_text(schema: dict[str, Any] | None, at: str) -> str:
+    """Return the JSON Schema of a function's arguments, which stands in the field `at`, as JSON; "" where it says
+    nothing.
+    """
+    if schema and schema.get("type", "object") != "object":
+        raise invalid(at, f"'{at}' has to be a JSON Schema of an object: 'type' is 'object'.")
+    return msgspec.json.encode(schema).decode() if schema else ""
 
 
 def _function(tool: msgspec.Raw, kind: type[ChatTool | ResponseTool], at: str) -> Function:
@@ -125,11 +142,8 @@ def _function(tool: msgspec.Raw, kind: type[ChatTool | ResponseTool], at: str) -
     given = decode(kind, tool, at=at)
     declared = given.function if isinstance(given, ChatTool) else given
     refuse_unless_neutral(given, f"{at}.")
-    parameters = declared.parameters
-    if parameters and parameters.get("type", "object") != "object":
-        where = f"{at}.{'function.' if isinstance(given, ChatTool) else ''}parameters"
-        raise invalid(where, f"'{where}' has to be a JSON Schema of an object: 'type' is 'object'.")
-    schema = msgspec.json.encode(parameters).decode() if parameters else ""
+    where = f"{at}.{'function.' if isinstance(given, ChatTool) else ''}parameters"
+    schema = schema_text(declared.parameters, where)
     return Function(declared.name, declared.description or "", schema, bool(declared.strict))
 
 

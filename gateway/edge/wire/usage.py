@@ -71,6 +71,34 @@ class ResponseUsage(msgspec.Struct):
     settlement: Pending = UNSET
 
 
+class CacheCreation(msgspec.Struct):
+    """Tokens written to the cache, by how long they stay; writing is not priced apart, so there are none."""
+
+    ephemeral_5m_input_tokens: int = 0
+    ephemeral_1h_input_tokens: int = 0
+
+
+class OutputDetails(msgspec.Struct):
+    """Of the output: tokens spent on thinking."""
+
+    thinking_tokens: int = 0
+
+
+class MessageUsage(msgspec.Struct):
+    """Usage of a message: `input_tokens` were computed, those from the prefix cache stand apart."""
+
+    input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    credits: str | None
+    credits_micro: int | None
+    cache_creation_input_tokens: int = 0
+    cache_creation: CacheCreation = msgspec.field(default_factory=CacheCreation)
+    service_tier: Literal["standard"] = "standard"
+    settlement: Pending = UNSET
+
+
 def chat_usage(usage: Usage, charge: int | None) -> ChatUsage:
     """`usage` in Chat Completions' shape; a charge of None is one that isn't settled yet."""
     return ChatUsage(
@@ -96,6 +124,17 @@ def response_usage(usage: Usage, charge: int | None) -> ResponseUsage:
         output_tokens=usage.completion,
         output_tokens_details=CompletionDetails(usage.reasoning),
         total_tokens=usage.prompt + usage.completion,
+        **_cost(charge),
+    )
+
+
+def message_usage(usage: Usage, charge: int | None) -> MessageUsage:
+    """`usage` in the Messages API's shape."""
+    return MessageUsage(
+        input_tokens=usage.input,
+        cache_read_input_tokens=usage.cache_read,
+        output_tokens=usage.completion,
+        output_tokens_details=OutputDetails(usage.reasoning),
         **_cost(charge),
     )
 

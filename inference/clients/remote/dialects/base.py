@@ -71,7 +71,7 @@ class Dialect:
             "logprobs": sampling.logprobs is not None,
             "prompt_logprobs": sampling.prompt_logprobs is not None,
             "echo": sampling.echo,
-            "thinking_token_budget": bool(sampling.thinking_tokens),
+            "thinking_token_budget": sampling.demands_thought,
         }
         for name, is_wanted in wanted.items():
             if is_wanted and name not in self.extras:
