@@ -318,7 +318,7 @@ async def test_unknown_path_is_the_apis_own_404(app, path):
         ("/v2/models/small", "/v1/models"),
         ("//embeddings", "/v1/embeddings"),
         ("/completions", "/v1/completions"),
-        ("/messages", "/v1/"),
+        ("/messages", "/v1/messages"),
     ],
 )
 async def test_path_near_the_api_is_told_where_it_is(app, path, hint):
