@@ -24,6 +24,7 @@ from gateway.edge.embeddings import embeddings  # noqa: E402
 from gateway.edge.files import file, file_content, files  # noqa: E402
 from gateway.edge.guard import guarded  # noqa: E402
 from gateway.edge.http import Application  # noqa: E402
+from gateway.edge.kept import kept  # noqa: E402
 from gateway.edge.lifespan import lifespan  # noqa: E402
 from gateway.edge.messages import count_tokens, messages  # noqa: E402
 from gateway.edge.models import model, models  # noqa: E402
@@ -50,13 +51,13 @@ probes = guarded(bounded(routed_by_path([*_PROBES, re_path(r"", unknown_endpoint
 
 # Each path with its endpoint and what a key needs for it (None: it asks for no key).
 http_routes = [
-    path("v1/chat/completions", chat_completions, scopes.CHAT),
-    path("v1/completions", completions, scopes.COMPLETIONS),
-    path("v1/responses", responses, scopes.RESPONSES),
+    path("v1/chat/completions", kept(chat_completions), scopes.CHAT),
+    path("v1/completions", kept(completions), scopes.COMPLETIONS),
+    path("v1/responses", kept(responses), scopes.RESPONSES),
     path("v1/responses/<str:response_id>", stored_response, scopes.RESPONSES, "/v1/responses/{id}"),
     path("v1/responses/<str:response_id>/input_items", input_items, scopes.RESPONSES, "/v1/responses/{id}/input_items"),
-    path("v1/embeddings", embeddings, scopes.EMBEDDINGS),
-    path("v1/messages", messages, scopes.MESSAGES, error_body=anthropic_error),
+    path("v1/embeddings", kept(embeddings), scopes.EMBEDDINGS),
+    path("v1/messages", kept(messages), scopes.MESSAGES, error_body=anthropic_error),
     path("v1/messages/count_tokens", count_tokens, scopes.MESSAGES, error_body=anthropic_error),
     path("v1/models", models, scopes.MODELS),
     path("v1/models/<path:name>", model, scopes.MODELS, "/v1/models/{id}"),

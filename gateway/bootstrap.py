@@ -20,6 +20,7 @@ from billing.services.holds import end_leases_of_earlier_owners
 from billing.writer import open_writer
 from gateway.generation.leases import Leases
 from gateway.generation.sweep import SWEEP_INTERVAL, SWEEP_LEASE, Sweep
+from gateway.replay import answers
 from gateway.runtime.concurrency import ConcurrencyLimiter
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch, EpochPoller
@@ -60,6 +61,7 @@ async def open_runtime() -> Runtime:
         stack.callback(own_threads.close)
         if settings.SLUICE_EMBEDDED:
             await threads.run(lambda: end_leases_of_earlier_owners(incarnation))
+            await threads.run(lambda: answers.end_leases_of_earlier_owners(incarnation))
         epoch = Epoch()
         poller = EpochPoller(epoch)
         stack.push_async_callback(poller.close)
@@ -129,6 +131,7 @@ def _loops(runtime: Runtime, lock: GatewayLock, poller: EpochPoller) -> list[Cal
         poller.watch,
         leases.keep_renewed,
         leases.keep_fenced,
+        runtime.replays.keep_renewed,
         runtime.follow_epoch,
         engines.watch,
         lambda: _each(SWEEP_INTERVAL, swept, "sweep"),

@@ -47,6 +47,9 @@ class PlanVersion(models.Model):
         default=0, help_text="Waiting requests of a higher priority are served before all of a lower one."
     )
     slice_tokens = models.PositiveIntegerField(default=256)
+    resume_s = models.PositiveIntegerField(
+        default=60, help_text="Seconds for which an answer that can be resumed goes on without a reader."
+    )
     monthly_credits = models.PositiveBigIntegerField(default=0, help_text="µcr granted at the start of each period.")
     multiplier_bp = models.PositiveIntegerField(default=10_000, help_text="Price multiplier in basis points.")
     overage = models.CharField(max_length=10, choices=Overage, default=Overage.BLOCK)

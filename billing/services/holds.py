@@ -22,7 +22,8 @@ class OrphanedHold:
     """A hold whose gateway let its lease run out, with all that settling or releasing it needs.
 
     `amount` is µcr. `checkpoint` is the last usage (tokens by class) that its gateway stored. The answer of a streamed
-    request was sent while it was generated, so the client may have part of it.
+    request was sent while it was generated, so the client may have part of it. `kept` is the run of the kept answer
+    that the request belongs to.
     """
 
     request: UUID
@@ -38,6 +39,7 @@ class OrphanedHold:
     amount: int
     checkpoint: Mapping[str, int]
     is_streamed: bool
+    kept: UUID | None
     owner: UUID
     reserved_at: datetime
     orphaned_at: datetime
@@ -133,6 +135,7 @@ def _as_orphan(hold: Hold) -> OrphanedHold:
         amount=hold.amount,
         checkpoint=hold.checkpoint,
         is_streamed=bool(hold.facts.get("streamed")),
+        kept=UUID(hold.facts["kept"]) if hold.facts.get("kept") else None,
         owner=hold.owner,
         reserved_at=hold.reserved_at,
         orphaned_at=hold.orphaned_at,

@@ -33,9 +33,10 @@ from billing.writer.operations import (
 from billing.writer.trueup import true_up
 from billing.writer.view import HELD, HoldRow, View, WalletRow
 
-HOLD_FACTS = {"endpoint": 40, "task": 40, "end_user": 64, "route": None, "streamed": None}
+HOLD_FACTS = {"endpoint": 40, "task": 40, "end_user": 64, "route": None, "streamed": None, "kept": 32}
 """The keys of a Reserve's `facts` with the most characters of each (None: not a text). They become columns of the usage
-record, except `streamed` (the answer was sent while it was generated), which only the sweep of orphaned holds reads."""
+record, except those that only the sweep of orphaned holds reads: `streamed` (the answer was sent while it was
+generated) and `kept` (the run of the kept answer that it belongs to)."""
 FACTS = frozenset({"waived", "finish", "ttft_ms", "duration_ms", "route"})
 """The keys of a Settle's and a Release's `facts`: columns of the usage record that are known when the request ends. Of
 a request that moved, `route` takes the place of the hold's."""

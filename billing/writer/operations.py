@@ -23,7 +23,7 @@ class Reserve(msgspec.Struct, frozen=True):
     """Hold min(`amount`, the wallet's available credit) if that is at least `least`; otherwise refuse, changing
     nothing.
 
-    `facts` (endpoint, task, route, end_user, streamed) are stored with the hold for its usage record.
+    `facts` (endpoint, task, route, end_user, streamed, kept) are stored with the hold for its usage record.
     """
 
     request: UUID

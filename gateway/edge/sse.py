@@ -23,6 +23,9 @@ class EventStream:
     If the block raises, nothing more is sent and the server cuts the connection, which clients can tell from an end.
     """
 
+    HEADERS = frozenset(name.decode() for name, _ in _HEAD)
+    """The names of those that every stream has."""
+
     def __init__(self, send: Send, headers: Headers, *, ping_seconds: float | None = None) -> None:
         self._send = send
         self._headers = headers

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import structlog
 
 from billing.ids import moment_of
@@ -28,6 +29,7 @@ from gateway.generation.intent import Intent
 from gateway.generation.placement import Reach
 from gateway.generation.report import Times, report
 from gateway.generation.settlement import close_hold, closing, end_of
+from gateway.replay.delivery import delivering
 from gateway.runtime import tracing
 from gateway.runtime.concurrency import ConcurrencyLimiter
 from gateway.runtime.metrics import Metrics
@@ -143,6 +145,8 @@ class Generation:
         self._patience: asyncio.TimerHandle | None = None  # with an engine that was told to stop
         self._is_given_up = False
         self._times = Times(arrived_at)
+        self._delivery = delivering.get()
+        self._is_out = False  # its tenant's places are free, and its end is told
 
     # -- for whoever writes the answer ----------------------------------------------------------------------------
 
@@ -193,6 +197,8 @@ class Generation:
     def start(self) -> None:
         """Begin to run."""
         self._entered(self)
+        if self._delivery is not None:
+            self._delivery.begun(self.id)
         self._supervise(self._run())
 
     async def accepted(self) -> None:
@@ -248,7 +254,8 @@ class Generation:
 
     async def renew_limits(self) -> None:
         """Renew the concurrency lease."""
-        await self._limits.renew()
+        if not self._is_out:
+            await self._limits.renew()
 
     # -- the task -------------------------------------------------------------------------------------------------
 
@@ -274,12 +281,10 @@ class Generation:
         finally:
             self._hold.close()
             self._attempts = None  # they refer back here: both would stay until the collector finds them
-            try:
-                await self._leave(charge)
-            finally:
-                self._is_open = True
-                self._buffer.put(outcome)
-                self._wake()
+            self._left(self)
+            if self._delivery is not None:
+                self._delivery.settled(self.id, outcome)
+            await self._tell_end(outcome, charge)
         report(self._metrics, self.route, outcome, self._finished)
 
     async def _generate(self) -> Finished:
@@ -368,52 +373,65 @@ class Generation:
     # -- its end --------------------------------------------------------------------------------------------------
 
     async def _settle(self, finished: Finished) -> tuple[int, Outcome]:
-        """Close the hold; return what to leave taken from the credit bucket, and the outcome."""
+        """Close the hold; return what to leave taken from the credit bucket, and the outcome.
+
+        The end of a kept answer is told before, as it will be settled once the answer is stored; one that can't be
+        stored was not delivered.
+        """
         reason, error, sluice_reason = end_of(
             finished, self._fault, is_cancelled=self._is_cancelled, is_exhausted=self._hold.meter.is_exhausted
         )
         is_ours = error is not None and error is not faults.READER_TOO_SLOW
-        is_delivered = not is_ours or bool(self._delivered.completion)
-        operation = closing(
-            self.id,
-            self.principal.wallet,
-            finished,
-            delivered=self._delivered if is_ours else None,
-            is_estimate=finished.is_estimate and is_delivered,
-            card=self._hold.meter.card,
-            multiplier_bp=self._hold.meter.multiplier_bp,
-            facts=self._facts(error.code if error else sluice_reason or reason.value),
-        )
-        usage = finished.usage if isinstance(operation, Settle) else Usage()
+        facts = self._facts(error.code if error else sluice_reason or reason.value)
+        operation = self._closing(finished, facts, delivered=self._delivered if is_ours else None)
         charge = operation.charge if isinstance(operation, Settle) else 0
-        answer = await close_hold(self._ledger, operation)
-        if answer is None:
-            self._metrics.settlements_deferred.inc()
-            self._unsettled(operation)
-        elif isinstance(operation, Settle):
-            self._metrics.settled(self.route.model, operation.classes, charge)
         outcome = Outcome(
             reason,
-            usage,
-            None if answer is None else answer.charge,
+            finished.usage if isinstance(operation, Settle) else Usage(),
+            charge,
             sluice_reason=sluice_reason,
             error=error,
             is_waived="waived" in operation.facts,
-            available=None if answer is None else answer.posted - answer.held,
             ttft_ms=self._times.ttft_ms(),
             duration_ms=self._times.duration_ms(),
             stop=finished.stop,
         )
-        return charge, outcome
+        if self._delivery is not None:
+            self._delivery.ended(self.id, operation, outcome)
+            await self._tell_end(outcome, charge)
+            if not await self._delivery.is_stored():
+                operation = self._closing(finished, facts, delivered=Usage())
+        answer = await close_hold(self._ledger, operation)
+        if answer is None:
+            self._metrics.settlements_deferred.inc()
+            self._unsettled(operation)
+            return charge, msgspec.structs.replace(outcome, charge=None)
+        if isinstance(operation, Settle):
+            self._metrics.settled(self.route.model, operation.classes, charge)
+        return charge, msgspec.structs.replace(outcome, charge=answer.charge, available=answer.posted - answer.held)
+
+    def _closing(self, finished: Finished, facts: dict[str, Any], *, delivered: Usage | None) -> Settle | Release:
+        return closing(
+            self.id,
+            self.principal.wallet,
+            finished,
+            delivered=delivered,
+            is_estimate=finished.is_estimate and (delivered is None or bool(delivered.completion)),
+            card=self._hold.meter.card,
+            multiplier_bp=self._hold.meter.multiplier_bp,
+            facts=facts,
+        )
 
     @property
     def _delivered(self) -> Usage:
-        """Return what of a failed answer was delivered to the client."""
-        return self._hold.meter.usage if self.intent.stream else Usage()
+        """Return what of a failed answer was delivered to the client: of a kept one nothing, since it isn't stored."""
+        return self._hold.meter.usage if self.intent.stream and self._delivery is None else Usage()
 
-    async def _leave(self, charge: int) -> None:
-        """Stop renewing, free the tenant's place, and leave `charge` taken of its credit bucket."""
-        self._left(self)
+    async def _tell_end(self, outcome: Outcome, charge: int) -> None:
+        """Tell the reader the end, once the tenant's place is free and `charge` left taken of its credit bucket."""
+        if self._is_out:
+            return
+        self._is_out = True
         self._placement.leave()
         try:
             if self._refusal is not None:
@@ -422,6 +440,9 @@ class Generation:
                 await self._limits.close(charge)
         finally:
             self._gate.leave(self.principal)  # after its lease, which whoever comes next takes
+            self._is_open = True
+            self._buffer.put(outcome)
+            self._wake()
 
     def _facts(self, finish: str) -> dict[str, Any]:
         moved = {"route": self.explain()} if self._placement.attempts else {}

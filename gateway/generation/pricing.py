@@ -21,6 +21,7 @@ from gateway.errors.faults import ledger_unavailable, refusal_of_hold
 from gateway.errors.refusal import Refusal
 from gateway.generation.meter import HoldRequest, Meter
 from gateway.generation.placement import Placement
+from gateway.replay.delivery import delivering
 from gateway.runtime.runtime import Ledger
 from inference.types import Prepared
 
@@ -131,8 +132,9 @@ async def pinned_anew(ledger: Ledger, request: UUID, placement: Placement, prepa
 
 def facts_of(placement: Placement) -> dict[str, Any]:
     """Return what is stored with the hold for the request's usage record."""
-    intent = placement.intent
+    intent, delivery = placement.intent, delivering.get()
     return {
+        **({} if delivery is None else {"kept": delivery.run.hex}),
         "endpoint": intent.endpoint,
         "task": placement.route.task,
         "route": placement.explain(),

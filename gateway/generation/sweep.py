@@ -3,10 +3,13 @@
 What this process decided and could not get settled is asked for again as it was decided, and its lease is kept until
 then, so that no sweep beside it decides anew. Else the gateway was lost with its answer, and the rule of
 `settlement.closing` holds: an answer in one piece was never delivered and is waived; a stream went out as it was made,
-so what the engine gave counts as delivered. Finished is then settled exactly, NothingRan released. While an engine
-still runs a request or can't be reached, its hold stays orphaned (the credit held) and is asked about again, for at
-most 15 minutes. What is lost, or takes longer, is settled at its last checkpoint and marked as an estimate. An estimate
-is corrected when its worker comes back within the 24 hours that it keeps its record and that says Finished.
+so what the engine gave counts as delivered. A kept answer (`gateway.replay`) counts as delivered if it was stored, and
+is settled by what was stored with it; else it never will be, and is waived.
+
+Of what engines gave, Finished is settled exactly, NothingRan released. While an engine still runs a request or can't be
+reached, its hold stays orphaned (the credit held) and is asked about again, for at most 15 minutes. What is lost, or
+takes longer, is settled at its last checkpoint and marked as an estimate. An estimate is corrected when its worker
+comes back within the 24 hours that it keeps its record and that says Finished.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from uuid import UUID
 
 import structlog
 
-from billing import clock
+from billing import clock, rating
 from billing.models import Rate, RateCardVersion
 from billing.rating import CardPrices
 from billing.selectors.usage import Estimate, estimates_since
@@ -28,6 +31,7 @@ from billing.writer.errors import WriterError
 from billing.writer.operations import Answer, Release, Settle, Settled, TrueUp
 from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id
 from gateway.generation.settlement import closing, correction
+from gateway.replay.answers import closings_of
 from gateway.runtime.threads import DatabaseThreads
 from inference.engine import Engine
 from inference.errors import EngineError
@@ -114,6 +118,8 @@ class Sweep:
 
     async def _decide(self, orphan: OrphanedHold, now: datetime) -> Settle | Release | None:
         """Return what closes the hold now, or None while better evidence may still come."""
+        if orphan.kept is not None:
+            return await self._decide_kept(orphan, orphan.kept)
         evidence = await self._evidence(orphan.deployment, orphan.request)
         is_over = now - orphan.orphaned_at >= EVIDENCE_WINDOW
         match evidence:
@@ -140,6 +146,22 @@ class Sweep:
             card=await self._card(orphan.card_version),
             multiplier_bp=orphan.multiplier_bp,
             facts={"finish": finished.reason.value if finished.exact else "lost"},
+        )
+
+    async def _decide_kept(self, orphan: OrphanedHold, run: UUID) -> Settle | Release:
+        """Return what closes the hold of a request behind a kept answer."""
+        closings = await self._threads.run(lambda: closings_of(run))
+        stored = None if closings is None else closings.get(orphan.request.hex)
+        if stored is None:
+            return Release(request=orphan.request, wallet=orphan.wallet, facts={"finish": "lost", "waived": True})
+        card = await self._card(orphan.card_version)
+        return Settle(
+            request=orphan.request,
+            wallet=orphan.wallet,
+            charge=rating.charge(stored["classes"], card, orphan.multiplier_bp),
+            classes=stored["classes"],
+            facts={"finish": stored["finish"]},
+            exact=stored["exact"],
         )
 
     async def _evidence(self, deployment: UUID, request: UUID) -> Evidence | None:

@@ -4,6 +4,7 @@ from gateway.models.access import APIKey, CatalogueEpoch, Invitation, SignInLink
 from gateway.models.audit import AuditEvent
 from gateway.models.batches import Batch, BatchLine
 from gateway.models.files import StoredFile
+from gateway.models.kept import KeptAnswer
 from gateway.models.mail import OutgoingMail
 from gateway.models.refusals import RefusalCount
 from gateway.models.responses import StoredResponse
@@ -17,6 +18,7 @@ __all__ = [
     "BatchLine",
     "CatalogueEpoch",
     "Invitation",
+    "KeptAnswer",
     "Membership",
     "OutgoingMail",
     "Project",

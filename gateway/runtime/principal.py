@@ -42,6 +42,7 @@ class Principal:
     priority: int
     concurrency: int
     slice_tokens: int
+    resume_s: int
     allowed_models: frozenset[str]  # empty means all
     default_task: str
     response_storage: str  # of Tenant.Storage

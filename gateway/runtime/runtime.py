@@ -14,6 +14,7 @@ from billing.ids import uuid7
 from billing.limits.types import RateStore
 from billing.writer.operations import Answer, Operation, Release, Settle
 from gateway.errors import faults
+from gateway.replay.replays import Replays
 from gateway.runtime import readiness
 from gateway.runtime.concurrency import ConcurrencyLimiter
 from gateway.runtime.engines import Engines
@@ -105,6 +106,7 @@ class Runtime:
         self.incarnation = incarnation or uuid7()
         self.gate = parts.gate
         self.turns = Turns(parts.rates)
+        self.replays = Replays(self.threads, self.own_threads, self.incarnation, self.supervise)
         self.lock = lock
         self.is_draining = False
         self.is_leaving = False

@@ -11,7 +11,16 @@ from django.db import router
 from django.db.models import Q, QuerySet
 
 from billing.models import Reconciliation
-from gateway.models import AuditEvent, Invitation, OutgoingMail, RefusalCount, SignInLink, StoredResponse, Tenant
+from gateway.models import (
+    AuditEvent,
+    Invitation,
+    KeptAnswer,
+    OutgoingMail,
+    RefusalCount,
+    SignInLink,
+    StoredResponse,
+    Tenant,
+)
 
 
 def purge(now: datetime, limit: int = 200) -> int:
@@ -33,6 +42,7 @@ def _over(now: datetime) -> list[QuerySet[Any]]:
         .filter(Q(expires_at__lt=now) | Q(tenant__response_storage=Tenant.Storage.FORBIDDEN))
         .order_by("expires_at"),
         OutgoingMail.objects.filter(ended_at__lt=now - timedelta(days=settings.SLUICE_MAIL_DAYS)).order_by("ended_at"),
+        KeptAnswer.objects.unscoped().filter(expires_at__lt=now).order_by("expires_at"),
         Reconciliation.objects.filter(
             finished_at__lt=now - timedelta(days=settings.SLUICE_RECONCILIATION_DAYS)
         ).order_by("id"),

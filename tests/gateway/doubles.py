@@ -104,6 +104,7 @@ def make_principal(wallet=None, **terms):
         "priority": 0,
         "concurrency": 4,
         "slice_tokens": 16,
+        "resume_s": 60,
         "allowed_models": frozenset(),
         "default_task": "chat",
         "response_storage": "on_request",

@@ -1,0 +1,142 @@
+"""``Idempotency-Key``: an endpoint whose answer is kept for 24 hours, so that asking again gets it again.
+
+Around an endpoint, so that none has to know of it; a request without the header pays one look for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Iterable
+from contextlib import aclosing
+
+from gateway.edge.access import principal_of
+from gateway.edge.disconnect import watching
+from gateway.edge.http import (
+    Application,
+    Receive,
+    Scope,
+    Send,
+    header_of,
+    read_body,
+    request_id_of,
+    runtime_of,
+    send_bytes,
+)
+from gateway.edge.sse import EventStream
+from gateway.edge.wire.common import TASK_HEADER
+from gateway.errors.refusal import Refusal
+from gateway.replay.answers import Claim, Stored
+from gateway.replay.log import EventLog, events_of
+from gateway.replay.replays import Answer, KeptRequest
+
+MOST_CHARACTERS = 255
+REPLAYED = ("idempotency-replayed", "true")
+
+_DEPENDS_ON = (TASK_HEADER,)  # headers that change the answer
+
+
+def kept(endpoint: Application) -> Application:
+    """Return `endpoint`, whose answers to POSTs with an ``Idempotency-Key`` are kept.
+
+    The same request under the same key attaches to the answer while it is made, or gets it again; it is generated and
+    charged once. With ``Last-Event-ID`` a stream goes on behind that event.
+    """
+
+    def keeping(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        key = header_of(scope, b"idempotency-key")
+        if key is None or scope["method"] != "POST":
+            return endpoint(scope, receive, send)
+        return _answer(endpoint, scope, receive, send, key)
+
+    return keeping
+
+
+async def _answer(endpoint: Application, scope: Scope, receive: Receive, send: Send, key: str) -> None:
+    check_key(key)
+    after = last_event_of(scope)
+    principal = await principal_of(scope)
+    body = await read_body(scope, receive, principal.tenant)
+    asked = Claim(principal.tenant, f"key:{key}", digest_of(scope, body))
+    async with watching(scope, receive) as client:
+        request = KeptRequest(asked, request_id_of(scope), endpoint, scope, body, grace=principal.resume_s)
+        answer = await runtime_of(scope).replays.answer(request)
+        await write_answer(answer, client, send, after)
+
+
+async def write_answer(answer: Answer, client: watching, send: Send, after: int | None) -> None:
+    """Write a kept answer: a stream from behind number `after` on, anything else whole."""
+    replayed = () if answer.is_new else (REPLAYED,)
+    if answer.keeper is not None:
+        with answer.keeper.reading() as log:
+            await _write_log(log, replayed, client, send, after)
+    else:
+        assert answer.stored is not None, "an answer is stored or being made"
+        await _write_log(_log_of(answer.stored, answer.first), replayed, client, send, after)
+
+
+def check_key(key: str) -> None:
+    """Raise the 400 for a key that is none."""
+    if not 0 < len(key) <= MOST_CHARACTERS or not key.isascii() or not key.isprintable():
+        text = f"An idempotency key has 1 to {MOST_CHARACTERS} printable ASCII characters."
+        raise Refusal(400, "invalid_idempotency_key", text, param="idempotency-key")
+
+
+def last_event_of(scope: Scope) -> int | None:
+    """Return the number of the last event that the client has, None without one; raise the 400 for other text."""
+    text = header_of(scope, b"last-event-id")
+    if text is None:
+        return None
+    if not text.isdigit() or len(text) > 15:
+        raise Refusal(400, "invalid_value", "That is no event of ours: send the id of one.", param="last-event-id")
+    return int(text)
+
+
+def digest_of(scope: Scope, body: bytes) -> bytes:
+    """Return a digest of all that the answer depends on."""
+    digest = hashlib.sha256()
+    parts = [scope["method"].encode(), scope["path"].encode(), scope["query_string"]]
+    parts += [(header_of(scope, name) or "").encode() for name in _DEPENDS_ON]
+    for part in (*parts, body):
+        digest.update(len(part).to_bytes(8) + part)
+    return digest.digest()
+
+
+async def _write_log(
+    log: EventLog, replayed: Iterable[tuple[str, str]], client: watching, send: Send, after: int | None
+) -> None:
+    head = await log.begun()
+    headers = {**dict(head.headers), **dict(replayed)}
+    if not head.is_stream:
+        body = await log.whole()
+        client.stop()
+        await send_bytes(send, head.status, body, headers.pop("content-type", "application/octet-stream"), headers)
+        return
+    _check_resumable(log, after)
+    own = {name: value for name, value in headers.items() if name not in EventStream.HEADERS}
+    async with EventStream(send, own) as stream, aclosing(log.read(after)) as batches:
+        async for batch in batches:
+            await stream.write(numbered(batch.first, batch.events))
+        client.stop()
+        await stream.finish()
+
+
+def _check_resumable(log: EventLog, after: int | None) -> None:
+    if after is None or log.first - 1 <= after < log.next:
+        return
+    if after < log.first:
+        text = "The stream that had this event was lost with its gateway and isn't charged: ask without Last-Event-ID."
+        raise Refusal(409, "stream_restarted", text, param="last-event-id", should_retry=False)
+    raise Refusal(400, "invalid_value", "This stream has no such event yet.", param="last-event-id")
+
+
+def numbered(first: int, events: Iterable[bytes]) -> bytes:
+    """Return server-sent events under their numbers."""
+    return b"".join([b"id: %d\n%b" % (first + place, event) for place, event in enumerate(events)])
+
+
+def _log_of(stored: Stored, first: int) -> EventLog:
+    log = EventLog(first)
+    log.begin(stored.head)
+    log.append(*(events_of(stored.body) if stored.head.is_stream else [stored.body]))
+    log.end()
+    return log

@@ -1,0 +1,188 @@
+"""The rows of kept answers: one claim for each key of a tenant, taken, renewed, and filled by whoever holds it.
+
+Synchronous: the data plane calls these on its database threads. Every change names the run that it is about, so that
+a gateway that lost its claim can neither store nor give up what is another's.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Collection, Iterable
+from datetime import timedelta
+from uuid import UUID
+
+import msgspec
+from django.db import transaction
+from django.db.models import F, Q, QuerySet
+from django.db.models.functions import Least
+
+from billing import clock
+from billing.writer.operations import LEASE_SECONDS
+from gateway.models.kept import KeptAnswer
+from gateway.replay.delivery import Closings
+from gateway.replay.log import Head
+
+KEPT_FOR = timedelta(hours=24)
+LEASE = timedelta(seconds=LEASE_SECONDS)
+_LEVEL = 1  # of zlib: events repeat themselves so much that more effort saves little
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Who asks for which answer: `digest` is of everything that the answer depends on."""
+
+    tenant: UUID
+    key: str
+    digest: bytes
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """An answer that is complete."""
+
+    head: Head
+    body: bytes
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a claim found: it `is_ours` to run, or somebody runs it, or it is `stored`. `is_other`: the key stands for
+    another request.
+    """
+
+    run: UUID
+    restarts: int
+    is_ours: bool = False
+    is_other: bool = False
+    stored: Stored | None = None
+
+
+def claim(asked: Claim, run: UUID, owner: UUID, kept_for: timedelta = KEPT_FOR) -> Found:
+    """Take the claim for `run`, if it is free: nobody had it, its answer expired, or its last run was lost or failed.
+
+    A claim whose run was lost keeps its digest; one whose answer expired, or whose run failed, may be taken for another
+    request.
+    """
+    now = clock.now()
+    new = KeptAnswer(
+        tenant_id=asked.tenant,
+        key=asked.key,
+        digest=asked.digest,
+        run=run,
+        owner=owner,
+        lease_until=now + LEASE,
+        expires_at=now + kept_for,
+    )
+    KeptAnswer.objects.unscoped().bulk_create([new], ignore_conflicts=True)
+    row = _of(asked).get()
+    if row.run == run:
+        return Found(run, row.restarts, is_ours=True)
+    is_over = row.expires_at <= now
+    is_free = is_over or (row.finished_at is None and row.owner is None)
+    if not is_free and bytes(row.digest) != asked.digest:
+        return Found(row.run, row.restarts, is_other=True)
+    if not is_free and row.finished_at is not None:
+        return Found(row.run, row.restarts, stored=_stored(row))
+    if not is_free and row.lease_until > now:
+        return Found(row.run, row.restarts)
+    taken = KeptAnswer.objects.unscoped().filter(pk=row.pk, run=row.run, finished_at=row.finished_at)
+    taken = taken.filter(Q(owner=None) | Q(lease_until__lte=now) | Q(expires_at__lte=now))
+    is_taken = taken.update(
+        digest=asked.digest,
+        run=run,
+        restarts=F("restarts") + 1,
+        owner=owner,
+        lease_until=now + LEASE,
+        read_at=None,
+        expires_at=now + kept_for,
+        finished_at=None,
+        status=None,
+        headers={},
+        body=None,
+        closings={},
+    )
+    if is_taken:
+        return Found(run, row.restarts + 1, is_ours=True)
+    return claim(asked, run, owner, kept_for)  # somebody else took it in that moment
+
+
+def store(run: UUID, answer: Stored, closings: Closings, also: Iterable[Callable[[], object]] = ()) -> bool:
+    """Store the answer of `run`, and do `also` in the same transaction; False, with nothing changed, when the claim is
+    another run's by now. Safe to repeat.
+    """
+    body = zlib.compress(answer.body, _LEVEL)
+    with transaction.atomic():
+        mine = KeptAnswer.objects.unscoped().filter(run=run)
+        stored = mine.filter(finished_at=None, owner__isnull=False).update(
+            finished_at=clock.now(),
+            status=answer.head.status,
+            headers={"headers": answer.head.headers, "stream": answer.head.is_stream},
+            body=body,
+            closings=closings,
+        )
+        if not stored:
+            return mine.filter(finished_at__isnull=False).exists()
+        for work in also:
+            work()
+    return True
+
+
+def find(run: UUID) -> Found | None:
+    """Return what is known of `run`: None when it was given up, or its gateway is lost."""
+    row = KeptAnswer.objects.unscoped().filter(run=run).first()
+    if row is None or (row.finished_at is None and (row.owner is None or row.lease_until <= clock.now())):
+        return None
+    return Found(run, row.restarts, stored=None if row.finished_at is None else _stored(row))
+
+
+def forget(run: UUID, *, was_told: bool) -> None:
+    """Give the claim of `run` up: whoever comes next with its key runs it anew, under other numbers if any event
+    `was_told`.
+    """
+    mine = KeptAnswer.objects.unscoped().filter(run=run, finished_at=None)
+    if was_told:
+        mine.update(owner=None)
+    else:
+        mine.delete()
+
+
+def renew(owner: UUID, runs: Collection[UUID]) -> None:
+    """Renew the leases of claims."""
+    mine = KeptAnswer.objects.unscoped().filter(run__in=runs, owner=owner, finished_at=None)
+    mine.update(lease_until=clock.now() + LEASE)
+
+
+def end_leases_of_earlier_owners(owner: UUID) -> None:
+    """End the leases of every claim that isn't `owner`'s: only for the holder of the one gateway's lock."""
+    now = clock.now()
+    others = KeptAnswer.objects.unscoped().filter(finished_at=None, lease_until__gt=now).exclude(owner=owner)
+    others.update(lease_until=Least("created_at", now))
+
+
+def closings_of(run: UUID) -> Closings | None:
+    """Return what the requests behind the answer of `run` are charged for; None, and the claim given up for good, if it
+    isn't stored: from then on it can't be.
+    """
+    unstored = KeptAnswer.objects.unscoped().filter(run=run, finished_at=None)
+    unstored.update(owner=None)
+    row = KeptAnswer.objects.unscoped().filter(run=run, finished_at__isnull=False).first()
+    return None if row is None else row.closings
+
+
+def note_reader(run: UUID) -> None:
+    """Note that a reader at another gateway is there."""
+    KeptAnswer.objects.unscoped().filter(run=run).update(read_at=clock.now())
+
+
+def seconds_since_reader(run: UUID) -> float | None:
+    """Return for how long no other gateway has had a reader; None when there was never one."""
+    read_at = KeptAnswer.objects.unscoped().filter(run=run).values_list("read_at", flat=True).first()
+    return None if read_at is None else (clock.now() - read_at).total_seconds()
+
+
+def _of(asked: Claim) -> QuerySet[KeptAnswer]:
+    return KeptAnswer.objects.unscoped().filter(tenant=asked.tenant, key=asked.key)
+
+
+def _stored(row: KeptAnswer) -> Stored:
+    headers = tuple((name, value) for name, value in row.headers["headers"])
+    assert row.status is not None, "a stored answer has a status"
+    assert row.body is not None, "a stored answer has a body"
+    return Stored(Head(row.status, headers, row.headers["stream"]), zlib.decompress(bytes(row.body)))

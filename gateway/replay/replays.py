@@ -1,0 +1,196 @@
+"""The kept answers that this process makes or serves: claims, keepers, and where their rows and limits are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+import structlog
+from django.db import Error as DatabaseError
+
+from gateway.edge.http import Application, Scope
+from gateway.errors.refusal import Refusal
+from gateway.errors.service import DatabaseBusyError
+from gateway.replay import answers
+from gateway.replay.answers import Claim, Found, Stored
+from gateway.replay.delivery import Closings
+from gateway.replay.keeper import Keeper
+from gateway.replay.log import RUN_NUMBERS, EventLog
+from gateway.runtime.caps import Cap
+from gateway.runtime.threads import DatabaseThreads
+
+MOST_BYTES = 64 * 1024 * 1024  # of the answers of one tenant that are being made
+MOST_IN_ALL = 512 * 1024 * 1024
+STORE_SECONDS = 5.0
+RETRY_SECONDS = 0.2
+RENEW_SECONDS = 10.0
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+def _too_much_kept() -> Refusal:
+    text = "Your answers under idempotency keys take too much memory right now."
+    return Refusal(429, "too_much_kept", text, headers={"retry-after": "10"})
+
+
+def key_reused() -> Refusal:
+    """The 422 for a key that stands for another request."""
+    text = "This idempotency key was used for another request within 24 hours: take a new key for each request."
+    return Refusal(422, "idempotency_key_reused", text, param="idempotency-key", should_retry=False)
+
+
+def key_in_use() -> Refusal:
+    """The 409 for a key whose answer is being made where this gateway can't see it."""
+    text = "The answer of this idempotency key is being made at another gateway: ask again."
+    return Refusal(409, "idempotency_key_in_use", text, headers={"retry-after": "1"}, should_retry=True)
+
+
+class KeptRequest(msgspec.Struct, frozen=True):
+    """A request whose answer is kept: `endpoint` answers it, as `run`, unless somebody did or does already. When its
+    last reader is gone for `grace` seconds (None: for ever) it is ended.
+    """
+
+    claim: Claim
+    run: UUID
+    endpoint: Application
+    scope: Scope
+    body: bytes
+    grace: float | None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a kept request is answered with: the log of a run that goes on here, or what was stored."""
+
+    is_new: bool  # this request began it
+    keeper: Keeper | None = None
+    stored: Stored | None = None
+    first: int = 0  # the number of the stored answer's first event
+
+
+class Replays:
+    """The kept answers of this process, which is `owner` of their claims.
+
+    Rows are claimed on `threads`, which clients can fill, and stored on `own_threads`; `supervise` runs work to its end
+    whatever becomes of its caller.
+    """
+
+    def __init__(
+        self,
+        threads: DatabaseThreads,
+        own_threads: DatabaseThreads,
+        owner: UUID,
+        supervise: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
+    ) -> None:
+        self._threads = threads
+        self._own_threads = own_threads
+        self._owner = owner
+        self._supervise = supervise
+        self._keepers: dict[UUID, Keeper] = {}  # by run, until their answer is stored or given up
+        self._opening: dict[tuple[UUID, str], tuple[bytes, asyncio.Task[Answer]]] = {}
+        self._bytes: Cap[UUID] = Cap(MOST_BYTES, _too_much_kept)
+
+    def __len__(self) -> int:
+        return len(self._keepers)
+
+    async def answer(self, request: KeptRequest) -> Answer:
+        """Return the answer of a request: stored, or a keeper that has it.
+
+        Raises a Refusal where the key stands for another request (422) or its answer is being made elsewhere (409).
+        """
+        claim = request.claim
+        name = (claim.tenant, claim.key)
+        digest, opening = self._opening.get(name, (b"", None))
+        if opening is None:
+            opening = self._supervise(self._open(request))
+            self._opening[name] = (claim.digest, opening)
+            opening.add_done_callback(partial(self._opened, name))
+            return await asyncio.shield(opening)
+        if digest != claim.digest:
+            raise key_reused()
+        return msgspec.structs.replace(await asyncio.shield(opening), is_new=False)
+
+    def _opened(self, name: tuple[UUID, str], opening: asyncio.Task[Answer]) -> None:
+        """Remember only what is being made here: it is found without asking the database."""
+        if opening.cancelled() or opening.exception() is not None or not opening.result().is_new:
+            self._opening.pop(name, None)
+
+    async def _open(self, request: KeptRequest) -> Answer:
+        found = await self._threads.run(partial(answers.claim, request.claim, request.run, self._owner))
+        if found.is_ours:
+            return Answer(True, self._begin(request, found))
+        if found.is_other:
+            raise key_reused()
+        if found.stored is not None:
+            return Answer(False, stored=found.stored, first=found.restarts * RUN_NUMBERS)
+        keeper = self._keepers.get(found.run)
+        if keeper is None:
+            raise key_in_use()
+        return Answer(False, keeper)
+
+    def _begin(self, request: KeptRequest, found: Found) -> Keeper:
+        tenant, key = request.claim.tenant, request.claim.key
+        taken = ExitStack()
+        take = taken.enter_context(self._bytes.share(tenant))
+
+        def take_bytes(count: int) -> None:
+            if len(self._bytes) + count > MOST_IN_ALL:
+                raise _too_much_kept()
+            take(count)
+
+        event_log = EventLog(found.restarts * RUN_NUMBERS)
+        keeper = self._keepers[found.run] = Keeper(found.run, self, event_log, grace=request.grace, take=take_bytes)
+
+        async def run() -> None:
+            with taken:
+                try:
+                    await keeper.run(request.endpoint, request.scope, request.body)
+                finally:
+                    del self._keepers[found.run]
+                    self._opening.pop((tenant, key), None)
+
+        self._supervise(run())
+        return keeper
+
+    # -- rows -----------------------------------------------------------------------------------------------------
+
+    async def store(self, run: UUID, answer: Stored, closings: Closings, also: list[Callable[[], object]]) -> bool:
+        """Store the answer of `run`; False when its claim is another's by now, or the database doesn't answer."""
+        work = partial(answers.store, run, answer, closings, also)
+        return await self._patiently(work, otherwise=False, what="store_answer_failed")
+
+    async def forget(self, run: UUID, *, was_told: bool) -> None:
+        """Give the claim of `run` up, or let its lease run out where the database doesn't answer."""
+        work: Callable[[], Any] = partial(answers.forget, run, was_told=was_told)
+        await self._patiently(work, otherwise=None, what="forget_answer_failed")
+
+    async def seconds_since_reader(self, run: UUID) -> float | None:
+        """Return for how long no other gateway has had a reader; None when there was never one."""
+        work = partial(answers.seconds_since_reader, run)
+        return await self._patiently(work, otherwise=None, what="look_for_readers_failed")
+
+    async def keep_renewed(self) -> None:
+        """Renew the claims of what runs here each `RENEW_SECONDS`, until cancelled."""
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            if self._keepers:
+                work: Callable[[], Any] = partial(answers.renew, self._owner, list(self._keepers))
+                await self._patiently(work, otherwise=None, what="renew_answers_failed")
+
+    async def _patiently(self, work: Callable[[], T], *, otherwise: T, what: str) -> T:
+        """Return `work()`, tried again for `STORE_SECONDS` while the database doesn't answer; then `otherwise`."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + STORE_SECONDS
+        while True:
+            try:
+                return await self._own_threads.run(work)
+            except (DatabaseError, DatabaseBusyError) as error:
+                log.warning(what, error=str(error))
+                if loop.time() >= until:
+                    return otherwise
+            await asyncio.sleep(RETRY_SECONDS)
