@@ -38,7 +38,7 @@ def _try(
 ) -> Tried:
     print(client.name, flush=True)
     if ready is None:
-        return Tried(client.name, "", skipped="Not tried: Node.js and npm are missing.")
+        return Tried(client.name, "", skipped="Not tried: its packages, or Node.js and npm, could not be had.")
     folder = ready.folder if client.environment == "node" else Path(__file__).parent / "python"
     done = subprocess.run(
         [*ready.command, folder / client.program],

@@ -34,8 +34,12 @@ class Ready:
 
 
 def ready(name: str) -> Ready | None:
-    """Make the environment of that name where it isn't; None for ``node`` without Node.js."""
-    return _node() if name == "node" else _python(name)
+    """Make the environment of that name where it isn't; None where its packages, or Node.js, can't be had."""
+    try:
+        return _node() if name == "node" else _python(name)
+    except subprocess.CalledProcessError as error:
+        print(f"{name}: {error}", flush=True)
+        return None
 
 
 def _python(name: str) -> Ready:

@@ -12,23 +12,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from inference.sources.first_models import CHAT
 from tests.services.postgres import free_port
 from tests.stack.conftest import ROOT, Stack, migrate
 
 
 @dataclass(frozen=True)
 class Gateway:
-    """Where it is (without /v1), a key of its only tenant, and why each first model that isn't there is missing."""
+    """Where it is (without /v1), a key of its only tenant, and the folder of SmolLM2, None where it is missing."""
 
     url: str
     key: str
-    missing: dict[str, str]
+    folder: Path | None
     said: list[str]
 
     @property
     def environment(self) -> dict[str, str]:
         """What the clients' programs are told."""
-        return {"SLUICE_URL": self.url, "SLUICE_KEY": self.key}
+        found = {"SLUICE_URL": self.url, "SLUICE_KEY": self.key}
+        return found if self.folder is None else {**found, "SLUICE_TOKENIZER": str(self.folder)}
 
 
 @contextmanager
@@ -47,7 +49,8 @@ def serving() -> Iterator[Gateway]:
         stack = Stack(home, environment, port, {})
         stack.start()
         try:
-            yield Gateway(url, seeded["key"], seeded["missing"], stack.said)
+            folder = home / "models" / CHAT
+            yield Gateway(url, seeded["key"], folder if folder.is_dir() else None, stack.said)
         finally:
             try:
                 stack.stop()

@@ -35,8 +35,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "fails": {"text": "Oslo lies by the sea.", "error_at": 3},
     # Libraries that ask for structured output by a function call the function as they like.
     "calls-City": {"script": [call("City", OSLO)], "guides": True},
+    "calls-PartialCity": {"script": [call("PartialCity", OSLO)], "guides": True},
     "calls-final_result": {"script": [call("final_result", OSLO)], "guides": True},
-    "calls-json": {"script": [call("json", OSLO)], "guides": True},
 }
 EMBEDDER = "embeds"
 CARD = "conformance"

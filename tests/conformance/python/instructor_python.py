@@ -42,7 +42,7 @@ for name, model in MODES.items():
 def partial():
     openai = OpenAI(api_key=KEY, base_url=BASE_URL, max_retries=0)
     client = instructor.from_openai(openai, mode=instructor.Mode.TOOLS)
-    seen = list(client.create_partial(model="calls-City", messages=HI, response_model=City, max_retries=1))
+    seen = list(client.create_partial(model="calls-PartialCity", messages=HI, response_model=City, max_retries=1))
     check((seen[-1].name, seen[-1].people), ("Oslo", 7))
 
 
