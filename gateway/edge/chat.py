@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from gateway.edge.access import note_model, principal_of
 from gateway.edge.answer import answer, failure_of
@@ -36,7 +36,7 @@ from gateway.edge.wire.common import TASK_HEADER
 from gateway.edge.wire.decode import decode
 from gateway.edge.wire.errors import openai_error
 from gateway.edge.wire.logprobs import ChatLogprobs, prompt_logprobs, token_logprobs
-from gateway.edge.wire.usage import chat_usage
+from gateway.edge.wire.usage import ChatUsage, chat_usage
 from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.items import Answer, Change, ItemKind, Narrator, What
@@ -55,7 +55,10 @@ async def chat_completions(scope: Scope, receive: Receive, send: Send) -> None:
     async with watching(scope, receive) as client:
         generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
         told = ChatFormat(
-            generation, with_usage=request.wants_usage, with_reasoning=request.include_reasoning is not False
+            generation,
+            with_usage=request.wants_usage,
+            with_usage_so_far=request.wants_usage_so_far,
+            with_reasoning=request.include_reasoning is not False,
         )
         await answer(generation, told, client, send, stream=intent.stream)
 
@@ -63,9 +66,18 @@ async def chat_completions(scope: Scope, receive: Receive, send: Send) -> None:
 class ChatFormat:
     """A generation in the format of Chat Completions: a message of each answer, in chunks or whole."""
 
-    def __init__(self, generation: Generation, *, with_usage: bool, with_reasoning: bool = True) -> None:
+    def __init__(
+        self,
+        generation: Generation,
+        *,
+        with_usage: bool,
+        with_usage_so_far: bool = False,
+        with_reasoning: bool = True,
+    ) -> None:
         self._generation = generation
         self._with_usage = with_usage
+        self._with_usage_so_far = with_usage_so_far
+        self._usage: ChatUsage | UnsetType | None = None if with_usage else UNSET  # of the chunks before the last
         self._with_reasoning = with_reasoning
         self._id = f"chatcmpl-{generation.id.hex}"
         self._sampling = generation.intent.sampling
@@ -82,6 +94,8 @@ class ChatFormat:
 
     def delta(self, delta: Delta) -> bytes:
         """The chunks of a piece of a message: its text, what was thought before, or calls of functions."""
+        if self._with_usage_so_far:
+            self._usage = chat_usage(delta.usage, self._generation.charge_so_far(delta.usage))
         if self._narrator.extend(delta):
             return self._text(delta.text) if delta.text else b""
         return b"".join([self._told(change) for change in self._narrator.take(delta)])
@@ -92,6 +106,8 @@ class ChatFormat:
         failure = failure_of(outcome)
         if failure is not None:
             return event(encode({**openai_error(failure, self._generation.id), "usage": usage}))
+        if self._with_usage_so_far:
+            self._usage = usage
         last = b"".join(
             self._choice(answer.index, ChunkDelta(), _finish_of(answer, outcome), outcome.sluice_reason)
             for answer in self._narrator.answers
@@ -129,6 +145,8 @@ class ChatFormat:
         )
 
     def _text(self, text: str) -> bytes:
+        if self._with_usage_so_far:
+            return self._choice(0, ChunkDelta(content=text))
         return b'%b"content":%b%b' % (self._before, encode(text), self._after)
 
     def _told(self, change: Change) -> bytes:
@@ -166,15 +184,15 @@ class ChatFormat:
         logprobs: ChatLogprobs | None = None,
     ) -> bytes:
         choice = ChunkChoice(index, delta, finish, logprobs, sluice_reason=sluice_reason or UNSET)
-        return self._chunk([choice], None if self._with_usage else UNSET)
+        return self._chunk([choice], self._usage)
 
-    def _chunk(self, choices: list[ChunkChoice], usage: object) -> bytes:
+    def _chunk(self, choices: list[ChunkChoice], usage: ChatUsage | UnsetType | None) -> bytes:
         chunk = ChatChunk(
             id=self._id,
             created=self._generation.created,
             model=self._generation.route.model,
             choices=choices,
-            usage=usage,  # type: ignore[arg-type]
+            usage=usage,
         )
         return event(encode(chunk))
 

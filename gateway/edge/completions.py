@@ -54,12 +54,18 @@ async def completions(scope: Scope, receive: Receive, send: Send) -> None:
     async with watching(scope, receive) as client:
         first = await start(intents[0], request_id_of(scope))
         if len(intents) == 1:
-            told = CompletionFormat(first, with_usage=request.wants_usage)
+            told = CompletionFormat(first, with_usage=request.wants_usage, with_usage_so_far=request.wants_usage_so_far)
             await answer(first, told, client, send, stream=intents[0].stream)
             return
         others = [partial(start, intent, uuid7()) for intent in intents[1:]]
         several = Several(first, others, width=min(principal.concurrency, MOST_AT_ONCE))
-        told = CompletionFormat(first, with_usage=request.wants_usage, prompts=len(intents), failures=several.failures)
+        told = CompletionFormat(
+            first,
+            with_usage=request.wants_usage,
+            with_usage_so_far=request.wants_usage_so_far,
+            prompts=len(intents),
+            failures=several.failures,
+        )
         await answer(several, told, client, send, stream=intents[0].stream)
 
 
@@ -67,14 +73,24 @@ class CompletionFormat:
     """A generation in the format of Completions: the text of each answer, in chunks or whole.
 
     The answers of several prompts follow each other; what identifies the whole is the first's. `failures` says which
-    prompts failed beside others that didn't.
+    prompts failed beside others that didn't. Usage so far is that of the chunk's own prompt; its cost is only known of
+    a single one, since each may be charged by another card.
     """
 
     def __init__(
-        self, generation: Generation, *, with_usage: bool, prompts: int = 1, failures: Mapping[int, Refusal] = NONE
+        self,
+        generation: Generation,
+        *,
+        with_usage: bool,
+        with_usage_so_far: bool = False,
+        prompts: int = 1,
+        failures: Mapping[int, Refusal] = NONE,
     ) -> None:
         self._generation = generation
         self._with_usage = with_usage
+        self._with_usage_so_far = with_usage_so_far
+        self._is_alone = prompts == 1
+        self._usage: ChatUsage | UnsetType | None = None if with_usage else UNSET  # of the chunks before the last
         self._failures = failures
         self._sampling = generation.intent.sampling
         self._narrator = Narrator(self._sampling.n * prompts)
@@ -86,6 +102,9 @@ class CompletionFormat:
 
     def delta(self, delta: Delta) -> bytes:
         """The events of a piece of text."""
+        if self._with_usage_so_far:
+            charge = self._generation.charge_so_far(delta.usage) if self._is_alone else None
+            self._usage = chat_usage(delta.usage, charge)
         grown = [change for change in self._narrator.take(delta) if change.what is What.GREW]
         return b"".join([self._event([self._piece(delta.index, change)]) for change in grown])
 
@@ -95,6 +114,8 @@ class CompletionFormat:
         failure = failure_of(outcome)
         if failure is not None:
             return event(encode({**openai_error(failure, self._generation.id), "usage": usage}))
+        if self._with_usage_so_far:
+            self._usage = usage
         last = b"".join([self._event([self._ended(told, "", outcome)]) for told in self._narrator.answers])
         return last + (event(encode(self._completion([], usage))) if self._with_usage else b"") + _DONE
 
@@ -132,7 +153,7 @@ class CompletionFormat:
         return CompletionChoice(answer.index, text, finish, sluice_reason=reason or UNSET)
 
     def _event(self, choices: list[CompletionChoice]) -> bytes:
-        return event(encode(self._completion(choices, None if self._with_usage else UNSET)))
+        return event(encode(self._completion(choices, self._usage)))
 
     def _completion(self, choices: list[CompletionChoice], usage: ChatUsage | UnsetType | None) -> Completion:
         return Completion(

@@ -120,6 +120,8 @@ class FakeEngine:
             count += options.count("".join(request.tools.texts)) if request.tools is not None else 0
             if request.prompt is not None:
                 count += options.count(request.prompt) if isinstance(request.prompt, str) else len(request.prompt)
+            if not count:
+                raise InvalidRequestError("the prompt is empty", param="prompt")
             most = options.max_context - count
             if most < 1:
                 raise InvalidRequestError(

@@ -49,8 +49,8 @@ def serving() -> Iterator[Gateway]:
         stack = Stack(home, environment, port, {})
         stack.start()
         try:
-            folder = home / "models" / CHAT
-            yield Gateway(url, seeded["key"], folder if folder.is_dir() else None, stack.said)
+            model = home / "models" / CHAT
+            yield Gateway(url, seeded["key"], model if model.is_dir() else None, stack.said)
         finally:
             try:
                 stack.stop()

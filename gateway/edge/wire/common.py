@@ -194,7 +194,7 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     include_usage: bool | None = None
     include_obfuscation: Annotated[Anything, Only(False)] = UNSET
-    continuous_usage_stats: Annotated[Anything, Only(False)] = UNSET
+    continuous_usage_stats: bool | None = None  # whether each chunk of the answer has the usage so far
 
 
 @functools.cache

@@ -59,6 +59,11 @@ class CompletionRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True
         """Whether a stream ends with a chunk of usage."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
+    @property
+    def wants_usage_so_far(self) -> bool:
+        """Whether each chunk of a stream has the usage so far."""
+        return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
+
     def intents(self, task_header: str | None = None) -> list[Intent]:
         """A request for each prompt, after all checks; refuses what can't be honoured, naming the field."""
         refuse_unless_neutral(self)

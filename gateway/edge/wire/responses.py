@@ -52,6 +52,7 @@ class ResponseStreamOptions(StreamOptions, kw_only=True, forbid_unknown_fields=T
     """What a stream carries beside its events: nothing more."""
 
     include_usage: Annotated[bool | None, Only(why="a response's last event always has its usage")] = None
+    continuous_usage_stats: Annotated[bool | None, Only(False)] = None
 
 
 class TextOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

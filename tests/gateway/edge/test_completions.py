@@ -50,6 +50,40 @@ async def test_stream_tells_text_finish_and_usage(app, world):
     assert b'"usage"' not in (await ask(app, PATH, STREAM)).body
 
 
+@pytest.mark.parametrize("prompt", ["", []])
+async def test_an_empty_prompt_is_refused(app, world, prompt):
+    answer = await ask(app, PATH, {**GO_ON, "prompt": prompt})
+    assert (answer.status, answer.json()["error"]["param"]) == (400, "prompt")
+
+
+async def test_every_chunk_has_the_usage_so_far_if_asked(app, world):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    for path, body, fee in (
+        (PATH, {**STREAM, "stream_options": options}, PROMPT),
+        (
+            "/v1/chat/completions",
+            {
+                "model": "small",
+                "messages": [{"role": "user", "content": "Hi"}],
+                "stream": True,
+                "stream_options": options,
+            },
+            12,
+        ),
+    ):
+        told = [data for _, data in (await ask(app, path, body)).events()][:-1]
+        texts = [data for data in told if data["choices"] and data["choices"][0]["finish_reason"] is None][-2:]
+        assert [data["usage"]["completion_tokens"] for data in texts] == [1, 2]
+        assert [data["usage"]["credits_micro"] for data in told[-3:]] == [fee + 4, fee + 4, fee + 4]
+        assert "choices" in told[-1]
+    both = {**STREAM, "prompt": ["Hi, there", "Hi"], "stream_options": options}
+    told = [data for _, data in (await ask(app, PATH, both)).events()][:-1]
+    assert {data["usage"]["settlement"] for data in told if data["choices"] and data["choices"][0]["text"]} == {
+        "pending"
+    }
+    assert told[-1]["usage"]["completion_tokens"] == 4
+
+
 async def test_lost_engine_ends_a_stream_with_an_error(app, world):
     world.set_options(lose_at=2)
     events = (await ask(app, PATH, STREAM)).events()
