@@ -40,6 +40,7 @@ from gateway.edge.routes import (  # noqa: E402
     unknown_endpoint,
 )
 from gateway.edge.stored_responses import input_items, stored_response  # noqa: E402
+from gateway.edge.tokenize import detokenize, tokenize  # noqa: E402
 from gateway.edge.usage import usage  # noqa: E402
 from gateway.edge.wire.errors import anthropic_error  # noqa: E402
 from gateway.runtime.caps import Cap  # noqa: E402
@@ -59,6 +60,8 @@ http_routes = [
     path("v1/embeddings", kept(embeddings), scopes.EMBEDDINGS),
     path("v1/messages", kept(messages), scopes.MESSAGES, error_body=anthropic_error),
     path("v1/messages/count_tokens", count_tokens, scopes.MESSAGES, error_body=anthropic_error),
+    path("v1/tokenize", tokenize, scopes.TOKENIZE),
+    path("v1/detokenize", detokenize, scopes.TOKENIZE),
     path("v1/models", models, scopes.MODELS),
     path("v1/models/<path:name>", model, scopes.MODELS, "/v1/models/{id}"),
     path("v1/files", files, scopes.FILES),

@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from inference.types import EngineInfo, Event, Evidence, GenerationRequest, Health, Prepared
+from inference.types import EngineInfo, Event, Evidence, GenerationRequest, Health, Prepared, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,18 @@ class Engine(Protocol):
     async def prepare(self, request: GenerationRequest) -> Prepared:
         """Tokenise the request and keep its ids for 30 s; raise `InvalidRequestError`, `OverloadedError` or, after 10 s
         without an answer, `UnreachableError`.
+        """
+        ...
+
+    async def tokenize(self, request: GenerationRequest, *, special: bool = True, with_texts: bool = False) -> Tokens:
+        """Return the tokens of the request's prompt, and nothing of it is kept. With `special` a raw prompt has the
+        tokens that the model's texts begin with. Raise what `prepare` does.
+        """
+        ...
+
+    async def detokenize(self, request: GenerationRequest) -> str:
+        """Return the text of the token ids in the request's prompt, control tokens included. Raise what `prepare`
+        does.
         """
         ...
 

@@ -59,6 +59,7 @@ from inference.types import (
     Health,
     Kind,
     SamplingParams,
+    Tokens,
 )
 
 DRAFTING_ROWS = 2  # sequences that may run while steps have drafts
@@ -181,10 +182,30 @@ class LocalEngine:
         `tokenizer` replaces the engine's own in another thread, since a tokenizer encodes for one thread only;
         `grammar` is that of its guidance, else `grammars` compiles it here.
         """
-        tokenizer = tokenizer or self.tokenizer
+        return self._preparer.prepare(request, self._tokenizer(tokenizer), grammar)
+
+    def tokenize(
+        self,
+        request: GenerationRequest,
+        tokenizer: Tokenizer | None = None,
+        *,
+        special: bool = True,
+        with_texts: bool = False,
+    ) -> Tokens:
+        """Return the tokens of the request's prompt, `special` ones before a raw one, and with `with_texts` as the
+        vocabulary writes them; raise and replace like `prepare`.
+        """
+        return self._preparer.tokens(request, self._tokenizer(tokenizer), special=special, with_texts=with_texts)
+
+    def detokenize(self, request: GenerationRequest, tokenizer: Tokenizer | None = None) -> str:
+        """Return the text of the ids in the request's prompt, control tokens included; raise like `prepare`."""
+        return self._preparer.text(request, self._tokenizer(tokenizer))
+
+    def _tokenizer(self, instead: Tokenizer | None) -> Tokenizer:
+        tokenizer = instead or self.tokenizer
         if tokenizer is None:
             raise InvalidRequestError("this engine has no tokenizer: it takes prompts in ids")
-        return self._preparer.prepare(request, tokenizer, grammar)
+        return tokenizer
 
     def submit(self, prompt: Prompt, allowance: int | None = None, is_final: bool = True) -> None:
         """Queue a prepared request; raise what `BaseScheduler.submit` raises.

@@ -25,7 +25,7 @@ from inference.types import (
     Usage,
 )
 
-VERSION = 10  # a peer of another one is refused: raise it with every change of what is sent
+VERSION = 11  # a peer of another one is refused: raise it with every change of what is sent
 UNNUMBERED = 0
 MAX_FRAME_BYTES = 32 * 1024 * 1024  # ZeroMQ closes the connection on a larger one
 
@@ -45,6 +45,24 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
 
 class Prepare(msgspec.Struct, tag="prepare", frozen=True):
     """Apply chat template and tokenizer and keep the ids; answered with `PreparedReply` or `Refused` for `call`."""
+
+    call: int
+    deployment: str
+    request: GenerationRequest
+
+
+class Tokenize(msgspec.Struct, tag="tokenize", frozen=True):
+    """Tokenise the prompt and keep nothing; answered with `TokensReply` or `Refused` for `call`."""
+
+    call: int
+    deployment: str
+    request: GenerationRequest
+    special: bool = True
+    with_texts: bool = False
+
+
+class Detokenize(msgspec.Struct, tag="detokenize", frozen=True):
+    """Say the text of the token ids in the prompt; answered with `TextReply` or `Refused` for `call`."""
 
     call: int
     deployment: str
@@ -98,7 +116,7 @@ class Goodbye(msgspec.Struct, tag="goodbye", frozen=True):
     """End the session: its requests are cancelled."""
 
 
-ToWorker = Hello | Prepare | Submit | Extend | Cancel | UsageOf | Drain | Renew | Goodbye
+ToWorker = Hello | Prepare | Tokenize | Detokenize | Submit | Extend | Cancel | UsageOf | Drain | Renew | Goodbye
 
 # -- from the worker ------------------------------------------------------------------------------------------------
 
@@ -116,6 +134,21 @@ class PreparedReply(msgspec.Struct, tag="prepared", frozen=True):
     call: int
     prompt_tokens: int
     max_output: int
+
+
+class TokensReply(msgspec.Struct, tag="tokens", frozen=True):
+    """The token ids of a prompt and, where they were asked for, the tokens as the vocabulary writes them."""
+
+    call: int
+    ids: tuple[int, ...]
+    texts: tuple[str, ...] = ()
+
+
+class TextReply(msgspec.Struct, tag="text", frozen=True):
+    """The text of token ids."""
+
+    call: int
+    text: str
 
 
 class Refused(msgspec.Struct, tag="refused", frozen=True):
@@ -209,7 +242,7 @@ class Fatal(msgspec.Struct, tag="fatal", frozen=True):
     reason: str
 
 
-FromWorker = Ready | PreparedReply | Refused | Batch | UsageReply | Drained | Stats | Fatal
+FromWorker = Ready | PreparedReply | TokensReply | TextReply | Refused | Batch | UsageReply | Drained | Stats | Fatal
 
 PARTS: dict[str, type[Image | Reasoning | ToolCall | ToolResult]] = {
     kind.__name__: kind for kind in (Image, Reasoning, ToolCall, ToolResult)

@@ -252,6 +252,13 @@ class Prepared:
         return self.prompt_tokens if self.exact else -(-self.prompt_tokens * 21 // 20)
 
 
+class Tokens(NamedTuple):
+    """The token ids of a prompt and, where they were asked for, the tokens as the vocabulary writes them."""
+
+    ids: tuple[int, ...]
+    texts: tuple[str, ...] = ()
+
+
 @value
 class Started:
     """The request was admitted: `cached_tokens` of its prompt come from the prefix cache (fixed from here on).

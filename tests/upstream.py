@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -66,6 +67,7 @@ class Upstream:
         self.is_well = True
         self.tokenizes = True
         self.tokenizer_hangs = False
+        self._vocabulary: list[str] = []
         self.seen: list[tuple[str, dict[str, Any]]] = []  # path and body of every request
         self.heads: list[Mapping[str, str]] = []
         self.served: dict[str, dict[str, int]] = {}  # what ran, by x-request-id
@@ -134,6 +136,9 @@ class Upstream:
                 return await self._chat(request, body | {"messages": [{"content": prompt}]})
             case _ if self.tokenizer_hangs:
                 await self.released.wait()
+            case "/detokenize", "vllm" | "sglang" | "llamacpp":
+                name = {"vllm": "prompt", "sglang": "text", "llamacpp": "content"}[self.dialect]
+                return web.json_response({name: "".join(self._vocabulary[token] for token in body["tokens"])})
             case _ if self.tokenizes:
                 return self._tokenized(request.path, body)
         return web.json_response({"detail": "Not Found"}, status=404)
@@ -141,10 +146,13 @@ class Upstream:
     def _tokenized(self, path: str, body: dict[str, Any]) -> web.Response:
         match path, self.dialect:
             case "/tokenize", "vllm":
-                count = prompt_of(body["messages"]) if "messages" in body else words(body["prompt"])
-                return web.json_response({"count": count, "max_model_len": self.context, "tokens": [1] * count})
+                is_chat = "messages" in body
+                tokens = [1] * prompt_of(body["messages"]) if is_chat else self._ids(body["prompt"])
+                texts = {"token_strs": [f"t{token}" for token in tokens]} if body.get("return_token_strs") else {}
+                answer = {"count": len(tokens), "max_model_len": self.context, "tokens": tokens}
+                return web.json_response(answer | texts)
             case "/tokenize", "sglang" if "prompt" in body:
-                return web.json_response({"count": words(body["prompt"]), "tokens": []})
+                return web.json_response({"count": words(body["prompt"]), "tokens": self._ids(body["prompt"])})
             case "/chat_tokenize", "tgi":
                 tokens = [{"id": 1, "text": "x"}] * prompt_of(body["messages"])
                 return web.json_response({"tokenize_response": tokens, "templated_text": ""})
@@ -152,8 +160,14 @@ class Upstream:
                 texts = [f"<a> <b> <c> {message['content']} <d>" for message in body["messages"]]
                 return web.json_response({"prompt": " ".join(texts)})
             case "/tokenize", "llamacpp":
-                return web.json_response({"tokens": [1] * words(body["content"])})
+                return web.json_response({"tokens": self._ids(body["content"])})
         return web.json_response({"detail": "Not Found"}, status=404)
+
+    def _ids(self, text: str) -> list[int]:
+        """Its tokens: words with the space behind them."""
+        pieces = re.findall(r"\S+\s*", text)
+        self._vocabulary += [piece for piece in dict.fromkeys(pieces) if piece not in self._vocabulary]
+        return [self._vocabulary.index(piece) for piece in pieces]
 
     def _embeddings(self, request: web.Request, body: dict[str, Any]) -> web.Response:
         plan = self.plans.pop(0) if self.plans else self.plan

@@ -27,6 +27,7 @@ from gateway.edge.wire.models import ModelCard, ModelList
 from gateway.edge.wire.response_object import FunctionCallOutput, OutputMessage, ReasoningOutput, Response
 from gateway.edge.wire.responses import ResponseRequest
 from gateway.edge.wire.stored import DeletedResponse, InputItems
+from gateway.edge.wire.tokenize import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 
 Struct = type[msgspec.Struct]
 
@@ -169,6 +170,27 @@ ENDPOINTS = (
         {_JSON: EmbeddingAnswer},
         EmbeddingRequest,
         {"model": "auto", "input": ["A text", "Another one"]},
+    ),
+    Endpoint(
+        "post",
+        "/v1/tokenize",
+        "tokenize",
+        "Tokenize a prompt",
+        "Answers with the tokens of a prompt, or of messages in the model's chat template. Nothing runs and nothing is"
+        " charged.",
+        {_JSON: TokenizeAnswer},
+        TokenizeRequest,
+        {"model": "auto", "prompt": _QUESTION},
+    ),
+    Endpoint(
+        "post",
+        "/v1/detokenize",
+        "detokenize",
+        "Detokenize",
+        "Answers with the text of tokens.",
+        {_JSON: DetokenizeAnswer},
+        DetokenizeRequest,
+        {"model": "auto", "tokens": [72, 105]},
     ),
     Endpoint(
         "get",

@@ -16,7 +16,8 @@ from gateway.generation.placement import Placement
 from gateway.runtime.caps import Cap
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
-from inference.types import Prepared
+from inference.engine import Engine
+from inference.types import Prepared, Tokens
 
 MOST_AT_ONCE = 8
 
@@ -48,6 +49,38 @@ async def count(runtime: Runtime, principal: Principal, intent: Intent, request_
         engine, prepared = await placement.prepare(request_of(principal, intent, request_id.hex))
         await engine.cancel(request_id.hex)  # the worker needn't keep its ids
         return Counted(prepared, placement.route.model, states)
+
+
+class Tokenized(NamedTuple):
+    """A prompt's tokens, the model's context, and the tenant's buckets after that was asked."""
+
+    tokens: Tokens
+    context: int
+    rate_states: tuple[BucketState, ...]
+
+
+async def tokens_of(
+    runtime: Runtime, principal: Principal, intent: Intent, request_id: UUID, *, special: bool, with_texts: bool
+) -> Tokenized:
+    """Return the tokens of the prompt of `intent`, where it would run; see `count` and `Engine.tokenize`."""
+    request = request_of(principal, intent, request_id.hex)
+
+    async def asked(engine: Engine) -> Tokens:
+        return await engine.tokenize(request, special=special, with_texts=with_texts)
+
+    async with placed(runtime, principal, intent) as (placement, states):
+        engine, tokens = await placement.ask(asked)
+        return Tokenized(tokens, 0 if engine.info is None else engine.info.max_context, states)
+
+
+async def text_of(
+    runtime: Runtime, principal: Principal, intent: Intent, request_id: UUID
+) -> tuple[str, tuple[BucketState, ...]]:
+    """Return the text of the token ids in the prompt of `intent`; see `count`."""
+    request = request_of(principal, intent, request_id.hex)
+    async with placed(runtime, principal, intent) as (placement, states):
+        _, text = await placement.ask(lambda engine: engine.detokenize(request))
+        return text, states
 
 
 @asynccontextmanager

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import IntEnum
+from typing import TypeVar
 from uuid import UUID
 
 import structlog
@@ -32,6 +33,8 @@ from routing.prefix import Digest, chain
 from routing.routes import CHARACTERS_PER_TOKEN
 from routing.routes import route as choose_route
 from routing.types import Route, RouteQuery
+
+T = TypeVar("T")
 
 MOST_REPLICAS = 3  # tried for one request
 
@@ -142,14 +145,18 @@ class Placement:
         return {"model": route.model, "deployment": route.deployment_name, "node": route.node, "failed": failed}
 
     async def prepare(self, request: GenerationRequest) -> tuple[Engine, Prepared]:
-        """Return an engine and the request as it tokenised it; raise the Refusal for why none can.
+        """Return an engine and the request as it tokenised it; see `ask`."""
+        return await self.ask(lambda engine: engine.prepare(request))
+
+    async def ask(self, call: Callable[[Engine], Awaitable[T]]) -> tuple[Engine, T]:
+        """Return an engine and what it answers to `call`; raise the Refusal for why none does.
 
         A replica that doesn't take it is left for another, of whichever deployment routing chooses.
         """
         while True:
             flight = self.flight or self.enter()
             try:
-                return flight.engine, await flight.engine.prepare(request)
+                return flight.engine, await call(flight.engine)
             except InvalidRequestError as error:
                 raise refusal_of_engine(error) from error
             except EngineError as error:

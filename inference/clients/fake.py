@@ -17,6 +17,7 @@ from inference.clients.fake_options import REFUSALS, FakeOptions
 from inference.clients.fake_run import FakeRun, FakeState, input_tokens
 from inference.engine import EngineSpec
 from inference.errors import DrainingError, InvalidRequestError, UnpreparedError, UnreachableError
+from inference.messages import Message
 from inference.tools import ToolMode
 from inference.types import (
     Delta,
@@ -33,6 +34,7 @@ from inference.types import (
     Prepared,
     Running,
     Started,
+    Tokens,
     Usage,
 )
 
@@ -64,6 +66,8 @@ class FakeEngine:
         self._info: tuple[FakeOptions, EngineInfo] | None = None
         self._prepared: dict[str, tuple[float, Prepared]] = {}
         self._runs: dict[str, FakeRun] = {}
+        self._vocabulary = [chr(token) for token in range(128)]  # and each piece of text that was tokenised
+        self._token_ids = {piece: token for token, piece in enumerate(self._vocabulary)}
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
@@ -133,6 +137,27 @@ class FakeEngine:
             prepared = Prepared(request, count, most if wanted is None else min(wanted, most))
         self._prepared[request.id] = (time.monotonic(), prepared)
         return prepared
+
+    async def tokenize(self, request: GenerationRequest, *, special: bool = True, with_texts: bool = False) -> Tokens:
+        await self.prepare(request)
+        await self.cancel(request.id)
+        prompt = request.prompt
+        if prompt is None:
+            pieces = [piece for message in request.messages for piece in _pieces(self.options, message)]
+            pieces += self.options.pieces("".join(request.tools.texts)) if request.tools is not None else []
+        else:
+            pieces = self.options.pieces(prompt) if isinstance(prompt, str) else [self._vocabulary[i] for i in prompt]
+        ids = tuple(self._token_ids.setdefault(piece, len(self._token_ids)) for piece in pieces)
+        self._vocabulary = list(self._token_ids)
+        return Tokens(ids, tuple(pieces) if with_texts else ())
+
+    async def detokenize(self, request: GenerationRequest) -> str:
+        await self.prepare(request)
+        await self.cancel(request.id)
+        ids = request.prompt if isinstance(request.prompt, tuple) else ()
+        if any(token >= len(self._vocabulary) for token in ids):
+            raise InvalidRequestError("there is no such token", param="tokens")
+        return "".join(self._vocabulary[token] for token in ids)
 
     async def generate(self, prepared: Prepared, allowance: int, is_final: bool) -> AsyncIterator[Event]:
         request_id = prepared.request.id
@@ -224,6 +249,11 @@ class FakeEngine:
             raise UnpreparedError("the request is not prepared here")
         if self._draining:
             raise DrainingError("the engine is draining")
+
+
+def _pieces(options: FakeOptions, message: Message) -> list[str]:
+    """Return the tokens of a message: four for its template, and those of its texts."""
+    return ["<m>"] * 4 + [piece for text in message.texts for piece in options.pieces(text)]
 
 
 def _check(options: FakeOptions, request: GenerationRequest) -> None:

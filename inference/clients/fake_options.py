@@ -67,5 +67,9 @@ class FakeOptions:
     ready: bool = True
 
     def count(self, text: str) -> int:
-        """The tokens of `text` by the `prompt_rule`."""
+        """The number of tokens of `text` by the `prompt_rule`."""
         return len(text.split()) if self.prompt_rule == "words" else -(-len(text) // 4)
+
+    def pieces(self, text: str) -> list[str]:
+        """The tokens of `text` by the `prompt_rule`."""
+        return text.split() if self.prompt_rule == "words" else [text[at : at + 4] for at in range(0, len(text), 4)]

@@ -21,6 +21,7 @@ from inference.logs import request_field
 from inference.protocol import (
     Batch,
     Cancel,
+    Detokenize,
     Drain,
     Drained,
     Extend,
@@ -31,6 +32,9 @@ from inference.protocol import (
     Refused,
     Stats,
     Submit,
+    TextReply,
+    Tokenize,
+    TokensReply,
     UsageOf,
     UsageReply,
     WireEvent,
@@ -108,7 +112,9 @@ class WorkerSession:
         """Why the session isn't up; empty while it is."""
         return self._unreachable
 
-    async def call(self, message: Prepare | UsageOf | Drain, seconds: float = ANSWER_SECONDS) -> Any:
+    async def call(
+        self, message: Prepare | Tokenize | Detokenize | UsageOf | Drain, seconds: float = ANSWER_SECONDS
+    ) -> Any:
         """Send a call and return its answer; raise what it was refused with, or `UnreachableError`.
 
         A prompt that isn't prepared in time is an `OverloadedError`: the session is up, so the worker lives, and other
@@ -123,7 +129,7 @@ class WorkerSession:
             async with asyncio.timeout(seconds):
                 return await answer
         except TimeoutError as error:
-            if self.is_up and isinstance(message, Prepare):
+            if self.is_up and isinstance(message, Prepare | Tokenize | Detokenize):
                 raise OverloadedError("the request could not be prepared in time") from error
             raise UnreachableError("the worker did not answer in time") from error
         finally:
@@ -211,7 +217,13 @@ class WorkerSession:
                     stream.put(error_of(message))
             case Refused(call=call):
                 self._answer(call, error_of(message))
-            case PreparedReply(call=call) | UsageReply(call=call) | Drained(call=call):
+            case (
+                PreparedReply(call=call)
+                | TokensReply(call=call)
+                | TextReply(call=call)
+                | UsageReply(call=call)
+                | Drained(call=call)
+            ):
                 self._answer(call, message)
 
     def _event_of(self, wire: WireEvent) -> Event | EngineError:

@@ -10,8 +10,18 @@ from inference.clients.session import ANSWER_SECONDS, EventStream, WorkerSession
 from inference.conversion import evidence_of
 from inference.engine import EngineSpec
 from inference.errors import EngineError
-from inference.protocol import Drain, Prepare, PreparedReply, UsageOf, UsageReply
-from inference.types import EngineInfo, Event, Evidence, Finished, GenerationRequest, Health, Prepared
+from inference.protocol import (
+    Detokenize,
+    Drain,
+    Prepare,
+    PreparedReply,
+    TextReply,
+    Tokenize,
+    TokensReply,
+    UsageOf,
+    UsageReply,
+)
+from inference.types import EngineInfo, Event, Evidence, Finished, GenerationRequest, Health, Prepared, Tokens
 
 
 class WorkerEngine:
@@ -31,6 +41,17 @@ class WorkerEngine:
         session = self._session
         reply: PreparedReply = await session.call(Prepare(session.next_call(), self.deployment, request))
         return Prepared(request, reply.prompt_tokens, reply.max_output)
+
+    async def tokenize(self, request: GenerationRequest, *, special: bool = True, with_texts: bool = False) -> Tokens:
+        session = self._session
+        message = Tokenize(session.next_call(), self.deployment, request, special, with_texts)
+        reply: TokensReply = await session.call(message)
+        return Tokens(reply.ids, reply.texts)
+
+    async def detokenize(self, request: GenerationRequest) -> str:
+        session = self._session
+        reply: TextReply = await session.call(Detokenize(session.next_call(), self.deployment, request))
+        return reply.text
 
     async def generate(self, prepared: Prepared, allowance: int, is_final: bool) -> AsyncIterator[Event]:
         request_id = prepared.request.id

@@ -12,6 +12,8 @@ END_OF_TURN = 256
 START_OF_TURN = 257
 VOCABULARY = 258
 
+_CONTROL = {END_OF_TURN: "<|end_of_turn|>", START_OF_TURN: "<|start_of_turn|>"}
+
 
 class ByteTokenizer:
     """Ids 0 to 255 are bytes; START_OF_TURN and END_OF_TURN enclose a message, and no text produces them."""
@@ -38,7 +40,7 @@ class ByteTokenizer:
             ids += [START_OF_TURN, *role.encode(), 10, *text.encode(), END_OF_TURN]
         return [*ids, START_OF_TURN, *b"assistant\n"]
 
-    def raw(self, text: str) -> list[int]:
+    def raw(self, text: str, *, special: bool = True) -> list[int]:
         return [*text.encode()]
 
     def encode(self, text: str, limit: int = 0) -> list[int]:
@@ -47,6 +49,13 @@ class ByteTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(token for token in ids if token < END_OF_TURN).decode("utf-8", "replace")
+
+    def text(self, ids: Sequence[int]) -> str:
+        written = b"".join(bytes((token,)) if token < END_OF_TURN else _CONTROL[token].encode() for token in ids)
+        return written.decode("utf-8", "replace")
+
+    def written(self, ids: Sequence[int]) -> list[str]:
+        return [chr(token) if token < END_OF_TURN else _CONTROL[token] for token in ids]
 
     def decoding(self, marks: Sequence[str]) -> Callable[[Sequence[int]], str]:
         return self.decode
@@ -68,10 +77,7 @@ class ByteTokenizer:
         return json.dumps(
             {
                 "version": "1.0",
-                "added_tokens": [
-                    {"id": END_OF_TURN, "content": "<|end_of_turn|>", **control},
-                    {"id": START_OF_TURN, "content": "<|start_of_turn|>", **control},
-                ],
+                "added_tokens": [{"id": token, "content": text, **control} for token, text in _CONTROL.items()],
                 "pre_tokenizer": level,
                 "decoder": level,
                 "model": {

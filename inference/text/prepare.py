@@ -16,7 +16,7 @@ from inference.guidance.thinking import ThinkingGrammar
 from inference.text.answer import Parsing
 from inference.text.chats import Chats
 from inference.text.tokenizer import Tokenizer
-from inference.types import GenerationRequest, Kind
+from inference.types import GenerationRequest, Kind, Tokens
 from inference.validation import check_ids, check_sampling
 
 _ENDING = 16  # tokens of a prompt, among which a thought may have been opened
@@ -94,19 +94,38 @@ class Preparer:
             return self._chat(request, tokenizer, grammar)
         return self._embedding(request, tokenizer)
 
+    def tokens(
+        self, request: GenerationRequest, tokenizer: Tokenizer, *, special: bool = True, with_texts: bool = False
+    ) -> Tokens:
+        """Return the tokens of the request's messages or raw prompt, which has `special` ones before it if they are
+        wanted, `with_texts` of the vocabulary; raise `InvalidRequestError` for what this model can't serve.
+        """
+        field = "messages" if request.prompt is None else "prompt"
+        ids = self._prompt_ids(request, tokenizer, field, special=special)
+        return Tokens(ids, tuple(tokenizer.written(ids)) if with_texts else ())
+
+    def text(self, request: GenerationRequest, tokenizer: Tokenizer) -> str:
+        """Return the text of the ids in the request's prompt; raise `InvalidRequestError` for what are none."""
+        ids = request.prompt
+        if ids is None or isinstance(ids, str):
+            raise InvalidRequestError("there are no token ids", param="tokens")
+        self._check_ids(ids, "tokens")
+        if len(ids) > self._context:
+            raise self._too_long(ids, "tokens")
+        return tokenizer.text(ids)
+
+    def _too_long(self, ids: Sequence[int], field: str) -> InvalidRequestError:
+        message = f"the prompt has {len(ids)} tokens, this model's context {self._context} with the answer"
+        return InvalidRequestError(message, code="context_length_exceeded", param=field)
+
     def _chat(self, request: GenerationRequest, tokenizer: Tokenizer, grammar: Grammar | None) -> Prompt:
         field = "messages" if request.prompt is None else "prompt"
         request = replace(request, sampling=request.sampling.with_recommended(self._recommended))
         check_sampling(request.sampling, self._vocab_size, self._ends)
         ids = self._prompt_ids(request, tokenizer, field)
-        self._check_ids(ids, field)  # a tokenizer may have added tokens that its model lacks
         most = self._context - len(ids)
-        if most < 1 or len(ids) > self._max_input:
-            raise InvalidRequestError(
-                f"the prompt has {len(ids)} tokens, this model's context {self._context} with the answer",
-                code="context_length_exceeded",
-                param=field,
-            )
+        if most < 1:
+            raise self._too_long(ids, field)
         wanted = request.sampling.max_tokens
         if request.resumed is not None:
             self._check_ids(request.resumed.tokens, field)
@@ -144,8 +163,12 @@ class Preparer:
         )
         return grammar if thought is None else ThinkingGrammar(thought, grammar)
 
-    def _prompt_ids(self, request: GenerationRequest, tokenizer: Tokenizer, field: str) -> tuple[int, ...]:
-        """Return the ids of the messages in their template, or of the raw prompt, which has at least one."""
+    def _prompt_ids(
+        self, request: GenerationRequest, tokenizer: Tokenizer, field: str, *, special: bool = True
+    ) -> tuple[int, ...]:
+        """Return the ids of the messages in their template, or of the raw prompt, which has at least one; no more than
+        a prompt may have.
+        """
         prompt = request.prompt
         if prompt is None and not request.messages:
             raise InvalidRequestError("there are no messages", param=field)
@@ -161,10 +184,14 @@ class Preparer:
                 param=field,
             )
         if prompt is None:
-            return tuple(tokenizer.prompt(request.messages, self._chats.rendering(request)))
-        ids = tuple(tokenizer.raw(prompt)) if isinstance(prompt, str) else prompt
+            ids = tuple(tokenizer.prompt(request.messages, self._chats.rendering(request)))
+        else:
+            ids = tuple(tokenizer.raw(prompt, special=special)) if isinstance(prompt, str) else prompt
         if not ids:
             raise InvalidRequestError("the prompt is empty", param=field)
+        self._check_ids(ids, field)  # a tokenizer may have added tokens that its model lacks
+        if len(ids) > self._max_input:
+            raise self._too_long(ids, field)
         return ids
 
     def _embedding(self, request: GenerationRequest, tokenizer: Tokenizer) -> Prompt:

@@ -39,8 +39,8 @@ class Tokenizer(Protocol):
         """
         ...
 
-    def raw(self, text: str) -> list[int]:
-        """Return the ids of a prompt without a template: special tokens as the model's texts begin with, and control
+    def raw(self, text: str, *, special: bool = True) -> list[int]:
+        """Return the ids of a prompt without a template: `special` tokens as the model's texts begin with, and control
         tokens where their text stands, since whoever writes such a prompt writes all of it.
         """
         ...
@@ -51,6 +51,14 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of `ids` without control tokens."""
+        ...
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Return the text of `ids`, that of control tokens included."""
+        ...
+
+    def written(self, ids: Sequence[int]) -> list[str]:
+        """Return the tokens as the vocabulary writes them, which isn't their text. For the thread that encodes."""
         ...
 
     def decoding(self, marks: Sequence[str]) -> Callable[[Sequence[int]], str]:
@@ -153,8 +161,8 @@ class FolderTokenizer:
                 ids += next(between)
         return ids
 
-    def raw(self, text: str) -> list[int]:
-        return list(self._encoder(text, add_special_tokens=True, split_special_tokens=False)["input_ids"])
+    def raw(self, text: str, *, special: bool = True) -> list[int]:
+        return list(self._encoder(text, add_special_tokens=special, split_special_tokens=False)["input_ids"])
 
     def encode(self, text: str, limit: int = 0) -> list[int]:
         plain = self._control is not None and self._control.search(text) is not None
@@ -165,6 +173,14 @@ class FolderTokenizer:
         if self._rust is not None:
             return str(self._rust.decode(list(ids), skip_special_tokens=True))
         return str(self._decoder.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def text(self, ids: Sequence[int]) -> str:
+        if self._rust is not None:
+            return str(self._rust.decode(list(ids), skip_special_tokens=False))
+        return str(self._decoder.decode(list(ids), clean_up_tokenization_spaces=False))
+
+    def written(self, ids: Sequence[int]) -> list[str]:
+        return [str(token) for token in self._encoder.convert_ids_to_tokens(list(ids))]
 
     def decoding(self, marks: Sequence[str]) -> Callable[[Sequence[int]], str]:
         kept = {number: text for text, number in self.control_ids(marks).items()}

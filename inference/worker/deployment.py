@@ -12,7 +12,7 @@ from inference.guidance.grammars import Grammars
 from inference.local import LocalEngine
 from inference.text.prepare import Prompt
 from inference.text.tokenizer import Tokenizer
-from inference.types import GenerationRequest, Guidance, Health
+from inference.types import GenerationRequest, Guidance, Health, Tokens
 
 
 class Deployment:
@@ -46,6 +46,17 @@ class Deployment:
         is that of the request's guidance.
         """
         return self.engine.prepare(request, self._second_tokenizer if second_tokenizer else None, grammar)
+
+    def tokenize(
+        self, request: GenerationRequest, *, special: bool, with_texts: bool, second_tokenizer: bool = False
+    ) -> Tokens:
+        """Return the tokens of the request's prompt; raise `InvalidRequestError` like `prepare`."""
+        tokenizer = self._second_tokenizer if second_tokenizer else None
+        return self.engine.tokenize(request, tokenizer, special=special, with_texts=with_texts)
+
+    def detokenize(self, request: GenerationRequest, *, second_tokenizer: bool = False) -> str:
+        """Return the text of the ids in the request's prompt; raise `InvalidRequestError` for ids that there aren't."""
+        return self.engine.detokenize(request, self._second_tokenizer if second_tokenizer else None)
 
     def guidance_of(self, request: GenerationRequest) -> Guidance | None:
         """Return what the request's answer is held to. For any thread."""

@@ -17,14 +17,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from inference.core.fairness import FairQueue
 from inference.core.grammar import Grammar
 from inference.errors import EngineError, OverloadedError
 from inference.logs import request_field
-from inference.protocol import Prepare
+from inference.protocol import Detokenize, Prepare, Tokenize
 from inference.text.prepare import Prompt
-from inference.types import GenerationRequest
+from inference.types import GenerationRequest, Tokens
 from inference.worker.deployment import Deployment
 
 SHORT_BYTES = 4096  # the reader thread prepares frames up to this size: a few milliseconds at most
@@ -42,7 +43,7 @@ class PromptCall:
     """
 
     session: bytes
-    message: Prepare
+    message: Prepare | Tokenize | Detokenize
     deployment: Deployment
     size: int
     since: float
@@ -65,12 +66,22 @@ class PromptCall:
         return self.message.request.priority
 
 
+class Text(NamedTuple):
+    """The text of tokens."""
+
+    text: str
+
+
+Outcome = Prompt | Tokens | Text | Grammar
+"""A request's prompt, its tokens, the text of its tokens, or the grammar with which it is to be prepared."""
+
+
 @dataclass(frozen=True, slots=True)
 class PromptResult:
-    """A request's prompt, or the grammar with which it is to be prepared, or the error that it is refused with."""
+    """What became of a call, or the error that it is refused with."""
 
     call: PromptCall
-    outcome: Prompt | Grammar | EngineError
+    outcome: Outcome | EngineError
 
 
 class PromptQueue:
@@ -81,7 +92,7 @@ class PromptQueue:
 
     def __init__(
         self,
-        work: Callable[[PromptCall], Prompt | Grammar],
+        work: Callable[[PromptCall], Outcome],
         done: Callable[[PromptResult], None],
         clock: Callable[[], float] = time.monotonic,
         *,
@@ -117,7 +128,7 @@ class PromptQueue:
     def _run(self) -> None:
         while (call := self._next()) is not None:
             try:
-                outcome: Prompt | Grammar | EngineError
+                outcome: Outcome | EngineError
                 if self._clock() - call.since > MAX_WAIT_SECONDS:
                     outcome = OverloadedError(self._refusal)
                 else:
@@ -142,9 +153,9 @@ class PromptQueue:
         return None
 
 
-def long_prompt(call: PromptCall) -> Prompt:
-    """Return the request in tokens, as the thread of long prompts makes it."""
-    return prompt_of(call.deployment, call.message.request, second_tokenizer=True, grammar=call.grammar)
+def long_prompt(call: PromptCall) -> Outcome:
+    """Return what the call asks for, as the thread of long prompts makes it."""
+    return outcome_of(call, second_tokenizer=True)
 
 
 def grammar_of(call: PromptCall) -> Grammar:
@@ -156,16 +167,24 @@ def grammar_of(call: PromptCall) -> Grammar:
         return grammars.compiled(guidance)
 
 
-def prompt_of(
-    deployment: Deployment,
-    request: GenerationRequest,
-    *,
-    second_tokenizer: bool = False,
-    grammar: Grammar | None = None,
-) -> Prompt:
-    """Return the request in tokens; raise `EngineError` for every failure."""
-    with _refusing(deployment, request):
-        return deployment.prepare(request, second_tokenizer=second_tokenizer, grammar=grammar)
+def outcome_of(call: PromptCall, *, second_tokenizer: bool = False) -> Outcome:
+    """Return what the call asks for: its request in tokens, or the text of its tokens; raise `EngineError` for every
+    failure.
+    """
+    deployment, message = call.deployment, call.message
+    with _refusing(deployment, message.request):
+        match message:
+            case Prepare():
+                return deployment.prepare(message.request, second_tokenizer=second_tokenizer, grammar=call.grammar)
+            case Tokenize():
+                return deployment.tokenize(
+                    message.request,
+                    special=message.special,
+                    with_texts=message.with_texts,
+                    second_tokenizer=second_tokenizer,
+                )
+            case Detokenize():
+                return Text(deployment.detokenize(message.request, second_tokenizer=second_tokenizer))
 
 
 @contextmanager

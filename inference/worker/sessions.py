@@ -25,6 +25,7 @@ from inference.protocol import (
     VERSION,
     Batch,
     Cancel,
+    Detokenize,
     Drain,
     Drained,
     Extend,
@@ -40,15 +41,17 @@ from inference.protocol import (
     Renew,
     Stats,
     Submit,
+    TextReply,
+    Tokenize,
+    TokensReply,
     ToWorker,
     UsageOf,
     WireFinished,
     worker_inbound,
 )
 from inference.text.prepare import Prompt
-from inference.types import Evidence, Running
-from inference.worker.deployment import Deployment
-from inference.worker.prompts import SHORT_BYTES, PromptCall, PromptQueue, PromptResult, prompt_of
+from inference.types import Evidence, Running, Tokens
+from inference.worker.prompts import SHORT_BYTES, Outcome, PromptCall, PromptQueue, PromptResult, Text, outcome_of
 from inference.worker.record import Record
 from inference.worker.requests import CancelCommand, Command, DrainCommand, ExtendCommand, Request, SubmitCommand
 from inference.worker.serving import Serving
@@ -245,7 +248,7 @@ class Reader:
 
     def _handle(self, session: Session, message: ToWorker, size: int) -> None:  # noqa: C901  one arm per message
         match message:
-            case Prepare():
+            case Prepare() | Tokenize() | Detokenize():
                 self._prepare(session, message, size)
             case Submit():
                 self._submit(session, message)
@@ -269,11 +272,11 @@ class Reader:
             case Hello():
                 raise ProtocolError("a second hello")
 
-    def _prepare(self, session: Session, message: Prepare, size: int) -> None:
+    def _prepare(self, session: Session, message: Prepare | Tokenize | Detokenize, size: int) -> None:
         try:
             deployment = self._serving.find(message.deployment)
             call = PromptCall(session.identity, message, deployment, size, self._clock())
-            grammars = deployment.grammars
+            grammars = deployment.grammars if isinstance(message, Prepare) else None
             guidance = None if grammars is None else deployment.guidance_of(message.request)
             if guidance is None or grammars is None:
                 self._queue(call)
@@ -296,9 +299,9 @@ class Reader:
         call = self._short.popleft() if self._short else None
         if call is None or call.session not in self._sessions:
             return
-        outcome: Prompt | EngineError
+        outcome: Outcome | EngineError
         try:
-            outcome = prompt_of(call.deployment, call.message.request, grammar=call.grammar)
+            outcome = outcome_of(call)
         except EngineError as error:
             outcome = error
         self._finish_prompt(PromptResult(call, outcome))
@@ -310,20 +313,24 @@ class Reader:
         if session is None:
             return
         try:
-            if isinstance(outcome, EngineError):
-                raise outcome
-            if not isinstance(outcome, Prompt):
-                self._queue(replace(call, grammar=outcome))
-                return
-            self._keep_prompt(session, call.message, call.deployment, outcome, call.size)
+            match outcome:
+                case EngineError():
+                    raise outcome
+                case Prompt():
+                    self._keep_prompt(session, call, outcome)
+                case Tokens():
+                    self._send(session, TokensReply(call.message.call, outcome.ids, outcome.texts))
+                case Text():
+                    self._send(session, TextReply(call.message.call, outcome.text))
+                case _:
+                    self._queue(replace(call, grammar=outcome))
         except EngineError as error:
             self._send(session, refusal_of(error, call=call.message.call))
 
-    def _keep_prompt(
-        self, session: Session, message: Prepare, deployment: Deployment, prompt: Prompt, size: int
-    ) -> None:
+    def _keep_prompt(self, session: Session, call: PromptCall, prompt: Prompt) -> None:
         """Keep the prompt until its Submit and answer the call; raise `OverloadedError` for too many bytes."""
-        size += BYTES_PER_TOKEN * prompt.tokens
+        message, deployment = call.message, call.deployment
+        size = call.size + BYTES_PER_TOKEN * prompt.tokens
         if session.prepared_bytes + size > self._session_bytes:
             raise OverloadedError("the gateway has too many prepared requests here")
         prepared = PreparedPrompt(deployment, prompt, self._clock() + self._prepared_seconds, size)

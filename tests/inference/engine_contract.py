@@ -240,6 +240,23 @@ class EngineContract:
         assert caught.value.code == "unprepared"
         assert text_of(await run(harness.engine, request)) == "a"  # it never ran, so it may
 
+    async def test_a_prompt_is_told_in_tokens_and_back(self, harness: Harness) -> None:
+        request = replace(harness.request(""), messages=(), prompt="ten small words")
+        tokens = await harness.engine.tokenize(request, with_texts=True)
+        assert tokens.ids
+        assert len(tokens.texts) in {0, len(tokens.ids)}
+        assert await harness.engine.detokenize(replace(request, prompt=tokens.ids)) == "ten small words"
+        again = await harness.engine.tokenize(request, special=False)
+        assert again.texts == ()
+        assert len(again.ids) <= len(tokens.ids)
+        with pytest.raises(UnpreparedError):  # nothing of it is kept
+            await collect(harness.engine.generate(Prepared(request, len(tokens.ids), 10), 10, True))
+
+    async def test_a_chat_has_the_tokens_that_it_is_held_for(self, harness: Harness) -> None:
+        request = harness.request("ten small words")
+        prepared = await harness.engine.prepare(request)
+        assert len((await harness.engine.tokenize(request)).ids) == prepared.prompt_tokens
+
     async def test_closing_the_iterator_cancels(self, harness: Harness) -> None:
         request = harness.request("a b c d", ignore_eos=True)
         prepared = await harness.engine.prepare(request)

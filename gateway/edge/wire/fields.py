@@ -22,6 +22,7 @@ from gateway.edge.wire import (
     messages,
     parts,
     responses,
+    tokenize,
     tools,
 )
 from gateway.edge.wire.common import Only, neutral_fields
@@ -64,6 +65,7 @@ APIS: Mapping[str, tuple[tuple[Struct, str], ...]] = {
         (message_tools.MessageTool, "tools[]."),
     ),
     "Embeddings": ((embeddings.EmbeddingRequest, ""),),
+    "Tokenize": ((tokenize.TokenizeRequest, ""),),
 }
 BESIDE = {"Responses over a websocket": "Responses"}  # whose fields it has too: only others are listed
 

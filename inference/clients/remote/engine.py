@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any
 
 from inference.clients.remote.dialects import DIALECTS
@@ -49,12 +49,14 @@ from inference.types import (
     NothingRan,
     Prepared,
     Running,
+    Tokens,
     Vector,
 )
 
 PREPARED_SECONDS = 30.0
 MOST_ENDED = 1 << 16  # requests that are remembered after their end
 _REQUESTS_FAULT = frozenset({400, 413, 422})
+_NO_ENDPOINT = frozenset({404, 405, 501})
 
 
 class RemoteEngine:
@@ -80,13 +82,7 @@ class RemoteEngine:
         return self._probe.info
 
     async def prepare(self, request: GenerationRequest) -> Prepared:
-        info = self.info
-        if info is None:
-            raise UnreachableError("The engine hasn't been reached yet.")
-        if self._is_draining:
-            raise DrainingError("The engine is about to be closed.")
-        if request.kind not in info.kinds:
-            raise InvalidRequestError(f"This model doesn't take {request.kind} requests.")
+        info = self._checked(request)
         self._dialect.check(request.sampling)
         self._dialect.check_prompt(request)
         self._check_images(request)
@@ -98,6 +94,25 @@ class RemoteEngine:
         self._prepared[request.id] = (now, count.likely)
         self._prepared.move_to_end(request.id)
         return prepared
+
+    async def tokenize(self, request: GenerationRequest, *, special: bool = True, with_texts: bool = False) -> Tokens:
+        self._checked(request)
+        with _telling():
+            tokens = await self._dialect.tokens(
+                self._ask, request, self._options.model, special=special, with_texts=with_texts
+            )
+        if tokens is None:
+            raise _untold("which tokens a prompt has")
+        return tokens
+
+    async def detokenize(self, request: GenerationRequest) -> str:
+        self._checked(request)
+        ids = request.prompt if isinstance(request.prompt, tuple) else ()
+        with _telling():
+            text = await self._dialect.text(self._ask, ids, self._options.model)
+        if text is None:
+            raise _untold("the text of tokens")
+        return text
 
     async def generate(self, prepared: Prepared, allowance: int, is_final: bool) -> AsyncIterator[Event]:
         request = prepared.request
@@ -236,6 +251,17 @@ class RemoteEngine:
         texts = [item for item in request.inputs if isinstance(item, str)]
         return estimated(texts, template=False).plus(sum(len(i) for i in request.inputs if not isinstance(i, str)))
 
+    def _checked(self, request: GenerationRequest) -> EngineInfo:
+        """Return what the server can do; raise why it doesn't take the request."""
+        info = self.info
+        if info is None:
+            raise UnreachableError("The engine hasn't been reached yet.")
+        if self._is_draining:
+            raise DrainingError("The engine is about to be closed.")
+        if request.kind not in info.kinds:
+            raise InvalidRequestError(f"This model doesn't take {request.kind} requests.")
+        return info
+
     def _check_images(self, request: GenerationRequest) -> None:
         """Raise `InvalidRequestError` for an image that the model's server doesn't take."""
         images = [image for message in request.messages for image in message.images]
@@ -257,3 +283,21 @@ class RemoteEngine:
 
     async def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         return await self._pool.ask(self._headers, path, body)
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    """Raise as an `EngineError` what a server answers that doesn't tell tokens."""
+    try:
+        yield
+    except AskError as error:
+        if error.status in _REQUESTS_FAULT:
+            raise error.refusal from error
+        if error.status in _NO_ENDPOINT:
+            raise _untold("its tokens") from error
+        raise UnreachableError("The server didn't say its tokens.") from error
+
+
+def _untold(what: str) -> InvalidRequestError:
+    message = f"The server of this model doesn't say {what}."
+    return InvalidRequestError(message, code="tokenize_not_supported", param="model")

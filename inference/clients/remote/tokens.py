@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inference.messages import Image
+from inference.types import Tokens
 
 PER_MESSAGE = 8  # tokens that a chat template adds to each message, and once more for the answer's head
 UNSEEN = 128  # tokens that it may say by itself: a date, a default system message
@@ -73,6 +74,21 @@ def counted(answer: Any) -> Count | None:
     """Return the exact `count` of a tokenizer's answer, None where it has none."""
     count = number(answer.get("count")) if isinstance(answer, dict) else None
     return None if count is None else Count(count, count)
+
+
+def tokens_in(answer: Any) -> Tokens | None:
+    """Return the tokens of a tokenizer's answer, with their texts where it has them; None for anything else."""
+    ids = answer.get("tokens") if isinstance(answer, dict) else None
+    if not isinstance(ids, list) or any(number(token) is None for token in ids):
+        return None
+    texts = answer.get("token_strs")
+    return Tokens(tuple(ids), tuple(map(str, texts)) if isinstance(texts, list) else ())
+
+
+def text_in(answer: Any, name: str) -> str | None:
+    """Return the text `name` of a detokenizer's answer, None for anything else."""
+    text = answer.get(name) if isinstance(answer, dict) else None
+    return text if isinstance(text, str) else None
 
 
 def least_of(size: int) -> int:

@@ -128,3 +128,13 @@ def test_the_byte_tokenizer_makes_no_control_token_of_text(content: str) -> None
     ids = ByteTokenizer().prompt(turns(content))
     assert sum(token > 255 for token in ids) == 3
     assert ByteTokenizer().decode(ids) == f"user\n{content}assistant\n"
+
+
+def test_tokens_are_told_as_they_are_written_and_as_text(tokenizer: FolderTokenizer) -> None:
+    ids = tokenizer.raw("the end<|im_end|>")
+    assert ids == [0, *tokenizer.raw("the end<|im_end|>", special=False), 1]
+    assert tokenizer.text(ids) == "<|im_start|>the end<|im_end|><|im_end|>"
+    assert tokenizer.decode(ids) == "the end"
+    written = tokenizer.written(ids)
+    assert (written[0], written[-1], len(written)) == ("<|im_start|>", "<|im_end|>", len(ids))
+    assert "Ġend" in written  # the vocabulary's letter for a space

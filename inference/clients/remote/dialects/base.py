@@ -16,7 +16,7 @@ from inference.clients.remote.tokens import Count, estimated, number
 from inference.clients.remote.usage import Report
 from inference.errors import InvalidRequestError
 from inference.tools import ToolMode
-from inference.types import GenerationRequest, Guidance, GuidanceKind, SamplingParams
+from inference.types import GenerationRequest, Guidance, GuidanceKind, SamplingParams, Tokens
 from inference.validation import check_guidance
 
 Ask = Callable[..., Coroutine[Any, Any, Any]]
@@ -203,6 +203,16 @@ class Dialect:
 
     async def count_text(self, ask: Ask, text: str, model: str) -> int | None:
         """Return how many tokens `text` has as an input of its own, None where the server can't say."""
+        return None
+
+    async def tokens(
+        self, ask: Ask, request: GenerationRequest, model: str, *, special: bool, with_texts: bool
+    ) -> Tokens | None:
+        """Return the tokens of a raw prompt or a chat, None where the server doesn't say."""
+        return None
+
+    async def text(self, ask: Ask, ids: tuple[int, ...], model: str) -> str | None:
+        """Return the text of token ids, None where the server doesn't say."""
         return None
 
     async def count_inputs(self, ask: Ask, request: GenerationRequest, model: str) -> Count:

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from inference.clients.remote.dialects.base import Ask, Dialect
-from inference.clients.remote.tokens import Count, number
+from inference.clients.remote.tokens import Count, number, text_in, tokens_in
 from inference.clients.remote.usage import Report
-from inference.types import GenerationRequest, Guidance, GuidanceKind
+from inference.types import GenerationRequest, Guidance, GuidanceKind, Tokens
 
 
 class LlamaCpp(Dialect):
@@ -75,3 +75,20 @@ class LlamaCpp(Dialect):
         answer = await ask("/props")
         settings = answer.get("default_generation_settings") if isinstance(answer, dict) else None
         return number(settings.get("n_ctx")) if isinstance(settings, dict) else None
+
+    async def tokens(
+        self, ask: Ask, request: GenerationRequest, model: str, *, special: bool, with_texts: bool
+    ) -> Tokens | None:
+        """Have the template applied to a chat, then ask ``/tokenize`` for the text, whose pieces it can't write."""
+        prompt: object = request.prompt
+        if prompt is None:
+            body = {"messages": self.messages(request, with_images=False)} | self.tools(request)
+            answer = await ask("/apply-template", body)
+            prompt = answer.get("prompt") if isinstance(answer, dict) else None
+        if not isinstance(prompt, str):
+            return None
+        return tokens_in(await ask("/tokenize", {"content": prompt, "add_special": special, "parse_special": True}))
+
+    async def text(self, ask: Ask, ids: tuple[int, ...], model: str) -> str | None:
+        """Ask ``/detokenize``."""
+        return text_in(await ask("/detokenize", {"tokens": list(ids)}), "content")

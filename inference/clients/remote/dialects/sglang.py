@@ -7,9 +7,9 @@ from typing import Any
 
 from inference.clients.remote.dialects.base import Ask, SaltingDialect, alternatives
 from inference.clients.remote.messages import prompt_texts
-from inference.clients.remote.tokens import Count, counted, number, templated
+from inference.clients.remote.tokens import Count, counted, number, templated, text_in, tokens_in
 from inference.clients.remote.usage import Report
-from inference.types import GenerationRequest, Guidance, GuidanceKind
+from inference.types import GenerationRequest, Guidance, GuidanceKind, Tokens
 
 
 class SGLang(SaltingDialect):
@@ -51,3 +51,17 @@ class SGLang(SaltingDialect):
         """Ask ``/tokenize`` for the text."""
         count = counted(await ask("/tokenize", {"model": model, "prompt": text}))
         return None if count is None else count.tokens
+
+    async def tokens(
+        self, ask: Ask, request: GenerationRequest, model: str, *, special: bool, with_texts: bool
+    ) -> Tokens | None:
+        """Ask ``/tokenize`` for a raw prompt; it takes no chats."""
+        if request.prompt is None:
+            return None
+        body = {"model": model, "prompt": request.prompt, "add_special_tokens": special}
+        return tokens_in(await ask("/tokenize", body))
+
+    async def text(self, ask: Ask, ids: tuple[int, ...], model: str) -> str | None:
+        """Ask ``/detokenize``."""
+        body = {"model": model, "tokens": list(ids), "skip_special_tokens": False}
+        return text_in(await ask("/detokenize", body), "text")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from inference.clients.remote.dialects.base import Ask, SaltingDialect
-from inference.clients.remote.tokens import Count, counted
-from inference.types import GenerationRequest, Guidance, GuidanceKind
+from inference.clients.remote.tokens import Count, counted, text_in, tokens_in
+from inference.types import GenerationRequest, Guidance, GuidanceKind, Tokens
 
 
 class VLLM(SaltingDialect):
@@ -53,3 +53,18 @@ class VLLM(SaltingDialect):
         """Ask ``/tokenize`` for the text."""
         count = counted(await ask("/tokenize", {"model": model, "prompt": text}))
         return None if count is None else count.tokens
+
+    async def tokens(
+        self, ask: Ask, request: GenerationRequest, model: str, *, special: bool, with_texts: bool
+    ) -> Tokens | None:
+        """Ask ``/tokenize`` for the prompt or the whole chat."""
+        if request.prompt is None:
+            body: dict[str, Any] = {"model": model, "messages": self.messages(request, with_images=False)}
+            body |= {} if request.tools is None else {"tools": self.tools(request)["tools"]}
+        else:
+            body = {"model": model, "prompt": request.prompt, "add_special_tokens": special}
+        return tokens_in(await ask("/tokenize", body | {"return_token_strs": with_texts}))
+
+    async def text(self, ask: Ask, ids: tuple[int, ...], model: str) -> str | None:
+        """Ask ``/detokenize``."""
+        return text_in(await ask("/detokenize", {"model": model, "tokens": list(ids)}), "prompt")

@@ -481,3 +481,42 @@ async def test_a_raw_prompt_goes_to_completions(remote, prompt, sent, tokens):
     assert "messages" not in body
     assert text_of(events) == (sent if isinstance(sent, str) else "5 6")
     assert (end_of(events).reason, end_of(events).usage.prompt) == (FinishReason.STOP, tokens)
+
+
+def raw(prompt):
+    return replace(chat(""), messages=(), prompt=prompt)
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "sglang", "llamacpp"])
+async def test_tokens_are_asked_of_the_server(remote, dialect):
+    engine, upstream = await remote(dialect)
+    tokens = await engine.tokenize(raw("one two one "), special=False, with_texts=True)
+    assert tokens.ids == (0, 1, 0)
+    assert tokens.texts == (("t0", "t1", "t0") if dialect == "vllm" else ())
+    body = upstream.bodies("/tokenize")[-1]
+    assert body["add_special" if dialect == "llamacpp" else "add_special_tokens"] is False
+    assert await engine.detokenize(raw((1, 0))) == "two one "
+    if dialect == "sglang":
+        with pytest.raises(InvalidRequestError) as caught:
+            await engine.tokenize(chat("a"))
+        assert (caught.value.code, caught.value.param) == ("tokenize_not_supported", "model")
+    else:
+        prepared = await engine.prepare(chat("a b"))
+        assert len((await engine.tokenize(chat("a b"))).ids) == prepared.prompt_tokens
+
+
+@pytest.mark.parametrize("dialect", ["tgi", "trtllm", "generic"])
+async def test_a_server_that_tells_no_tokens_is_refused_by_name(remote, dialect):
+    engine, _ = await remote(dialect)
+    for asked in (engine.tokenize(raw("x")), engine.detokenize(raw((1,)))):
+        with pytest.raises(InvalidRequestError) as caught:
+            await asked
+        assert caught.value.code == "tokenize_not_supported"
+
+
+async def test_a_server_without_its_endpoint_for_tokens_is_refused_by_name(remote):
+    engine, upstream = await remote("vllm")
+    upstream.tokenizes = False
+    with pytest.raises(InvalidRequestError) as caught:
+        await engine.tokenize(raw("x"))
+    assert caught.value.code == "tokenize_not_supported"

@@ -1,0 +1,56 @@
+"""``POST /v1/tokenize`` and ``POST /v1/detokenize``."""
+
+from __future__ import annotations
+
+from billing.limits.headers import rate_headers
+from gateway.edge.access import note_model, principal_of
+from gateway.edge.http import (
+    Receive,
+    Scope,
+    Send,
+    read_body,
+    request_id_of,
+    require_method,
+    runtime_of,
+    send_json,
+)
+from gateway.edge.wire.decode import decode
+from gateway.edge.wire.tokenize import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
+from gateway.generation.counting import text_of, tokens_of
+from gateway.runtime.runtime import Runtime
+from inference.types import Kind
+
+
+async def tokenize(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with the tokens of a prompt."""
+    require_method(scope, "POST")
+    principal = await principal_of(scope)
+    request = decode(TokenizeRequest, await read_body(scope, receive, principal.tenant))
+    note_model(scope, request.model)
+    runtime = runtime_of(scope)
+    intent = request.intent(_kind_of(runtime, request.model))
+    with_texts = bool(request.return_token_strs)
+    special = request.add_special_tokens is not False
+    found = await tokens_of(runtime, principal, intent, request_id_of(scope), special=special, with_texts=with_texts)
+    tokens = found.tokens
+    answer = TokenizeAnswer(len(tokens.ids), found.context, tokens.ids, tokens.texts or None)
+    await send_json(send, 200, answer, dict(rate_headers(found.rate_states)))
+
+
+async def detokenize(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with the text of tokens."""
+    require_method(scope, "POST")
+    principal = await principal_of(scope)
+    request = decode(DetokenizeRequest, await read_body(scope, receive, principal.tenant))
+    note_model(scope, request.model)
+    runtime = runtime_of(scope)
+    text, states = await text_of(
+        runtime, principal, request.intent(_kind_of(runtime, request.model)), request_id_of(scope)
+    )
+    await send_json(send, 200, DetokenizeAnswer(text), dict(rate_headers(states)))
+
+
+def _kind_of(runtime: Runtime, model: str) -> Kind:
+    """What a request for that model's tokenizer is routed as: a chat, unless it makes nothing but vectors."""
+    entry = runtime.snapshot.catalogue.models.get(model)
+    return Kind.CHAT if entry is None or Kind.CHAT in entry.kinds else Kind.EMBEDDING
