@@ -16,6 +16,7 @@ from gateway.consumers.responses import (  # noqa: E402 - models need Django to 
     ResponsesConsumer,
     too_many_sockets,
 )
+from gateway.edge.batches import batch, batches, cancel  # noqa: E402
 from gateway.edge.bounds import bounded, counted_by_address, limited_by_address  # noqa: E402
 from gateway.edge.chat import chat_completions  # noqa: E402
 from gateway.edge.completions import completions  # noqa: E402
@@ -67,6 +68,9 @@ http_routes = [
     path("v1/files", files, scopes.FILES),
     path("v1/files/<str:file_id>", file, scopes.FILES, "/v1/files/{id}"),
     path("v1/files/<str:file_id>/content", file_content, scopes.FILES, "/v1/files/{id}/content"),
+    path("v1/batches", batches, scopes.BATCHES),
+    path("v1/batches/<str:batch_id>", batch, scopes.BATCHES, "/v1/batches/{id}"),
+    path("v1/batches/<str:batch_id>/cancel", cancel, scopes.BATCHES, "/v1/batches/{id}/cancel"),
     path("v1/usage/<str:request_id>", usage, scopes.USAGE, "/v1/usage/{id}"),
     re_path(r"^v1(/|$)", unknown_endpoint, "/v1/*"),
     path("health", health, None),

@@ -15,9 +15,13 @@ from billing import clock
 from billing import jobs as billing
 from billing.jobs import Job
 from billing.services.reconciliation import reconcile_if_due
+from gateway.batches.driver import Driver
+from gateway.batches.intake import take_in
+from gateway.batches.results import finish
 from gateway.celery import app
 from gateway.files import storage
 from gateway.management.watchdog import touch_heartbeat
+from gateway.services.batches import forget_batches
 from gateway.services.files import remove_files
 from gateway.services.mail import send_due_mail
 from gateway.services.purge import purge
@@ -41,12 +45,15 @@ def jobs() -> tuple[Job, ...]:
         Job("gateway.mail", send_due_mail, every_s=2),
         Job("gateway.purge", _purge, every_s=60),
         Job("gateway.files", _remove_files, every_s=60),
+        Job("gateway.batch_input", take_in, every_s=1),
+        Job("gateway.batch_lines", Driver().step, every_s=1),
+        Job("gateway.batch_output", finish, every_s=1),
     )
 
 
 def _purge() -> bool:
     forget_others([job.name for job in JOBS])
-    return purge(timezone.now()) > 0
+    return purge(timezone.now()) + forget_batches(clock.now(), limit=200) > 0
 
 
 def _remove_files() -> bool:

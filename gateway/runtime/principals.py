@@ -90,6 +90,12 @@ class Principals:
         """Return the user's principal in the project; raise Refusal 403 unless its role may spend, or 503."""
         return await self._resolve((user, project), lambda: load_by_session(user, project))
 
+    async def by_id(self, key: UUID) -> Principal:
+        """Return the principal of the key with that id, for work that was begun under its rights; raise as `by_key`."""
+        principal = await self._resolve(key, lambda: load_key(key))
+        _check_expiry(principal)
+        return principal
+
     async def confirm(self, principal: Principal) -> None:
         """Return at once while nothing changed that `principal` rests on, else once it was read anew.
 

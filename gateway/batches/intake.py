@@ -1,0 +1,127 @@
+"""From an input file to the lines of a batch: all of them are right, or the batch fails and says which aren't."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from django.db import transaction
+
+from billing import clock
+from gateway.batches.lines import MOST_LINES, checked, lines_of
+from gateway.batches.work import Work, work_on
+from gateway.errors.refusal import Refusal
+from gateway.files import storage
+from gateway.models import Batch, BatchLine, StoredFile
+
+MOST_ERRORS = 100
+WRITTEN_AT_ONCE = 250
+
+logger = logging.getLogger("sluice.jobs")
+_Status = Batch.Status
+
+
+def take_in() -> bool:
+    """Read the input of the oldest batch that waits for it; return whether there was one."""
+    with work_on(Batch.objects.unscoped().filter(status=_Status.VALIDATING)) as work:
+        if work is not None:
+            _take_in(work)
+    return work is not None
+
+
+def _take_in(work: Work) -> None:
+    batch = work.batch
+    _remove_lines(batch)  # of a process that was stopped
+    reading = _Reading(batch)
+    try:
+        file = StoredFile.objects.unscoped().filter(id=batch.input_file).first()
+        if file is None:
+            raise FileNotFoundError
+        with storage.read(file) as opened:
+            for rows in _chunks(reading.rows(lines_of(opened))):
+                with transaction.atomic():
+                    work.renew()
+                    BatchLine.objects.bulk_create(rows)
+    except OSError as error:
+        logger.warning("the input of a batch can't be read", extra={"batch": str(batch), "error": str(error)})
+        reading.note(0, Refusal(400, "input_file_missing", "The input file can't be read.", param="input_file_id"))
+    if not reading.count and not reading.errors:
+        reading.note(0, Refusal(400, "empty_file", "The input file has no request.", param="input_file_id"))
+    now = clock.now()
+    if reading.errors:
+        work.mine(_Status.VALIDATING).update(status=_Status.FAILED, errors=reading.errors, failed_at=now, ended_at=now)
+        _remove_lines(batch)
+    else:
+        work.mine(_Status.VALIDATING).update(
+            status=_Status.IN_PROGRESS, total=reading.count, model=reading.model, in_progress_at=now
+        )
+
+
+class _Reading:
+    """What was found in a file: how many requests, their model if it is the same for all, and errors."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.count = 0
+        self.errors: list[dict[str, Any]] = []
+        self._batch = batch
+        self._models: set[str] = set()
+        self._seen: dict[str, int] = {}
+
+    @property
+    def model(self) -> str:
+        return next(iter(self._models)) if len(self._models) == 1 else ""
+
+    def note(self, number: int, refusal: Refusal) -> None:
+        """Note what is wrong with a line, or (0) with the file."""
+        line = number or None
+        self.errors.append({"code": refusal.code, "line": line, "message": refusal.message, "param": refusal.param})
+
+    def rows(self, lines: Iterator[Any]) -> Iterator[BatchLine]:
+        """Yield a row for each line until one is wrong; from then on only errors are looked for."""
+        now = clock.now()
+        for line in lines:
+            try:
+                request, model = checked(line, self._batch.endpoint)
+                self._require_new(request.custom_id, line.number)
+            except Refusal as refusal:
+                self.note(line.number, refusal)
+                if len(self.errors) >= MOST_ERRORS:
+                    return
+                continue
+            self.count += 1
+            if self.count > MOST_LINES:
+                text = f"A batch has {MOST_LINES:,} requests at most."
+                self.note(line.number, Refusal(400, "too_many_requests", text))
+                return
+            self._models.add(model)
+            if not self.errors:
+                yield BatchLine(
+                    batch=self._batch,
+                    number=line.number,
+                    custom_id=request.custom_id,
+                    offset=line.offset,
+                    size=len(line.data),
+                    due_at=now,
+                )
+
+    def _require_new(self, custom_id: str, number: int) -> None:
+        if (first := self._seen.setdefault(custom_id, number)) != number:
+            text = f"'custom_id' is that of line {first}: each request needs one of its own."
+            raise Refusal(400, "duplicate_custom_id", text, param="custom_id")
+
+
+def _chunks(rows: Iterator[BatchLine]) -> Iterator[list[BatchLine]]:
+    chunk: list[BatchLine] = []
+    for row in rows:
+        chunk.append(row)
+        if len(chunk) == WRITTEN_AT_ONCE:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _remove_lines(batch: Batch) -> None:
+    while some := list(BatchLine.objects.filter(batch=batch).values_list("id", flat=True)[:WRITTEN_AT_ONCE]):
+        BatchLine.objects.filter(id__in=some).delete()

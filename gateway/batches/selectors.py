@@ -1,0 +1,20 @@
+"""Which batches a project has."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from gateway.models import Batch, Tenant
+
+
+def batch_of(tenant: UUID, project: UUID, identifier: UUID) -> Batch | None:
+    """Return the project's batch, or None."""
+    return Batch.objects.of(Tenant(id=tenant)).filter(project=project, id=identifier).first()
+
+
+def batches_of(tenant: UUID, project: UUID, *, after: UUID | None, limit: int) -> list[Batch]:
+    """Return at most `limit` batches of the project behind `after`, the newest first."""
+    batches = Batch.objects.of(Tenant(id=tenant)).filter(project=project)
+    if after is not None:
+        batches = batches.filter(id__lt=after)
+    return list(batches.order_by("-id")[:limit])

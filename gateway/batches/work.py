@@ -1,0 +1,57 @@
+"""The right to work on a batch as a whole, for one process at a time: to read its input, or to write its files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+from django.db.models import Q, QuerySet
+
+from billing import clock
+from gateway.models import Batch
+
+LEASE = timedelta(seconds=60)
+
+
+class LostError(Exception):
+    """Another process works on the batch, since this one was silent for too long."""
+
+
+class Work:
+    """A batch that this process works on, until `LEASE` after the last `renew`."""
+
+    def __init__(self, batch: Batch, until: datetime) -> None:
+        self.batch = batch
+        self._until = until
+
+    def mine(self, *statuses: str) -> QuerySet[Batch]:
+        """Return the batch, if it is still this process' and has one of these statuses: for conditional updates."""
+        rows = Batch.objects.unscoped().filter(id=self.batch.id, worked_until=self._until)
+        return rows.filter(status__in=statuses) if statuses else rows
+
+    def renew(self) -> None:
+        """Go on; raise LostError if another process has it. What the same transaction does is done by one only."""
+        until = clock.now() + LEASE
+        if not self.mine().update(worked_until=until):
+            raise LostError
+        self._until = until
+
+
+@contextmanager
+def work_on(batches: QuerySet[Batch]) -> Iterator[Work | None]:
+    """Take the oldest of `batches` that nobody works on; None where there is none. It is free again afterwards."""
+    now = clock.now()
+    free = Q(worked_until=None) | Q(worked_until__lte=now)
+    for identifier in batches.filter(free).order_by("id").values_list("id", flat=True)[:10]:
+        until = clock.now() + LEASE
+        if Batch.objects.unscoped().filter(free, id=identifier).update(worked_until=until):
+            work = Work(Batch.objects.unscoped().get(id=identifier), until)
+            try:
+                yield work
+            except LostError:
+                return
+            finally:
+                work.mine().update(worked_until=None)
+            return
+    yield None

@@ -1,0 +1,88 @@
+"""``/v1/batches``: making, listing, showing and cancelling the batches of the key's project."""
+
+from __future__ import annotations
+
+from functools import partial
+from uuid import UUID
+
+from gateway.batches import selectors
+from gateway.edge.access import principal_of
+from gateway.edge.http import Receive, Scope, Send, read_body, require_method, runtime_of, send_json
+from gateway.edge.query import id_in, query_of
+from gateway.edge.wire.batches import PREFIX, BatchQuery, BatchRequest, batch_list, batch_object
+from gateway.edge.wire.decode import decode, invalid
+from gateway.edge.wire.files import PREFIX as FILE_PREFIX
+from gateway.errors.refusal import Refusal
+from gateway.models import Batch
+from gateway.runtime.principal import Principal
+from gateway.services import batches as services
+
+
+async def batches(scope: Scope, receive: Receive, send: Send) -> None:
+    """List the project's batches, or make one."""
+    require_method(scope, "GET", "POST")
+    principal = await principal_of(scope)
+    if scope["method"] == "POST":
+        request = decode(BatchRequest, await read_body(scope, receive, principal.tenant))
+        made = await _made(scope, principal, request)
+        await send_json(send, 200, batch_object(made))
+        return
+    query = query_of(scope, BatchQuery)
+    after = None
+    if query.after is not None and (after := id_in(query.after, PREFIX)) is None:
+        raise invalid("after", "'after' has to be the id of a batch.")
+    list_them = partial(selectors.batches_of, principal.tenant, principal.project, after=after, limit=query.limit + 1)
+    await send_json(send, 200, batch_list(await runtime_of(scope).threads.run(list_them), query.limit))
+
+
+async def batch(scope: Scope, receive: Receive, send: Send) -> None:
+    """Show one batch."""
+    require_method(scope, "GET")
+    principal = await principal_of(scope)
+    read = partial(selectors.batch_of, principal.tenant, principal.project, _id_of(scope))
+    await send_json(send, 200, batch_object(_known(scope, await runtime_of(scope).threads.run(read))))
+
+
+async def cancel(scope: Scope, receive: Receive, send: Send) -> None:
+    """Cancel one batch."""
+    require_method(scope, "POST")
+    principal = await principal_of(scope)
+    stop = partial(services.cancel_batch, principal.tenant, principal.project, _id_of(scope))
+    await send_json(send, 200, batch_object(_known(scope, await runtime_of(scope).threads.run(stop))))
+
+
+async def _made(scope: Scope, principal: Principal, request: BatchRequest) -> Batch:
+    input_file = id_in(request.input_file_id, FILE_PREFIX)
+    if input_file is None:
+        raise invalid("input_file_id", "'input_file_id' has to be the id of a file.")
+    assert principal.api_key is not None, "batches are made with a key"
+    expiry = request.output_expires_after
+    make = partial(
+        services.create_batch,
+        tenant=principal.tenant,
+        project=principal.project,
+        api_key=principal.api_key,
+        endpoint=request.endpoint,
+        input_file=input_file,
+        metadata=request.metadata,
+        output_seconds=None if expiry is None else expiry.seconds,
+    )
+    return await runtime_of(scope).threads.run(make)
+
+
+def _id_of(scope: Scope) -> UUID:
+    identifier = id_in(scope["url_route"]["kwargs"]["batch_id"], PREFIX)
+    if identifier is None:
+        raise _unknown(scope)
+    return identifier
+
+
+def _known(scope: Scope, found: Batch | None) -> Batch:
+    if found is None:
+        raise _unknown(scope)
+    return found
+
+
+def _unknown(scope: Scope) -> Refusal:
+    name = scope["url_route"]["kwargs"]["batch_id"]
+    return Refusal(404, "batch_not_found", f"No batch '{name[:100]}' of this project is known.", param="batch_id")

@@ -1,0 +1,133 @@
+"""A gateway over the test database with a fake engine, a real server, and the jobs that run batches."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager, closing
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+from django.db import connections
+from openai import AsyncOpenAI
+
+from billing.models import UsageRecord
+from gateway.batches.driver import Driver
+from gateway.batches.intake import take_in
+from gateway.batches.results import finish
+from gateway.files import storage
+from gateway.models import Batch, BatchLine, StoredFile
+from gateway.services.batches import create_batch
+from gateway.services.files import begin_file, store_file
+from tests.gateway.edge.server import serving, with_runtime
+from tests.gateway.world import in_database, make_world, opened, settled
+
+CHAT = "/v1/chat/completions"
+
+
+def chat_line(number, **more):
+    """One request; its answer, from an engine that echoes, has its number."""
+    body = {"model": "fake", "messages": [{"role": "user", "content": f"say {number}"}], **more.pop("body", {})}
+    return {"custom_id": f"c{number}", "method": "POST", "url": CHAT, "body": body, **more}
+
+
+def jsonl(lines):
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+class Desk:
+    """Makes batches and does the jobs' work; everything is synchronous, for `in_database` and tests without a loop."""
+
+    def __init__(self, world) -> None:
+        self.world = world
+
+    def store(self, content, purpose="batch"):
+        """Store a file as an upload does."""
+        draft = storage.drafts() / "upload"
+        draft.write_bytes(content)
+        ids = {"tenant": self.world.tenant.id, "project": self.world.project.id}
+        file = begin_file(**ids, purpose=purpose, filename="in.jsonl", size=len(content), seconds=None)
+        store_file(file, draft)
+        return file
+
+    def begin(self, lines, **fields):
+        """Make a batch of a file with these lines, or this content."""
+        content = lines if isinstance(lines, bytes) else jsonl(lines)
+        ids = {"tenant": self.world.tenant.id, "project": self.world.project.id, "api_key": self.world.key_id}
+        return create_batch(**ids, input_file=self.store(content).id, **{"endpoint": CHAT, **fields})
+
+    def now(self, batch):
+        return Batch.objects.unscoped().get(id=batch.id)
+
+    def read(self, identifier):
+        """The lines of a result file."""
+        if identifier is None:
+            return []
+        with storage.read(StoredFile.objects.unscoped().get(id=identifier)) as opened_file:
+            return [json.loads(line) for line in opened_file.read().splitlines()]
+
+    def results(self, batch):
+        """What stands in the output and the error file."""
+        ended = self.now(batch)
+        return self.read(ended.output_file), self.read(ended.error_file)
+
+    def records(self):
+        """How many requests were charged."""
+        return UsageRecord.objects.filter(charge__gt=0).count()
+
+
+def run(driver):
+    """Do all that is due with the jobs' order, as `manage.py jobs --once` does."""
+    try:
+        while take_in():
+            pass
+        while driver.step():
+            pass
+        while finish():
+            pass
+    finally:
+        connections.close_all()
+
+
+@pytest.fixture
+def place(settings, tmp_path):
+    """A home of its own for files."""
+    settings.SLUICE_HOME = tmp_path
+    files = {"BACKEND": settings.STORAGES["files"]["BACKEND"], "OPTIONS": {"location": str(tmp_path / "files")}}
+    settings.STORAGES = {**settings.STORAGES, "files": files}
+    return tmp_path
+
+
+@pytest.fixture
+def desk(transactional_db, place):
+    """A tenant with a key, without a gateway."""
+    return Desk(make_world())
+
+
+@asynccontextmanager
+async def stage(place, settings, **options):
+    """A world, its runtime and server, a desk, and the address at which the jobs find it."""
+    world = await in_database(make_world, **{"echo": True, **options})
+    async with opened(place) as runtime, serving(with_runtime(runtime)) as address:
+        settings.SLUICE_GATEWAY_URL = f"http://{address}"
+
+        def client():
+            return AsyncOpenAI(api_key=world.secret, base_url=f"http://{address}/v1", max_retries=0)
+
+        yield SimpleNamespace(world=world, runtime=runtime, desk=Desk(world), client=client)
+        await settled(runtime)
+
+
+async def run_jobs(driver=None):
+    """Do all that is due, away from the loop that the gateway runs on."""
+    with closing(driver or Driver(slots=4)) as it:
+        await asyncio.to_thread(run, it)
+
+
+def make_due():
+    """Let every line that waits for another try be due now."""
+    long_ago = timedelta(hours=1)
+    for line in BatchLine.objects.all():
+        lapses = line.claimed_until and line.claimed_until - long_ago
+        BatchLine.objects.filter(id=line.id).update(due_at=line.due_at - long_ago, claimed_until=lapses)
