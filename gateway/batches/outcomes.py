@@ -144,7 +144,7 @@ def _unknown(line: BatchLine, error: Exception, now: datetime) -> Outcome:
 
 
 def _ended(line: BatchLine, state: int, now: datetime, reply: Reply, counts: dict[str, int]) -> Outcome:
-    response = LineResponse(reply.status, reply.request_id, msgspec.Raw(reply.body.strip()))
+    response = LineResponse(reply.status, reply.request_id, msgspec.Raw(_on_one_line(reply.body)))
     return Outcome(state, line.attempts, now, result_of(line, response), counts)
 
 
@@ -162,3 +162,8 @@ def _counts(usage: _Usage | None) -> dict[str, int]:
 
 def _back_off(attempts: int) -> float:
     return min(2.0 ** (attempts - 1), LONGEST_BACK_OFF)
+
+
+def _on_one_line(body: bytes) -> bytes:
+    """Return JSON without line ends: a proxy may have put some in."""
+    return msgspec.json.format(body, indent=-1) if b"\n" in body else body
