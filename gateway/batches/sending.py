@@ -102,6 +102,7 @@ def _exchange(connection: http.client.HTTPConnection, address: str, request: Req
         {
             "content-type": "application/json",
             "authorization": f"Bearer {credential_of(request.key, request.line)}",
+            "idempotency-key": request.line.id.hex,
             "connection": "keep-alive",
         },
     )

@@ -56,9 +56,13 @@ async def _answer(endpoint: Application, scope: Scope, receive: Receive, send: S
     after = last_event_of(scope)
     principal = await principal_of(scope)
     body = await read_body(scope, receive, principal.tenant)
-    asked = Claim(principal.tenant, f"key:{key}", digest_of(scope, body))
+    name = f"key:{key}"
+    grace: float | None = principal.resume_s
+    if principal.line is not None:  # whoever took it over asks for its answer, however late
+        name, grace = f"line:{principal.line.id.hex}", None
+    asked = Claim(principal.tenant, name, digest_of(scope, body))
     async with watching(scope, receive) as client:
-        request = KeptRequest(asked, request_id_of(scope), endpoint, scope, body, grace=principal.resume_s)
+        request = KeptRequest(asked, request_id_of(scope), endpoint, scope, body, grace=grace)
         answer = await runtime_of(scope).replays.answer(request)
         await write_answer(answer, client, send, after)
 

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from contextlib import closing
 
+import openai
 import pytest
+from django.core import signing
 from django.db import connections
 
+from billing import clock
+from billing.ids import uuid7
+from billing.models import UsageRecord
+from gateway.batches.credential import credential_of
 from gateway.batches.driver import Driver
 from gateway.batches.intake import take_in
 from gateway.batches.results import finish
-from gateway.models import BatchLine
+from gateway.models import APIKey, BatchLine, Tenant
+from gateway.runtime.principal import Line
 from tests.gateway.batches.conftest import CHAT, chat_line, jsonl, make_due, run_jobs, stage
-from tests.gateway.world import assert_books, engine_of, in_database
+from tests.gateway.edge.server import serving, with_runtime
+from tests.gateway.world import assert_books, engine_of, in_database, opened, settled
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.money]
 
@@ -86,20 +95,20 @@ async def test_other_endpoints_run_too(place, settings):
         assert kinds == ["text_completion", "response", "list"]
 
 
-async def test_two_hundred_lines_run_once_whoever_dies(place, settings):
+async def test_a_hundred_lines_run_once_whoever_dies(place, settings):
     """The driver is left at several points, as a killed process leaves it, and another takes over what it had."""
     async with stage(place, settings, tokens=3, delay=0.001) as scene:
-        batch = await in_database(scene.desk.begin, [chat_line(number) for number in range(200)])
+        batch = await in_database(scene.desk.begin, [chat_line(number) for number in range(100)])
         await asyncio.to_thread(_killed_again_and_again)
         await run_jobs()
         done = await in_database(scene.desk.now, batch)
-        assert (done.status, done.completed, done.failed) == ("completed", 200, 0)
+        assert (done.status, done.completed, done.failed) == ("completed", 100, 0)
         output, errors = await in_database(scene.desk.results, batch)
-        assert [answer["custom_id"] for answer in output] == [f"c{number}" for number in range(200)]
+        assert [answer["custom_id"] for answer in output] == [f"c{number}" for number in range(100)]
         assert errors == []
         told = [answer["response"]["body"]["choices"][0]["message"]["content"] for answer in output]
-        assert told == [f"say {number}" for number in range(200)]
-    charged, _ = await in_database(assert_books, scene.world, records=200)
+        assert told == [f"say {number}" for number in range(100)]
+    charged, _ = await in_database(assert_books, scene.world, records=100)
     assert charged == done.charge
 
 
@@ -136,3 +145,100 @@ async def test_what_is_on_its_way_when_a_batch_is_cancelled_is_answered(place, s
         assert [line["custom_id"] for line in output] == ["c0", "c1"]  # one is ready beside the one on its way
         assert [(line["custom_id"], line["error"]["code"]) for line in errors] == [("c2", "batch_cancelled")]
         assert (ended.request_counts.completed, ended.request_counts.failed) == (2, 1)
+
+
+def errors_of(lines):
+    return [(line["response"]["status_code"], line["response"]["body"]["error"]["code"]) for line in lines]
+
+
+async def test_a_line_needs_the_rights_of_the_key_when_it_runs(place, settings):
+    """The key is revoked, and then the tenant suspended, after the batches were taken in."""
+    async with stage(place, settings) as scene:
+        told = []
+        for take_away in (revoke, suspend):
+            batch = await in_database(scene.desk.begin, [chat_line(number) for number in range(2)])
+            await in_database(take_in)
+            await in_database(take_away, scene.world)
+            for _ in range(2):  # the next reading of the epoch may have begun before
+                await scene.runtime.epoch.next()
+            await run_jobs()
+            output, errors = await in_database(scene.desk.results, batch)
+            assert output == []
+            told += errors_of(errors)
+            assert (await in_database(scene.desk.now, batch)).status == "completed"
+        assert told == [(401, "api_key_revoked")] * 2 + [(403, "tenant_inactive")] * 2
+    await in_database(assert_books, scene.world, records=0)
+
+
+def revoke(world):
+    APIKey.objects.unscoped().filter(id=world.key_id).update(revoked_at=clock.now())
+
+
+def suspend(world):
+    APIKey.objects.unscoped().filter(id=world.key_id).update(revoked_at=None)
+    Tenant.objects.filter(id=world.tenant.id).update(is_active=False)
+
+
+async def test_lines_for_which_there_is_no_credit_are_told_so(place, settings):
+    price = 10 * 6 + 40 * 2
+    async with stage(place, settings, credit=price // 2) as scene:  # batches cost half: one line's worth
+        batch = await in_database(scene.desk.begin, [chat_line(number) for number in range(3)])
+        for _ in range(4):
+            await run_jobs()
+            await in_database(make_due)
+        output, errors = await in_database(scene.desk.results, batch)
+        assert len(output) == 1
+        assert errors_of(errors) == [(402, "credit_balance_exhausted")] * 2
+    charged, _ = await in_database(assert_books, scene.world, records=1)
+    assert charged == price // 2
+
+
+@pytest.mark.parametrize("made", ["forged", "old", "none"])
+async def test_only_the_jobs_can_say_that_they_send_a_line(place, settings, monkeypatch, made):
+    key, line = uuid7(), Line(uuid7(), uuid7())
+    credential = credential_of(key, line)
+    async with stage(place, settings) as scene:
+        if made == "forged":
+            settings.SECRET_KEY = "of another installation"
+            credential = credential_of(key, line)
+            settings.SECRET_KEY = "ours" * 20
+        elif made == "old":
+            then = time.time() - 301
+            monkeypatch.setattr(signing.time, "time", lambda: then)
+            credential = credential_of(key, line)
+            monkeypatch.undo()
+        async with scene.client().with_options(api_key=credential) as client:
+            with pytest.raises(openai.AuthenticationError) as refused:
+                await client.models.list()
+        assert refused.value.code == ("invalid_api_key" if made == "none" else "batch_credential_invalid")
+
+
+async def test_a_gateway_that_stops_in_the_middle_costs_nothing_twice(place, settings):
+    """The first gateway is closed while lines run in it; the second one runs what wasn't answered."""
+    async with stage(place, settings, tokens=20, delay=0.005) as scene:
+        batch = await in_database(scene.desk.begin, [chat_line(number) for number in range(12)])
+        await in_database(take_in)
+        with closing(Driver(slots=4)) as driver:
+            await in_database(driver.step)
+            async with asyncio.timeout(10):
+                while not scene.runtime.live:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.001)
+            await scene.runtime.drain(patience=0)
+            await in_database(driver.step)
+        await in_database(make_due)
+    async with opened(place) as runtime, serving(with_runtime(runtime)) as address:
+        settings.SLUICE_GATEWAY_URL = f"http://{address}"
+        for _ in range(5):
+            await run_jobs()
+            await in_database(make_due)
+        await settled(runtime)
+    done = await in_database(scene.desk.now, batch)
+    assert (done.status, done.completed) == ("completed", 12)
+    assert len({answer["custom_id"] for answer in (await in_database(scene.desk.results, batch))[0]}) == 12
+    charged, rows = await in_database(charged_in, scene.world)
+    assert charged == done.charge
+    assert len([row for row in rows if row.charge]) == 12
+
+
+def charged_in(world):
+    return assert_books(world, records=UsageRecord.objects.count())

@@ -1,0 +1,282 @@
+"""The driver alone, with gateways that answer as a test wants: fair, few at a time, nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+from django.db.models import F
+
+from billing import clock
+from gateway.batches import results
+from gateway.batches.driver import CLAIM, Driver
+from gateway.batches.intake import take_in
+from gateway.batches.results import finish
+from gateway.batches.sending import NotSentError, Reply, UnknownError
+from gateway.files import storage
+from gateway.models import Batch, BatchLine, StoredFile
+from gateway.services.batches import cancel_batch, forget_batches
+from gateway.services.files import delete_file, remove_files
+from tests.gateway.batches.conftest import Desk, chat_line, make_due
+from tests.gateway.world import make_world
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.money]
+State = BatchLine.State
+
+
+class Gateways:
+    """Answers every line at once, unless told otherwise; knows what was sent, and how much at a time."""
+
+    def __init__(self) -> None:
+        self.sent = []
+        self.going = self.most = 0
+        self.answers = {}  # by custom content: what to answer
+        self.gate = threading.Event()
+        self.gate.set()
+        self._mutex = threading.Lock()
+
+    def __call__(self):
+        return self
+
+    def send(self, request):
+        with self._mutex:
+            self.sent.append(request)
+            self.going += 1
+            self.most = max(self.most, self.going)
+        try:
+            assert self.gate.wait(10)
+            text = json.loads(request.body)["messages"][0]["content"]
+            given = self.answers.get(text, 200)
+            if isinstance(given, list):
+                given = given.pop(0)
+            if isinstance(given, Exception):
+                raise given
+            code = {"error": {"code": "x"}} if given != 200 else {"said": text, "usage": {"prompt_tokens": 2}}
+            return Reply(given, "r", None, json.dumps(code).encode())
+        finally:
+            with self._mutex:
+                self.going -= 1
+
+    def close(self):
+        """Nothing is open."""
+
+
+@pytest.fixture
+def gateways():
+    return Gateways()
+
+
+@pytest.fixture
+def driver(gateways):
+    with closing(Driver(gateways, slots=3)) as made:
+        yield made
+
+
+def begin(desk, count=6, **fields):
+    batch = desk.begin([chat_line(number) for number in range(count)], **fields)
+    assert take_in()
+    return batch
+
+
+def drive(driver):
+    while driver.step():
+        pass
+
+
+def end(driver):
+    drive(driver)
+    while finish():
+        pass
+
+
+def custom_ids(lines):
+    return [line["custom_id"] for line in lines]
+
+
+def lapse():
+    """Let every claim be over, as those of a killed process are after a while."""
+    BatchLine.objects.filter(state=State.RUNNING).update(claimed_until=clock.now() - timedelta(seconds=1))
+
+
+def test_lines_run_few_at_a_time_and_the_first_ones_first(desk, gateways, driver):
+    batch = begin(desk, 20)
+    end(driver)
+    assert gateways.most <= 3
+    assert len(gateways.sent) == len({request.line.id for request in gateways.sent}) == 20
+    output, errors = desk.results(batch)
+    assert custom_ids(output) == [f"c{number}" for number in range(20)]
+    assert errors == []
+    ended = desk.now(batch)
+    assert (ended.status, ended.completed, ended.input_tokens) == ("completed", 20, 40)
+    assert {request.key for request in gateways.sent} == {desk.world.key_id}
+
+
+def test_a_tenant_with_a_long_batch_keeps_none_waiting_that_has_a_short_one(desk, gateways, driver):
+    begin(desk, 60)
+    other = Desk(make_world())
+    gateways.gate.clear()
+    driver.step()
+    late = begin(other, 6)
+    gateways.gate.set()
+    while not finish() or other.now(late).status != "completed":
+        driver.step()
+    sent = Counter(request.key for request in gateways.sent)
+    assert sent[other.world.key_id] == 6
+    assert sent[desk.world.key_id] <= 6 + 12 + 6, "as many as the short one's, and what was on its way before"
+
+
+def test_a_killed_drivers_lines_are_taken_by_the_next(desk, gateways):
+    batch = begin(desk, 6)
+    gateways.gate.clear()
+    with closing(Driver(gateways, slots=3)) as killed, closing(Driver(gateways, slots=3)) as following:
+        killed.step()
+        following.step()
+        assert BatchLine.objects.filter(state=State.RUNNING).count() == 6
+        before = {line.id: line.claim for line in BatchLine.objects.all()}
+        following.step()
+        assert {line.id: line.claim for line in BatchLine.objects.all()} == before, "claims are respected"
+        lapse()
+        gateways.gate.set()
+        drive(following)
+        drive(killed)  # it wasn't dead: what it has to say is too late
+    end(following)
+    ended = desk.now(batch)
+    assert (ended.completed, ended.total, ended.status) == (6, 6, "completed")
+    assert len(desk.results(batch)[0]) == 6
+
+
+def test_claims_are_renewed_while_lines_run(desk, gateways, driver):
+    begin(desk, 2)
+    gateways.gate.clear()
+    driver.step()
+    driver._renewed_at = 0.0
+    BatchLine.objects.update(claimed_until=F("claimed_until") - CLAIM / 2)
+    driver.step()
+    rest = BatchLine.objects.first().claimed_until - clock.now()
+    assert rest > CLAIM / 2
+    gateways.gate.set()
+    drive(driver)
+
+
+def test_a_gateway_that_is_away_ends_nothing(desk, gateways, driver):
+    gateways.answers["say 1"] = [NotSentError("refused"), 503, 429, UnknownError("cut"), 200]
+    batch = begin(desk, 2)
+    for _ in range(5):
+        end(driver)
+        make_due()
+    assert desk.now(batch).status == "completed"
+    assert custom_ids(desk.results(batch)[0]) == ["c0", "c1"]
+
+
+def test_errors_stand_in_their_own_file_in_order(desk, gateways, driver):
+    gateways.answers |= {"say 1": 400, "say 4": 404}
+    batch = begin(desk, 6)
+    end(driver)
+    output, errors = desk.results(batch)
+    assert custom_ids(output) == ["c0", "c2", "c3", "c5"]
+    assert [(line["custom_id"], line["response"]["status_code"]) for line in errors] == [("c1", 400), ("c4", 404)]
+    assert (desk.now(batch).completed, desk.now(batch).failed) == (4, 2)
+
+
+def test_when_the_window_is_over_nothing_more_is_sent_but_what_ran_is_asked_for(desk, gateways, driver):
+    """One line was sent by a process that died: it may be charged, so its answer is wanted; the others never ran."""
+    batch = begin(desk, 4)
+    first = BatchLine.objects.earliest("number")
+    BatchLine.objects.filter(id=first.id).update(state=State.RUNNING, claimed_until=clock.now(), attempts=1)
+    Batch.objects.unscoped().update(expires_at=clock.now() - timedelta(seconds=1))
+    end(driver)
+    ended = desk.now(batch)
+    assert (ended.status, ended.completed, ended.failed) == ("expired", 1, 3)
+    assert ended.expired_at is not None
+    output, errors = desk.results(batch)
+    assert custom_ids(output) == ["c0"]
+    assert {line["error"]["code"] for line in errors} == {"batch_expired"}
+    assert [request.line.id for request in gateways.sent] == [first.id]
+
+
+def test_a_batch_that_was_never_read_in_time_expires(desk):
+    batch = desk.begin([chat_line(1)])
+    Batch.objects.unscoped().update(expires_at=clock.now() - timedelta(days=1))
+    finish()
+    assert desk.now(batch).status == "expired"
+
+
+def test_an_input_that_is_deleted_meanwhile_is_read_to_its_end(desk, gateways, driver):
+    batch = begin(desk, 6)
+    driver.step()
+    assert delete_file(desk.world.tenant.id, desk.world.project.id, batch.input_file)
+    assert remove_files(clock.now(), 10) == 0
+    end(driver)
+    assert desk.now(batch).completed == 6
+    assert remove_files(clock.now(), 10) == 1
+
+
+def test_an_input_that_is_lost_meanwhile_ends_its_lines(desk, gateways, driver):
+    batch = begin(desk, 2)
+    storage.remove(StoredFile.objects.unscoped().get(id=batch.input_file))
+    for _ in range(9):
+        end(driver)
+        make_due()
+    output, errors = desk.results(batch)
+    assert output == []
+    assert [line["error"]["code"] for line in errors] == ["input_file_missing"] * 2
+    assert gateways.sent == []
+
+
+def test_files_are_written_once_whoever_dies_in_between(desk, gateways, driver, monkeypatch):
+    batch = begin(desk, 3)
+    drive(driver)
+    with monkeypatch.context() as broken:
+        broken.setattr(results, "finish_file", killed)
+        with pytest.raises(KeyboardInterrupt):
+            finish()
+    stopped = desk.now(batch)
+    assert (stopped.status, stopped.output_file) == ("finalizing", None)
+    while finish():
+        pass
+    assert len(desk.results(batch)[0]) == 3
+    shown = StoredFile.objects.unscoped().filter(purpose="batch_output", state=StoredFile.State.READY)
+    assert [file.id for file in shown] == [desk.now(batch).output_file]
+    assert remove_files(clock.now() + timedelta(hours=2), 10) == 1, "what the first one had stored"
+
+
+def killed(*_):
+    raise KeyboardInterrupt
+
+
+def test_cancelling_twice_is_once_and_an_ended_one_cant_be(desk, gateways, driver):
+    ids = desk.world.tenant.id, desk.world.project.id
+    batch = begin(desk, 2)
+    assert cancel_batch(*ids, batch.id).status == "cancelling"
+    assert cancel_batch(*ids, batch.id).status == "cancelling"
+    end(driver)
+    assert cancel_batch(*ids, batch.id).status == "cancelled"
+    assert gateways.sent == []
+    assert desk.now(batch).failed == 2
+    done = begin(desk, 1)
+    end(driver)
+    with pytest.raises(Exception, match="completed already"):
+        cancel_batch(*ids, done.id)
+    assert cancel_batch(*ids, desk.world.tenant.id) is None
+
+
+def test_results_live_as_long_as_was_asked(desk, gateways, driver):
+    batch = begin(desk, 1, output_seconds=3600)
+    end(driver)
+    file = StoredFile.objects.unscoped().get(id=desk.now(batch).output_file)
+    assert file.expires_at - file.created_at == timedelta(hours=1)
+
+
+def test_lines_go_with_the_end_of_their_batch_and_it_with_its_days(desk, gateways, driver):
+    batch = begin(desk, 5)
+    assert forget_batches(clock.now(), 10) == 0
+    end(driver)
+    assert forget_batches(clock.now(), 3) == 3
+    assert forget_batches(clock.now(), 3) == 2
+    assert forget_batches(clock.now() + timedelta(days=29), 3) == 0
+    assert forget_batches(clock.now() + timedelta(days=31), 3) == 1
+    assert not Batch.objects.unscoped().filter(id=batch.id).exists()
