@@ -125,6 +125,7 @@ class ChatFormat:
             id=self._id,
             created=self._generation.created,
             model=self._generation.route.model,
+            service_tier=self._generation.intent.tier,
             choices=[self._whole_choice(answer, outcome) for answer in self._narrator.answers],
             usage=chat_usage(outcome.usage, outcome.charge),
             prompt_logprobs=prompt_logprobs(self._sampling, self._narrator.answers[0].prompt_logprobs),
@@ -191,6 +192,7 @@ class ChatFormat:
             id=self._id,
             created=self._generation.created,
             model=self._generation.route.model,
+            service_tier=self._generation.intent.tier,
             choices=choices,
             usage=usage,
         )

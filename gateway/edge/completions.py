@@ -160,6 +160,7 @@ class CompletionFormat:
             id=f"cmpl-{self._generation.id.hex}",
             created=self._generation.created,
             model=self._generation.route.model,
+            service_tier=self._generation.intent.tier,
             choices=choices,
             usage=usage,
         )

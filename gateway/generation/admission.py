@@ -15,17 +15,18 @@ from gateway.errors.faults import (
     lock_lost,
 )
 from gateway.errors.refusal import Refusal
-from gateway.generation.intent import Intent
+from gateway.generation.intent import Intent, Tier
 from gateway.generation.limits import Limits
 from gateway.generation.meter import Meter
 from gateway.generation.placement import Placement
 from gateway.generation.pricing import hold, priced, reserve_of
 from gateway.runtime import tracing
-from gateway.runtime.principal import Principal
+from gateway.runtime.principal import FLEX_BAND, Principal
 from gateway.runtime.runtime import Runtime
 from inference.engine import Engine
 from inference.types import GenerationRequest, Prepared
 
+FIRST = 2001  # more than the priorities that clients may give lie apart
 SLOW_SECONDS = 0.25  # a reserve that took this long: extensions will, too
 
 log = structlog.get_logger(__name__)
@@ -119,8 +120,8 @@ def request_of(principal: Principal, intent: Intent, identifier: str) -> Generat
         domain=tenant,
         kind=intent.kind,
         weight=principal.weight,
-        band=principal.priority,
-        priority=-intent.priority,
+        band=min(principal.priority, FLEX_BAND) if intent.tier is Tier.FLEX else principal.priority,
+        priority=-intent.priority + (FIRST if intent.tier is Tier.PRIORITY else 0),
         queue_seconds=settings.SLUICE_ENGINE_QUEUE_SECONDS,
         messages=intent.messages,
         tools=intent.tools,

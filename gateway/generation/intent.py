@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
 
 from inference.messages import Message
@@ -9,10 +11,19 @@ from inference.tools import Tools
 from inference.types import Kind, SamplingParams
 
 
+class Tier(StrEnum):
+    """How soon a request is served: before its tenant's other waiting ones, among them, or after everybody's."""
+
+    PRIORITY = "priority"
+    DEFAULT = "default"
+    FLEX = "flex"
+
+
 class Intent(msgspec.Struct, frozen=True):
     """One request of any endpoint. `sampling.max_tokens` is None when the client didn't bound the output.
 
-    Of a tenant's waiting requests those with the lowest `priority` are served first.
+    Of a tenant's waiting requests those of the `tier` PRIORITY are served first, then those with the lowest `priority`;
+    those of the tier FLEX only when nobody's others wait.
     """
 
     endpoint: str  # "chat.completions", "completions", "responses", "embeddings"
@@ -30,6 +41,7 @@ class Intent(msgspec.Struct, frozen=True):
     task: str | None = None
     end_user: str | None = None
     priority: int = 0
+    tier: Tier = Tier.DEFAULT
     stream: bool = False  # the client reads pieces as they are made; else it gets all or nothing
 
     @property

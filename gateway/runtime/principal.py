@@ -9,7 +9,8 @@ from uuid import UUID
 from billing.limits.types import Bucket
 from gateway.runtime.epoch import Stamp
 
-LOWEST_BAND = -(2**15) - 1
+FLEX_BAND = -(2**15) - 1  # below every plan's
+LOWEST_BAND = FLEX_BAND - 1
 """Below the priority of every plan."""
 _BATCH_WEIGHT = 100  # by what a plan's share of the engine is divided for batches, which lend their rows to all others
 

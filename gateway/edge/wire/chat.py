@@ -30,7 +30,7 @@ from gateway.edge.wire.parts import CallId, ChatContent, FunctionName, Reading
 from gateway.edge.wire.tools import ChatTool, ChatToolChoice, ToolList, tools_of
 from gateway.edge.wire.usage import ChatUsage
 from gateway.errors.refusal import Refusal
-from gateway.generation.intent import Intent
+from gateway.generation.intent import Intent, Tier
 from inference.messages import Message, Reasoning, ToolCall, ToolResult
 from inference.types import Kind
 
@@ -189,7 +189,6 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
     prediction: Annotated[Anything, Only()] = UNSET
     prompt_cache_options: Annotated[Anything, Only({}, {"mode": "implicit"})] = UNSET
     prompt_cache_retention: Annotated[Anything, Only("in_memory")] = UNSET
-    service_tier: Annotated[Anything, Only("auto", "default")] = UNSET
     store: Annotated[Anything, Only(False)] = UNSET
     verbosity: Annotated[Anything, Only("medium")] = UNSET
     add_generation_prompt: Annotated[Anything, Only(True)] = UNSET
@@ -241,6 +240,7 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
             task=task_of(self.metadata, task_header),
             end_user=self.user or self.safety_identifier,
             priority=self.priority or 0,
+            tier=self.tier,
             stream=bool(self.stream),
         )
 
@@ -297,7 +297,7 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     model: str
     choices: list[Choice]
     usage: ChatUsage
-    service_tier: Literal["default"] = "default"
+    service_tier: Tier
     system_fingerprint: None = None
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
@@ -346,5 +346,5 @@ class ChatChunk(msgspec.Struct, kw_only=True):
     model: str
     choices: list[ChunkChoice]
     usage: ChatUsage | UnsetType | None = UNSET
-    service_tier: Literal["default"] = "default"
+    service_tier: Tier
     system_fingerprint: None = None

@@ -15,6 +15,7 @@ from gateway.edge.wire.decode import invalid
 from gateway.edge.wire.guidance import StructuredOutputs
 from gateway.edge.wire.limits import MAX_CHOICES, MAX_LOGPROBS, MAX_OUTPUT_TOKENS, MAX_TASK, MAX_TOKEN_ID
 from gateway.errors.refusal import Refusal
+from gateway.generation.intent import Tier
 from inference.types import Guidance, SamplingParams
 
 Anything = Any | UnsetType
@@ -60,6 +61,7 @@ Temperature = Annotated[float, Meta(ge=0, le=2)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 TopK = Annotated[int, Meta(ge=-1, le=MAX_TOKEN_ID)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+ServiceTier = Literal["auto", "default", "flex", "priority"]
 Priority = Annotated[int, Meta(ge=-1000, le=1000)]
 MinTokens = Annotated[int, Meta(ge=0, le=MAX_OUTPUT_TOKENS)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -113,6 +115,7 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     repetition_penalty: RepetitionPenalty | None = None
     allowed_token_ids: AllowedIds | None = None
     priority: Priority | None = None
+    service_tier: ServiceTier | None = None
     structured_outputs: StructuredOutputs | None = None
     thinking_token_budget: ThinkingTokens | None = None
 
@@ -131,6 +134,11 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     truncate_prompt_tokens: Annotated[Anything, Only()] = UNSET
     use_beam_search: Annotated[Anything, Only(False)] = UNSET
     vllm_xargs: Annotated[Anything, Only({})] = UNSET
+
+    @property
+    def tier(self) -> Tier:
+        """How soon it is to be served."""
+        return Tier.DEFAULT if self.service_tier in (None, "auto") else Tier(self.service_tier)
 
     def thinking(self, effort: Effort | None) -> int | None:
         """The most tokens of thought: the client's budget, else what its `effort` means; None for no bound."""

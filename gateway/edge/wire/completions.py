@@ -26,7 +26,7 @@ from gateway.edge.wire.guidance import guidance_of
 from gateway.edge.wire.limits import MAX_PROMPT_TOKENS, MAX_PROMPTS, MAX_TOKEN_ID
 from gateway.edge.wire.logprobs import CompletionLogprobs, PromptLogprobs
 from gateway.edge.wire.usage import ChatUsage
-from gateway.generation.intent import Intent
+from gateway.generation.intent import Intent, Tier
 from inference.types import Kind
 
 DEFAULT_TOKENS = 16  # what OpenAI's API generates where no limit is given
@@ -95,6 +95,7 @@ class CompletionRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True
                 task=task_of(self.metadata, task_header),
                 end_user=self.user,
                 priority=self.priority or 0,
+                tier=self.tier,
                 stream=bool(self.stream),
             )
             for prompt in _prompts(self.prompt)
@@ -137,4 +138,5 @@ class Completion(msgspec.Struct, kw_only=True):
     model: str
     choices: list[CompletionChoice]
     usage: ChatUsage | UnsetType | None = UNSET
+    service_tier: Tier
     system_fingerprint: None = None

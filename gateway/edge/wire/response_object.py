@@ -12,6 +12,7 @@ from gateway.edge.wire.guidance import ResponseFormats, TextFormat
 from gateway.edge.wire.responses import ResponseRequest
 from gateway.edge.wire.tools import ResponseToolChoice
 from gateway.edge.wire.usage import ResponseUsage
+from gateway.generation.intent import Tier
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
@@ -126,7 +127,7 @@ class Response(msgspec.Struct, kw_only=True):
     parallel_tool_calls: bool = True
     previous_response_id: str | None = None
     reasoning: ReasoningConfig = msgspec.field(default_factory=ReasoningConfig)
-    service_tier: Literal["default"] = "default"
+    service_tier: Tier = Tier.DEFAULT
     store: bool = False
     background: bool = False
     temperature: float
@@ -157,6 +158,7 @@ def begun(request: ResponseRequest, *, identifier: str, created: int, model: str
         previous_response_id=request.previous_response_id,
         store=is_stored,
         text=TextConfig(request.text_format or TextFormat()),
+        service_tier=request.tier,
         temperature=1.0 if request.temperature is None else request.temperature,
         tool_choice=request.tool_choice or "auto",
         tools=list(request.tools or ()),

@@ -103,7 +103,6 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     prompt: Annotated[Anything, Only()] = UNSET
     prompt_cache_options: Annotated[Anything, Only({}, {"mode": "implicit"})] = UNSET
     prompt_cache_retention: Annotated[Anything, Only("in_memory")] = UNSET
-    service_tier: Annotated[Anything, Only("auto", "default")] = UNSET
     truncation: Annotated[Anything, Only("disabled")] = UNSET
 
     def intent(self, earlier: tuple[Message, ...] = (), task_header: str | None = None) -> Intent:
@@ -135,6 +134,7 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
             task=task_of(self.metadata, task_header),
             end_user=self.user or self.safety_identifier,
             priority=self.priority or 0,
+            tier=self.tier,
             stream=self.is_streamed,
         )
 

@@ -190,7 +190,7 @@ def test_recursion_is_a_refusal(monkeypatch):
         ({"audio": {"voice": "x"}}, "unsupported_parameter", "audio"),
         ({"modalities": ["text", "audio"]}, "unsupported_parameter", "modalities"),
         ({"reasoning_effort": "high"}, "reasoning_not_supported", "reasoning"),
-        ({"service_tier": "priority"}, "unsupported_parameter", "service_tier"),
+        ({"service_tier": "scale"}, "invalid_value", "service_tier"),
         ({"prediction": {"type": "content"}}, "unsupported_parameter", "prediction"),
         ({"web_search_options": {}}, "unsupported_parameter", "web_search_options"),
         (

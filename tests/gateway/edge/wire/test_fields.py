@@ -22,5 +22,6 @@ def test_tables_say_what_a_field_takes():
     chat = honoured("Chat Completions")
     assert chat["temperature"] == "a number from 0 to 2"
     assert chat["stop"] == "text (at most 256 characters), or a list (at most 16): text (at most 256 characters)"
-    assert neutral("Chat Completions")["service_tier"] == ['"auto"', '"default"']
+    assert chat["service_tier"] == "`auto`, `default`, `flex`, `priority`"
+    assert neutral("Chat Completions")["verbosity"] == ['"medium"']
     assert neutral("Responses over a websocket") == {"generate": ["true"], "stream": ["true"]}
