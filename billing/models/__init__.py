@@ -1,5 +1,6 @@
 """The tables of credit. Amounts are integer micro-credits (µcr); ids are uuid7 unless said otherwise."""
 
+from billing.models.budgets import Budget
 from billing.models.cards import Rate, RateCard, RateCardVersion
 from billing.models.ledger import CreditGrant, LedgerAccount, LedgerTransfer, Wallet
 from billing.models.plans import Plan, PlanVersion, Subscription
@@ -7,6 +8,7 @@ from billing.models.reconciliation import Reconciliation
 from billing.models.usage import Hold, OutboxEvent, UsageRecord, UsageRollup
 
 __all__ = [
+    "Budget",
     "CreditGrant",
     "Hold",
     "LedgerAccount",

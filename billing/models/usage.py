@@ -30,6 +30,7 @@ class Hold(models.Model):
     tenant = models.UUIDField()
     project = models.UUIDField()
     api_key = models.UUIDField(null=True, blank=True)
+    budget = models.UUIDField(null=True, blank=True, help_text="The key's budget that it counts in.")
     user = models.UUIDField(null=True, blank=True)
     model = models.CharField(max_length=120)
     deployment = models.UUIDField()

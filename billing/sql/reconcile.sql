@@ -18,6 +18,12 @@ SELECT id, 'held ' || held || ', open holds ' || open FROM (
     FROM billing_wallet w
 ) AS sums WHERE held <> open
 
+-- name: budget_held
+SELECT id, 'held ' || held || ', open holds ' || open FROM (
+    SELECT b.id, b.held, coalesce((SELECT sum(h.amount) FROM billing_hold h WHERE h.budget = b.id), 0) AS open
+    FROM billing_budget b
+) AS sums WHERE held <> open
+
 -- Nothing but a charge above its hold, or a correction upwards, takes a wallet below its limit.
 -- name: wallet_below_limit
 SELECT id, 'posted ' || posted || ', overdraft limit ' || overdraft_limit FROM (

@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from billing.rating import CLASSES
+from billing.writer.budgets import BudgetRow
 from billing.writer.operations import Release, Repin, Reserve, Settle, TrueUp
 from billing.writer.view import GrantRow, WalletRow
 
@@ -87,6 +88,8 @@ class Changes:
     true_up_transfers: list[TrueUpTransfer] = field(default_factory=list)
     grant_changes: dict[UUID, datetime | None] = field(default_factory=dict)  # wallet → when its grants change next
 
+    budgets: dict[UUID, BudgetRow] = field(default_factory=dict)  # those that changed, as they are then
+
     @property
     def has_usage_events(self) -> bool:
         """True when the flush has to write an outbox event of topic ``usage``."""
@@ -99,6 +102,15 @@ class Changes:
         deltas = self.wallets.setdefault(wallet.id, [0, 0])
         deltas[0] += posted
         deltas[1] += held
+
+    def count(self, budget: BudgetRow | None, *, held: int = 0, charge: int = 0) -> None:
+        """Change what counts in a budget, if there is one, here and in the row that later operations of the flush
+        see.
+        """
+        if budget is not None:
+            budget.held += held
+            budget.spend(charge)
+            self.budgets[budget.id] = budget
 
     def take(self, grant: GrantRow, amount: int) -> None:
         """Take `amount` µcr from a grant (give it back when negative), here and in the row that later operations

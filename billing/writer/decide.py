@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from uuid import UUID
 
+from billing.writer.budgets import BudgetRow
 from billing.writer.changes import Burn, Changes, Closing, counted
 from billing.writer.expiry import burnable, expire, note_next_changes
 from billing.writer.operations import (
@@ -84,12 +85,15 @@ def _reserve(op: Reserve, view: View, changes: Changes) -> Answer:
     if not wallet.is_open:
         return Refused("wallet_frozen", 0)
     expire(wallet, view, changes)
-    amount = min(op.amount, wallet.available)
+    budget = view.budget(op.budget, op.wallet)
+    available, limit = _available(wallet, budget)
+    amount = min(op.amount, available)
     if amount < op.least:  # also when the wallet is overdrawn beyond its limit, since `least` is never negative
-        return Refused("wallet", wallet.available)
+        return Refused(limit, available)
     changes.move(wallet, held=amount)
+    changes.count(budget, held=amount)
     changes.reserved.append((op, amount))
-    view.open_hold(HoldRow(op.request, op.wallet, HELD, amount, op.owner, view.now))
+    view.open_hold(HoldRow(op.request, op.wallet, HELD, amount, op.owner, view.now, op.budget))
     return Held(amount, wallet.available)
 
 
@@ -101,16 +105,26 @@ def _extend(op: Extend | Repin, view: View, changes: Changes) -> Answer:
         return Stale()
     _check_wallet(op.request, hold, op.wallet)
     expire(wallet, view, changes)
-    available = wallet.available if wallet.is_open else 0
+    budget = view.budget(hold.budget, op.wallet)
+    available, limit = _available(wallet, budget)
     amount = max(min(op.amount, hold.amount + available), hold.amount)
     if amount < op.least:
-        return Refused("wallet" if wallet.is_open else "wallet_frozen", available)
+        return Refused(limit, available)
     if amount > hold.amount:
         changes.move(wallet, held=amount - hold.amount)
+        changes.count(budget, held=amount - hold.amount)
         hold.amount = changes.extended[op.request] = amount
     if isinstance(op, Repin):
         changes.repinned[op.request] = op
     return Held(amount, wallet.available)
+
+
+def _available(wallet: WalletRow, budget: BudgetRow | None) -> tuple[int, str]:
+    """Return how many µcr a hold may take now, and what limits it: ``wallet``, ``wallet_frozen``, or a budget's."""
+    if not wallet.is_open:
+        return 0, "wallet_frozen"
+    rests: list[tuple[int, str]] = [(wallet.available, "wallet"), *(() if budget is None else budget.rests())]
+    return min(rests, key=lambda rest: rest[0])
 
 
 def _renew(op: Renew, view: View, changes: Changes) -> Answer:
@@ -152,6 +166,7 @@ def _close(closing: Closing, hold: HoldRow, wallet: WalletRow, view: View, chang
         raise ValueError(f"close {op.request}: no such facts: {', '.join(sorted(unknown))}")
     changes.burns += _burn(op.request, charge, hold, view, changes)
     changes.move(wallet, posted=-charge, held=-hold.amount)
+    changes.count(view.budget(hold.budget, hold.wallet), held=-hold.amount, charge=charge)
     changes.closed.append(closing)
     view.close_hold(hold)
     view.charges[op.request] = charge

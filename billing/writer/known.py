@@ -34,12 +34,21 @@ class _Known:
     is_ours: bool = True  # nobody else changed it between this process's last two flushes of it
 
 
+def _has_budget(operation: Operation, hold: HoldRow | None) -> bool:
+    """Whether a key's budget limits it, which is read each time."""
+    budget = hold.budget if hold is not None else getattr(operation, "budget", None)
+    return budget is not None
+
+
 class KnownWallets:
     """The wallets of the last flushes, those used longest ago forgotten first."""
 
     def __init__(self, most: int = MOST_WALLETS) -> None:
         self._most = most
         self._wallets: OrderedDict[UUID, _Known] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._wallets)
 
     def view(self, operations: Sequence[Operation], now: datetime) -> View | None:
         """Return what the operations need, as it was left; None where that isn't known or must be read all the same.
@@ -53,10 +62,10 @@ class KnownWallets:
             known = self._wallets.get(operation.wallet)
             if known is None or known.row is None or not known.is_ours or not known.row.is_open:
                 return None
-            if known.row.next_grant_change_at is not None and known.row.next_grant_change_at <= now:
-                return None
+            change_at = known.row.next_grant_change_at
             hold = known.holds.get(operation.request)
-            if (hold is None) is not isinstance(operation, Reserve):
+            is_expected = (hold is None) is isinstance(operation, Reserve)
+            if not is_expected or _has_budget(operation, hold) or (change_at is not None and change_at <= now):
                 return None
             if isinstance(operation, Settle):
                 if known.grants is None:

@@ -20,8 +20,8 @@ takes it from its owner."""
 
 
 class Reserve(msgspec.Struct, frozen=True):
-    """Hold min(`amount`, the wallet's available credit) if that is at least `least`; otherwise refuse, changing
-    nothing.
+    """Hold min(`amount`, the wallet's available credit, what is left of the key's `budget`) if that is at least
+    `least`; otherwise refuse, changing nothing. A budget that doesn't exist (any more) limits nothing.
 
     `facts` (endpoint, task, route, end_user, streamed, kept) are stored with the hold for its usage record.
     """
@@ -40,6 +40,7 @@ class Reserve(msgspec.Struct, frozen=True):
     multiplier_bp: int = 10_000
     user: UUID | None = None
     facts: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    budget: UUID | None = None
 
 
 class Extend(msgspec.Struct, frozen=True):
@@ -47,7 +48,7 @@ class Extend(msgspec.Struct, frozen=True):
     nothing.
 
     Both are the hold's whole amount, not an increase. Grants that have ended are not available; nor is anything of a
-    frozen wallet.
+    frozen wallet, nor more than is left of the hold's budget.
     """
 
     request: UUID
@@ -148,8 +149,8 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Reserve, Extend or Repin was refused: `limit` says why (``wallet``: too little credit, or ``wallet_frozen``),
-    `available` how many µcr the wallet has left.
+    """Reserve, Extend or Repin was refused: `limit` says why (``wallet``: too little credit, ``wallet_frozen``, or the
+    limit of a budget: ``day``, ``month``, ``total``), `available` how many µcr are left there.
     """
 
     limit: str

@@ -9,7 +9,18 @@ from datetime import date, datetime
 from uuid import UUID
 
 from billing.ids import day_of
-from billing.writer.operations import ExpireGrants, Extend, Operation, Release, Renew, Repin, Settle, TrueUp
+from billing.writer.budgets import BudgetRow
+from billing.writer.operations import (
+    ExpireGrants,
+    Extend,
+    Operation,
+    Release,
+    Renew,
+    Repin,
+    Reserve,
+    Settle,
+    TrueUp,
+)
 
 HELD, ORPHANED = 0, 1  # Hold.State
 
@@ -42,6 +53,7 @@ class HoldRow:
     amount: int
     owner: UUID
     reserved_at: datetime
+    budget: UUID | None = None
 
 
 @dataclass(slots=True)
@@ -85,6 +97,7 @@ class RecordRow:
     is_exact: bool
     reserved_at: datetime
     burns: list[PostedBurn] = field(default_factory=list)
+    api_key: UUID | None = None
 
 
 @dataclass(slots=True)
@@ -99,6 +112,7 @@ class View:
     records: dict[UUID, RecordRow] = field(default_factory=dict)  # of requests to be corrected
     open_holds: dict[UUID, dict[UUID, HoldRow]] = field(default_factory=dict)  # of wallets with a grant that has ended
     locked: frozenset[UUID] = frozenset()  # wallets and holds that somebody else has locked
+    budgets: dict[UUID, BudgetRow] = field(default_factory=dict)  # of keys of these operations, where they have one
 
     def wallet(self, identifier: UUID) -> WalletRow:
         """Return the wallet, or raise ValueError: an operation on none can never be applied."""
@@ -106,6 +120,26 @@ class View:
         if wallet is None:
             raise ValueError(f"no wallet {identifier}")
         return wallet
+
+    def budget(self, identifier: UUID | None, wallet: UUID) -> BudgetRow | None:
+        """Return the budget, its periods up to date; None where there is none (any more).
+
+        Raise ValueError for one of another wallet, which isn't locked.
+        """
+        budget = None if identifier is None else self.budgets.get(identifier)
+        if budget is None:
+            return None
+        if budget.wallet != wallet:
+            raise ValueError(f"budget {identifier}: it is of wallet {budget.wallet}, not of {wallet}")
+        budget.turn(self.now)
+        return budget
+
+    def budget_of_record(self, record: RecordRow) -> BudgetRow | None:
+        """Return the budget in which a closed request counts."""
+        for budget in self.budgets.values():
+            if budget.api_key == record.api_key and budget.created_at <= record.reserved_at:
+                return self.budget(budget.id, record.wallet)
+        return None
 
     def is_locked(self, operation: Operation) -> bool:
         """Return whether another transaction has locked a row that the operation needs; a Renew skips such holds
@@ -188,6 +222,8 @@ class FollowUp:
     unread: list[UUID]  # those of `due` whose grants weren't read yet
     closed: list[tuple[UUID, date]]  # requests to be closed that have no open hold: their charges are read
     absent: list[UUID]  # wallets and holds that were not read: locked by others, or not there
+    budgets: list[UUID]  # of new holds and of those that were read
+    keys: list[UUID]  # whose budgets are read: those of requests to be corrected
 
     @classmethod
     def of(cls, operations: Sequence[Operation], demand: Demand, view: View) -> FollowUp:
@@ -200,14 +236,23 @@ class FollowUp:
         read = {*demand.burning, *demand.restoring}
         closed: list[tuple[UUID, date]] = []
         absent = [wallet for wallet in demand.wallets if wallet not in view.wallets]
+        budgets: set[UUID] = set()
         for operation in operations:
-            if isinstance(operation, Renew):
+            if isinstance(operation, Reserve):
+                budgets.update(() if operation.budget is None else (operation.budget,))
+            elif isinstance(operation, Renew):
                 absent += [request for request in operation.checkpoints if request not in view.holds]
-            elif isinstance(operation, Extend | Repin | Settle | Release) and operation.request not in view.holds:
+            elif isinstance(operation, Extend | Repin | Settle | Release):
+                hold = view.holds.get(operation.request)
+                if hold is not None:
+                    budgets.update(() if hold.budget is None else (hold.budget,))
+                    continue
                 absent.append(operation.request)
                 if not isinstance(operation, Extend | Repin):
                     closed.append((operation.request, day_of(operation.request)))
-        return cls(due, [wallet for wallet in due if wallet not in read], closed, absent)
+        keys = {record.api_key for record in view.records.values() if record.api_key is not None}
+        unread = [wallet for wallet in due if wallet not in read]
+        return cls(due, unread, closed, absent, _sorted(budgets), _sorted(keys))
 
 
 def _sorted(identifiers: Iterable[UUID]) -> list[UUID]:

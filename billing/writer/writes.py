@@ -32,12 +32,12 @@ def writes(changes: Changes) -> Iterator[Write]:
 
 
 def _holds(changes: Changes) -> Iterator[Row]:
-    """Yield the new holds: id, wallet, tenant, project, key, user, model, deployment, card, multiplier, owner, amount,
-    and the facts as one JSON text.
+    """Yield the new holds: id, wallet, tenant, project, key, budget, user, model, deployment, card, multiplier, owner,
+    amount, and the facts as one JSON text.
     """
     for op, amount in changes.reserved:
         yield (
-            op.request, op.wallet, op.tenant, op.project, op.api_key, op.user, op.model, op.deployment,
+            op.request, op.wallet, op.tenant, op.project, op.api_key, op.budget, op.user, op.model, op.deployment,
             op.card_version, op.multiplier_bp, op.owner, amount, _json(dict(op.facts)),
         )  # fmt: skip
 
@@ -93,6 +93,12 @@ def _expiries(changes: Changes) -> Iterator[Row]:
         yield one.grant.wallet, one.grant.id, one.amount, one.grant.expires_at
 
 
+def _budgets(changes: Changes) -> Iterator[Row]:
+    """Yield what counts in the budgets: held, day, spent in it, month, spent in it, spent in all; then the budget."""
+    for one in changes.budgets.values():
+        yield one.held, one.day, one.day_spent, one.month, one.month_spent, one.total_spent, one.id
+
+
 def _outbox_payload(changes: Changes) -> str:
     """Return the JSON of a ``usage`` event: requests with a first record, and [request, revision] of later ones."""
     payload: dict[str, Any] = {"records": [closing.operation.request for closing in changes.closed]}
@@ -128,6 +134,7 @@ _WRITES: tuple[tuple[str, str, Callable[[datetime], Row], Callable[[Changes], It
     ("repin_holds", "repinned", _nothing, _repinned),
     ("renew_holds", "renewed", _lease_end, _renewed),
     ("move_wallets", "wallets", _nothing, lambda c: ((*deltas, wallet) for wallet, deltas in c.wallets.items())),
+    ("count_budgets", "budgets", _nothing, _budgets),
     ("insert_usage", "closed", _formula_and_now, _usage_records),
     ("insert_transfers", "burns", _now, lambda c: ((b.wallet, b.request, b.order, b.amount, b.grant) for b in c.burns)),
     ("insert_revisions", "corrections", _formula_and_now, _revisions),

@@ -27,7 +27,23 @@ class APIKey(models.Model):
     prefix = models.CharField(max_length=16)
     last_four = models.CharField(max_length=4)
     digest = models.CharField(max_length=64, unique=True, help_text="HMAC-SHA256 of the key, in hex.")
-    scopes = models.JSONField(default=only_inference, help_text='"inference", "management"; empty means none.')
+    scopes = models.JSONField(default=only_inference, help_text="Names of scopes; empty means none.")
+    allowed_models = models.JSONField(
+        default=list, blank=True, help_text="Public names; empty means those of the plan."
+    )
+    networks = models.JSONField(default=list, blank=True, help_text="IP networks it may come from; empty means all.")
+    request_limit = models.PositiveIntegerField(null=True, blank=True, help_text="Requests a minute.")
+    credit_limit = models.PositiveBigIntegerField(null=True, blank=True, help_text="µcr a minute.")
+    concurrency = models.PositiveIntegerField(null=True, blank=True, help_text="Requests at the same time.")
+    budget = models.OneToOneField(
+        "billing.Budget", on_delete=models.SET_NULL, null=True, blank=True, related_name="+", help_text="Spend limits."
+    )
+    previous_digest = models.CharField(
+        max_length=64, unique=True, null=True, blank=True, help_text="Of the secret before the last rotation."
+    )
+    previous_last_four = models.CharField(max_length=4, blank=True)
+    previous_until = models.DateTimeField(null=True, blank=True, help_text="When the secret before ends.")
+    rotated_at = models.DateTimeField(null=True, blank=True)
     parent = models.ForeignKey(
         "self",
         on_delete=models.PROTECT,

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from billing import clock
 from billing.sql import load
+from billing.writer.budgets import BudgetRow
 from billing.writer.changes import Changes
 from billing.writer.view import Demand, FollowUp, GrantRow, HoldRow, PostedBurn, RecordRow, View, WalletRow
 from billing.writer.writes import writes
@@ -81,7 +82,10 @@ def reads(demand: Demand, *, waits: bool = False) -> list[Query]:
 def view(queries: Sequence[Query], results: Sequence[Rows]) -> View:
     """Return the view that the results of `reads` make."""
     found = {name.removesuffix("_skipping"): rows for (name, _), rows in zip(queries, results, strict=True)}
-    records = {row[0]: RecordRow(*row) for row in found.get("read_records", ())}
+    records: dict[UUID, RecordRow] = {}
+    for *row, api_key in found.get("read_records", ()):
+        records[row[0]] = record = RecordRow(*row)
+        record.api_key = api_key
     for request, amount, grant in found.get("read_burns", ()):
         if request in records:
             records[request].burns.append(PostedBurn(amount, grant))
@@ -111,6 +115,8 @@ def follow_up_reads(rest: FollowUp) -> list[Query]:
         queries.append(("read_charges", (uuid_array(ids), array(days))))
     if rest.absent:
         queries.append(("read_absent", (uuid_array(rest.absent),) * 2))
+    if rest.budgets or rest.keys:
+        queries.append(("read_budgets", (uuid_array(rest.budgets), uuid_array(rest.keys))))
     return queries
 
 
@@ -121,6 +127,7 @@ def complete(known: View, rest: FollowUp, queries: Sequence[Query], results: Seq
     known.grants |= _grants(found.get("read_grants", ()))
     known.charges = {request: charge for request, charge in found.get("read_charges", ())}  # noqa: C416 - typed
     known.locked = frozenset(row[0] for row in found.get("read_absent", ()))
+    known.budgets = {row[0]: BudgetRow(*row) for row in found.get("read_budgets", ())}
 
 
 def encoded(changes: Changes) -> list[Query]:

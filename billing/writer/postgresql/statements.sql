@@ -10,7 +10,7 @@ SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at, 
 FROM billing_wallet WHERE id = ANY(%s::uuid[]) ORDER BY id FOR NO KEY UPDATE;
 
 -- name: lock_holds
-SELECT id, wallet_id, state, amount, owner, reserved_at
+SELECT id, wallet_id, state, amount, owner, reserved_at, budget
 FROM billing_hold WHERE id = ANY(%s::uuid[]) ORDER BY id FOR UPDATE;
 
 -- Of wallets with a grant that has ended: nobody else changes their holds while the wallet is locked.
@@ -20,7 +20,7 @@ UPDATE billing_hold h SET reserved_at = given.now FROM (SELECT %s::timestamptz A
 WHERE h.wallet_id = ANY(%s::uuid[]) AND h.reserved_at > given.now;
 
 -- name: read_open_holds
-SELECT id, wallet_id, state, amount, owner, reserved_at FROM billing_hold WHERE wallet_id = ANY(%s::uuid[]);
+SELECT id, wallet_id, state, amount, owner, reserved_at, budget FROM billing_hold WHERE wallet_id = ANY(%s::uuid[]);
 
 -- Of the ids that the locking reads did not return, those that exist: another transaction has locked them.
 -- name: read_absent
@@ -39,7 +39,7 @@ FROM billing_creditgrant WHERE wallet_id = ANY(%s::uuid[])
 ORDER BY wallet_id, priority, expires_at NULLS LAST, kind = 'paid', effective_at, id;
 
 -- name: read_records
-SELECT r.request, r.wallet, r.revision, r.charge, r.exact, r.reserved_at
+SELECT r.request, r.wallet, r.revision, r.charge, r.exact, r.reserved_at, r.api_key
 FROM unnest(%s::uuid[], %s::date[]) AS asked(request, day)
 JOIN billing_usagerecord r ON r.day = asked.day AND r.request = asked.request
 ORDER BY r.revision;
@@ -55,11 +55,17 @@ FROM unnest(%s::uuid[], %s::date[]) AS asked(request, day)
 JOIN billing_usagerecord r ON r.day = asked.day AND r.request = asked.request
 ORDER BY r.revision;
 
+-- Of holds and of keys: whoever changes them holds their wallet's lock.
+-- name: read_budgets
+SELECT id, wallet_id, api_key, day_limit, month_limit, total_limit, held, day, day_spent, month, month_spent, total_spent,
+    created_at
+FROM billing_budget WHERE id = ANY(%s::uuid[]) OR api_key = ANY(%s::uuid[]);
+
 -- name: insert_holds
-INSERT INTO billing_hold (id, wallet_id, tenant, project, api_key, "user", model, deployment, card_version,
+INSERT INTO billing_hold (id, wallet_id, tenant, project, api_key, budget, "user", model, deployment, card_version,
     multiplier_bp, owner, amount, facts, state, checkpoint, reserved_at, lease_until)
 SELECT r.*, 0, '{}'::jsonb, %s::timestamptz, %s::timestamptz
-FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::uuid[],
+FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::uuid[],
     %s::uuid[], %s::int[], %s::uuid[], %s::bigint[], %s::jsonb[]) AS r;
 
 -- name: extend_holds
@@ -86,6 +92,12 @@ FROM unnest(%s::uuid[], %s::jsonb[]) AS d(id, checkpoint) WHERE h.id = d.id;
 -- name: move_wallets
 UPDATE billing_wallet w SET posted = w.posted + d.posted, held = w.held + d.held, version = w.version + 1
 FROM unnest(%s::bigint[], %s::bigint[], %s::uuid[]) AS d(posted, held, id) WHERE w.id = d.id;
+
+-- name: count_budgets
+UPDATE billing_budget b SET held = d.held, day = d.day, day_spent = d.day_spent, month = d.month,
+    month_spent = d.month_spent, total_spent = d.total_spent
+FROM unnest(%s::bigint[], %s::date[], %s::bigint[], %s::date[], %s::bigint[], %s::bigint[], %s::uuid[])
+    AS d(held, day, day_spent, month, month_spent, total_spent, id) WHERE b.id = d.id;
 
 -- Instead of all reading and of move_wallets: a division by zero, and so nothing is written, unless all of these wallets
 -- are as given and locked by nobody, and the clock is between the two moments.

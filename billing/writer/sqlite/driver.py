@@ -48,6 +48,15 @@ class SQLiteDriver:
         self._thread.shutdown()
 
     def _flush(self, operations: Sequence[Operation]) -> list[Answer | Locked]:
+        remembered = self._known
+        try:
+            return self._attempt(operations)
+        except sqlite3.IntegrityError:
+            if not remembered:
+                raise
+            return self._attempt(operations)  # what was remembered lacked a hold of another process: read it
+
+    def _attempt(self, operations: Sequence[Operation]) -> list[Answer | Locked]:
         connection = self._connect()
         is_applied = False
         try:

@@ -15,6 +15,7 @@ from uuid import UUID
 from billing import clock
 from billing.clock import parsed
 from billing.sql import load
+from billing.writer.budgets import BudgetRow
 from billing.writer.changes import Changes
 from billing.writer.operations import Operation
 from billing.writer.view import Demand, FollowUp, GrantRow, HoldRow, PostedBurn, RecordRow, View, WalletRow
@@ -60,6 +61,7 @@ def read(
     rest = FollowUp.of(operations, demand, view)
     view.add_open_holds(rest.due, _holds(rows("read_open_holds", rest.due)))
     view.grants |= _grants(rows("read_grants", rest.unread))
+    view.budgets = _budgets(connection, rest)
     if rest.closed:
         charges = connection.execute(STATEMENTS["read_charges"], (_days(rest.closed),)).fetchall()
         view.charges = {UUID(request): charge for request, charge in charges}
@@ -75,9 +77,26 @@ def write(connection: sqlite3.Connection, changes: Changes) -> None:
 
 def _holds(rows: Iterable[tuple[Any, ...]]) -> list[HoldRow]:
     return [
-        HoldRow(UUID(identifier), UUID(wallet), state, amount, UUID(owner), parsed(reserved_at))
-        for identifier, wallet, state, amount, owner, reserved_at in rows
+        HoldRow(UUID(identifier), UUID(wallet), state, amount, UUID(owner), parsed(reserved_at), _uuid_or_none(budget))
+        for identifier, wallet, state, amount, owner, reserved_at, budget in rows
     ]
+
+
+def _budgets(connection: sqlite3.Connection, rest: FollowUp) -> dict[UUID, BudgetRow]:
+    if not rest.budgets and not rest.keys:
+        return {}
+    asked = (json.dumps([one.hex for one in rest.budgets]), json.dumps([one.hex for one in rest.keys]))
+    found = connection.execute(STATEMENTS["read_budgets"], asked).fetchall()
+    return {(identifier := UUID(row[0])): _budget(identifier, row) for row in found}
+
+
+def _budget(identifier: UUID, row: tuple[Any, ...]) -> BudgetRow:
+    _, wallet, key, day_limit, month_limit, total_limit, held, day, by_day, month, by_month, total, since = row
+    limits = (day_limit, month_limit, total_limit)
+    this_day, this_month = (one if isinstance(one, date) else date.fromisoformat(one) for one in (day, month))
+    return BudgetRow(
+        identifier, UUID(wallet), UUID(key), *limits, held, this_day, by_day, this_month, by_month, total, parsed(since)
+    )
 
 
 def _grants(rows: Iterable[tuple[Any, ...]]) -> dict[UUID, list[GrantRow]]:
@@ -96,9 +115,11 @@ def _records(connection: sqlite3.Connection, demand: Demand) -> dict[UUID, Recor
         return {}
     records: dict[UUID, RecordRow] = {}
     asked = connection.execute(STATEMENTS["read_records"], (_days(demand.closed),))
-    for request, wallet, revision, charge, is_exact, reserved_at in asked.fetchall():
-        identifier = UUID(request)
-        records[identifier] = RecordRow(identifier, UUID(wallet), revision, charge, bool(is_exact), parsed(reserved_at))
+    for request, wallet, revision, charge, is_exact, reserved_at, key in asked.fetchall():
+        identifier, since = UUID(request), parsed(reserved_at)
+        records[identifier] = RecordRow(
+            identifier, UUID(wallet), revision, charge, bool(is_exact), since, api_key=_uuid_or_none(key)
+        )
     ids = json.dumps([request.hex for request, _ in demand.closed])
     for request, amount, grant in connection.execute(STATEMENTS["read_burns"], (ids,)).fetchall():
         if (record := records.get(UUID(request))) is not None:
@@ -124,6 +145,10 @@ _ENCODERS: dict[type, Callable[[Any], str]] = {
     datetime: _moment_text,
     date: date.isoformat,
 }
+
+
+def _uuid_or_none(value: str | None) -> UUID | None:
+    return None if value is None else UUID(value)
 
 
 def _moment_or_none(value: str | datetime | None) -> datetime | None:

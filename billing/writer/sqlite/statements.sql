@@ -13,7 +13,7 @@ SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at, 
 FROM billing_wallet WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: lock_holds
-SELECT id, wallet_id, state, amount, owner, reserved_at
+SELECT id, wallet_id, state, amount, owner, reserved_at, budget
 FROM billing_hold WHERE id IN (SELECT value FROM json_each(?));
 
 -- When the clock went back: what these wallets' holds say must not lie ahead of it.
@@ -22,7 +22,7 @@ UPDATE billing_hold SET reserved_at = ?
 WHERE wallet_id IN (SELECT value FROM json_each(?)) AND reserved_at > ?;
 
 -- name: read_open_holds
-SELECT id, wallet_id, state, amount, owner, reserved_at
+SELECT id, wallet_id, state, amount, owner, reserved_at, budget
 FROM billing_hold WHERE wallet_id IN (SELECT value FROM json_each(?));
 
 -- name: read_grants
@@ -38,7 +38,7 @@ FROM billing_creditgrant WHERE wallet_id IN (SELECT value FROM json_each(?))
 ORDER BY wallet_id, priority, expires_at IS NULL, expires_at, kind = 'paid', effective_at, id;
 
 -- name: read_records
-SELECT request, wallet, revision, charge, exact, reserved_at FROM billing_usagerecord
+SELECT request, wallet, revision, charge, exact, reserved_at, api_key FROM billing_usagerecord
 WHERE (day, request) IN (SELECT value ->> 1, value ->> 0 FROM json_each(?)) ORDER BY revision;
 
 -- name: read_burns
@@ -49,10 +49,16 @@ WHERE request IN (SELECT value FROM json_each(?)) AND code = 2 ORDER BY request,
 SELECT request, charge FROM billing_usagerecord
 WHERE (day, request) IN (SELECT value ->> 1, value ->> 0 FROM json_each(?)) ORDER BY revision;
 
+-- Of holds and of keys.
+-- name: read_budgets
+SELECT id, wallet_id, api_key, day_limit, month_limit, total_limit, held, day, day_spent, month, month_spent, total_spent,
+    created_at
+FROM billing_budget WHERE id IN (SELECT value FROM json_each(?)) OR api_key IN (SELECT value FROM json_each(?));
+
 -- name: insert_holds
-INSERT INTO billing_hold (reserved_at, lease_until, id, wallet_id, tenant, project, api_key, "user", model, deployment,
-    card_version, multiplier_bp, owner, amount, facts, state, checkpoint)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '{}');
+INSERT INTO billing_hold (reserved_at, lease_until, id, wallet_id, tenant, project, api_key, budget, "user", model,
+    deployment, card_version, multiplier_bp, owner, amount, facts, state, checkpoint)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '{}');
 
 -- name: extend_holds
 UPDATE billing_hold SET amount = ? WHERE id = ?;
@@ -74,6 +80,9 @@ FROM (SELECT ? AS lease_until, ? AS id, ? AS checkpoint) AS d WHERE billing_hold
 
 -- name: move_wallets
 UPDATE billing_wallet SET posted = posted + ?, held = held + ?, version = version + 1 WHERE id = ?;
+
+-- name: count_budgets
+UPDATE billing_budget SET held = ?, day = ?, day_spent = ?, month = ?, month_spent = ?, total_spent = ? WHERE id = ?;
 
 -- A hold that isn't there leaves NULLs, which the table refuses.
 -- name: insert_usage

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from django.db import connection
 
@@ -12,7 +13,7 @@ from billing.writer import open_writer
 from billing.writer.operations import Held, Refused
 from billing.writer.postgresql import driver
 from billing.writer.postgresql.statements import STATEMENTS
-from tests.billing.writer.world import make_wallet, patient, reserve
+from tests.billing.writer.world import make_budget, make_wallet, patient, reserve
 
 pytestmark = [
     pytest.mark.money,
@@ -26,7 +27,7 @@ def _postgresql_only():
         pytest.skip("on SQLite BEGIN IMMEDIATE is the lock")
 
 
-def reserve_twice_at_once(wallet):
+def reserve_twice_at_once(wallet, **budgeted):
     """Let two writers reserve 80 of 100; each decides after the other has read, if nothing forbids it."""
     deciding = []
 
@@ -48,7 +49,9 @@ def reserve_twice_at_once(wallet):
             writer._driver = Meeting(connection.settings_dict)
             patient(writer)
         try:
-            return await asyncio.gather(*(writer.submit(reserve(wallet, 80)) for writer in writers))
+            return await asyncio.gather(
+                *(writer.submit(msgspec.structs.replace(reserve(wallet, 80), **budgeted)) for writer in writers)
+            )
         finally:
             for writer in writers:
                 await writer.close()
@@ -64,6 +67,20 @@ def test_two_writers_overspend_without_the_lock(monkeypatch):
         monkeypatch.setitem(STATEMENTS, name, without)
     assert reserve_twice_at_once(wallet) == [Held.__name__, Held.__name__]
     assert Wallet.objects.get(pk=wallet.pk).held == 160
+
+
+@pytest.mark.usefixtures("_postgresql_only")
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_two_writers_overspend_a_keys_budget_only_without_the_lock(monkeypatch, is_locked):
+    """The wallet has plenty; its lock is what makes the budget exact."""
+    wallet = make_wallet(credit=1000)
+    budget = make_budget(wallet, total_limit=100)
+    if not is_locked:
+        for name in ("lock_wallets", "lock_wallets_skipping"):
+            monkeypatch.setitem(STATEMENTS, name, STATEMENTS[name].split(" FOR NO KEY UPDATE")[0])
+    answers = reserve_twice_at_once(wallet, api_key=budget.api_key, budget=budget.pk)
+    assert answers == ([Held.__name__, Refused.__name__] if is_locked else [Held.__name__, Held.__name__])
+    assert Wallet.objects.get(pk=wallet.pk).held == (80 if is_locked else 160)
 
 
 @pytest.mark.usefixtures("_postgresql_only")

@@ -7,11 +7,12 @@ import contextlib
 import uuid
 from collections.abc import Iterator
 
+import msgspec
 from django.db import connection
 
 from billing.ids import uuid7
-from billing.models import CreditGrant, Wallet
-from billing.services import credits, wallets
+from billing.models import Budget, CreditGrant, Wallet
+from billing.services import budgets, credits, wallets
 from billing.writer import Writer, open_writer
 from billing.writer.operations import Extend, Release, Renew, Repin, Reserve, Settle
 from gateway.models import Tenant
@@ -27,6 +28,17 @@ def make_wallet(credit: int = 0, overdraft: int = 0) -> Wallet:
     if credit:
         grant(wallet, credit)
     return Wallet.objects.get(pk=wallet.pk)
+
+
+def make_budget(wallet: Wallet, key=None, **limits: int) -> Budget:
+    made = budgets.set_budget(wallet=wallet.pk, api_key=key or uuid.uuid4(), limits=budgets.SpendLimits(**limits))
+    assert made is not None
+    return made
+
+
+def of_budget(budget: Budget, made: Reserve) -> Reserve:
+    """The same hold, of the budget's key."""
+    return msgspec.structs.replace(made, api_key=budget.api_key, budget=budget.pk)
 
 
 def grant(wallet: Wallet, amount: int, kind=CreditGrant.Kind.PAID, **options) -> CreditGrant:

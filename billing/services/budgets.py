@@ -1,0 +1,53 @@
+"""Spend limits of API keys: set, changed and lifted under the wallet's lock."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC
+from uuid import UUID
+
+from django.db import transaction
+
+from billing import clock
+from billing.models import Budget
+from billing.services.wallets import lock
+
+
+@dataclass(frozen=True, slots=True)
+class SpendLimits:
+    """What a key may spend in µcr a day, a month (of UTC) and in all; None: as much as there is."""
+
+    day_limit: int | None = None
+    month_limit: int | None = None
+    total_limit: int | None = None
+
+    @property
+    def is_none(self) -> bool:
+        """Whether nothing is limited."""
+        return self.day_limit is None and self.month_limit is None and self.total_limit is None
+
+
+def limits_of(budget: Budget | None) -> SpendLimits:
+    """Return a budget's limits."""
+    if budget is None:
+        return SpendLimits()
+    return SpendLimits(budget.day_limit, budget.month_limit, budget.total_limit)
+
+
+@transaction.atomic
+def set_budget(*, wallet: UUID, api_key: UUID, limits: SpendLimits) -> Budget | None:
+    """Return the key's budget with these limits: what it spent stays counted; a new one counts from now on.
+
+    Without limits the budget is deleted, and what was counted is forgotten. Raises WalletNotFoundError.
+    """
+    lock(wallet)
+    mine = Budget.objects.filter(api_key=api_key)
+    if limits.is_none:
+        mine.delete()
+        return None
+    if mine.update(**asdict(limits)):
+        return mine.get()
+    today = clock.now().astimezone(UTC).date()
+    return Budget.objects.create(
+        wallet_id=wallet, api_key=api_key, day=today, month=today.replace(day=1), **asdict(limits)
+    )

@@ -1,0 +1,207 @@
+"""A key's spend limits: exact however its requests come together, and counted by day, month and in all."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from django.db import connection
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from billing import reconcile
+from billing.ids import uuid7
+from billing.models import Budget, UsageRecord, Wallet
+from billing.services import budgets
+from billing.writer import open_writer
+from billing.writer.operations import Extend, Held, Refused, Release, Settle, Settled, TrueUp
+from tests.billing.writer.world import (
+    extend,
+    make_budget,
+    make_wallet,
+    of_budget,
+    open_desk,
+    patient,
+    release,
+    repin,
+    reserve,
+    settle,
+)
+
+pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
+
+
+def counts(budget):
+    row = Budget.objects.get(pk=budget.pk)
+    return row.held, row.day_spent, row.month_spent, row.total_spent
+
+
+def test_a_hold_takes_no_more_than_the_budget_leaves(desk):
+    wallet = make_wallet(credit=1000)
+    budget = make_budget(wallet, day_limit=100, total_limit=150)
+    first = of_budget(budget, reserve(wallet, 60))
+    assert desk.ask(first) == [Held(60, 940)]
+    second = of_budget(budget, reserve(wallet, 60, least=10))
+    assert desk.ask(second) == [Held(40, 900)]
+    assert desk.ask(of_budget(budget, reserve(wallet, 1))) == [Refused("day", 0)]
+    assert desk.ask(reserve(wallet, 1)) == [Held(1, 899)]
+    assert desk.ask(extend(first, 90, 61)) == [Refused("day", 0)]
+    assert desk.ask(settle(first, 20), release(second)) == [Settled(20, 980, 41), Settled(0, 980, 1)]
+    assert counts(budget) == (0, 20, 20, 20)
+    assert desk.ask(of_budget(budget, reserve(wallet, 200, least=1))) == [Held(80, 899)]
+
+
+def test_an_extension_and_a_move_take_what_the_budget_leaves(desk):
+    wallet = make_wallet(credit=1000)
+    budget = make_budget(wallet, month_limit=100)
+    made = of_budget(budget, reserve(wallet, 10))
+    assert desk.ask(made) == [Held(10, 990)]
+    assert desk.ask(extend(made, 70, 20)) == [Held(70, 930)]
+    assert desk.ask(repin(made, 400, 71)) == [Held(100, 900)]
+    assert desk.ask(repin(made, 400, 101)) == [Refused("month", 0)]
+    assert counts(budget)[0] == 100
+
+
+def test_the_wallet_is_named_where_it_is_the_shorter(desk):
+    wallet = make_wallet(credit=50)
+    budget = make_budget(wallet, total_limit=100)
+    assert desk.ask(of_budget(budget, reserve(wallet, 60))) == [Refused("wallet", 50)]
+
+
+def test_periods_end_and_the_total_stays(desk):
+    wallet = make_wallet(credit=1000)
+    budget = make_budget(wallet, day_limit=100, month_limit=150, total_limit=220)
+    made = of_budget(budget, reserve(wallet, 100))
+    desk.ask(made)
+    desk.ask(settle(made, 100))
+    assert desk.ask(of_budget(budget, reserve(wallet, 1))) == [Refused("day", 0)]
+    Budget.objects.update(day="2020-01-31")
+    assert desk.ask(of_budget(budget, reserve(wallet, 60))) == [Refused("month", 50)]
+    Budget.objects.update(day="2020-01-31", month="2020-01-01")
+    again = of_budget(budget, reserve(wallet, 100))
+    assert desk.ask(again) == [Held(100, 800)]
+    desk.ask(settle(again, 100))
+    assert counts(budget) == (0, 100, 100, 200)
+    Budget.objects.update(day="2020-01-31", month="2020-01-01")
+    assert desk.ask(of_budget(budget, reserve(wallet, 21))) == [Refused("total", 20)]
+
+
+def test_a_correction_counts_too(desk):
+    wallet = make_wallet(credit=1000)
+    budget = make_budget(wallet, total_limit=100)
+    made = of_budget(budget, reserve(wallet, 50))
+    desk.ask(made)
+    desk.ask(Settle(made.request, wallet.pk, 40, {"input": 40}, exact=False))
+    assert desk.ask(TrueUp(made.request, wallet.pk, 15, {"input": 15})) == [Settled(15, 985, 0)]
+    assert counts(budget) == (0, 15, 15, 15)
+
+
+def test_what_began_before_the_budget_does_not_count(desk):
+    """Nor does it go wrong when the budget was lifted and set again meanwhile."""
+    wallet = make_wallet(credit=1000)
+    early = reserve(wallet, 50)
+    desk.ask(early)
+    budget = make_budget(wallet, total_limit=100)
+    middle = of_budget(budget, reserve(wallet, 50))
+    desk.ask(middle)
+    assert budgets.set_budget(wallet=wallet.pk, api_key=budget.api_key, limits=budgets.SpendLimits()) is None
+    again = make_budget(wallet, budget.api_key, total_limit=100)
+    assert desk.ask(of_budget(budget, reserve(wallet, 500)))[0] == Held(500, 400)  # the limit as it was is gone
+    desk.ask(settle(early, 50), settle(middle, 50))
+    assert counts(again) == (0, 0, 0, 0)
+
+
+def test_a_new_limit_holds_at_once_and_keeps_what_was_spent(desk):
+    wallet = make_wallet(credit=1000)
+    budget = make_budget(wallet, total_limit=100)
+    made = of_budget(budget, reserve(wallet, 60))
+    desk.ask(made)
+    desk.ask(settle(made, 60))
+    same = make_budget(wallet, budget.api_key, total_limit=70, day_limit=500)
+    assert (same.pk, same.total_spent) == (budget.pk, 60)
+    assert desk.ask(of_budget(budget, reserve(wallet, 20, least=1))) == [Held(10, 930)]
+
+
+def test_a_budget_of_another_wallet_is_refused(desk):
+    budget = make_budget(make_wallet(credit=10), total_limit=100)
+    [answer] = desk.ask(of_budget(budget, reserve(make_wallet(credit=10), 5)))
+    assert "it is of wallet" in str(answer)
+
+
+def test_many_at_once_through_two_writers_spend_the_limit_exactly():
+    wallet = make_wallet(credit=100_000)
+    budget = make_budget(wallet, total_limit=1000)
+
+    async def race():
+        writers = [open_writer(connection.settings_dict) for _ in range(2)]
+        for writer in writers:
+            patient(writer)
+
+        async def one(number):
+            writer, made = writers[number % 2], of_budget(budget, reserve(wallet, 21, least=7))
+            answer = await writer.submit(made)
+            if isinstance(answer, Held):
+                return (await writer.submit(settle(made, answer.total))).charge
+            assert answer.limit == "total"
+            return 0
+
+        try:
+            return await asyncio.gather(*map(one, range(200)))
+        finally:
+            for writer in writers:
+                await writer.close()
+
+    spent = sum(asyncio.run(race()))
+    assert 1000 - 7 < spent <= 1000
+    assert counts(budget) == (0, spent, spent, spent)
+    assert Wallet.objects.get(pk=wallet.pk).posted == 100_000 - spent
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["reserve", "reserve", "extend", "settle", "estimate", "release", "true-up"]),
+        st.integers(0, 7),
+        st.integers(0, 60),
+        st.integers(0, 60),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(steps=STEPS, limit=st.integers(0, 120), together=st.integers(1, 8))
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+def test_what_counts_is_the_sum_of_what_was_charged_and_is_held(transactional_db, steps, limit, together):
+    """Any operations in any batches: never beyond the limit, but by a charge or a correction beyond its hold."""
+    wallet, other = make_wallet(credit=300), make_wallet(credit=300)
+    budget = make_budget(wallet, day_limit=limit)
+    requests, beyond = [uuid7() for _ in range(8)], 0
+    with open_desk() as desk:
+        for start in range(0, len(steps), together):
+            batch = {}
+            for kind, number, amount, least in steps[start : start + together]:
+                request = requests[number]
+                batch[request] = {
+                    "reserve": of_budget(budget, reserve(wallet, amount, min(amount, least), request)),
+                    "extend": Extend(request, wallet.pk, amount, least),
+                    "settle": Settle(request, wallet.pk, least, {"input": least}),
+                    "estimate": Settle(request, wallet.pk, least, {"input": least}, exact=False),
+                    "release": Release(request, wallet.pk),
+                    "true-up": TrueUp(request, wallet.pk, amount, {"input": amount}),
+                }[kind]
+            known = set(UsageRecord.objects.values_list("request", flat=True))
+            asked = [op for op in batch.values() if not (hasattr(op, "owner") and op.request in known)]
+            before = counts(budget)
+            desk.ask(*asked, reserve(other, 1))
+            held, spent, *_ = counts(budget)
+            if held > before[0]:
+                assert held + spent <= limit + beyond
+            beyond = max(beyond, held + spent - limit)
+    held, day, month, total = counts(budget)
+    records = UsageRecord.objects.filter(api_key=budget.api_key).order_by("request", "revision")
+    charges = {record.request: record.charge for record in records}
+    assert (day, month, total) == (sum(charges.values()),) * 3
+    assert held == Wallet.objects.get(pk=wallet.pk).held
+    assert reconcile.check(connection, recompute=False) == []
