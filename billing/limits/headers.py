@@ -13,15 +13,21 @@ _MICRO = 1_000_000
 def rate_headers(states: Iterable[BucketState]) -> list[tuple[str, str]]:
     """Return limit, remaining and reset of each bucket: credits as decimals, seconds with a unit (``1.2s``).
 
-    The limit is what can be taken at once, so that remaining never exceeds it.
+    The limit is what can be taken at once, so that remaining never exceeds it. Of a plan's and a key's bucket the one
+    is told that has less left.
     """
-    headers: list[tuple[str, str]] = []
+    tightest: dict[str, BucketState] = {}
     for state in states:
-        text_of = format_credits if state.name == "credits" else str
+        name = state.name.removeprefix("key_")
+        if name not in tightest or state.remaining < tightest[name].remaining:
+            tightest[name] = state
+    headers: list[tuple[str, str]] = []
+    for name, state in tightest.items():
+        text_of = format_credits if name == "credits" else str
         headers += [
-            (f"x-ratelimit-limit-{state.name}", text_of(state.limit)),
-            (f"x-ratelimit-remaining-{state.name}", text_of(state.remaining)),
-            (f"x-ratelimit-reset-{state.name}", seconds(state.reset_us)),
+            (f"x-ratelimit-limit-{name}", text_of(state.limit)),
+            (f"x-ratelimit-remaining-{name}", text_of(state.remaining)),
+            (f"x-ratelimit-reset-{name}", seconds(state.reset_us)),
         ]
     return headers
 

@@ -7,6 +7,7 @@ from datetime import UTC
 from uuid import UUID
 
 from django.db import transaction
+from django.utils import timezone
 
 from billing import clock
 from billing.models import Budget
@@ -32,6 +33,24 @@ def limits_of(budget: Budget | None) -> SpendLimits:
     if budget is None:
         return SpendLimits()
     return SpendLimits(budget.day_limit, budget.month_limit, budget.total_limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What counts in a budget now, in µcr; None without one."""
+
+    day: int | None = None
+    month: int | None = None
+    total: int | None = None
+
+
+def spent_of(budget: Budget | None) -> Spent:
+    """Return what was spent today, this month and in all."""
+    if budget is None:
+        return Spent()
+    today = timezone.now().astimezone(UTC).date()
+    day = budget.day_spent if budget.day >= today else 0
+    return Spent(day, budget.month_spent if budget.month >= today.replace(day=1) else 0, budget.total_spent)
 
 
 @transaction.atomic

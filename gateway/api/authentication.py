@@ -11,7 +11,8 @@ from rest_framework.request import Request
 from gateway.audit import origin
 from gateway.models import User
 from gateway.services.access import KEY, Access, access_of_user
-from gateway.services.keys import find_key, note_use
+from gateway.services.keys import find_key, note_use, secret_ends_at
+from gateway.services.networks import is_within, parsed_networks
 from gateway.services.scopes import MANAGEMENT
 
 TENANT_HEADER = "x-sluice-tenant"
@@ -27,8 +28,14 @@ class KeyAuthentication(BaseAuthentication):
             return None
         found = find_key(secret.strip()).select_related("tenant", "project")
         key = found.filter(revoked_at=None, tenant__is_active=True, project__is_active=True).first()
-        if key is None or (key.expires_at is not None and key.expires_at <= timezone.now()):
+        ends_at = None if key is None else secret_ends_at(key, secret.strip())
+        if key is None or (ends_at is not None and ends_at <= timezone.now()):
             raise AuthenticationFailed("This API key is unknown, revoked or expired.", code="invalid_api_key")
+        address = str(request.META.get("REMOTE_ADDR") or "")
+        if key.networks and not is_within(address, parsed_networks(key.networks)):
+            raise PermissionDenied(
+                f"This key may not be used from your address, {address}.", code="address_not_allowed"
+            )
         if MANAGEMENT not in key.scopes:
             raise PermissionDenied("This API key lacks the scope 'management'.", code="insufficient_scope")
         note_use(key=key)

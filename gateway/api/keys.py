@@ -1,7 +1,8 @@
-"""API keys: list, create (only that answer has the secret), revoke."""
+"""API keys: list, create and rotate (only these answers have a secret), change, revoke."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from django.db.models import QuerySet
@@ -12,17 +13,34 @@ from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from billing.services.budgets import SpendLimits, spent_of
 from gateway.api.base import NewestFirst, TenantView
 from gateway.errors.refusal import Refusal
 from gateway.models import APIKey, Project
 from gateway.services import keys
+from gateway.services.networks import MOST_NETWORKS
+from gateway.services.restrictions import Restrictions
 from gateway.services.scopes import SCOPES
+
+_RESTRICTIONS = ("allowed_models", "networks", "request_limit", "credit_limit", "concurrency")
+_LIMITS = ("day_limit", "month_limit", "total_limit")
+_RATE: dict[str, Any] = {"required": False, "allow_null": True, "default": None, "min_value": 1}
+_SPEND: dict[str, Any] = {"required": False, "allow_null": True, "default": None, "min_value": 0, "max_value": 2**62}
 
 
 class KeySerializer(serializers.ModelSerializer[APIKey]):
-    """A key without its secret."""
+    """A key without its secret. Limits and what was spent are in µcr; days and months are those of UTC.
+
+    After a rotation the secret before it works until `previous_until`.
+    """
 
     project = serializers.UUIDField(source="project_id")
+    day_limit = serializers.IntegerField(source="budget.day_limit", default=None, allow_null=True)
+    month_limit = serializers.IntegerField(source="budget.month_limit", default=None, allow_null=True)
+    total_limit = serializers.IntegerField(source="budget.total_limit", default=None, allow_null=True)
+    day_spent = serializers.SerializerMethodField()
+    month_spent = serializers.SerializerMethodField()
+    total_spent = serializers.SerializerMethodField()
 
     class Meta:
         model = APIKey
@@ -33,23 +51,75 @@ class KeySerializer(serializers.ModelSerializer[APIKey]):
             "prefix",
             "last_four",
             "scopes",
+            *_RESTRICTIONS,
+            *_LIMITS,
+            "day_spent",
+            "month_spent",
+            "total_spent",
             "created_at",
             "expires_at",
             "revoked_at",
             "last_used_at",
+            "rotated_at",
+            "previous_last_four",
+            "previous_until",
         ]
         read_only_fields = fields
 
+    def get_day_spent(self, key: APIKey) -> int | None:
+        """Return what the key spent today; None where that isn't limited, and so not counted."""
+        return spent_of(key.budget).day
 
-class NewKeySerializer(serializers.Serializer[Any]):
-    """A new key. Without `project`: that of the calling key, or the tenant's oldest."""
+    def get_month_spent(self, key: APIKey) -> int | None:
+        """Return what it spent this month."""
+        return spent_of(key.budget).month
+
+    def get_total_spent(self, key: APIKey) -> int | None:
+        """Return what it spent since it was limited."""
+        return spent_of(key.budget).total
+
+
+class KeyTermsSerializer(serializers.Serializer[Any]):
+    """What a key is called, may do and may take. Empty lists and null restrict nothing."""
 
     name = serializers.CharField(max_length=120)
-    project = serializers.UUIDField(required=False)
     scopes = serializers.ListField(
         child=serializers.ChoiceField(choices=SCOPES), required=False, default=["inference"], min_length=1
     )
     expires_at = serializers.DateTimeField(required=False, allow_null=True, default=None)
+    allowed_models = serializers.ListField(
+        child=serializers.CharField(max_length=120),
+        required=False,
+        default=[],
+        help_text="Public names of models; `auto` chooses among them.",
+    )
+    networks = serializers.ListField(
+        child=serializers.CharField(max_length=60),
+        required=False,
+        default=[],
+        max_length=MOST_NETWORKS,
+        help_text="IP networks (CIDR, v4 or v6) that it may be used from.",
+    )
+    request_limit = serializers.IntegerField(**_RATE, max_value=2**31 - 1, help_text="Requests a minute.")
+    credit_limit = serializers.IntegerField(**_RATE, max_value=2**62, help_text="µcr a minute.")
+    concurrency = serializers.IntegerField(**_RATE, max_value=2**31 - 1, help_text="Requests at the same time.")
+    day_limit = serializers.IntegerField(**_SPEND, help_text="µcr a day of UTC.")
+    month_limit = serializers.IntegerField(**_SPEND, help_text="µcr a month of UTC.")
+    total_limit = serializers.IntegerField(**_SPEND, help_text="µcr in all, counted from when it is first limited.")
+
+
+class NewKeySerializer(KeyTermsSerializer):
+    """A new key. Without `project`: that of the calling key, or the tenant's oldest."""
+
+    project = serializers.UUIDField(required=False)
+
+
+class RotationSerializer(serializers.Serializer[Any]):
+    """How long the secret that is replaced works on."""
+
+    overlap_hours = serializers.IntegerField(
+        required=False, default=24, min_value=0, max_value=keys.LONGEST_OVERLAP // timedelta(hours=1)
+    )
 
 
 class MadeKeySerializer(KeySerializer):
@@ -88,13 +158,8 @@ class KeysView(ListModelMixin, TenantView):
         """Make a key; its `secret` can't be had again. A key made by a key is bounded by it and ends with it."""
         wanted = NewKeySerializer(data=request.data)
         wanted.is_valid(raise_exception=True)
-        data = wanted.validated_data
-        by = self.access.key
-        if not self.access.may_give_scopes(data["scopes"]):
-            message = 'Only owners, admins and management keys make management keys: leave out the scope "management".'
-            if by is not None:
-                message = f"A key gives no scope that it lacks: this one has {', '.join(by.scopes)}."
-            raise Refusal(403, "role_not_allowed", message, param="scopes")
+        data, by = wanted.validated_data, self.access.key
+        _refuse_scopes(self, data["scopes"])
         projects = Project.objects.of(self.tenant).filter(is_active=True).order_by("created_at", "id")
         if by is not None:
             projects = projects.filter(id=by.project_id)
@@ -107,17 +172,18 @@ class KeysView(ListModelMixin, TenantView):
             name=data["name"],
             scopes=data["scopes"],
             expires_at=data["expires_at"],
+            restrictions=_restrictions(data),
             created_by=self.access.user,
             parent=by,
         )
-        answer = {**KeySerializer(key).data, "secret": secret}
-        return Response(answer, status=status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
+        return _with_secret(key, secret, status.HTTP_201_CREATED)
 
 
 @extend_schema_view(get=extend_schema(operation_id="keys_retrieve", summary="Show an API key"))
 class KeyView(RetrieveModelMixin, TenantView):
     """One key."""
 
+    writes = "keys"
     serializer_class = KeySerializer
 
     def get_queryset(self) -> QuerySet[APIKey]:
@@ -127,6 +193,74 @@ class KeyView(RetrieveModelMixin, TenantView):
     def get(self, request: Request, pk: str) -> Response:
         """Show the key."""
         return self.retrieve(request)
+
+    @extend_schema(
+        operation_id="keys_change",
+        summary="Change an API key",
+        request=KeyTermsSerializer(partial=True),
+        responses={200: KeySerializer},
+    )
+    def patch(self, request: Request, pk: str) -> Response:
+        """Change the fields that are given; every process goes by them within a second."""
+        key = _own_key(self, pk)
+        wanted = KeyTermsSerializer(data=request.data, partial=True)
+        wanted.is_valid(raise_exception=True)
+        now = KeySerializer(key).data
+        terms = {name: now[name] for name in ("name", "scopes", *_RESTRICTIONS, *_LIMITS)} | {
+            "expires_at": key.expires_at
+        }
+        terms |= wanted.validated_data
+        _refuse_scopes(self, terms["scopes"])
+        changed = keys.change_key(
+            tenant=self.tenant,
+            key=key,
+            name=terms["name"],
+            scopes=terms["scopes"],
+            expires_at=terms["expires_at"],
+            restrictions=_restrictions(terms),
+            by=self.access.key,
+        )
+        return Response(KeySerializer(changed).data)
+
+
+class KeyRotateView(TenantView):
+    """A new secret of one key."""
+
+    writes = "keys"
+    serializer_class = RotationSerializer
+
+    @extend_schema(
+        operation_id="keys_rotate",
+        summary="Rotate an API key",
+        request=RotationSerializer,
+        responses={200: MadeKeySerializer},
+    )
+    def post(self, request: Request, pk: str) -> Response:
+        """Make a new `secret`, which can't be had again; the one before works on for `overlap_hours`."""
+        key = _own_key(self, pk)
+        wanted = RotationSerializer(data=request.data)
+        wanted.is_valid(raise_exception=True)
+        _refuse_scopes(self, key.scopes)
+        overlap = timedelta(hours=wanted.validated_data["overlap_hours"])
+        rotated, secret = keys.rotate_key(tenant=self.tenant, key=key, overlap=overlap, by=self.access.key)
+        return _with_secret(rotated, secret, status.HTTP_200_OK)
+
+
+class KeyEndPreviousView(TenantView):
+    """The early end of the secret that a rotation replaced."""
+
+    writes = "keys"
+    serializer_class = KeySerializer
+
+    @extend_schema(
+        operation_id="keys_end_previous",
+        summary="End a key's previous secret",
+        request=None,
+        responses={200: KeySerializer},
+    )
+    def post(self, request: Request, pk: str) -> Response:
+        """End the secret from before the last rotation now."""
+        return Response(KeySerializer(keys.end_previous(tenant=self.tenant, key=_own_key(self, pk))).data)
 
 
 class KeyRevokeView(TenantView):
@@ -140,9 +274,35 @@ class KeyRevokeView(TenantView):
     )
     def post(self, request: Request, pk: str) -> Response:
         """Revoke the key and those that it made: within a second no process takes them any more."""
-        key = get_object_or_404(self.access.keys(), pk=pk)
-        if not self.access.may_revoke(key):
-            message = "Members revoke only the keys that they made, and a key none that it comes from."
-            raise Refusal(403, "role_not_allowed", message)
+        key = _own_key(self, pk)
         keys.revoke_key(tenant=self.tenant, key=key)
         return Response(KeySerializer(key).data)
+
+
+def _own_key(view: TenantView, pk: str) -> APIKey:
+    """Return the key; raise a 403 Refusal where it isn't the caller's to change."""
+    key: APIKey = get_object_or_404(view.access.keys(), pk=pk)
+    if not view.access.may_revoke(key):
+        message = "Members change and revoke only the keys that they made, and a key none that it comes from."
+        raise Refusal(403, "role_not_allowed", message)
+    return key
+
+
+def _refuse_scopes(view: TenantView, scopes: list[str]) -> None:
+    if view.access.may_give_scopes(scopes):
+        return
+    message = 'Only owners, admins and management keys make management keys: leave out the scope "management".'
+    if view.access.key is not None:
+        message = f"A key gives no scope that it lacks: this one has {', '.join(view.access.key.scopes)}."
+    raise Refusal(403, "role_not_allowed", message, param="scopes")
+
+
+def _restrictions(data: dict[str, Any]) -> Restrictions:
+    rates = {name: data[name] for name in ("request_limit", "credit_limit", "concurrency")}
+    spend = SpendLimits(**{name: data[name] for name in _LIMITS})
+    return Restrictions(tuple(data["allowed_models"]), tuple(data["networks"]), **rates, spend=spend)
+
+
+def _with_secret(key: APIKey, secret: str, code: int) -> Response:
+    answer = {**KeySerializer(key).data, "secret": secret}
+    return Response(answer, status=code, headers={"Cache-Control": "no-store"})

@@ -57,11 +57,27 @@ def _all_but(model: type[Model], *besides: str) -> tuple[str, ...]:
     return tuple(name for name in names if name not in {"created_at", "updated_at", *besides})
 
 
+_KEY_FIELDS = (
+    "name",
+    "project",
+    "scopes",
+    "expires_at",
+    "parent",
+    "allowed_models",
+    "networks",
+    "request_limit",
+    "credit_limit",
+    "concurrency",
+    "last_four",
+    "previous_last_four",
+    "previous_until",
+    "rotated_at",
+)
 TRACKED = (
     Tracked(Tenant, "tenant", _all_but(Tenant), tenant=lambda row: row.pk),
     Tracked(Project, "project", _all_but(Project, "tenant")),
     Tracked(Membership, "membership", ("user", "role", "is_active")),
-    Tracked(APIKey, "key", ("name", "project", "scopes", "expires_at", "parent")),
+    Tracked(APIKey, "key", _KEY_FIELDS),
     Tracked(Invitation, "invitation", ("email", "role", "expires_at")),
     Tracked(SignInLink, "sign_in_link", ("user", "expires_at")),
     Tracked(User, "user", ("email", "name", "is_active", "is_staff", "is_superuser", "password"), hidden=("password",)),

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.contrib.auth import get_user
 from django.http import parse_cookie
 
-from gateway.edge.access import bearer_of, missing_key, needed_scope, note_caller, require_scope
+from gateway.edge.access import address_of, bearer_of, missing_key, needed_scope, note_caller, require_use
 from gateway.edge.http import Scope, header_of, runtime_of
 from gateway.errors.refusal import Refusal
 from gateway.runtime.principal import Principal
@@ -66,17 +66,18 @@ async def caller_of(scope: Scope) -> Caller:
 class KeyCaller:
     """A holder of an API key."""
 
-    def __init__(self, runtime: Runtime, token: str, needed: str, *, wants_account: bool) -> None:
+    def __init__(self, runtime: Runtime, token: str, needed: str, address: str, *, wants_account: bool) -> None:
         self._runtime = runtime
         self._token = token
         self._needed = needed
+        self._address = address
         self.wants_account = wants_account
         self.owner = UUID(int=0)
 
     @classmethod
     async def enter(cls, runtime: Runtime, scope: Scope, token: str, *, wants_account: bool) -> KeyCaller:
         """The holder of `token`, if the key is good."""
-        caller = cls(runtime, token, needed_scope(scope), wants_account=wants_account)
+        caller = cls(runtime, token, needed_scope(scope), address_of(scope), wants_account=wants_account)
         principal = await caller.principal({})
         caller.owner = principal.tenant
         note_caller(scope, tenant=principal.tenant, key=principal.api_key)
@@ -87,7 +88,7 @@ class KeyCaller:
         if not self._token:
             raise missing_key()
         principal = await self._runtime.principals.by_key(self._token)
-        require_scope(principal, self._needed)
+        require_use(principal, self._needed, self._address)
         return principal
 
 

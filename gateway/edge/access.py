@@ -13,6 +13,7 @@ from gateway.edge.http import Scope, header_of, runtime_of
 from gateway.errors.refusal import Refusal
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
+from gateway.services.networks import is_within
 
 AUTO = "auto"
 
@@ -38,7 +39,7 @@ async def principal_of(scope: Scope) -> Principal:
     else:
         principal = await runtime_of(scope).principals.by_key(token)
     note_caller(scope, tenant=principal.tenant, key=principal.api_key)
-    require_scope(principal, needed_scope(scope))
+    require_use(principal, needed_scope(scope), address_of(scope))
     return principal
 
 
@@ -92,8 +93,18 @@ def needed_scope(scope: Scope) -> str:
     return needed
 
 
-def require_scope(principal: Principal, needed: str) -> None:
-    """Raise a 403 Refusal for a key without the scope `needed`."""
+def address_of(scope: Scope) -> str:
+    """The client's address, as the listener knows it through the proxies that it trusts; "" where it has none."""
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
+def require_use(principal: Principal, needed: str, address: str) -> None:
+    """Raise a 403 Refusal for a key without the scope `needed`, or that may not be used from there."""
+    if principal.networks and not is_within(address, principal.networks):
+        raise Refusal(
+            403, "address_not_allowed", f"This key may not be used from your address, {address or 'unknown'}."
+        )
     if needed not in principal.scopes:
         raise Refusal(403, "insufficient_scope", f"This key lacks the scope '{needed}'.")
 

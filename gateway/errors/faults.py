@@ -59,6 +59,11 @@ def refusal_of_route(error: RoutingError, plans: tuple[str, ...] = (), *, image_
     return Refusal(status, error.code, message, param=at)
 
 
+def refusal_of_key(model: str) -> Refusal:
+    """Return the refusal for a model that the key isn't for."""
+    return Refusal(403, "model_not_allowed", f"This key may not use the model '{model[:200]}'.", param="model")
+
+
 def refusal_of_engine(error: EngineError) -> Refusal:
     """Return the refusal for a request that the engine refused; nothing ran."""
     if isinstance(error, InvalidRequestError):
@@ -71,15 +76,28 @@ def refusal_of_limit(decision: Limited | Impossible) -> Refusal:
     """Return the refusal (429 or 400) for a request beyond its tenant's rate limits."""
     if isinstance(decision, Impossible):
         amounts = (decision.cost, decision.burst)
-        cost, burst = map(format_credits, amounts) if decision.name == "credits" else map(str, amounts)
-        message = f"This request needs {cost} {decision.name} at once; your plan's burst is {burst}."
+        whose, what = _limit_of(decision.name)
+        cost, burst = map(format_credits, amounts) if what == "credits" else map(str, amounts)
+        message = f"This request needs {cost} {what} at once; {whose}'s burst is {burst}."
         return Refusal(400, "request_exceeds_burst", message, should_retry=False)
     headers = {**dict(rate_headers(decision.states)), "retry-after": retry_after(decision.retry_us)}
     if decision.name == "concurrency":
         message = "Your plan's number of requests at the same time is reached."
         return Refusal(429, "concurrency_limit_exceeded", message, headers=headers)
-    message = f"Your plan's rate of {decision.name} is reached: try again in {headers['retry-after']} s."
+    if decision.name == "key_concurrency":
+        message = "This key's number of requests at the same time is reached."
+        return Refusal(429, "key_concurrency_limit_exceeded", message, headers=headers)
+    whose, what = _limit_of(decision.name)
+    message = f"{whose[0].upper()}{whose[1:]}'s rate of {what} is reached: try again in {headers['retry-after']} s."
+    if what != decision.name:
+        return Refusal(429, "key_rate_limit_exceeded", message, headers=headers)
     return Refusal(429, "rate_limit_exceeded", message, headers=headers)
+
+
+def _limit_of(name: str) -> tuple[str, str]:
+    """Return whose limit it is, and of what."""
+    what = name.removeprefix("key_")
+    return ("your plan" if what == name else "this key"), what
 
 
 def refusal_of_hold(refused: Refused, least: int) -> Refusal:
@@ -87,6 +105,11 @@ def refusal_of_hold(refused: Refused, least: int) -> Refusal:
     if refused.limit == "wallet_frozen":
         return Refusal(403, "wallet_frozen", "Your credit is frozen: ask your operator why.")
     available = format_credits(max(refused.available, 0))
+    if refused.limit != "wallet":
+        period = {"day": "a day", "month": "a month", "total": "in all"}[refused.limit]
+        left = f"{available} are left of what this key may spend {period}."
+        message = f"This request needs at least {format_credits(least)} credits, and {left}"
+        return Refusal(402, "key_spend_limit_exceeded", message, should_retry=False)
     message = f"This request needs at least {format_credits(least)} credits and {available} are available."
     return Refusal(402, "credit_balance_exhausted", message, should_retry=False)
 

@@ -94,7 +94,7 @@ async def placed(
         raise draining()
     with counting.share(principal.tenant) as take:
         take(1)
-        decision = await runtime.rates.take([Take(principal.request_bucket, 1)])
+        decision = await runtime.rates.take([Take(bucket, 1) for bucket in principal.request_buckets])
         if not isinstance(decision, Taken):
             raise refusal_of_limit(decision)
         placement = Placement(runtime.engines, await runtime.current_snapshot(), principal, intent)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from billing.limits.types import BucketState, Lease, RateStore, Take, Taken
+import msgspec
+
+from billing.limits.types import BucketState, Decision, Lease, Limited, RateStore, Take, Taken
 from gateway.errors.faults import refusal_of_limit
 from gateway.runtime.principal import Principal
 from gateway.runtime.turns import Turns
@@ -13,8 +15,9 @@ LEASE_US = 30_000_000
 
 
 class Limits:
-    """The rate buckets and the concurrency lease of one request; lines of batches have leases of their own, and no
-    buckets.
+    """The rate buckets and the concurrency leases of one request: its tenant's and, where it has some, its key's.
+
+    Lines of batches have leases of their own, and no buckets.
     """
 
     def __init__(self, store: RateStore, turns: Turns, principal: Principal, request_id: UUID) -> None:
@@ -22,42 +25,64 @@ class Limits:
         self._turns = turns
         self._principal = principal
         self._taken = 0
-        self._is_rated = principal.line is None
-        self._lease = Lease(
-            key=f"{{{principal.tenant}}}:{'concurrency' if self._is_rated else 'batches'}",
-            limit=principal.concurrency,
-            holder=request_id.hex,
-            ttl_us=LEASE_US,
-        )
+
+        def lease(name: str, limit: int) -> Lease:
+            return Lease(key=f"{{{principal.tenant}}}:{name}", limit=limit, holder=request_id.hex, ttl_us=LEASE_US)
+
+        self._lease = lease("concurrency" if principal.line is None else "batches", principal.concurrency)
+        self._key_lease: Lease | None = None
+        if principal.key_concurrency is not None:
+            self._key_lease = lease(f"key_concurrency:{principal.api_key}", principal.key_concurrency)
         self.states: tuple[BucketState, ...] = ()
+
+    @property
+    def _leases(self) -> tuple[Lease, ...]:
+        return (self._lease,) if self._key_lease is None else (self._lease, self._key_lease)
 
     async def take(self, amount: int, *, since: float, until: float) -> None:
         """Take one request, `amount` µcr and a concurrency lease, or raise a 429 or 400 Refusal and take nothing.
 
         A request that came at `since` waits for its turn to have a lease, at most until `until` (the loop's clock).
         """
-        takes: list[Take] = []
-        if self._is_rated:
-            takes = [Take(self._principal.request_bucket, 1), Take(self._principal.credit_bucket, amount)]
-        decision = await self._turns.take(takes, self._lease, since=since, until=until)
+        takes = [
+            *(Take(bucket, 1) for bucket in self._principal.request_buckets),
+            *(Take(bucket, amount) for bucket in self._principal.credit_buckets),
+        ]
+        if self._key_lease is not None:
+            await self._lease_of_key(self._key_lease)
+        decision: Decision | None = None
+        try:
+            decision = await self._turns.take(takes, self._lease, since=since, until=until)
+        finally:
+            if self._key_lease is not None and not isinstance(decision, Taken):
+                await self._store.give_back(self._key_lease)
         if not isinstance(decision, Taken):
             raise refusal_of_limit(decision)
         self._taken = amount
         self.states = decision.states
 
+    async def _lease_of_key(self, lease: Lease) -> None:
+        """Take one of the key's places. Nobody waits for them: meanwhile it would take its tenant's from others."""
+        decision = await self._store.take((), lease)
+        if isinstance(decision, Limited):
+            raise refusal_of_limit(msgspec.structs.replace(decision, name="key_concurrency"))
+
     async def renew(self) -> None:
-        """Renew the concurrency lease."""
-        await self._store.renew(self._lease)
+        """Renew the concurrency leases."""
+        for lease in self._leases:
+            await self._store.renew(lease)
 
     async def give_back(self) -> None:
         """Undo `take`: nothing ran."""
-        if self._is_rated:
-            await self._store.adjust(self._principal.request_bucket, -1)
+        for bucket in self._principal.request_buckets:
+            await self._store.adjust(bucket, -1)
         await self.close(0)
 
     async def close(self, charge: int) -> None:
-        """Leave exactly `charge` taken from the credit bucket and end the concurrency lease."""
-        if self._is_rated and charge != self._taken:
-            await self._store.adjust(self._principal.credit_bucket, charge - self._taken)
-        await self._store.give_back(self._lease)
+        """Leave exactly `charge` taken from the credit buckets and end the concurrency leases."""
+        if charge != self._taken:
+            for bucket in self._principal.credit_buckets:
+                await self._store.adjust(bucket, charge - self._taken)
+        for lease in self._leases:
+            await self._store.give_back(lease)
         self._turns.wake(self._lease.key)

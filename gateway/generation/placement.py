@@ -10,7 +10,7 @@ from uuid import UUID
 import structlog
 
 from billing.rating import CardPrices
-from gateway.errors.faults import refusal_of_engine, refusal_of_route
+from gateway.errors.faults import refusal_of_engine, refusal_of_key, refusal_of_route
 from gateway.errors.refusal import Refusal
 from gateway.generation.intent import Intent
 from gateway.runtime.engines import Engines
@@ -193,6 +193,8 @@ class Placement:
             replicas = _Besides(self._engines, failed) if failed else self._engines
             return choose_route(query, catalogue, replicas, prefix=self._prefix)
         except RoutingError as error:
+            if error.code == "model_not_allowed" and principal.key_models and error.model not in principal.key_models:
+                raise refusal_of_key(error.model) from error
             raise refusal_of_route(error, self._snapshot.plans_of(error.model), image_at=intent.image_at) from error
 
     def _prefix(self, model: str) -> Sequence[Digest]:

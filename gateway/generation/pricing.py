@@ -81,6 +81,7 @@ def reserve_of(request: UUID, owner: UUID, placement: Placement, price: Priced) 
         multiplier_bp=price.meter.multiplier_bp,
         user=principal.user,
         facts=facts_of(placement),
+        budget=principal.budget,
     )
 
 

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from billing.limits.types import Bucket
 from gateway.runtime.epoch import Stamp
+from gateway.services.networks import Network
 
 FLEX_BAND = -(2**15) - 1  # below every plan's
 LOWEST_BAND = FLEX_BAND - 1
@@ -51,6 +52,30 @@ class Principal:
     credit_bucket: Bucket
     stamp: Stamp = field(compare=False)
     line: Line | None = None
+    key_models: frozenset[str] = frozenset()  # what the key itself is for, of `allowed_models`; empty means all
+    networks: tuple[Network, ...] = ()  # where it may come from; empty means from everywhere
+    key_request_bucket: Bucket | None = None
+    key_credit_bucket: Bucket | None = None
+    key_concurrency: int | None = None
+    budget: UUID | None = None
+
+    @property
+    def request_buckets(self) -> tuple[Bucket, ...]:
+        """The buckets of which a request takes one: the tenant's and, if it has one, the key's; a batch's line none."""
+        if self.line is not None:
+            return ()
+        if self.key_request_bucket is None:
+            return (self.request_bucket,)
+        return self.request_bucket, self.key_request_bucket
+
+    @property
+    def credit_buckets(self) -> tuple[Bucket, ...]:
+        """The buckets of which a request takes its credits, likewise."""
+        if self.line is not None:
+            return ()
+        if self.key_credit_bucket is None:
+            return (self.credit_bucket,)
+        return self.credit_bucket, self.key_credit_bucket
 
     @property
     def queue(self) -> str:
@@ -60,4 +85,6 @@ class Principal:
     def as_line(self, line: Line, concurrency: int) -> Principal:
         """Return who sends a line of its batch: with the key's rights, behind everybody's other requests."""
         weight = max(1, self.weight // _BATCH_WEIGHT)
-        return replace(self, line=line, concurrency=concurrency, weight=weight, priority=LOWEST_BAND)
+        return replace(
+            self, line=line, concurrency=concurrency, key_concurrency=None, weight=weight, priority=LOWEST_BAND
+        )

@@ -24,6 +24,7 @@ from gateway.runtime.epoch import UNKNOWN, Epoch, EpochStaleError, Stamp
 from gateway.runtime.principal import Principal
 from gateway.runtime.threads import DatabaseThreads
 from gateway.services.keys import digest_of, find_key
+from gateway.services.networks import parsed_networks
 from gateway.services.scopes import ALL, expanded
 
 MOST_ENTRIES = 10_000
@@ -54,6 +55,7 @@ _INVALID = _Denied(401, "invalid_api_key", "This API key is not valid.")
 _REVOKED = _Denied(401, "api_key_revoked", "This API key was revoked.")
 _EXPIRED = _Denied(401, "api_key_expired", "This API key has expired.")
 _INACTIVE = _Denied(403, "tenant_inactive", "This account is not active.")
+_NO_MODEL = _Denied(403, "model_not_allowed", "Your plan has none of the models that this key is for.")
 _NO_PROJECT = _Denied(403, "project_inactive", "This project is not active.")
 _NO_PLAN = _Denied(403, "no_subscription", "This account has no plan.")
 _NO_MEMBER = _Denied(403, "not_a_member", "You have no access to this project.")
@@ -181,7 +183,7 @@ class _Cache:
 
 def load_by_key(secret: str) -> _Answer:
     """Return the principal of the key that `secret` is, by one query."""
-    return _of_key(find_key(secret))
+    return _of_key(find_key(secret), digest_of(secret))
 
 
 def load_key(identifier: UUID) -> _Answer:
@@ -189,19 +191,46 @@ def load_key(identifier: UUID) -> _Answer:
     return _of_key(APIKey.objects.unscoped().filter(id=identifier))
 
 
-def _of_key(keys: QuerySet[APIKey]) -> _Answer:
+def _of_key(keys: QuerySet[APIKey], digest: str = "") -> _Answer:
+    """`digest` is that of the secret that was sent: one that was rotated out ends before its key."""
     row = _first(_with_terms(keys), "project_id", "project__is_active", *_KEY)
     if row is None:
         return _INVALID
     if row["revoked_at"] is not None:
         return replace(_REVOKED, tenant=row["tenant_id"], api_key=row["id"])
-    return _principal(
+    is_previous = bool(digest) and row["digest"] != digest
+    ends = [end for end in (row["expires_at"], row["previous_until"] if is_previous else None) if end is not None]
+    principal = _principal(
         row,
         project=row["project_id"],
         project_is_active=row["project__is_active"],
         api_key=row["id"],
         scopes=expanded(row["scopes"]),
-        expires_at=row["expires_at"],
+        expires_at=min(ends, default=None),
+    )
+    return principal if isinstance(principal, _Denied) else _restricted(principal, row)
+
+
+def _restricted(principal: Principal, row: dict[str, Any]) -> _Answer:
+    """The principal with what its key limits beyond the plan."""
+    models = frozenset(row["allowed_models"])
+    allowed = models & principal.allowed_models if models and principal.allowed_models else models
+    if models and not allowed:
+        return replace(_NO_MODEL, tenant=principal.tenant, api_key=principal.api_key)
+
+    def bucket(name: str, limit: int | None) -> Bucket | None:
+        key = f"{{{principal.tenant}}}:{name}:{principal.api_key}"  # the braces: of one tenant, one slot of Redis
+        return None if limit is None else Bucket(key, name, limit, 60_000_000, limit)
+
+    return replace(
+        principal,
+        allowed_models=allowed or principal.allowed_models,
+        key_models=models,
+        networks=parsed_networks(row["networks"]),
+        key_request_bucket=bucket("key_requests", row["request_limit"]),
+        key_credit_bucket=bucket("key_credits", row["credit_limit"]),
+        key_concurrency=row["concurrency"],
+        budget=row["budget_id"],
     )
 
 
@@ -226,7 +255,20 @@ def _check_expiry(principal: Principal) -> None:
         raise replace(_EXPIRED, tenant=principal.tenant, api_key=principal.api_key).refusal()
 
 
-_KEY = ("id", "scopes", "expires_at", "revoked_at")
+_KEY = (
+    "id",
+    "digest",
+    "scopes",
+    "expires_at",
+    "revoked_at",
+    "previous_until",
+    "allowed_models",
+    "networks",
+    "request_limit",
+    "credit_limit",
+    "concurrency",
+    "budget_id",
+)
 _TERMS = {
     name: f"subscription__version__{name}"
     for name in (

@@ -1,4 +1,4 @@
-"""API keys: creating, revoking, and finding them by their secret's digest."""
+"""API keys: creating, changing, rotating, revoking, and finding them by their secret's digest."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from django.utils import timezone
 from gateway.audit.trail import record
 from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Project, Tenant, User
+from gateway.services.restrictions import Restrictions
 from gateway.services.scopes import ALL, SCOPES, expanded
 
 SECRET_PREFIX = "sk-sluice-"  # noqa: S105 - what secret scanners look for, not a secret
 DEFAULT_SCOPES = (ALL,)
+DEFAULT_OVERLAP = timedelta(hours=24)
+LONGEST_OVERLAP = timedelta(days=30)
+UNRESTRICTED = Restrictions()
 _SHOWN = len(SECRET_PREFIX) + 4
 _USE_RESOLUTION = timedelta(minutes=1)
 
@@ -37,12 +41,17 @@ def old_digests_of(secret: str) -> list[str]:
 
 
 def find_key(secret: str) -> QuerySet[APIKey]:
-    """Return the key that `secret` is, of any tenant and in any state; one of an old digest gets the current one."""
+    """Return the key that `secret` is, or was before its last rotation, of any tenant and in any state.
+
+    One of an old digest gets the current one. When a secret ends says `secret_ends_at`.
+    """
     keys, digest = APIKey.objects.unscoped(), digest_of(secret)
-    old = old_digests_of(secret)
-    if old and keys.filter(digest__in=old).exists():
-        keys.filter(digest__in=old).update(digest=digest)
-    return keys.filter(digest=digest)
+    if old := old_digests_of(secret):
+        if keys.filter(digest__in=old).exists():
+            keys.filter(digest__in=old).update(digest=digest)
+        if keys.filter(previous_digest__in=old).exists():
+            keys.filter(previous_digest__in=old).update(previous_digest=digest)
+    return keys.filter(Q(digest=digest) | Q(previous_digest=digest))
 
 
 def _digest(under: str, secret: str) -> str:
@@ -63,44 +72,153 @@ def create_key(
     name: str,
     scopes: Iterable[str] = DEFAULT_SCOPES,
     expires_at: datetime | None = None,
+    restrictions: Restrictions = UNRESTRICTED,
     created_by: User | None = None,
     parent: APIKey | None = None,
 ) -> tuple[APIKey, str]:
     """Return a new key of `project` and its secret of 256 random bits, which isn't stored.
 
-    A key made by another one, its `parent`, is of that one's project, has none but its scopes, and ends with it at the
-    latest. Raises ServiceError naming the field that is wrong, or if the tenant has as many keys as it may.
+    A key made by another one, its `parent`, is of that one's project, has none but its scopes, is restricted as it is
+    at least, and ends with it at the latest. Raises ServiceError naming the field that is wrong, or if the tenant has
+    as many keys as it may.
     """
-    wanted = sorted(set(scopes))
-    unknown = [scope for scope in wanted if scope not in SCOPES]
-    if not name.strip():
-        raise ServiceError("name", "A key needs a name.")
-    if unknown or not wanted:
-        message = f"Unknown scope {unknown[0]!r}" if unknown else "A key needs a scope"
-        raise ServiceError("scopes", f"{message}: choose from {', '.join(SCOPES)}.")
+    wanted = _checked_scopes(scopes)
     if project.tenant_id != tenant.id or not project.is_active:
         raise ServiceError("project", "No such project.")
-    if expires_at is not None and expires_at <= timezone.now():
-        raise ServiceError("expires_at", "The expiry must be in the future.")
+    _check_name_and_end(name, expires_at)
+    restrictions = restrictions.checked()
     _keep_below_the_most(tenant)
     if parent is not None:
-        expires_at = _bounded(parent, project, wanted, expires_at)
-    secret = SECRET_PREFIX + secrets.token_urlsafe(32)
+        expires_at, restrictions = _bounded(parent, project, wanted, expires_at, restrictions)
+    secret = _new_secret()
     key = APIKey(
         tenant=tenant,
         project=project,
         name=name.strip(),
-        prefix=secret[:_SHOWN],
-        last_four=secret[-4:],
         digest=digest_of(secret),
         scopes=wanted,
         parent=parent,
         created_by=created_by,
         expires_at=expires_at,
+        **_shown(secret),
     )
+    restrictions.put_on(key)
     key.save(force_insert=True)
+    restrictions.put_budget(key)
     key.refresh_from_db(fields=["created_at"], from_queryset=APIKey.objects.of(tenant))
     return key, secret
+
+
+@transaction.atomic
+def change_key(
+    *,
+    tenant: Tenant,
+    key: APIKey,
+    name: str,
+    scopes: Iterable[str],
+    expires_at: datetime | None,
+    restrictions: Restrictions,
+    by: APIKey | None = None,
+) -> APIKey:
+    """Return the key with this name, these scopes, this end and these restrictions, felt within a second.
+
+    A key that changes another one, `by`, gives no more than it has, as does the key that made it. Raises ServiceError
+    naming the field that is wrong, or for a key that was revoked.
+    """
+    mine = _locked(tenant, key)
+    wanted = _checked_scopes(scopes)
+    _check_name_and_end(name, expires_at if expires_at != mine.expires_at else None)
+    restrictions = restrictions.checked()
+    for bound in (by, mine.parent):
+        if bound is not None:
+            expires_at, restrictions = _bounded(bound, mine.project, wanted, expires_at, restrictions)
+    mine.name, mine.scopes, mine.expires_at = name.strip(), wanted, expires_at
+    restrictions.put_on(mine)
+    mine.save()
+    restrictions.put_budget(mine)
+    return mine
+
+
+@transaction.atomic
+def rotate_key(
+    *, tenant: Tenant, key: APIKey, overlap: timedelta = DEFAULT_OVERLAP, by: APIKey | None = None
+) -> tuple[APIKey, str]:
+    """Return the key and a new secret of it; the one that it had works on for `overlap`, at most LONGEST_OVERLAP.
+
+    A secret from an earlier rotation ends at once. Whoever asks with a key, `by`, gets no secret that may do more than
+    it. Raises ServiceError for a key that was revoked or has expired, and for an overlap out of bounds.
+    """
+    if not timedelta() <= overlap <= LONGEST_OVERLAP:
+        hours = LONGEST_OVERLAP // timedelta(hours=1)
+        raise ServiceError("overlap_hours", f"The overlap is between 0 and {hours} hours.")
+    mine, now = _locked(tenant, key), timezone.now()
+    if mine.expires_at is not None and mine.expires_at <= now:
+        raise ServiceError("", "This key has expired: make another one.")
+    if by is not None and by.id != mine.id:
+        end, restrictions = _bounded(by, mine.project, mine.scopes, mine.expires_at, Restrictions.of(mine))
+        if (end, restrictions) != (mine.expires_at, Restrictions.of(mine)):
+            raise ServiceError("", "A key rotates none that may do more than it.")
+    secret = _new_secret()
+    mine.previous_digest, mine.previous_last_four = mine.digest, mine.last_four
+    mine.previous_until, mine.rotated_at = now + overlap, now
+    mine.digest = digest_of(secret)
+    for field, value in _shown(secret).items():
+        setattr(mine, field, value)
+    mine.save()
+    return mine, secret
+
+
+@transaction.atomic
+def end_previous(*, tenant: Tenant, key: APIKey) -> APIKey:
+    """Return the key with the secret of its last rotation alone: the one before ends within a second."""
+    mine = _locked(tenant, key)
+    if mine.previous_until is not None and mine.previous_until > timezone.now():
+        mine.previous_until = timezone.now()
+        mine.save(update_fields=["previous_until"])
+    return mine
+
+
+def secret_ends_at(key: APIKey, secret: str) -> datetime | None:
+    """Return when `secret`, one of the key's, ends: with the key, or before it if it was rotated out."""
+    if key.digest == digest_of(secret):
+        return key.expires_at
+    return min([end for end in (key.expires_at, key.previous_until) if end is not None], default=None)
+
+
+def _locked(tenant: Tenant, key: APIKey) -> APIKey:
+    """Return the tenant's key, locked until the transaction ends; raise ServiceError for one that was revoked."""
+    mine = APIKey.objects.of(tenant).select_for_update(of=("self",)).select_related("tenant", "project", "budget")
+    found = mine.filter(id=key.id).first()
+    if found is None:
+        raise ServiceError("key", "No such key.")
+    if found.revoked_at is not None:
+        raise ServiceError("", "This key was revoked.")
+    return found
+
+
+def _new_secret() -> str:
+    return SECRET_PREFIX + secrets.token_urlsafe(32)
+
+
+def _shown(secret: str) -> dict[str, str]:
+    """Return what people recognise a secret by."""
+    return {"prefix": secret[:_SHOWN], "last_four": secret[-4:]}
+
+
+def _checked_scopes(scopes: Iterable[str]) -> list[str]:
+    wanted = sorted(set(scopes))
+    unknown = [scope for scope in wanted if scope not in SCOPES]
+    if unknown or not wanted:
+        message = f"Unknown scope {unknown[0]!r}" if unknown else "A key needs a scope"
+        raise ServiceError("scopes", f"{message}: choose from {', '.join(SCOPES)}.")
+    return wanted
+
+
+def _check_name_and_end(name: str, expires_at: datetime | None) -> None:
+    if not name.strip():
+        raise ServiceError("name", "A key needs a name.")
+    if expires_at is not None and expires_at <= timezone.now():
+        raise ServiceError("expires_at", "The expiry must be in the future.")
 
 
 def _keep_below_the_most(tenant: Tenant) -> None:
@@ -114,15 +232,17 @@ def _keep_below_the_most(tenant: Tenant) -> None:
         raise ServiceError("", f"This tenant has {most} active keys, the most it may have: revoke one first.")
 
 
-def _bounded(parent: APIKey, project: Project, scopes: list[str], expires_at: datetime | None) -> datetime | None:
-    """Return when a key made by `parent` ends; raise ServiceError for a project or scope that the parent hasn't.
+def _bounded(
+    parent: APIKey, project: Project, scopes: list[str], expires_at: datetime | None, restrictions: Restrictions
+) -> tuple[datetime | None, Restrictions]:
+    """Return end and restrictions of a key that `parent` makes or changes; raise ServiceError for a project or scope
+    that the parent hasn't, and for what is wider than its own.
 
     The parent's row is locked, so that it can't be revoked without its new child.
     """
     now = timezone.now()
-    mine = (
-        APIKey.objects.of(parent.tenant).select_for_update(of=("self",)).filter(id=parent.id, revoked_at=None).first()
-    )
+    found = APIKey.objects.of(parent.tenant).select_for_update(of=("self",)).select_related("budget")
+    mine = found.filter(id=parent.id, revoked_at=None).first()
     if mine is None or (mine.expires_at is not None and mine.expires_at <= now):
         raise ServiceError("", "The key that asks was revoked or has expired.")
     if project.id != mine.project_id:
@@ -132,7 +252,7 @@ def _bounded(parent: APIKey, project: Project, scopes: list[str], expires_at: da
         raise ServiceError("scopes", f"A key gives no scope that it lacks: {', '.join(more)}.")
     if mine.expires_at is not None and expires_at is not None and expires_at > mine.expires_at:
         raise ServiceError("expires_at", f"A key makes none that outlives it: it ends {mine.expires_at.isoformat()}.")
-    return expires_at or mine.expires_at
+    return expires_at or mine.expires_at, restrictions.bounded(Restrictions.of(mine))
 
 
 def is_ancestor(key: APIKey, *, of: APIKey) -> bool:

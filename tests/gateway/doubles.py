@@ -11,6 +11,7 @@ from billing.ids import uuid7
 from billing.limits.memory import MemoryRateStore
 from billing.limits.types import Bucket
 from billing.rating import CardPrices
+from billing.writer.budgets import BudgetRow
 from billing.writer.decide import decide
 from billing.writer.operations import Release, Renew, Reserve, Settle
 from billing.writer.view import HoldRow, View, WalletRow
@@ -46,6 +47,7 @@ class MemoryWriter:
         self.wallet = WalletRow(wallet, credit, 0, 0, True, None)
         self.holds: dict[UUID, HoldRow] = {}
         self.charges: dict[UUID, int] = {}
+        self.budgets: dict[UUID, BudgetRow] = {}
         self.operations: list[object] = []
         self.before = None
         self.oldest_age = 0.0
@@ -61,7 +63,9 @@ class MemoryWriter:
         if self.before is not None:
             await self.before(operation)
         self.operations.append(operation)
-        view = View(datetime.now(UTC), {self.wallet.id: self.wallet}, self.holds, {}, self.charges)
+        view = View(
+            datetime.now(UTC), {self.wallet.id: self.wallet}, self.holds, {}, self.charges, budgets=self.budgets
+        )
         [answer], _ = decide([operation], view)
         return answer
 

@@ -28,7 +28,9 @@ EXEMPT = {"link-open", "invitation-open", "api-schema", "api-docs", "docs", "api
 # Views of a tenant: for each how it is called by `acme` with what is `other`'s. {key} and so on are other's ids.
 CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
     "api-keys": [("get", {}, {}), ("post", {}, {"name": "x", "scopes": ["inference"], "project": "{project}"})],
-    "api-key": [("get", {"pk": "{key}"}, {})],
+    "api-key": [("get", {"pk": "{key}"}, {}), ("patch", {"pk": "{key}"}, {"name": "mine"})],
+    "api-key-rotate": [("post", {"pk": "{key}"}, {})],
+    "api-key-end-previous": [("post", {"pk": "{key}"}, {})],
     "api-key-revoke": [("post", {"pk": "{key}"}, {})],
     "api-projects": [("get", {}, {})],
     "api-members": [("get", {}, {})],

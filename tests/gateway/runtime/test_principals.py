@@ -74,6 +74,21 @@ def test_key_is_resolved_by_one_query():
     assert principal.credit_bucket.period_us == 60_000_000
 
 
+@pytest.mark.parametrize(
+    ("plans", "keys", "both"),
+    [([], ["a"], {"a"}), (["a", "b"], ["b", "c"], {"b"}), (["a"], [], {"a"}), (["a"], ["c"], None)],
+)
+def test_a_key_may_use_what_it_and_its_plan_name(plans, keys, both):
+    """No name in common is no model at all: an empty set would be every one."""
+    world = make_world(terms={"allowed_models": plans})
+    APIKey.objects.unscoped().filter(id=world.key_id).update(allowed_models=keys)
+    found = load_by_key(world.secret)
+    if both is None:
+        assert (found.status, found.code) == (403, "model_not_allowed")
+    else:
+        assert found.allowed_models == both
+
+
 async def test_second_use_of_a_key_takes_no_query(threads):
     world = await in_database(make_world)
     known, _ = resolver(threads)

@@ -9,7 +9,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('billing', '0004_plan_priority'),
+        ('billing', '0006_plan_resume_s'),
     ]
 
     operations = [

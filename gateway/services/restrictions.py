@@ -1,0 +1,98 @@
+"""What an API key may do at most, beside its scopes: models, networks, rates and what it may spend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from billing.models import Wallet
+from billing.services.budgets import SpendLimits, limits_of, set_budget
+from gateway.audit.trail import record
+from gateway.errors.service import ServiceError
+from gateway.models import APIKey
+from gateway.services.networks import is_part_of, parsed_networks
+from routing.models import PublicModel
+
+_RATES = ("request_limit", "credit_limit", "concurrency")
+_LARGEST = {"request_limit": 2**31 - 1, "credit_limit": 2**62, "concurrency": 2**31 - 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Restrictions:
+    """Empty lists and None restrict nothing. `request_limit` and `credit_limit` (µcr) are for a minute."""
+
+    allowed_models: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
+    request_limit: int | None = None
+    credit_limit: int | None = None
+    concurrency: int | None = None
+    spend: SpendLimits = field(default_factory=SpendLimits)
+
+    @classmethod
+    def of(cls, key: APIKey) -> Restrictions:
+        """Return those of a key."""
+        rates = {name: getattr(key, name) for name in _RATES}
+        return cls(tuple(key.allowed_models), tuple(key.networks), **rates, spend=limits_of(key.budget))
+
+    def checked(self) -> Restrictions:
+        """Return the same in one spelling; raise ServiceError naming what is wrong."""
+        models = tuple(sorted(set(self.allowed_models)))
+        known = set(PublicModel.objects.filter(name__in=models).values_list("name", flat=True))
+        if unknown := [name for name in models if name not in known]:
+            raise ServiceError("allowed_models", f"There is no model {unknown[0][:120]!r}.")
+        for name in _RATES:
+            limit = getattr(self, name)
+            if limit is not None and not 1 <= limit <= _LARGEST[name]:
+                raise ServiceError(name, f"It must be between 1 and {_LARGEST[name]}.")
+        for one in fields(SpendLimits):
+            limit = getattr(self.spend, one.name)
+            if limit is not None and not 0 <= limit <= 2**62:
+                raise ServiceError(one.name, f"It must be between 0 and {2**62} µcr.")
+        networks = tuple(str(network) for network in parsed_networks(self.networks))
+        rates = {name: getattr(self, name) for name in _RATES}
+        return Restrictions(models, networks, **rates, spend=self.spend)
+
+    def bounded(self, by: Restrictions) -> Restrictions:
+        """Return these where each is at least as narrow as in `by`, what is left open taken from there.
+
+        Raise ServiceError naming the first that is wider.
+        """
+        models = self.allowed_models or by.allowed_models
+        if by.allowed_models and not set(models) <= set(by.allowed_models):
+            raise ServiceError("allowed_models", f"The key that asks is only for {', '.join(by.allowed_models)}.")
+        networks = self.networks or by.networks
+        if by.networks and not is_part_of(parsed_networks(networks), parsed_networks(by.networks)):
+            raise ServiceError("networks", f"The key that asks may only be used from {', '.join(by.networks)}.")
+        rates = {name: _narrower(name, getattr(self, name), getattr(by, name)) for name in _RATES}
+        spend = {
+            one.name: _narrower(one.name, getattr(self.spend, one.name), getattr(by.spend, one.name))
+            for one in fields(SpendLimits)
+        }
+        return Restrictions(models, networks, **rates, spend=SpendLimits(**spend))
+
+    def put_on(self, key: APIKey) -> None:
+        """Set them on the key, except what it may spend; it isn't saved."""
+        key.allowed_models, key.networks = list(self.allowed_models), list(self.networks)
+        for name in _RATES:
+            setattr(key, name, getattr(self, name))
+
+    def put_budget(self, key: APIKey) -> None:
+        """Have the saved key spend no more than this, in the open transaction."""
+        before = limits_of(key.budget)
+        if before == self.spend:
+            return
+        wallet = Wallet.objects.only("id").get(tenant=key.tenant_id, name="main")
+        key.budget = set_budget(wallet=wallet.id, api_key=key.id, limits=self.spend)
+        APIKey.objects.of(key.tenant).filter(id=key.id).update(budget=key.budget)
+        shown = [
+            {f"{one.name}_micro": getattr(spend, one.name) for one in fields(SpendLimits)}
+            for spend in (before, self.spend)
+        ]
+        record("key.spend_limits", key, tenant=key.tenant_id, before=shown[0], after=shown[1])
+
+
+def _narrower(name: str, wanted: int | None, bound: int | None) -> int | None:
+    if wanted is None or bound is None:
+        return bound if wanted is None else wanted
+    if wanted > bound:
+        raise ServiceError(name, f"The key that asks has {bound} itself.")
+    return wanted
