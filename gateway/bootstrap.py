@@ -92,6 +92,11 @@ async def open_runtime() -> Runtime:
             ),
         )
         runtime = Runtime(parts, snapshot, incarnation, lock)
+        if settings.REDIS_URL:
+            from gateway.replay.mirror import Mirror
+
+            runtime.replays.mirror = Mirror(settings.REDIS_URL, settings.SLUICE_REDIS_SECONDS)
+            stack.push_async_callback(runtime.replays.mirror.close)
         stack.push_async_callback(runtime.principals.write_last_used)
         stack.push_async_callback(runtime.refusals.write)
         metrics.gauges.follow({"sluice_database_calls": lambda: threads.calls + own_threads.calls, **_pool_sources()})

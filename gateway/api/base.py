@@ -17,6 +17,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
 
+from gateway.api.kept import kept
 from gateway.api.throttles import AddressThrottle, CallerThrottle
 from gateway.edge.access import note_caller
 from gateway.models import Tenant
@@ -29,6 +30,12 @@ class TenantView(GenericAPIView[Any]):
     reads: str = "read"
     writes: str | None = None
     throttle_classes = [CallerThrottle]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Keep the answers of POSTs under an idempotency key."""
+        super().__init_subclass__(**kwargs)
+        if (post := cls.__dict__.get("post")) is not None:
+            setattr(cls, "post", kept(post))  # noqa: B010 - the type checker knows no `post` of all views
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Answer, and leave the tenant's scope even after an error."""

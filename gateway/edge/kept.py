@@ -6,8 +6,8 @@ Around an endpoint, so that none has to know of it; a request without the header
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Iterable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
+from contextlib import ExitStack, aclosing
 
 from gateway.edge.access import principal_of
 from gateway.edge.disconnect import watching
@@ -16,21 +16,25 @@ from gateway.edge.http import (
     Receive,
     Scope,
     Send,
+    encode,
     header_of,
     read_body,
     request_id_of,
     runtime_of,
     send_bytes,
 )
-from gateway.edge.sse import EventStream
+from gateway.edge.sse import EventStream, event
 from gateway.edge.wire.common import TASK_HEADER
+from gateway.errors.faults import READER_TOO_SLOW
 from gateway.errors.refusal import Refusal
 from gateway.replay.answers import Claim, Stored
-from gateway.replay.log import EventLog, events_of
+from gateway.replay.log import Batch, EventLog, events_of
 from gateway.replay.replays import Answer, KeptRequest
 
 MOST_CHARACTERS = 255
-REPLAYED = ("idempotency-replayed", "true")
+MOST_BEHIND = 1 << 20  # bytes
+PIECE = 1 << 16
+REPLAYED = {"idempotency-replayed": "true"}
 
 _DEPENDS_ON = (TASK_HEADER,)  # headers that change the answer
 
@@ -64,18 +68,30 @@ async def _answer(endpoint: Application, scope: Scope, receive: Receive, send: S
     async with watching(scope, receive) as client:
         request = KeptRequest(asked, request_id_of(scope), endpoint, scope, body, grace=grace)
         answer = await runtime_of(scope).replays.answer(request)
-        await write_answer(answer, client, send, after)
+        await write_answer(answer, scope, client, send, after=after)
 
 
-async def write_answer(answer: Answer, client: watching, send: Send, after: int | None) -> None:
+async def write_answer(answer: Answer, scope: Scope, client: watching, send: Send, *, after: int | None = None) -> None:
     """Write a kept answer: a stream from behind number `after` on, anything else whole."""
-    replayed = () if answer.is_new else (REPLAYED,)
-    if answer.keeper is not None:
-        with answer.keeper.reading() as log:
-            await _write_log(log, replayed, client, send, after)
-    else:
-        assert answer.stored is not None, "an answer is stored or being made"
-        await _write_log(_log_of(answer.stored, answer.first), replayed, client, send, after)
+    with ExitStack() as reading:
+        if answer.keeper is not None:
+            log = reading.enter_context(answer.keeper.reading())
+        else:
+            assert answer.stored is not None, "an answer is stored or being made"
+            log = _log_of(answer.stored, answer.first)
+        head = await log.begun()
+        headers = {**dict(head.headers), **({} if answer.is_new else REPLAYED)}
+        if not head.is_stream:
+            body = await log.whole()
+            client.stop()
+            await send_bytes(send, head.status, body, headers.pop("content-type", "application/octet-stream"), headers)
+            return
+        _check_resumable(log, after)
+        own = {name: value for name, value in headers.items() if name not in EventStream.HEADERS}
+        async with EventStream(send, own) as stream, aclosing(log.read(after)) as batches:
+            is_behind = await _write_batches(batches, stream)
+            client.stop()
+            await stream.finish(_too_slow(scope) if is_behind else b"")
 
 
 def check_key(key: str) -> None:
@@ -105,23 +121,37 @@ def digest_of(scope: Scope, body: bytes) -> bytes:
     return digest.digest()
 
 
-async def _write_log(
-    log: EventLog, replayed: Iterable[tuple[str, str]], client: watching, send: Send, after: int | None
-) -> None:
-    head = await log.begun()
-    headers = {**dict(head.headers), **dict(replayed)}
-    if not head.is_stream:
-        body = await log.whole()
-        client.stop()
-        await send_bytes(send, head.status, body, headers.pop("content-type", "application/octet-stream"), headers)
-        return
-    _check_resumable(log, after)
-    own = {name: value for name, value in headers.items() if name not in EventStream.HEADERS}
-    async with EventStream(send, own) as stream, aclosing(log.read(after)) as batches:
-        async for batch in batches:
-            await stream.write(numbered(batch.first, batch.events))
-        client.stop()
-        await stream.finish()
+async def _write_batches(batches: AsyncIterator[Batch], stream: EventStream) -> bool:
+    """Write all events; True when the reader fell so far behind those that came meanwhile that it was left there.
+
+    What there was before it came it may read as slowly as the server lets anybody.
+    """
+    is_first = True
+    async for batch in batches:
+        if not is_first and sum(map(len, batch.events)) > MOST_BEHIND:
+            return True
+        is_first = False
+        for piece in _pieces(batch):
+            await stream.write(piece)
+    return False
+
+
+def _pieces(batch: Batch) -> Iterator[bytes]:
+    """Yield the events under their numbers, in pieces of about `PIECE` bytes, for connections to pass on in turn."""
+    begun, size = 0, 0
+    for place, told in enumerate(batch.events):
+        size += len(told)
+        if size >= PIECE:
+            yield numbered(batch.first + begun, batch.events[begun : place + 1])
+            begun, size = place + 1, 0
+    if begun < len(batch.events):
+        yield numbered(batch.first + begun, batch.events[begun:])
+
+
+def _too_slow(scope: Scope) -> bytes:
+    text = "This answer was read too slowly: go on with Last-Event-ID."
+    refusal = Refusal(500, READER_TOO_SLOW.code, text)
+    return event(encode(scope["exchange"].route.error_body(refusal, request_id_of(scope))), "error")
 
 
 def _check_resumable(log: EventLog, after: int | None) -> None:
@@ -135,7 +165,7 @@ def _check_resumable(log: EventLog, after: int | None) -> None:
 
 def numbered(first: int, events: Iterable[bytes]) -> bytes:
     """Return server-sent events under their numbers."""
-    return b"".join([b"id: %d\n%b" % (first + place, event) for place, event in enumerate(events)])
+    return b"".join([b"id: %d\n%b" % (first + place, told) for place, told in enumerate(events)])
 
 
 def _log_of(stored: Stored, first: int) -> EventLog:

@@ -71,17 +71,18 @@ def claim(asked: Claim, run: UUID, owner: UUID, kept_for: timedelta = KEPT_FOR) 
         expires_at=now + kept_for,
     )
     KeptAnswer.objects.unscoped().bulk_create([new], ignore_conflicts=True)
-    row = _of(asked).get()
+    row = _of(asked).first()
+    if row is None:  # given up in that moment
+        return claim(asked, run, owner, kept_for)
     if row.run == run:
         return Found(run, row.restarts, is_ours=True)
     is_over = row.expires_at <= now
     is_free = is_over or (row.finished_at is None and row.owner is None)
-    if not is_free and bytes(row.digest) != asked.digest:
-        return Found(row.run, row.restarts, is_other=True)
-    if not is_free and row.finished_at is not None:
-        return Found(row.run, row.restarts, stored=_stored(row))
-    if not is_free and row.lease_until > now:
-        return Found(row.run, row.restarts)
+    if not is_free:
+        if bytes(row.digest) != asked.digest:
+            return Found(row.run, row.restarts, is_other=True)
+        if row.finished_at is not None or row.lease_until > now:
+            return Found(row.run, row.restarts, stored=None if row.finished_at is None else _stored(row))
     taken = KeptAnswer.objects.unscoped().filter(pk=row.pk, run=row.run, finished_at=row.finished_at)
     taken = taken.filter(Q(owner=None) | Q(lease_until__lte=now) | Q(expires_at__lte=now))
     is_taken = taken.update(
@@ -124,8 +125,11 @@ def store(run: UUID, answer: Stored, closings: Closings, also: Iterable[Callable
     return True
 
 
-def find(run: UUID) -> Found | None:
-    """Return what is known of `run`: None when it was given up, or its gateway is lost."""
+def look(run: UUID) -> Found | None:
+    """Return what is known of another gateway's `run`, and note there that it has a reader; None when it was given up,
+    or its gateway is lost.
+    """
+    KeptAnswer.objects.unscoped().filter(run=run, finished_at=None).update(read_at=clock.now())
     row = KeptAnswer.objects.unscoped().filter(run=run).first()
     if row is None or (row.finished_at is None and (row.owner is None or row.lease_until <= clock.now())):
         return None
@@ -164,11 +168,6 @@ def closings_of(run: UUID) -> Closings | None:
     unstored.update(owner=None)
     row = KeptAnswer.objects.unscoped().filter(run=run, finished_at__isnull=False).first()
     return None if row is None else row.closings
-
-
-def note_reader(run: UUID) -> None:
-    """Note that a reader at another gateway is there."""
-    KeptAnswer.objects.unscoped().filter(run=run).update(read_at=clock.now())
 
 
 def seconds_since_reader(run: UUID) -> float | None:

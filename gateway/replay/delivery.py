@@ -43,6 +43,7 @@ class Delivery:
         if isinstance(operation, Settle):
             exact, finish = operation.exact, operation.facts.get("finish", "")
             self.closings[request.hex] = {"classes": dict(operation.classes), "exact": exact, "finish": finish}
+        self._wake()
 
     @property
     def is_failed(self) -> bool:
@@ -71,6 +72,11 @@ class Delivery:
         self.outcomes.setdefault(request, outcome)
         self._open.discard(request)
         self._wake()
+
+    async def all_ended(self) -> None:
+        """Wait until every generation has told its end."""
+        while self._open - self.outcomes.keys():
+            await self._changed.wait()
 
     async def all_settled(self) -> None:
         """Wait until no generation's hold is open."""

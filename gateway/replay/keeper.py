@@ -24,6 +24,9 @@ from gateway.replay.log import EventLog, Head, events_of
 
 _MOMENTARY = ("x-ratelimit-", "retry-after", "set-cookie")  # headers that say nothing later
 
+FIRST_SECONDS = 10.0  # the request that began a run may wait for long until it reads
+ELSEWHERE_SECONDS = 10.0  # readers at other gateways are noted each second, where the database is quick
+
 log = structlog.get_logger(__name__)
 
 
@@ -99,8 +102,9 @@ class Keeper:
         """End the run, unless somebody reads it at another gateway."""
         assert self._grace is not None
         elsewhere = await self._shelf.seconds_since_reader(self.run_id)
-        if elsewhere is not None and elsewhere < self._grace:
-            self._wait_for_readers(self._grace - elsewhere)
+        patience = max(self._grace, ELSEWHERE_SECONDS)
+        if elsewhere is not None and elsewhere < patience:
+            self._wait_for_readers(patience - elsewhere)
         elif not self._readers:
             self.leave(nobody_read(self._grace))
 
@@ -116,7 +120,7 @@ class Keeper:
 
     async def run(self, endpoint: Application, scope: Scope, body: bytes) -> None:
         """Run the endpoint on the request to its end. The log has ended then, and every hold is decided about."""
-        self._wait_for_readers()
+        self._wait_for_readers(FIRST_SECONDS)
         delivering.set(self.delivery)  # this task's own, and that of the tasks it starts
         failure: Refusal | None = None
         try:
@@ -187,6 +191,7 @@ class Keeper:
     async def _end_early(self, scope: Scope) -> None:
         """End an answer that was left: with what there is and the reason, if anything of it is charged."""
         reason = self._ended_by or internal_error()
+        await self.delivery.all_ended()
         if not self.delivery.is_charged:
             await self._give_up(reason)
             return

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -19,6 +19,7 @@ from gateway.errors.service import DatabaseBusyError
 from gateway.replay import answers
 from gateway.replay.answers import Claim, Found, Stored
 from gateway.replay.delivery import Closings
+from gateway.replay.follower import Follower
 from gateway.replay.keeper import Keeper
 from gateway.replay.log import RUN_NUMBERS, EventLog
 from gateway.runtime.caps import Cap
@@ -29,6 +30,9 @@ MOST_IN_ALL = 512 * 1024 * 1024
 STORE_SECONDS = 5.0
 RETRY_SECONDS = 0.2
 RENEW_SECONDS = 10.0
+
+if TYPE_CHECKING:
+    from gateway.replay.mirror import Mirror  # who has no Redis needs not wait for its library
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -45,12 +49,6 @@ def key_reused() -> Refusal:
     return Refusal(422, "idempotency_key_reused", text, param="idempotency-key", should_retry=False)
 
 
-def key_in_use() -> Refusal:
-    """The 409 for a key whose answer is being made where this gateway can't see it."""
-    text = "The answer of this idempotency key is being made at another gateway: ask again."
-    return Refusal(409, "idempotency_key_in_use", text, headers={"retry-after": "1"}, should_retry=True)
-
-
 class KeptRequest(msgspec.Struct, frozen=True):
     """A request whose answer is kept: `endpoint` answers it, as `run`, unless somebody did or does already. When its
     last reader is gone for `grace` seconds (None: for ever) it is ended.
@@ -65,10 +63,10 @@ class KeptRequest(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a kept request is answered with: the log of a run that goes on here, or what was stored."""
+    """What a kept request is answered with: the log of a run that goes on here or elsewhere, or what was stored."""
 
     is_new: bool  # this request began it
-    keeper: Keeper | None = None
+    keeper: Keeper | Follower | None = None
     stored: Stored | None = None
     first: int = 0  # the number of the stored answer's first event
 
@@ -93,15 +91,17 @@ class Replays:
         self._supervise = supervise
         self._keepers: dict[UUID, Keeper] = {}  # by run, until their answer is stored or given up
         self._opening: dict[tuple[UUID, str], tuple[bytes, asyncio.Task[Answer]]] = {}
+        self._followers: dict[UUID, Follower] = {}  # by run, of what other gateways make and somebody reads here
         self._bytes: Cap[UUID] = Cap(MOST_BYTES, _too_much_kept)
+        self.mirror: Mirror | None = None
 
     def __len__(self) -> int:
         return len(self._keepers)
 
     async def answer(self, request: KeptRequest) -> Answer:
-        """Return the answer of a request: stored, or a keeper that has it.
+        """Return the answer of a request: stored, or being made here or at another gateway.
 
-        Raises a Refusal where the key stands for another request (422) or its answer is being made elsewhere (409).
+        Raises a Refusal (422) where the key stands for another request.
         """
         claim = request.claim
         name = (claim.tenant, claim.key)
@@ -128,13 +128,30 @@ class Replays:
             raise key_reused()
         if found.stored is not None:
             return Answer(False, stored=found.stored, first=found.restarts * RUN_NUMBERS)
-        keeper = self._keepers.get(found.run)
-        if keeper is None:
-            raise key_in_use()
-        return Answer(False, keeper)
+        return Answer(False, self._keepers.get(found.run) or self._follower(request.claim.tenant, found))
 
-    def _begin(self, request: KeptRequest, found: Found) -> Keeper:
-        tenant, key = request.claim.tenant, request.claim.key
+    def _follower(self, tenant: UUID, found: Found) -> Follower:
+        """Return what follows a run of another gateway for its readers here."""
+        run = found.run
+        if run in self._followers:
+            return self._followers[run]
+        event_log = EventLog(found.restarts * RUN_NUMBERS)
+        taken, take = self._taken_by(tenant)
+        mirrored = None if self.mirror is None else self.mirror.read
+        follower = self._followers[run] = Follower(run, event_log, self, mirrored=mirrored, take=take)
+
+        async def follow() -> None:
+            with taken:
+                try:
+                    await follower.run()
+                finally:
+                    del self._followers[run]
+
+        self._supervise(follow())
+        return follower
+
+    def _taken_by(self, tenant: UUID) -> tuple[ExitStack, Callable[[int], None]]:
+        """Return what counts the bytes of one answer, with that which gives them back."""
         taken = ExitStack()
         take = taken.enter_context(self._bytes.share(tenant))
 
@@ -143,18 +160,25 @@ class Replays:
                 raise _too_much_kept()
             take(count)
 
+        return taken, take_bytes
+
+    def _begin(self, request: KeptRequest, found: Found) -> Keeper:
+        tenant, key = request.claim.tenant, request.claim.key
+        taken, take = self._taken_by(tenant)
         event_log = EventLog(found.restarts * RUN_NUMBERS)
-        keeper = self._keepers[found.run] = Keeper(found.run, self, event_log, grace=request.grace, take=take_bytes)
+        keeper = self._keepers[found.run] = Keeper(found.run, self, event_log, grace=request.grace, take=take)
 
         async def run() -> None:
             with taken:
                 try:
                     await keeper.run(request.endpoint, request.scope, request.body)
                 finally:
-                    del self._keepers[found.run]
+                    self._keepers.pop(found.run, None)
                     self._opening.pop((tenant, key), None)
 
         self._supervise(run())
+        if self.mirror is not None:
+            self._supervise(self.mirror.write(found.run, event_log))
         return keeper
 
     # -- rows -----------------------------------------------------------------------------------------------------
@@ -173,6 +197,10 @@ class Replays:
         """Return for how long no other gateway has had a reader; None when there was never one."""
         work = partial(answers.seconds_since_reader, run)
         return await self._patiently(work, otherwise=None, what="look_for_readers_failed")
+
+    async def look(self, run: UUID) -> Found | None:
+        """Return what is known of a run of another gateway, to which it tells that somebody reads here."""
+        return await self._patiently(partial(answers.look, run), otherwise=None, what="look_at_answer_failed")
 
     async def keep_renewed(self) -> None:
         """Renew the claims of what runs here each `RENEW_SECONDS`, until cancelled."""

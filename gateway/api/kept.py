@@ -1,0 +1,82 @@
+"""``Idempotency-Key`` in the management API: what a POST made is made once, and its answer can be had again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import wraps
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.db import transaction
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from billing.ids import uuid7
+from gateway.edge.kept import REPLAYED, check_key
+from gateway.replay import answers
+from gateway.replay.answers import Claim, Stored
+from gateway.replay.log import Head
+from gateway.replay.replays import key_reused
+from gateway.secrets.sealing import seal, unseal
+
+if TYPE_CHECKING:
+    from gateway.api.base import TenantView
+
+Handler = Callable[..., Response]
+
+_NOBODY = UUID(int=0)  # the claim's owner: it is made and filled in one transaction, so nobody ever sees it
+
+
+def kept(handler: Handler) -> Handler:
+    """Return the POST handler of a view, done once for each ``Idempotency-Key``, in one transaction with its answer.
+
+    The answer, which may have a secret, is stored encrypted for 24 hours, for the same caller. A refusal changes
+    nothing and isn't remembered.
+    """
+
+    @wraps(handler)
+    def answered(view: TenantView, request: Request, *args: Any, **kwargs: Any) -> Response:
+        key = request.headers.get("Idempotency-Key")
+        if key is None:
+            return handler(view, request, *args, **kwargs)
+        check_key(key)
+        run, claim = uuid7(), Claim(view.tenant.id, f"key:{key}", _digest(view, request))
+        with transaction.atomic():
+            found = answers.claim(claim, run, _NOBODY)
+            if found.is_other:
+                raise key_reused()
+            if found.stored is not None:
+                return _again(found.stored)
+            response = handler(view, request, *args, **kwargs)
+            if response.status_code >= 400:
+                transaction.set_rollback(True)
+            else:
+                answers.store(run, _stored(response), {})
+            return response
+
+    return answered
+
+
+def _digest(view: TenantView, request: Request) -> bytes:
+    """Return a digest of the request and of who sends it: another caller doesn't get what it may not see."""
+    access = view.access
+    who = access.key.id if access.key is not None else access.user.id if access.user is not None else ""
+    digest = sha256()
+    for part in (str(who), request.method or "", request.get_full_path()):
+        digest.update(part.encode() + b"\0")
+    digest.update(request._request.body)  # noqa: SLF001 - DRF's documented way to Django's request
+    return digest.digest()
+
+
+def _stored(response: Response) -> Stored:
+    named = tuple((name, value) for name, value in response.headers.items() if name.lower() == "cache-control")
+    sealed = seal(JSONRenderer().render(response.data).decode())
+    return Stored(Head(response.status_code, named, False), sealed.encode())
+
+
+def _again(stored: Stored) -> Response:
+    data = json.loads(unseal(stored.body.decode()))
+    return Response(data, status=stored.head.status, headers={**dict(stored.head.headers), **REPLAYED})

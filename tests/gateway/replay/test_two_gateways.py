@@ -1,0 +1,133 @@
+"""One answer, read at several gateways: live through Redis, and at its end from the database without it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from billing.ids import uuid7
+from gateway.replay import follower
+from gateway.replay.mirror import Mirror
+from gateway.replay.replays import Replays
+from tests.gateway.replay.conftest import Bench, chat
+from tests.gateway.world import assert_books, in_database, settled
+
+pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture(autouse=True)
+def _quick_looks(monkeypatch):
+    monkeypatch.setattr(follower, "LOOK_SECONDS", 0.01)
+
+
+@asynccontextmanager
+async def beside(bench, redis=None):
+    """Another gateway beside the first, which shares nothing with it but the database, the engine, and Redis."""
+    runtime = copy.copy(bench.runtime)
+    runtime.replays = Replays(runtime.threads, runtime.own_threads, uuid7(), runtime.supervise)
+    mirrors = []
+    if redis is not None:
+        for one in (bench.runtime, runtime):
+            one.replays.mirror = Mirror(redis.url, 5.0)
+            mirrors.append(one.replays.mirror)
+    yield Bench(runtime, bench.world)
+    await settled(bench.runtime)
+    for mirror in mirrors:
+        await mirror.close()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_without_redis_the_end_is_read_from_the_database(gateway, stream):
+    async with gateway(tokens=20, hang_at=10) as bench, beside(bench) as other:
+        first = bench.ask(chat(stream=stream))
+        await bench.engine.hanging()
+        second = other.ask(chat(stream=stream))
+        while not other.runtime.replays._followers:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+        bench.engine.release()
+        answers = [await first.finished(), await second.finished()]
+        assert answers[0].body == answers[1].body
+        assert answers[1].headers["idempotency-replayed"] == "true"
+    await in_database(assert_books, bench.world, records=1)
+
+
+async def test_stream_is_read_at_another_gateway_while_it_is_made(gateway, redis_server):
+    async with gateway(tokens=20, hang_at=10) as bench, beside(bench, redis_server) as other:
+        first = bench.ask(chat(stream=True))
+        await first.body_has(b"id: 5\n")
+        second = other.ask(chat(stream=True), after=2)
+        await second.body_has(b"id: 5\n")  # while the engine still waits
+        bench.engine.release()
+        whole, rest = await first.finished(), await second.finished()
+        assert rest.body.startswith(b"id: 3\n")
+        assert whole.body.endswith(rest.body)
+    await in_database(assert_books, bench.world, records=1)
+
+
+async def test_redis_that_dies_takes_nothing_along(gateway, redis_server):
+    async with gateway(tokens=20, hang_at=10) as bench, beside(bench, redis_server) as other:
+        first = bench.ask(chat(stream=True))
+        second = other.ask(chat(stream=True))
+        await second.body_has(b"id: 5\n")
+        redis_server.stop()
+        bench.engine.release()
+        whole, followed = await first.finished(), await second.finished()
+        assert followed.body == whole.body
+    await in_database(assert_books, bench.world, records=1)
+
+
+async def test_stream_cut_ten_times_is_whole_and_charged_once(gateway, redis_server):
+    async with gateway(tokens=120, delay=0.001) as bench, beside(bench, redis_server) as other:
+        text, after, cuts = b"", None, 0
+        while cuts < 10:
+            exchange = (bench, other)[cuts % 2].ask(chat(stream=True), after=after)
+            await exchange.body_has(b"id: %d\n" % (0 if after is None else after + 1))
+            exchange.leave()
+            await asyncio.gather(exchange.task, return_exceptions=True)
+            events = exchange.answer.body.split(b"\n\n")[:-1]
+            after = int(events[-1].split(b"\n")[0][4:])
+            text += exchange.answer.body
+            cuts += 1
+            if b"[DONE]" in exchange.answer.body:
+                break
+        text += (await other.ask(chat(stream=True), after=after).finished()).body
+        assert text == (await bench.ask(chat(stream=True)).finished()).body
+    await in_database(assert_books, bench.world, records=1)
+
+
+async def test_gateway_that_is_lost_is_told_and_the_next_request_runs_anew(gateway):
+    async with gateway(tokens=20, hang_at=10) as bench, beside(bench) as other:
+        first = bench.ask(chat())
+        await bench.engine.hanging()
+        from tests.gateway.replay.test_lost_gateways import end_leases
+
+        second = other.ask(chat())
+        while not other.runtime.replays._followers:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+        await in_database(end_leases)
+        lost = await second.finished()
+        assert (lost.status, lost.json()["error"]["code"]) == (503, "answer_lost")
+        bench.engine.options = replace(bench.engine.options, hang_at=0)
+        answer = await other.ask(chat()).finished()
+        assert answer.status == 200
+        bench.engine.release()
+        zombie = await first.finished()
+        assert zombie.json()["error"]["code"] == "answer_lost"
+
+
+async def test_reader_elsewhere_keeps_an_answer_going(gateway, redis_server, monkeypatch):
+    async with gateway(tokens=20, hang_at=10, terms={"resume_s": 0}) as bench, beside(bench, redis_server) as other:
+        first = bench.ask(chat(stream=True))
+        await first.body_has(b"id: 5\n")
+        second = other.ask(chat(stream=True))
+        await second.body_has(b"id: 5\n")
+        first.leave()
+        await first.task
+        [keeper] = bench.runtime.replays._keepers.values()
+        await keeper._end_without_readers()
+        bench.engine.release()
+        assert b"w20" in (await second.finished()).body
