@@ -15,6 +15,7 @@ from gateway.replay.answers import Found, Stored
 from gateway.replay.log import Batch, EventLog, Head, events_of
 
 LOOK_SECONDS = 1.0  # between two looks at the answer's row
+LINGER_SECONDS = 5.0
 HEAD_SECONDS = 30.0  # without a sign of the answer: proxies close connections on which nothing comes
 
 log = structlog.get_logger(__name__)
@@ -59,6 +60,8 @@ class Follower:
         self._mirrored = mirrored
         self._take = take
         self._readers = 0
+        self._clock = asyncio.get_running_loop().time
+        self._wanted_at = self._clock()
         self._mirror_ended = asyncio.Event()
 
     @contextmanager
@@ -69,11 +72,16 @@ class Follower:
             yield self.log
         finally:
             self._readers -= 1
+            self.want()
+
+    def want(self) -> None:
+        """Go on for `LINGER_SECONDS`: somebody is about to read, or may come back."""
+        self._wanted_at = self._clock()
 
     async def run(self) -> None:
         """Fill the log until its end, or until nobody reads it any more."""
-        reading = asyncio.create_task(self._read_mirror()) if self._mirrored is not None else None
-        since = asyncio.get_running_loop().time()
+        reading: asyncio.Task[None] | None = None
+        since = self._clock()
         try:
             while True:
                 found = await self._rows.look(self._run)
@@ -81,12 +89,14 @@ class Follower:
                     self.log.end(maker_lost())
                 elif found.stored is not None:
                     self._complete(found.stored)
-                elif self.log.head is None and asyncio.get_running_loop().time() - since > HEAD_SECONDS:
+                elif self.log.head is None and self._clock() - since > HEAD_SECONDS:
                     self.log.end(key_in_use())
                 if self.log.is_ended:
                     return
+                if reading is None and self._mirrored is not None:  # its gateway knows of us by now
+                    reading = asyncio.create_task(self._read_mirror())
                 await self._pause()
-                if not self._readers:
+                if not self._readers and self._clock() - self._wanted_at > LINGER_SECONDS:
                     self.log.end(key_in_use())
                     return
         finally:

@@ -133,8 +133,9 @@ class Replays:
     def _follower(self, tenant: UUID, found: Found) -> Follower:
         """Return what follows a run of another gateway for its readers here."""
         run = found.run
-        if run in self._followers:
-            return self._followers[run]
+        if (follower := self._followers.get(run)) is not None:
+            follower.want()
+            return follower
         event_log = EventLog(found.restarts * RUN_NUMBERS)
         taken, take = self._taken_by(tenant)
         mirrored = None if self.mirror is None else self.mirror.read

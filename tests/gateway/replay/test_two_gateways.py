@@ -73,7 +73,7 @@ async def test_redis_that_dies_takes_nothing_along(gateway, redis_server):
         first = bench.ask(chat(stream=True))
         second = other.ask(chat(stream=True))
         await second.body_has(b"id: 5\n")
-        redis_server.stop()
+        redis_server.kill()
         bench.engine.release()
         whole, followed = await first.finished(), await second.finished()
         assert followed.body == whole.body

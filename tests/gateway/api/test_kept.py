@@ -1,0 +1,52 @@
+"""``Idempotency-Key`` in the management API: what a POST made is made once, however often it is sent."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from gateway.models import APIKey, KeptAnswer
+from gateway.services import keys
+
+pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
+
+URL = "/api/v1/keys/"
+
+
+def make(client, party, body, key="m1", secret=""):
+    headers = {"authorization": f"Bearer {secret or party.secret}", "idempotency-key": key}
+    return client.post(URL, body, content_type="application/json", headers=headers)
+
+
+def test_a_key_sent_twice_is_made_once_and_its_secret_is_stored_sealed(client, acme):
+    before = APIKey.objects.unscoped().count()
+    first, again = (make(client, acme, {"name": "ci"}) for _ in range(2))
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert first.content == again.content
+    assert "idempotency-replayed" not in first.headers
+    assert again.headers["idempotency-replayed"] == "true"
+    assert again.headers["cache-control"] == "no-store"
+    assert APIKey.objects.unscoped().count() == before + 1
+    [row] = KeptAnswer.objects.unscoped()
+    assert first.json()["secret"].encode() not in zlib.decompress(bytes(row.body))
+
+
+def test_another_body_or_another_caller_is_refused(client, acme):
+    make(client, acme, {"name": "ci"})
+    other = make(client, acme, {"name": "other"})
+    assert (other.status_code, other.json()["error"]["code"]) == (422, "idempotency_key_reused")
+    _, secret = keys.create_key(tenant=acme.tenant, project=acme.project, name="second", scopes=keys.SCOPES)
+    stranger = make(client, acme, {"name": "ci"}, secret=secret)
+    assert (stranger.status_code, stranger.json()["error"]["code"]) == (422, "idempotency_key_reused")
+
+
+def test_a_refusal_is_not_remembered_and_leaves_nothing(client, acme):
+    assert make(client, acme, {"name": ""}).status_code == 400
+    assert not KeptAnswer.objects.unscoped().exists()
+    assert make(client, acme, {"name": "ci"}).status_code == 201
+
+
+def test_a_key_that_is_none_is_refused(client, acme):
+    answer = make(client, acme, {"name": "ci"}, key="x" * 256)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_idempotency_key")
