@@ -86,6 +86,33 @@ for (const [name, provider] of PROVIDERS) {
     check([await answer.text, asked], ["It rains everywhere.", CITIES]);
   });
 
+  line(`${name}: SmolLM2, five calls by a strict schema, in steps`, async () => {
+    const asked = [];
+    const inputSchema = z.object({ city: z.enum(CITIES), days: z.number().int().min(1).max(14) });
+    await generateText({
+      ...say,
+      model: provider("smollm2-135m-instruct"),
+      prompt: "How is the weather in Oslo and in Bergen?",
+      tools: {
+        weather: tool({
+          description: "The weather in a city, for some days.",
+          inputSchema,
+          strict: true,
+          execute: async (given) => asked.push(inputSchema.parse(given)) && "rain",
+        }),
+      },
+      toolChoice: "required",
+      maxOutputTokens: 100,
+      stopWhen: stepCountIs(5),
+      providerOptions: {
+        openai: { parallelToolCalls: false },
+        sluice: { parallel_tool_calls: false },
+        anthropic: { disableParallelToolUse: true },
+      },
+    });
+    if (asked.length < 5) throw new Error(`it called ${asked.length} times`);
+  });
+
   line(`${name}: a second turn`, async () => {
     const messages = [{ role: "user", content: "Where is Oslo?" }];
     const first = await generateText({ ...say, model: provider("talks"), messages });

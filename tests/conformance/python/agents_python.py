@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from agents import (
     Agent,
     ModelSettings,
@@ -9,6 +11,7 @@ from agents import (
     OpenAIResponsesModel,
     OpenAIResponsesWSModel,
     Runner,
+    ToolsToFinalOutputResult,
     function_tool,
     set_tracing_disabled,
 )
@@ -16,6 +19,7 @@ from lines import BASE_URL, KEY, check, line, run
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
+SMOL = "smollm2-135m-instruct"
 SAYS = "Oslo lies by the sea."
 CITIES = ["Oslo", "Bergen", "Narvik", "Molde", "Hamar"]
 KINDS = {
@@ -102,6 +106,31 @@ for name in KINDS:
         first = await Runner.run(agent, "How is Oslo?")
         told = await Runner.run(agent, [*first.to_input_list(), {"role": "user", "content": "Thanks."}])
         check(told.final_output, "It rains in Oslo.")
+
+    @line(f"{name}: SmolLM2, five calls by a strict schema")
+    async def smol(kind=name):
+        asked = []
+
+        @function_tool
+        def weather(city: Literal["Oslo", "Bergen", "Narvik"], days: Literal[1, 2, 3]) -> str:
+            """The weather in a city, for some days."""
+            asked.append((city, days))
+            return "rain"
+
+        def until_five(_context, _results):
+            return ToolsToFinalOutputResult(is_final_output=len(asked) == 5, final_output=str(len(asked)))
+
+        settings = ModelSettings(tool_choice="required", parallel_tool_calls=False, max_tokens=100)
+        agent = Agent(
+            "Forecaster",
+            model=model_of(kind, SMOL),
+            tools=[weather],
+            model_settings=settings,
+            reset_tool_choice=False,
+            tool_use_behavior=until_five,
+        )
+        check((await Runner.run(agent, "How is the weather in Oslo, Bergen and Narvik?")).final_output, "5")
+        assert all(city in CITIES and days in {1, 2, 3} for city, days in asked), asked
 
 
 for name in ("Responses", "Responses over a websocket"):

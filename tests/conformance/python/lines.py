@@ -18,7 +18,7 @@ from typing import Any
 URL = os.environ["SLUICE_URL"]
 BASE_URL = f"{URL}/v1"
 KEY = os.environ["SLUICE_KEY"]
-SECONDS = 60
+SECONDS = 180
 
 _lines: dict[str, Callable[[], Any]] = {}
 

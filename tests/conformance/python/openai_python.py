@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
+from typing import Literal
 
 import openai
 from lines import BASE_URL, KEY, check, line, run
@@ -14,6 +15,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response
 from pydantic import BaseModel
 
+SMOL = "smollm2-135m-instruct"
 SAYS = "Oslo lies by the sea."
 HI = [{"role": "user", "content": "Where is Oslo?"}]
 SCHEMA = {
@@ -229,6 +231,35 @@ def counted():
     found = client.responses.input_tokens.count(model="talks", input="Where is Oslo?")
     made = client.responses.create(model="talks", input="Where is Oslo?")
     check(found.input_tokens, made.usage.input_tokens)
+
+
+@line("SmolLM2: JSON by a schema, whole and streamed")
+def smol():
+    class Ticket(BaseModel):
+        about: Literal["billing", "delivery", "login"]
+        urgent: bool
+
+    say = [{"role": "user", "content": "Classify: I was charged twice, help me now!"}]
+    answer = client.chat.completions.parse(model=SMOL, messages=say, response_format=Ticket, max_tokens=60)
+    assert isinstance(answer.choices[0].message.parsed, Ticket)
+    with client.responses.stream(model=SMOL, input=say, text_format=Ticket, max_output_tokens=60) as stream:
+        assert isinstance(stream.get_final_response().output_parsed, Ticket)
+
+
+@line("SmolLM2: a call, or else JSON by a schema")
+def smol_both():
+    class Ticket(BaseModel):
+        about: Literal["billing", "delivery", "login"]
+
+    say = {"model": SMOL, "messages": HI, "tools": TOOLS, "response_format": Ticket, "max_tokens": 100}
+    say["parallel_tool_calls"] = False
+    message = client.chat.completions.parse(**say).choices[0].message
+    assert bool(message.tool_calls) != bool(message.content)
+    assert message.tool_calls or isinstance(message.parsed, Ticket)
+    called = client.chat.completions.create(
+        **{**say, "response_format": {"type": "json_object"}}, tool_choice="required"
+    )
+    assert set(json.loads(called.choices[0].message.tool_calls[0].function.arguments)) == {"city"}
 
 
 @line("responses over a websocket, with a second turn")

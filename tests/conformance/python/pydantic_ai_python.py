@@ -7,6 +7,7 @@ from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.profiles.anthropic import AnthropicModelProfile
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -31,7 +32,9 @@ def responses(model):
 
 
 def messages(model):
-    return AnthropicModel(model, provider=AnthropicProvider(base_url=URL, api_key=KEY))
+    # The client knows by a model's name whether it holds answers to schemas, unless it is told.
+    profile = AnthropicModelProfile(supports_json_schema_output=True)
+    return AnthropicModel(model, provider=AnthropicProvider(base_url=URL, api_key=KEY), profile=profile)
 
 
 def forecaster(model, asked, **more):
