@@ -48,6 +48,8 @@ def _try(
         timeout=SECONDS,
         check=False,
     )
+    if done.stdout.startswith('{"skipped"'):
+        return Tried(client.name, "", skipped=f"Not tried: {json.loads(done.stdout)['skipped']}")
     told = [json.loads(row) for row in done.stdout.splitlines() if row.startswith('{"line"')]
     lines = [report.judged(row["line"], row["error"], refusals) for row in told]
     if done.returncode or not told:

@@ -31,4 +31,6 @@ CLIENTS = (
     Client("llm", "agents", "llm_python.py", "llm"),
     Client("aiperf", "aiperf", "aiperf_python.py", "aiperf"),
     Client("guidellm", "guidellm", "guidellm_python.py", "guidellm"),
+    Client("OpenAI's OpenAPI document", "schemathesis", "openai_document.py", "jsonschema"),
+    Client("schemathesis", "schemathesis", "schemathesis_python.py", "schemathesis"),
 )

@@ -298,7 +298,6 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     choices: list[Choice]
     usage: ChatUsage
     service_tier: Tier
-    system_fingerprint: None = None
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
@@ -347,4 +346,3 @@ class ChatChunk(msgspec.Struct, kw_only=True):
     choices: list[ChunkChoice]
     usage: ChatUsage | UnsetType | None = UNSET
     service_tier: Tier
-    system_fingerprint: None = None

@@ -139,4 +139,3 @@ class Completion(msgspec.Struct, kw_only=True):
     choices: list[CompletionChoice]
     usage: ChatUsage | UnsetType | None = UNSET
     service_tier: Tier
-    system_fingerprint: None = None

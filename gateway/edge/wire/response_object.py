@@ -137,7 +137,7 @@ class Response(msgspec.Struct, kw_only=True):
     top_p: float
     truncation: Literal["disabled"] = "disabled"
     usage: ResponseUsage | None = None
-    user: str | None = None
+    user: str | UnsetType = UNSET
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     metadata: dict[str, str]
@@ -164,7 +164,7 @@ def begun(request: ResponseRequest, *, identifier: str, created: int, model: str
         tools=list(request.tools or ()),
         reasoning=ReasoningConfig(None if request.reasoning is None else request.reasoning.effort),
         top_p=1.0 if request.top_p is None else request.top_p,
-        user=request.user,
+        user=UNSET if request.user is None else request.user,
         safety_identifier=request.safety_identifier,
         prompt_cache_key=request.prompt_cache_key,
         metadata=request.metadata or {},
