@@ -29,6 +29,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 from inference.config import EngineConfig
@@ -43,6 +44,7 @@ from inference.core.rows import Drafting
 from inference.core.scheduler import Scheduler
 from inference.core.sequence import Sequence
 from inference.errors import InvalidRequestError
+from inference.execution.adapters import MOST_LOADED
 from inference.execution.backend import LoadedModel
 from inference.guidance.grammars import Grammars
 from inference.siblings import Siblings
@@ -145,7 +147,9 @@ class LocalEngine:
             ends=ends,
             grammars=self.grammars,
             chats=self._chats,
+            load_adapter=None if model.adapters is None else model.adapters.load,
         )
+        self._adapters: dict[str, str] = {}  # of unfinished requests, the adapter that each holds
         self.info = EngineInfo(
             deployment=config.deployment,
             model=config.model or config.source,
@@ -170,6 +174,15 @@ class LocalEngine:
         model = load_model(config)
         return cls(config, model, FolderTokenizer(model.tokenizer_folder))
 
+    def offer(self, adapters: Mapping[str, Path], most: int = MOST_LOADED) -> None:
+        """Let requests name these adapters, each in its folder, and no others; at most `most` are in memory at once.
+
+        For any thread. Raise InvalidRequestError where the model takes none.
+        """
+        if self.model.adapters is None:
+            raise InvalidRequestError("this model takes no adapters", code="unknown_adapter", param="model")
+        self.model.adapters.offer(adapters, most)
+
     def guidance_of(self, request: GenerationRequest) -> Guidance | None:
         """Return what the request's answer is held to, by its client or for its tools; for any thread."""
         return self._chats.guidance(request)
@@ -180,7 +193,8 @@ class LocalEngine:
         """Return the request in tokens; raise `InvalidRequestError` for what this model can't serve.
 
         `tokenizer` replaces the engine's own in another thread, since a tokenizer encodes for one thread only;
-        `grammar` is that of its guidance, else `grammars` compiles it here.
+        `grammar` is that of its guidance, else `grammars` compiles it here. The request's adapter is read here unless
+        it is in memory.
         """
         return self._preparer.prepare(request, self._tokenizer(tokenizer), grammar)
 
@@ -213,6 +227,19 @@ class LocalEngine:
         After `allowance` output tokens (None: all it may generate) it pauses until `extend` permits more, or ends
         when `is_final`.
         """
+        if not prompt.adapter or self.model.adapters is None:
+            self._submit(prompt, allowance, is_final=is_final)
+            return
+        self.model.adapters.hold(prompt.adapter)
+        try:
+            self._submit(prompt, allowance, is_final=is_final)
+        except BaseException:
+            self.model.adapters.release(prompt.adapter)
+            raise
+        self._adapters[prompt.request.id] = prompt.adapter
+
+    def _submit(self, prompt: Prompt, allowance: int | None, *, is_final: bool) -> None:
+        """Queue a request whose adapter is held."""
         request = prompt.request
         if request.kind is Kind.EMBEDDING and self._encoding is not None:
             self._encoding.submit(
@@ -262,6 +289,7 @@ class LocalEngine:
             resumed=resumed,
             queue_seconds=0.0 if resumed is not None else request.queue_seconds,
             keys=list(prompt.keys),
+            adapter=prompt.adapter,
             grammar=prompt.grammar,
             pause_expires=index is None,
         )
@@ -313,7 +341,7 @@ class LocalEngine:
         outputs = self._sibling_outputs()
         for stepper in self._steppers:
             outputs += self._with_text(stepper.scheduler, stepper.advance(partial(self._begin, begin)))
-        return outputs
+        return self._released(outputs)
 
     @property
     def steps(self) -> int:
@@ -322,9 +350,10 @@ class LocalEngine:
 
     def take_outputs(self) -> list[Output]:
         """Return the outputs of requests that ended outside a step, without running one."""
-        return self._sibling_outputs() + [
+        outputs = self._sibling_outputs() + [
             output for scheduler in self.schedulers for output in self._with_text(scheduler, scheduler.take_outputs())
         ]
+        return self._released(outputs)
 
     def next_deadline(self) -> float | None:
         """The clock's time at which `step` has to be called even if nothing is submitted; None: never."""
@@ -360,6 +389,14 @@ class LocalEngine:
             return []
         self._siblings.expire()
         return self._siblings.take_outputs()
+
+    def _released(self, outputs: list[Output]) -> list[Output]:
+        """Return `outputs`; the requests that end with them hold their adapters no longer."""
+        if self._adapters and self.model.adapters is not None:
+            for output in outputs:
+                if output.finished is not None and output.request_id in self._adapters:
+                    self.model.adapters.release(self._adapters.pop(output.request_id))
+        return outputs
 
     def _begin(self, begin: Callable[[tuple[str, ...]], None] | None, names: tuple[str, ...]) -> None:
         """Call `begin` with the requests among the sequences `names`."""

@@ -212,7 +212,8 @@ class GenerationRequest:
     One that has waited `queue_seconds` for the engine (0: as long as it takes) ends with the error `queue_timeout`,
     unbegun and free of charge. A chat carries `messages`, with the `tools` that the model may use, or a `prompt` (text
     or token ids) that no chat template is applied to; an embedding request `inputs` (texts or token ids) and whether a
-    longer input than the model takes is cut (`truncate`) or refused.
+    longer input than the model takes is cut (`truncate`) or refused. `adapter` names the weights that are added to the
+    model's for a chat ("": none).
     """
 
     id: str
@@ -230,6 +231,7 @@ class GenerationRequest:
     band: int = 0
     priority: int = 0
     queue_seconds: float = 0.0
+    adapter: str = ""
 
 
 @value

@@ -10,14 +10,17 @@ from typing import Any, Self
 import torch
 from torch.nn.functional import embedding
 
+from inference.architectures.adapters import AdapterReader
 from inference.architectures.families import form_of, rope_kinds
 from inference.architectures.layers import Layer, LayerReader
 from inference.architectures.proof import Proof, proved
 from inference.architectures.rope import Rotations, frequencies, original_length, set_original_length
 from inference.architectures.weights import FolderWeights, ModelWeights, Weights
+from inference.execution.adapters import Adapters
 from inference.execution.attention.base import Attention
 from inference.execution.inputs import StepBatch
 from inference.execution.kv_cache import KVCache, KVSpec, LayerShape
+from inference.execution.low_rank import StepPairs
 from inference.execution.operators import Operators
 
 # Where a checkpoint keeps the language model: alone, or beside others in one of two orders.
@@ -57,8 +60,18 @@ class Decoder:
         head = next((name for name in HEADS if name in weights), HEADS[0])
         matrix = self.embedding if form.is_tied else operators.place(weights.take(head, dtype))
         self.head = operators.linear(matrix, is_head=True)
-        reader = LayerReader(weights, f"{root}layers.", dtype, form=form, rotated=rotated, operators=operators)
+        self._step_pairs = StepPairs()
+        reader = LayerReader(
+            weights,
+            f"{root}layers.",
+            dtype,
+            form=form,
+            rotated=rotated,
+            operators=operators,
+            step_pairs=self._step_pairs,
+        )
         self.layers = [reader.read(number) for number in range(len(form.layers))]
+        self.adapters: Adapters | None = Adapters(AdapterReader(reader.modules, dtype, operators).read)
         shape = LayerShape(form.kv_heads, form.head_dim, form.head_dim)
         self.spec = KVSpec((shape,) * len(self.layers), dtype)
 
@@ -112,7 +125,12 @@ class Decoder:
         if self.embedding_scale != 1.0:
             hidden = hidden * self.embedding_scale
         rotations = [rotations.of(batch.positions) for rotations in self.rotations.values()]
-        hidden = operators.repeated(batch.attention, partial(self._run_layers, batch.attention), hidden, *rotations)
+        compute = partial(self._run_layers, batch.attention)
+        if batch.adapted and self.adapters is not None:
+            with self._step_pairs.of(self.adapters, batch.adapted) as key:
+                hidden = operators.repeated(batch.attention, compute, hidden, *rotations, key=key)
+        else:
+            hidden = operators.repeated(batch.attention, compute, hidden, *rotations)
         return operators.rms_norm(hidden[batch.sampled], self.norm, self.form.eps)
 
     def _run_layers(self, attention: Attention, hidden: torch.Tensor, *turns: torch.Tensor) -> torch.Tensor:

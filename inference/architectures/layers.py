@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import torch
 
+from inference.architectures.adapters import Modules
 from inference.architectures.families import ExpertNames, Form, LayerForm
 from inference.architectures.rope import half_split_to_pairs
 from inference.architectures.weights import Weights
 from inference.errors import ModelRefusedError
 from inference.execution.experts import Activation, FeedForward, GatedFeedForward, MixtureOfExperts
 from inference.execution.linear import Linear
+from inference.execution.low_rank import AdaptedLinear, StepPairs
 from inference.execution.operators import Operators
 
 
@@ -37,12 +39,28 @@ class Layer:
 
 
 class LayerReader:
-    """Reads the layers of a model of `form`, of which each head turns its first `rotated` numbers."""
+    """Reads the layers of a model of `form`, of which each head turns its first `rotated` numbers.
+
+    `modules` are those that adapters may change, as far as layers were read.
+    """
 
     def __init__(
-        self, weights: Weights, base: str, dtype: torch.dtype, *, form: Form, rotated: int, operators: Operators
+        self,
+        weights: Weights,
+        base: str,
+        dtype: torch.dtype,
+        *,
+        form: Form,
+        rotated: int,
+        operators: Operators,
+        step_pairs: StepPairs,
     ) -> None:
-        """`base` is the prefix of the tensors' names, to which a layer's number is added."""
+        """`base` is the prefix of the tensors' names, to which a layer's number is added.
+
+        `step_pairs` tells the linear layers which tokens of a step have which adapters.
+        """
+        self.modules = Modules()
+        self._step_pairs = step_pairs
         self._weights = weights
         self._root = self._base = base
         self._dtype = dtype
@@ -101,7 +119,16 @@ class LayerReader:
             return torch.cat((self._pairs(query), self._pairs(key), value))
 
         biased = any(self._has(f"self_attn.{name}_proj.bias") for name in ("q", "k", "v", "qkv"))
-        return self._operators.linear(joint("weight"), joint("bias") if biased else None)
+        weight = joint("weight")
+        linear = self._operators.linear(weight, joint("bias") if biased else None)
+        query, key, value = (torch.arange(size) for size in sizes)
+        orders = {"q": self._pairs(query), "k": self._pairs(key), "v": value}
+        if form.family.is_fused:
+            starts = (0, sizes[0], sizes[0] + sizes[1])
+            orders = {"qkv": torch.cat([each + start for each, start in zip(orders.values(), starts, strict=True)])}
+        return self._adapted(
+            linear, {f"self_attn.{name}_proj": order for name, order in orders.items()}, weight.shape[1]
+        )
 
     def _gated(self, base: str) -> FeedForward:
         names = [f"{base}.gate_up_proj"] if self._form.family.is_fused else [f"{base}.gate_proj", f"{base}.up_proj"]
@@ -109,10 +136,19 @@ class LayerReader:
 
     def _linear(self, *names: str) -> Linear:
         """The projections `names` fused, their outputs in that order; either all of them have a bias or none."""
-        weight = torch.cat([self._take(f"{name}.weight") for name in names])
+        weights = [self._take(f"{name}.weight") for name in names]
+        weight = torch.cat(weights)
         biased = any(self._has(f"{name}.bias") for name in names)
         bias = torch.cat([self._take(f"{name}.bias") for name in names]) if biased else None
-        return self._operators.linear(weight, bias)
+        orders = {name: torch.arange(len(own)) for name, own in zip(names, weights, strict=True)}
+        return self._adapted(self._operators.linear(weight, bias), orders, weight.shape[1])
+
+    def _adapted(self, linear: Linear, orders: dict[str, torch.Tensor], inputs: int) -> Linear:
+        """Return `linear` as adapters of the modules `orders` may change it, each with its outputs in that order."""
+        number = self._base.removeprefix(self._root)
+        place = number + "+".join(orders)
+        self.modules.add(place, {number + name: order for name, order in orders.items()}, inputs)
+        return AdaptedLinear(linear, place, self._step_pairs)
 
     def _activation(self) -> Activation:
         return self._operators.silu_mul if self._form.activation == "silu" else self._operators.gelu_mul

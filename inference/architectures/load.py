@@ -160,6 +160,7 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
         vector_width=0,
         tokenizer_folder=folder,
         details=details,
+        adapters=model.adapters,
     )
 
 

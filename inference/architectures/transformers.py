@@ -29,6 +29,7 @@ from inference.architectures.proof import (
 from inference.architectures.replaced import replace_linears, watched_linears
 from inference.architectures.small_model import first_line
 from inference.errors import ModelRefusedError
+from inference.execution.adapters import Adapters
 from inference.execution.attention.base import Attention
 from inference.execution.inputs import StepBatch
 from inference.execution.kv_cache import KVCache, KVSpec, LayerShape
@@ -116,6 +117,7 @@ class TransformersModel:
         AttentionInterface.register(self.interface, self.hook)
         text = model.config.get_text_config()
         self.vocab_size = int(text.vocab_size)
+        self.adapters: Adapters | None = None
         self.layer_count = int(text.num_hidden_layers)
         self.proof = Proof(0, "not proved")
         model.set_attn_implementation(self.interface)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from inference.core.step import StepPlan, StepResult
+from inference.execution.adapters import Adapters
 from inference.types import Kind
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class CausalBackend(Protocol):
     spec: KVSpec
     vocab_size: int
     device: torch.device
+    adapters: Adapters | None  # None: rows can't have any
 
     def attention(self, cache: KVCache, *, max_rows: int, max_blocks: int) -> Attention:
         """Return the attention over `cache` that suits the model, for steps of these sizes (`Attention`)."""
@@ -80,6 +82,7 @@ class LoadedModel:
     `kv_blocks` counts the null block 0 too; it is 0 for encoders. `max_context` bounds prompt + output in tokens,
     `max_input` one prompt or one embedding input, special tokens included. `eos_ids` end a generation.
     `tokenizer_folder` holds tokenizer and chat template in transformers' layout. `details` are texts for operators.
+    `adapters` are those that requests may name, None where the model takes none.
     """
 
     runner: Runner
@@ -93,3 +96,4 @@ class LoadedModel:
     vector_width: int
     tokenizer_folder: Path
     details: Mapping[str, str] = field(default_factory=dict)
+    adapters: Adapters | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import torch
 
@@ -11,11 +11,12 @@ from inference.execution.attention.c import CAttention, unsupported
 from inference.execution.attention.reference import ReferenceAttention
 from inference.execution.kv_cache import KVCache
 from inference.execution.linear import Linear
+from inference.execution.low_rank import Pair
 from inference.execution.operators import Operators
 from inference.kernels.cpu.elementwise import gelu_mul, rms_norm, silu_mul, softcap
 from inference.kernels.cpu.experts import combine, route
 from inference.kernels.cpu.library import Library
-from inference.kernels.cpu.linear import GROUP, DenseLinear, EightBitLinear, FourBitLinear
+from inference.kernels.cpu.linear import GROUP, DenseLinear, EightBitLinear, FourBitLinear, LowRankPair
 from inference.sampling.cpu_passes import CPUPasses
 from inference.sampling.passes import Passes
 
@@ -45,6 +46,9 @@ class COperators(Operators):
     def router(self, weight: torch.Tensor) -> Linear:
         return DenseLinear(self._library, weight)
 
+    def pair(self, down: torch.Tensor, up: torch.Tensor) -> Pair:
+        return LowRankPair(self._library, down, up)
+
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return rms_norm(self._library, x, weight, eps)
 
@@ -68,10 +72,10 @@ class COperators(Operators):
         return combine(self._library, rows, places, weights, residual)
 
     def repeated(
-        self, attention: Attention, compute: Callable[..., torch.Tensor], *inputs: torch.Tensor
+        self, attention: Attention, compute: Callable[..., torch.Tensor], *inputs: torch.Tensor, key: Hashable = ()
     ) -> torch.Tensor:
         if isinstance(attention, CAttention) and len(inputs[0]) <= REPEATED:
-            return attention.repeated(compute, *inputs)
+            return attention.repeated(compute, *inputs, key=key)
         return compute(*inputs)
 
     def passes(self) -> Passes:

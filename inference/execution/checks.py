@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import torch
 
@@ -11,9 +11,13 @@ from inference.execution.kv_cache import KVCache
 
 
 class RowChecks:
-    """The bounds of one model's rows: its vocabulary, its cache's blocks, and `limit`, the most tokens of a row."""
+    """The bounds of one model's rows: its vocabulary, its cache's blocks, and `limit`, the most tokens of a row.
 
-    def __init__(self, vocabulary: int, cache: KVCache, limit: int) -> None:
+    `adapters` has the keys of the adapters in memory.
+    """
+
+    def __init__(self, vocabulary: int, cache: KVCache, limit: int, adapters: Container[str] = ()) -> None:
+        self._adapters = adapters
         self._vocabulary = vocabulary
         self._cache = cache
         self._limit = limit
@@ -43,7 +47,7 @@ class RowChecks:
         end = row.start + row.count
         if end > len(row.blocks) * self._cache.block_size:
             return RowFailure("bad_row", f"The row's blocks don't hold position {end - 1}.")
-        if row.adapter:
+        if row.adapter and row.adapter not in self._adapters:
             return RowFailure("unknown_adapter", f"The model has no adapter {row.adapter}.")
         if self._checked.get(row.slot) is not row.blocks:
             if not 0 < min(row.blocks) <= max(row.blocks) < self._cache.blocks:

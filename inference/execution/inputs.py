@@ -14,6 +14,7 @@ import torch
 from inference.core.step import Row
 from inference.execution.attention.base import Attention, AttentionInputs
 from inference.execution.attention.tables import BlockTables
+from inference.execution.low_rank import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class StepBatch:
     """One packed forward: the T tokens of all rows, row by row. Valid until the next one is packed.
 
     `ids` and `positions` [T] and `sampled` [S], the packed indices of the tokens whose logits are wanted, are on the
-    model's device; row r has `samples[r]` of the sampled tokens. `attention` is ready to store and attend.
+    model's device; row r has `samples[r]` of the sampled tokens. `attention` is ready to store and attend. `adapted`
+    are the tokens that have adapters.
     """
 
     ids: torch.Tensor
@@ -29,6 +31,7 @@ class StepBatch:
     sampled: torch.Tensor
     samples: tuple[int, ...]
     attention: Attention
+    adapted: tuple[Span, ...] = ()
 
 
 class Packer:
@@ -107,7 +110,30 @@ class Packer:
                 host_slots=slots,
             )
         )
-        return StepBatch(device_ids, on_device[1][:tokens], on_device[3][: len(wanted)], samples, self.attention)
+        return StepBatch(
+            device_ids,
+            on_device[1][:tokens],
+            on_device[3][: len(wanted)],
+            samples,
+            self.attention,
+            _adapted(rows, begins.tolist()) if any(row.adapter for row in rows) else (),
+        )
+
+
+def by_adapter(rows: Sequence[Row]) -> list[int]:
+    """Return the numbers of `rows` in an order in which those of one adapter are neighbours, for fewer products."""
+    return sorted(range(len(rows)), key=lambda number: rows[number].adapter)
+
+
+def _adapted(rows: Sequence[Row], begins: Sequence[int]) -> tuple[Span, ...]:
+    """Return the spans of neighbouring rows with the same adapter; row r has the tokens from `begins[r]` on."""
+    spans: list[Span] = []
+    for number, row in enumerate(rows):
+        if spans and row.adapter and (spans[-1][0], spans[-1][2]) == (row.adapter, begins[number]):
+            spans[-1] = (row.adapter, spans[-1][1], begins[number + 1])
+        elif row.adapter:
+            spans.append((row.adapter, begins[number], begins[number + 1]))
+    return tuple(spans)
 
 
 def _split(buffer: Any, ends: list[int]) -> list[Any]:

@@ -7,7 +7,7 @@ plain torch, which is the reference that the others are tested against. `tiers.p
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 import torch
 from torch.nn.functional import gelu, rms_norm, silu
@@ -17,6 +17,7 @@ from inference.execution.attention.base import Attention
 from inference.execution.attention.reference import ReferenceAttention
 from inference.execution.kv_cache import KVCache
 from inference.execution.linear import Linear, TorchLinear
+from inference.execution.low_rank import Pair, TorchPair
 from inference.sampling.passes import Passes
 from inference.sampling.torch_passes import TorchPasses
 
@@ -47,6 +48,10 @@ class Operators(ABC):
     def router(self, weight: torch.Tensor) -> Linear:
         """Return the linear layer of `weight` in its own dtype, since rounding may choose another expert."""
         return self.linear(weight)
+
+    def pair(self, down: torch.Tensor, up: torch.Tensor) -> Pair:
+        """Return what an adapter adds to a linear layer, of `down` [rank, inputs] and `up` [outputs, rank]."""
+        return TorchPair(self.place(down), self.place(up))
 
     @abstractmethod
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -83,12 +88,12 @@ class Operators(ABC):
         return experts.combine(rows, places, weights, residual)
 
     def repeated(
-        self, attention: Attention, compute: Callable[..., torch.Tensor], *inputs: torch.Tensor
+        self, attention: Attention, compute: Callable[..., torch.Tensor], *inputs: torch.Tensor, key: Hashable = ()
     ) -> torch.Tensor:
         """Return what `compute(*inputs)` returns, which is valid until the next step.
 
         It may be recorded and repeated without it: so what it does has to depend on the attention's inputs, on `inputs`
-        [tokens, …], which it may overwrite, and on what never changes alone.
+        [tokens, …], which it may overwrite, on what `key` stands for, and on what never changes alone.
         """
         return compute(*inputs)
 

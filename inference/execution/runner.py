@@ -12,7 +12,7 @@ from inference.execution.answers import answers, newest
 from inference.execution.attention.base import Attention
 from inference.execution.backend import CausalBackend, EncoderBackend, Pending
 from inference.execution.checks import RowChecks, input_fault, lacks_memory
-from inference.execution.inputs import Packer
+from inference.execution.inputs import Packer, by_adapter
 from inference.sampling.passes import Passes
 from inference.sampling.sampler import Sampler
 
@@ -63,7 +63,7 @@ class TorchRunner:
         self._encoder = encoder
         self._limit = limit
         self._sampler = Sampler(torch.device("cpu") if causal is None else causal[1].cache.device, passes)
-        self._checks = None if causal is None else RowChecks(causal[0].vocab_size, causal[1].cache, limit)
+        self._checks = None if causal is None else _checks(*causal, limit)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="steps") if overlaps else None
         self._masks = ThreadPoolExecutor(1, thread_name_prefix="masks")
         self.overlaps = overlaps
@@ -90,6 +90,9 @@ class TorchRunner:
         faults = checks.faults(rows)
         sound = [row for number, row in enumerate(rows) if number not in faults] if faults else rows
         given: list[RowResult | RowFailure] = []
+        order = by_adapter(sound) if any(row.adapter for row in sound) else None
+        if order is not None:
+            sound = [sound[number] for number in order]
         if sound:
             batch = packer.pack(sound)
             guided = [row for row in sound if row.grammar is not None and row.samples]
@@ -102,6 +105,8 @@ class TorchRunner:
             if self.overlaps and (known := newest(sound, given)):
                 tokens = torch.tensor([list(known), list(known.values())]).to(packer.last_tokens.device)
                 packer.last_tokens[tokens[0]] = tokens[1]
+        if order is not None:
+            given = [result for _, result in sorted(zip(order, given, strict=True), key=lambda pair: pair[0])]
         results = iter(given)
         return tuple([faults[number] if number in faults else next(results) for number in range(len(rows))])
 
@@ -121,3 +126,7 @@ class TorchRunner:
                 if ok:
                     results[i] = vector.numpy().astype("<f4").tobytes()
         return tuple(results)
+
+
+def _checks(model: CausalBackend, attention: Attention, limit: int) -> RowChecks:
+    return RowChecks(model.vocab_size, attention.cache, limit, model.adapters or ())

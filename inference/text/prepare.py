@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ class Prompt:
     """A prepared request: a chat's `ids`, prefix `keys` and `grammar`, or the ids of an embedding request's `inputs`.
 
     `max_output` is the most tokens that one answer may have, 0 for embeddings. `parsing` is how the answer is read,
-    None where it is nothing but text.
+    None where it is nothing but text. `adapter` is the key of its adapter in memory.
     """
 
     request: GenerationRequest
@@ -38,6 +38,7 @@ class Prompt:
     keys: list[bytes] = field(default_factory=list)
     grammar: Grammar | None = None
     parsing: Parsing | None = None
+    adapter: str = ""
 
     @property
     def most_output(self) -> int:
@@ -55,7 +56,8 @@ class Preparer:
 
     `context` bounds a prompt and its output together, `max_input` one prompt or one embedding input. Without `keys` no
     prefix is hashed, without `grammars` none is guided. `recommended` has values for the sampling fields that a client
-    doesn't set; `ends` are the ids that end a generation, `chats` what the model's chats look like.
+    doesn't set; `ends` are the ids that end a generation, `chats` what the model's chats look like. `load_adapter`
+    returns the key of the adapter that a request names, which is then in memory; None where the model takes none.
     """
 
     def __init__(
@@ -70,7 +72,9 @@ class Preparer:
         ends: frozenset[int] = frozenset(),
         grammars: Grammars | None = None,
         chats: Chats | None = None,
+        load_adapter: Callable[[str], str] | None = None,
     ) -> None:
+        self._load_adapter = load_adapter
         self._kinds = kinds
         self._vocab_size = vocab_size
         self._context = context
@@ -90,6 +94,8 @@ class Preparer:
             raise InvalidRequestError(f"this model takes no {request.kind} requests", code="unsupported_task")
         if request.weight < 1:
             raise InvalidRequestError("a tenant's weight is at least 1 thousandth")
+        if request.adapter and (self._load_adapter is None or request.kind is not Kind.CHAT):
+            raise InvalidRequestError("this model takes no adapters", code="unknown_adapter", param="model")
         if request.kind is Kind.CHAT:
             return self._chat(request, tokenizer, grammar)
         return self._embedding(request, tokenizer)
@@ -137,12 +143,13 @@ class Preparer:
                 message = f"'{guidance.param}': this model's answers can't be guided"
                 raise InvalidRequestError(message, code="guidance_unavailable", param=guidance.param)
             grammar = self._grammars.compiled(guidance)
-        keys = self._keys.keys(request.domain, ids) if self._keys is not None else []
+        adapter = self._load_adapter(request.adapter) if request.adapter and self._load_adapter is not None else ""
+        keys = self._keys.keys(request.domain, ids, adapter) if self._keys is not None else []
         parsing = self._parsing(request, tokenizer, ids)
         if parsing is not None and (grammar is not None or request.sampling.thinking_tokens is not None):
             grammar = self._behind_thought(grammar, parsing, tokenizer, request.sampling.thinking_tokens)
         most = most if wanted is None else min(wanted, most)
-        return Prompt(request, most, ids=ids, keys=keys, grammar=grammar, parsing=parsing)
+        return Prompt(request, most, ids=ids, keys=keys, grammar=grammar, parsing=parsing, adapter=adapter)
 
     def _parsing(self, request: GenerationRequest, tokenizer: Tokenizer, ids: Sequence[int]) -> Parsing | None:
         """Return how the answer behind the prompt `ids` is read."""

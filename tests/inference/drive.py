@@ -39,12 +39,20 @@ class Drive:
         tokens: int,
         sampling: SamplingParams = GREEDY,
         seeds: Many[int] | None = None,
+        adapters: Many[str] | None = None,
     ) -> list[list[int]]:
-        """Generate up to `tokens` for each prompt, all submitted at once, and return what each got."""
+        """Generate up to `tokens` for each prompt, all submitted at once, and return what each got.
+
+        `adapters` names each prompt's adapter, "" for none.
+        """
         names = [f"r{next(self.ids)}" for _ in prompts]
         for i, (name, prompt) in enumerate(zip(names, prompts, strict=True)):
             seeded = replace(sampling, seed=seeds[i] if seeds else 0)
-            self.engine.submit(Prompt(GenerationRequest(name, "t", "d", sampling=seeded), tokens, ids=tuple(prompt)))
+            named = adapters[i] if adapters else ""
+            loaded = self.engine.model.adapters
+            key = loaded.load(named) if named and loaded is not None else ""
+            request = GenerationRequest(name, "t", "d", sampling=seeded, adapter=named)
+            self.engine.submit(Prompt(request, tokens, ids=tuple(prompt), adapter=key))
         generated: dict[str, list[int]] = {name: [] for name in names}
         while self.engine.unfinished:
             for output in self.engine.step():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import torch
 
@@ -35,12 +35,12 @@ class CAttention(Attention):
         self._library = library
         self._programs = Programs(library)
 
-    def repeated(self, compute: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
+    def repeated(self, compute: Callable[..., torch.Tensor], *inputs: torch.Tensor, key: Hashable = ()) -> torch.Tensor:
         """Do what `Operators.repeated` does, for a `compute` with this attention: always the same one."""
         own = self.inputs
         addresses = [part.data_ptr() for part in (own.begins, own.lengths, own.slots, own.tables, own.places)]
-        key = (len(own.lengths), *(part.shape for part in inputs), *addresses)
-        return self._programs.run(key, compute, *inputs)
+        shapes = [part.shape for part in inputs]
+        return self._programs.run((key, len(own.lengths), *shapes, *addresses), compute, *inputs)
 
     def store(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         cached = self.cache.layers[layer]

@@ -56,7 +56,7 @@ class DecodeGraphs:
     def forward(self, rows: Sequence[Row]) -> torch.Tensor | None:
         """Run a step of `rows` and return their hidden states [rows, width], or None if no graph is for it."""
         size = next((size for size in sorted(self._graphs) if size >= len(rows)), 0)
-        if not size or any(row.count != 1 or not row.samples for row in rows):
+        if not size or any(row.count != 1 or not row.samples or row.adapter for row in rows):
             return None
         self._packer.pack([*rows, *[self._pad] * (size - len(rows))])
         replay, hidden = self._graphs[size]

@@ -19,7 +19,7 @@ from inference.execution.checks import RowChecks, lacks_memory
 from inference.execution.cuda.device import Device, is_lost
 from inference.execution.cuda.graphs import DecodeGraphs
 from inference.execution.cuda.sampler import DeviceSampler
-from inference.execution.inputs import Packer
+from inference.execution.inputs import Packer, by_adapter
 from inference.sampling.sampler import NON_FINITE
 
 
@@ -57,7 +57,7 @@ class CudaRunner:
         self._model = model
         self._device = device
         self._packer = Packer(attention, max_tokens=max_tokens)
-        self._checks = RowChecks(model.vocab_size, attention.cache, limit)
+        self._checks = RowChecks(model.vocab_size, attention.cache, limit, model.adapters or ())
         self._sampler = DeviceSampler(device.name)
         self._rows = attention.max_rows - 1
         self.graphs = DecodeGraphs(model, self._packer, device, padding=self._rows)
@@ -83,7 +83,7 @@ class CudaRunner:
         rows = plan.rows
         faults = self._checks.faults(rows)
         results: list[RowResult | RowFailure] = [faults.get(i, NOTHING_SAMPLED) for i in range(len(rows))]
-        sound = [i for i in range(len(rows)) if i not in faults]
+        sound = [i for i in by_adapter(rows) if i not in faults]
         sampling = [i for i in sound if rows[i].samples]
         if not sound:
             return LaunchedStep(lambda: StepResult(tuple(results)))

@@ -42,16 +42,19 @@ class _Linear:
         self._bias = None if bias is None else bias.to(dtype).contiguous()
         self._bias_address = None if self._bias is None else self._bias.data_ptr()
 
-    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+    def __call__(
+        self, x: torch.Tensor, residual: torch.Tensor | None = None, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
         tokens, dtype = x.shape[0], self._dtype
-        out = x.new_empty(tokens, self._outputs)
+        if out is None:
+            out = x.new_empty(tokens, self._outputs)
         if getattr(self._library, self._kernel)(
             *self._form,
             require(x, (tokens, self._inputs), dtype, "x"),
             *self._addresses,
             self._bias_address,
             None if residual is None else require(residual, (tokens, self._outputs), dtype, "residual"),
-            out.data_ptr(),
+            require(out, (tokens, self._outputs), dtype, "out"),
             tokens,
             self._outputs,
             self._inputs,
@@ -74,6 +77,19 @@ class DenseLinear(_Linear):
         self._addresses = (self._packed.data_ptr(),)
         weight = weight.contiguous()
         pack(weight.data_ptr(), *self._addresses, self._outputs, self._inputs)
+
+
+class LowRankPair:
+    """Adds (x [tokens, inputs] · downᵀ) · upᵀ to out [tokens, outputs] in place, in the dtype of down and up."""
+
+    def __init__(self, library: Library, down: torch.Tensor, up: torch.Tensor) -> None:
+        """`down` is [rank, inputs], `up` [outputs, rank]."""
+        odd = len(down) % 2  # words of bfloat16 hold two inputs
+        self._down = DenseLinear(library, torch.nn.functional.pad(down, (0, 0, 0, odd)))
+        self._up = DenseLinear(library, torch.nn.functional.pad(up, (0, odd)))
+
+    def __call__(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        self._up(self._down(x), out, out)
 
 
 class EightBitLinear(_Linear):

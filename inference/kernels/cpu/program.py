@@ -29,6 +29,7 @@ _NEW = {_aten.empty.memory_format, _aten.new_empty.default, _aten.empty_like.def
 _VIEWS = {
     _aten.view.default,
     _aten.detach.default,
+    _aten.narrow.default,
     _aten.slice.Tensor,
     _aten.select.int,
     _aten.split_with_sizes.default,

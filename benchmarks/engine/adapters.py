@@ -1,0 +1,97 @@
+"""What adapters cost: tokens per second of 1, 8 and 32 streams without any, all with one, and with sixteen in turns.
+
+    python benchmarks/engine/adapters.py --model var/models/SmolLM2-135M-Instruct
+
+The adapters have random weights and change every linear layer. The three are run in turns in one process, so that a
+noisy neighbour meets each; a cell has the best tokens per second of decoding, and in brackets that divided by the best
+without adapters. Times are those of decoding alone. Below stand how long loading one took, and their memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as a worker has it
+
+import torch
+
+from inference.architectures.load import load_model
+from inference.config import EngineConfig
+from inference.execution.backend import LoadedModel
+from inference.local import LocalEngine
+from inference.text.prepare import Prompt
+from inference.types import GenerationRequest, SamplingParams
+from tests.inference.adapting import save_adapter
+
+GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
+KINDS = (0, 1, 16)
+
+
+def run(loaded: LoadedModel, streams: int, adapters: int, *, prompt: int, new: int) -> float:
+    """Return the tokens per second of `streams` requests, which have the first `adapters` adapters in turns."""
+    engine = LocalEngine(EngineConfig("bench", "-", block_size=loaded.block_size, max_rows=streams), loaded)
+    for i in range(streams):
+        key = loaded.adapters.load(f"a{i % adapters}") if adapters and loaded.adapters is not None else ""
+        ids = tuple(3 + (i * 31 + k * 7) % 1000 for k in range(prompt))
+        request = GenerationRequest(str(i), tenant="t", domain="d", sampling=GREEDY)
+        engine.submit(Prompt(request, new, ids=ids, adapter=key))
+    begun: set[str] = set()
+    while len(begun) < streams:
+        begun |= {output.request_id for output in engine.step() if output.tokens}
+    tokens = 0
+    begin = time.perf_counter()
+    while engine.unfinished:
+        tokens += sum(len(output.tokens) for output in engine.step())
+    return tokens / (time.perf_counter() - begin)
+
+
+def main() -> None:
+    """Print one table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, type=Path, help="a folder with model.safetensors")
+    parser.add_argument("--rank", type=int, default=8)
+    parser.add_argument("--streams", default="1,8,32")
+    parser.add_argument("--prompt", type=int, default=32, help="tokens of each prompt")
+    parser.add_argument("--new", type=int, default=64, help="tokens to generate for each stream")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--quantization", default="")
+    parser.add_argument("--device", default="auto")
+    options = parser.parse_args()
+    settings = {"dtype": options.dtype, "quantization": options.quantization, "device": options.device}
+    loaded = load_model(EngineConfig("bench", str(options.model), kv_tokens=8192, **settings))
+    if loaded.adapters is None:
+        parser.error("this model takes no adapters")
+    print(f"{loaded.details['tier']}, {options.dtype} {options.quantization}, {torch.get_num_threads()} threads")
+    with tempfile.TemporaryDirectory() as folder:
+        folders = {
+            f"a{i}": save_adapter(options.model, Path(folder, str(i)), rank=options.rank, seed=i)
+            for i in range(max(KINDS))
+        }
+        loaded.adapters.offer(folders, max(KINDS))
+        begin = time.perf_counter()
+        for name in folders:
+            loaded.adapters.load(name)
+        seconds = time.perf_counter() - begin
+        print("streams  " + "".join(f"{f'{kind} adapters':>16}" for kind in KINDS))
+        for streams in map(int, options.streams.split(",")):
+            best = dict.fromkeys(KINDS, 0.0)
+            for _ in range(options.runs):
+                for kind in KINDS:
+                    best[kind] = max(best[kind], run(loaded, streams, kind, prompt=options.prompt, new=options.new))
+            cells = "".join(f"{f'{best[kind]:.0f} ({best[kind] / best[0]:.2f})':>16}" for kind in KINDS)
+            print(f"{streams:7}  {cells}", flush=True)
+        each = loaded.adapters.nbytes / len(folders) / 1e6
+        print(
+            f"rank {options.rank}, all linear layers: {each:.1f} MB each, loaded in {seconds / len(folders) * 1e3:.0f} ms"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""Reading LoRA adapters in PEFT's format: adapter_config.json and adapter_model.safetensors, and no other file.
+
+A setting that changes what is computed and isn't known here refuses the adapter by its name, and so does every tensor
+that isn't part of a low-rank pair of one of the model's linear layers. All of that is checked by the file's header,
+before a tensor is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from inference.errors import ModelRefusedError
+from inference.execution.adapters import MOST_RANK, Adapter
+from inference.execution.low_rank import Pair
+from inference.execution.operators import Operators
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+MOST_CONFIG_BYTES = 1_000_000
+MOST_HEADER_BYTES = 4_000_000
+WIDTHS = {"F32": 4, "F16": 2, "BF16": 2}  # bytes of a number
+NAME = re.compile(
+    r"base_model\.model\.(?:model|language_model\.model|model\.language_model)\.layers\.(.+)\.lora_([AB])\.weight"
+)
+# What has no effect on a forward pass, or is told by the tensors, or is read below.
+KNOWN = {
+    "peft_type", "r", "lora_alpha", "use_rslora", "target_modules", "task_type", "base_model_name_or_path", "revision",
+    "inference_mode", "lora_dropout", "peft_version", "auto_mapping", "layers_to_transform", "layers_pattern",
+    "exclude_modules", "megatron_core", "qalora_group_size", "loftq_config", "eva_config", "runtime_config",
+}  # fmt: skip
+EXPECTED: Mapping[str, tuple[Any, ...]] = {
+    "bias": ("none",),
+    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),  # others change the model's own weights
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A linear module of the checkpoint, which is a part of the model's linear layer `place`.
+
+    Its outputs begin at `begin` of that layer's, in the order `order` (int64 [outputs]); it has `inputs` inputs.
+    """
+
+    place: str
+    begin: int
+    order: torch.Tensor
+    inputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Modules:
+    """The modules of a model that adapters may change, by their names behind "layers.", and each layer's outputs."""
+
+    by_name: dict[str, Module] = field(default_factory=dict)
+    outputs: dict[str, int] = field(default_factory=dict)
+
+    def add(self, place: str, orders: Mapping[str, torch.Tensor], inputs: int) -> None:
+        """Add the modules whose outputs, in these orders and one after the other, are those of the layer `place`."""
+        begin = 0
+        for name, order in orders.items():
+            self.by_name[name] = Module(place, begin, order, inputs)
+            begin += len(order)
+        self.outputs[place] = begin
+
+
+class AdapterReader:
+    """Reads adapters for a model of `modules`, to be computed in `dtype` by `operators`."""
+
+    def __init__(self, modules: Modules, dtype: torch.dtype, operators: Operators) -> None:
+        self._modules = modules
+        self._dtype = dtype
+        self._operators = operators
+
+    def read(self, folder: Path) -> Adapter:
+        """Return the adapter in `folder`; raise ModelRefusedError with a reason that names no path."""
+        with torch.inference_mode():
+            text = _file(folder, CONFIG, MOST_CONFIG_BYTES).read_bytes()
+            config = _parsed(text)
+            rank, scale = _rank_and_scale(config)
+            weights = _file(folder, WEIGHTS, self._most_bytes())
+            tensors = self._tensors(weights, rank, _targets(config))
+            with weights.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256")
+            digest.update(text)
+            pairs: dict[str, Pair] = {}
+            nbytes = 0
+            for place, parts in _by_place(tensors, self._modules).items():
+                down, up = self._joint(place, parts, scale)
+                nbytes += down.nbytes + up.nbytes
+                pairs[place] = self._operators.pair(down, up)
+            return Adapter(digest.hexdigest()[:32], pairs, nbytes)
+
+    def _most_bytes(self) -> int:
+        """The size of the largest adapter in float32, and its header."""
+        numbers = sum(MOST_RANK * (module.inputs + len(module.order)) for module in self._modules.by_name.values())
+        return 4 * numbers + MOST_HEADER_BYTES + 8
+
+    def _tensors(self, path: Path, rank: int, targets: frozenset[str] | None) -> dict[str, tuple[torch.Tensor, ...]]:
+        """Return the pair of each module by its name."""
+        with path.open("rb") as file:
+            if int.from_bytes(file.read(8), "little") > MOST_HEADER_BYTES:
+                raise ModelRefusedError(f"{WEIGHTS} has a header of more than {MOST_HEADER_BYTES} bytes")
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                names: dict[str, dict[str, str]] = {}
+                for name in file.keys():  # noqa: SIM118 - it isn't a mapping
+                    module, kind = self._checked(name, file.get_slice(name), rank)
+                    if kind in names.setdefault(module, {}):
+                        raise ModelRefusedError(f"{WEIGHTS} has the pair of {module} twice")
+                    names[module][kind] = name
+                _check_complete(names, targets)
+                found = {module: tuple(file.get_tensor(pair[kind]) for kind in "AB") for module, pair in names.items()}
+        except (SafetensorError, OSError) as error:
+            raise ModelRefusedError(f"{WEIGHTS} can't be read: {error}") from error
+        for module, pair in found.items():
+            if not all(bool(torch.isfinite(tensor).all()) for tensor in pair):
+                raise ModelRefusedError(f"the pair of {module} has numbers that are not finite")
+        return found
+
+    def _checked(self, name: str, tensor: Any, rank: int) -> tuple[str, str]:
+        """Return the module and the kind ("A" or "B") of a tensor; raise ModelRefusedError unless it fits."""
+        match = NAME.fullmatch(name)
+        if match is None or match[1] not in self._modules.by_name:
+            raise ModelRefusedError(
+                f"{WEIGHTS} has {name[:200]}, which is no low-rank pair of this model's linear layers"
+            )
+        module = self._modules.by_name[match[1]]
+        expected = [rank, module.inputs] if match[2] == "A" else [len(module.order), rank]
+        if tensor.get_shape() != expected:
+            raise ModelRefusedError(f"{name} has the shape {tensor.get_shape()}, where this model needs {expected}")
+        if tensor.get_dtype() not in WIDTHS:
+            raise ModelRefusedError(f"{name} is {tensor.get_dtype()}, where only {', '.join(WIDTHS)} are read")
+        return match[1], match[2]
+
+    def _joint(
+        self, place: str, parts: list[tuple[Module, tuple[torch.Tensor, ...]]], scale: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return one pair for all of a layer's modules: each has ranks of its own, and only they reach its outputs."""
+        down = torch.cat([down.float() for _, (down, _) in parts])
+        up = torch.zeros(self._modules.outputs[place], len(down))
+        first = 0
+        for module, (_, own) in parts:
+            end = first + own.shape[1]
+            up[module.begin : module.begin + len(own), first:end] = own.float()[module.order] * scale
+            first = end
+        joint = down.to(self._dtype), up.to(self._dtype)
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in joint):
+            raise ModelRefusedError(f"the pair of {parts[0][0].place} is too large for {self._dtype}")
+        return joint
+
+
+def _file(folder: Path, name: str, most: int) -> Path:
+    """Return the path of a regular file of at most `most` bytes in `folder` itself."""
+    path = folder / name
+    if not path.is_file():
+        pickled = " (pickles as adapter_model.bin are never read)" if name == WEIGHTS else ""
+        raise ModelRefusedError(f"the adapter has no {name}{pickled}")
+    if path.resolve().parent != folder.resolve():
+        raise ModelRefusedError(f"{name} is a link that leads out of the adapter's folder")
+    if path.stat().st_size > most:
+        raise ModelRefusedError(f"{name} has {path.stat().st_size} bytes, where {most} are the most")
+    return path
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelRefusedError(f"{CONFIG} is no JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ModelRefusedError(f"{CONFIG} is no JSON object")
+    return config
+
+
+def _rank_and_scale(config: Mapping[str, Any]) -> tuple[int, float]:
+    """Return the rank and the factor of the products; raise ModelRefusedError for what isn't computed here."""
+    if config.get("peft_type") != "LORA":
+        raise ModelRefusedError(f"peft_type is {_short(config.get('peft_type'))}, and only LORA is served")
+    if config.get("task_type") not in (None, "CAUSAL_LM"):
+        raise ModelRefusedError(f"task_type is {_short(config['task_type'])}, and only CAUSAL_LM is served")
+    for name, value in config.items():
+        if not (value in EXPECTED[name] if name in EXPECTED else name in KNOWN or not value):
+            raise ModelRefusedError(f"{_short(name)} is {_short(value)}, which isn't supported")
+    rank, alpha, is_root = config.get("r"), config.get("lora_alpha"), config.get("use_rslora", False)
+    if type(rank) is not int or not 1 <= rank <= MOST_RANK:
+        raise ModelRefusedError(f"r is a whole number from 1 to {MOST_RANK}, not {_short(rank)}")
+    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not math.isfinite(alpha) or abs(alpha) > 1e6:
+        raise ModelRefusedError(f"lora_alpha is a number up to a million, not {_short(alpha)}")
+    if not isinstance(is_root, bool):
+        raise ModelRefusedError(f"use_rslora is true or false, not {_short(is_root)}")
+    return rank, alpha / (math.sqrt(rank) if is_root else rank)
+
+
+def _targets(config: Mapping[str, Any]) -> frozenset[str] | None:
+    """Return the names of the modules that the config says are changed; None where it has a pattern."""
+    targets = config.get("target_modules")
+    if targets is None or isinstance(targets, str):
+        return None
+    if not isinstance(targets, list) or not all(isinstance(name, str) for name in targets):
+        raise ModelRefusedError(f"target_modules is a list of names or a pattern, not {_short(targets)}")
+    return frozenset(targets)
+
+
+def _check_complete(names: Mapping[str, Mapping[str, str]], targets: frozenset[str] | None) -> None:
+    """Raise ModelRefusedError unless every module has both of its pair, and `targets` are what is changed."""
+    if not names:
+        raise ModelRefusedError(f"{WEIGHTS} has no tensors")
+    for module, pair in names.items():
+        if len(pair) != len("AB"):
+            raise ModelRefusedError(f"{WEIGHTS} has only lora_{next(iter(pair))} of {module}")
+    if targets is None:
+        return
+    for module in names:
+        if not any(f".{module}".endswith(f".{target}") for target in targets):
+            raise ModelRefusedError(f"{WEIGHTS} has a pair of {module}, which is not among target_modules")
+    for target in targets:
+        if not any(f".{module}".endswith(f".{target}") for module in names):
+            raise ModelRefusedError(f"{WEIGHTS} has no pair of {_short(target)}, which is among target_modules")
+
+
+def _by_place(
+    tensors: Mapping[str, tuple[torch.Tensor, ...]], modules: Modules
+) -> dict[str, list[tuple[Module, tuple[torch.Tensor, ...]]]]:
+    places: dict[str, list[tuple[Module, tuple[torch.Tensor, ...]]]] = {}
+    for name, pair in sorted(tensors.items()):
+        module = modules.by_name[name]
+        places.setdefault(module.place, []).append((module, pair))
+    return places
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
