@@ -87,10 +87,8 @@ def main() -> None:
                     best[kind] = max(best[kind], run(loaded, streams, kind, prompt=options.prompt, new=options.new))
             cells = "".join(f"{f'{best[kind]:.0f} ({best[kind] / best[0]:.2f})':>16}" for kind in KINDS)
             print(f"{streams:7}  {cells}", flush=True)
-        each = loaded.adapters.nbytes / len(folders) / 1e6
-        print(
-            f"rank {options.rank}, all linear layers: {each:.1f} MB each, loaded in {seconds / len(folders) * 1e3:.0f} ms"
-        )
+        size, load = loaded.adapters.nbytes / len(folders) / 1e6, seconds / len(folders) * 1e3
+        print(f"rank {options.rank}, all linear layers: {size:.1f} MB each, loaded in {load:.0f} ms")
 
 
 if __name__ == "__main__":
