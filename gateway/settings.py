@@ -197,6 +197,7 @@ SLUICE_FILE_DAYS = env.whole("SLUICE_FILE_DAYS", 30)
 SLUICE_BATCH_DAYS = env.whole("SLUICE_BATCH_DAYS", 30)
 # How many lines of batches one process of the jobs has on their way at a time, and one tenant in all of them.
 SLUICE_BATCH_CONCURRENCY = env.whole("SLUICE_BATCH_CONCURRENCY", 8, most=256)
+SLUICE_MAX_OUTPUT_BYTES = env.whole("SLUICE_MAX_OUTPUT_BYTES", 1024**3)
 SLUICE_MOST_BATCHES = env.whole("SLUICE_MOST_BATCHES", 50)
 # Where the jobs reach a gateway, if not where this home's own listens, or at the base URL.
 SLUICE_GATEWAY_URL = env.address("SLUICE_GATEWAY_URL", "")

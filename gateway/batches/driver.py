@@ -233,7 +233,8 @@ class Driver:
 
 def _runs(now: datetime) -> Q:
     """Batches whose waiting lines may be sent."""
-    return Q(status=Batch.Status.IN_PROGRESS, expired_at=None, expires_at__gt=now)
+    has_room = Q(answer_bytes__lt=settings.SLUICE_MAX_OUTPUT_BYTES)
+    return has_room & Q(status=Batch.Status.IN_PROGRESS, expired_at=None, expires_at__gt=now)
 
 
 def _due(now: datetime) -> Q:

@@ -126,6 +126,7 @@ def counted(outcomes: Iterable[Outcome]) -> dict[str, Any]:
     sums: Counter[str] = Counter()
     for outcome in outcomes:
         sums.update(outcome.counts)
+        sums["answer_bytes"] += len(outcome.answer)
     return {name: F(name) + count for name, count in sums.items() if count}
 
 

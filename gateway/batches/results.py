@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
+from django.conf import settings
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 
@@ -72,10 +73,11 @@ def finish() -> bool:
 
 
 def _give_up_waiting() -> None:
-    """Let the waiting lines of cancelled and expired batches be without answer. One that was sent, and of whose answer
-    nothing is known, isn't among them: it is asked for until that is.
+    """Let the waiting lines of batches that are cancelled, expired or full be without answer. One that was sent, and of
+    whose answer nothing is known, isn't among them: it is asked for until that is.
     """
-    over = Q(status=_Status.CANCELLING) | Q(status=_Status.IN_PROGRESS, expired_at__isnull=False)
+    is_over = Q(expired_at__isnull=False) | Q(answer_bytes__gte=settings.SLUICE_MAX_OUTPUT_BYTES)
+    over = Q(status=_Status.CANCELLING) | Q(is_over, status=_Status.IN_PROGRESS)
     for batch in Batch.objects.unscoped().filter(over):
         waiting = BatchLine.objects.filter(batch=batch, state=_State.WAITING)
         with transaction.atomic():
@@ -149,10 +151,13 @@ def _lines(work: Work) -> Iterator[BatchLine]:
 
 
 def _unanswered(batch: Batch, line: BatchLine) -> str:
-    if batch.expired_at is not None and batch.status != _Status.CANCELLING:
+    if batch.status == _Status.CANCELLING:
+        error = LineError("batch_cancelled", "The batch was cancelled before the request ran.")
+    elif batch.expired_at is not None:
         error = LineError("batch_expired", "The request didn't run before the batch's time was over.")
     else:
-        error = LineError("batch_cancelled", "The batch was cancelled before the request ran.")
+        most = settings.SLUICE_MAX_OUTPUT_BYTES
+        error = LineError("output_too_large", f"The answers of this batch have {most:,} bytes already.")
     return result_of(line, None, error)
 
 

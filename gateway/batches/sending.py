@@ -10,7 +10,7 @@ from uuid import UUID
 from django.conf import settings
 
 from gateway.batches.credential import credential_of
-from gateway.management.address import usual_address
+from gateway.management.address import running_address
 from gateway.runtime.principal import Line
 
 CONNECT_SECONDS = 5.0
@@ -48,7 +48,7 @@ class UnknownError(Exception):
 
 def gateway_address() -> str:
     """Return where the gateways take lines."""
-    return settings.SLUICE_GATEWAY_URL or usual_address()
+    return str(settings.SLUICE_GATEWAY_URL or running_address() or settings.SLUICE_BASE_URL)
 
 
 class Sender:

@@ -55,6 +55,7 @@ class Batch(models.Model):
     output_tokens = models.BigIntegerField(default=0)
     reasoning_tokens = models.BigIntegerField(default=0)
     charge = models.BigIntegerField(default=0, help_text="µcr, as its answers say.")
+    answer_bytes = models.BigIntegerField(db_default=0, help_text="Of its answers together.")
     created_at = models.DateTimeField(db_default=Now())
     expires_at = models.DateTimeField()
     in_progress_at = models.DateTimeField(null=True)

@@ -16,8 +16,9 @@ from gateway.batches import results
 from gateway.batches.driver import CLAIM, Driver
 from gateway.batches.intake import take_in
 from gateway.batches.results import finish
-from gateway.batches.sending import NotSentError, Reply, UnknownError
+from gateway.batches.sending import NotSentError, Reply, UnknownError, gateway_address
 from gateway.files import storage
+from gateway.management.address import announced
 from gateway.models import Batch, BatchLine, StoredFile
 from gateway.services.batches import cancel_batch, forget_batches
 from gateway.services.files import delete_file, remove_files
@@ -280,3 +281,23 @@ def test_lines_go_with_the_end_of_their_batch_and_it_with_its_days(desk, gateway
     assert forget_batches(clock.now() + timedelta(days=29), 3) == 0
     assert forget_batches(clock.now() + timedelta(days=31), 3) == 1
     assert not Batch.objects.unscoped().filter(id=batch.id).exists()
+
+
+def test_the_answers_of_a_batch_fill_no_disk(desk, gateways, driver, settings):
+    settings.SLUICE_MAX_OUTPUT_BYTES = 1
+    batch = begin(desk, 20)
+    end(driver)
+    output, errors = desk.results(batch)
+    assert 1 <= len(output) == len(gateways.sent) <= 9
+    assert {line["error"]["code"] for line in errors} == {"output_too_large"}
+    ended = desk.now(batch)
+    assert (ended.status, ended.completed + ended.failed) == ("completed", 20)
+
+
+def test_lines_go_where_the_home_says_that_its_gateway_is(place, settings):
+    settings.SLUICE_BASE_URL = "https://sluice.example.com"
+    assert gateway_address() == "https://sluice.example.com"
+    with announced("http://127.0.0.1:8123"):
+        assert gateway_address() == "http://127.0.0.1:8123"
+        settings.SLUICE_GATEWAY_URL = "http://gateway:8000"
+        assert gateway_address() == "http://gateway:8000"
