@@ -77,7 +77,9 @@ async def _admit(
     price = priced(placement, prepared)
     reserve = reserve_of(request_id, runtime.incarnation, placement, price)
     limits = Limits(runtime.rates, runtime.turns, principal, request_id)
-    await limits.take(reserve.amount, since=arrived_at, until=runtime.gate.waits_until(arrived_at))
+    # A line that waited for a lease would keep those of other tenants from beginning: the jobs send it again.
+    until = runtime.gate.waits_until(arrived_at) if principal.line is None else arrived_at
+    await limits.take(reserve.amount, since=arrived_at, until=until)
     try:
         await runtime.principals.confirm(principal)  # it may have waited, in queues or for its body
         lease_from = asyncio.get_running_loop().time()

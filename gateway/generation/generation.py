@@ -55,7 +55,12 @@ async def start_generation(runtime: Runtime, principal: Principal, intent: Inten
     with tracing.span("admission"):
         await runtime.gate.enter(principal, intent.size)
         try:
-            admitted = await admit(runtime, principal, intent, request_id, arrived_at)
+            if principal.line is None:
+                runtime.pace.other_came()
+                admitted = await admit(runtime, principal, intent, request_id, arrived_at)
+            else:
+                async with runtime.pace.turn():
+                    admitted = await admit(runtime, principal, intent, request_id, arrived_at)
         except BaseException:
             runtime.gate.leave(principal)
             raise

@@ -21,6 +21,7 @@ from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch, EpochStaleError
 from gateway.runtime.gateway_lock import GatewayLock
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.pace import Pace
 from gateway.runtime.principal import Principal
 from gateway.runtime.principals import Principals
 from gateway.runtime.refusals import Refusals
@@ -106,6 +107,7 @@ class Runtime:
         self.incarnation = incarnation or uuid7()
         self.gate = parts.gate
         self.turns = Turns(parts.rates)
+        self.pace = Pace()
         self.replays = Replays(self.threads, self.own_threads, self.incarnation, self.supervise)
         self.lock = lock
         self.is_draining = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -9,6 +10,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from gateway.management.doctor import database_problem
 from gateway.management.watchdog import touch_heartbeat
+
+NICENESS = 5  # who waits for an answer goes before what nobody waits for
 
 
 class Command(BaseCommand):
@@ -29,6 +32,7 @@ class Command(BaseCommand):
         from gateway.tasks import JOBS
 
         if not options["once"]:
+            os.nice(NICENESS)
             from gateway.broker import worker
 
             sys.exit(worker.run(app))
