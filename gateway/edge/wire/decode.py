@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from gateway.edge.wire.limits import MAX_JSON_CONTAINERS, MAX_JSON_DEPTH
+from gateway.edge.wire.limits import MAX_JSON_CONTAINERS, MAX_JSON_DEPTH, MAX_JSON_MEMBERS
 from gateway.errors.refusal import Refusal
 
 T = TypeVar("T")
@@ -44,16 +44,21 @@ def decode(kind: type[T], body: bytes | msgspec.Raw, *, at: str = "", is_lax: bo
 
 
 def check_depth(body: bytes) -> None:
-    """Refuse JSON that nests deeper than `MAX_JSON_DEPTH` or has more than `MAX_JSON_CONTAINERS` objects and arrays,
-    before anything recurses into it. Uses operations on the whole text: a Python loop over 8 MB would block the event
-    loop.
+    """Refuse JSON that nests deeper than `MAX_JSON_DEPTH` or has more than `MAX_JSON_CONTAINERS` objects and arrays, or
+    `MAX_JSON_MEMBERS` names, before anything recurses into it or makes objects of it. Uses operations on the whole
+    text: a Python loop over 8 MB would block the event loop.
     """
-    if body.count(b"[") + body.count(b"{") <= MAX_JSON_DEPTH:
+    if body.count(b"[") + body.count(b"{") <= MAX_JSON_DEPTH and body.count(b":") <= MAX_JSON_MEMBERS:
         return
+    # A quote that isn't escaped ends a string, so a colon behind it ends a name: few bodies need to be taken apart.
+    if body.count(b'":') - body.count(b'\\":') > MAX_JSON_MEMBERS:
+        raise _too_many_names()
     outside = b"".join(body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
     brackets = outside.translate(_TO_SQUARE, _NO_BRACKETS)
     if b"[" * (MAX_JSON_DEPTH + 1) in brackets:
         raise _too_deep()
+    if outside.count(b":") > MAX_JSON_MEMBERS:
+        raise _too_many_names()
     if brackets.count(b"[") > MAX_JSON_CONTAINERS:
         raise Refusal(400, "json_too_large", f"The body has more than {MAX_JSON_CONTAINERS} objects and arrays.")
     for _ in range(MAX_JSON_DEPTH):
@@ -77,6 +82,10 @@ def invalid(param: str, message: str) -> Refusal:
 
 def _too_deep() -> Refusal:
     return Refusal(400, "json_too_deep", f"The body nests deeper than {MAX_JSON_DEPTH} levels.")
+
+
+def _too_many_names() -> Refusal:
+    return Refusal(400, "json_too_large", f"The body's objects have more than {MAX_JSON_MEMBERS} names.")
 
 
 def _invalid(message: str, at: str) -> Refusal:

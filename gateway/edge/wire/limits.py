@@ -4,6 +4,7 @@ from __future__ import annotations
 
 MAX_JSON_DEPTH = 64
 MAX_JSON_CONTAINERS = 65_536  # objects and arrays in one body
+MAX_JSON_MEMBERS = 131_072  # names in all its objects
 MAX_MESSAGES = 2048
 MAX_PARTS = 256
 MAX_TOOLS = 128  # functions of one request

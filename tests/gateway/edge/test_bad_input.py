@@ -67,6 +67,17 @@ def test_a_body_of_nothing_but_brackets_is_refused_without_decoding_it():
     decoding.check_depth(body.replace(b"[1],", b"", 2))
 
 
+@pytest.mark.parametrize("between", [":", " :", "\n:"])
+def test_a_body_of_nothing_but_names_is_refused_without_decoding_it(between):
+    names = decoding.MAX_JSON_MEMBERS + 1
+    body = ('{"metadata":{' + ",".join(f'"{number}"{between}""' for number in range(names - 2)) + "}}").encode()
+    decoding.check_depth(body)  # with its first, as many as may be
+    with pytest.raises(Refusal) as refused:
+        decoding.check_depth(body.replace(b"{", b'{"a":1,', 1))
+    assert (refused.value.status, refused.value.code) == (400, "json_too_large")
+    decoding.check_depth(json.dumps({"input": '{"a": 1}' * names}).encode())
+
+
 def test_depth_of_escapes_and_of_what_is_never_closed():
     quoted = json.dumps(['\\\\"' + "[" * 70, "a\\", "[" * 70] + [[]] * 70).encode()
     decoding.check_depth(quoted)
