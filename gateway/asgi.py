@@ -51,6 +51,8 @@ from gateway.services import scopes  # noqa: E402
 _PROBES = [path("healthz", liveness, None), path("readyz", readiness, None), path("metrics", metrics, None)]
 probes = guarded(bounded(routed_by_path([*_PROBES, re_path(r"", unknown_endpoint, "unknown")])))
 
+_control_plane = counted_by_address(cast("Application", django_application))
+
 # Each path with its endpoint and what a key needs for it (None: it asks for no key).
 http_routes = [
     path("v1/chat/completions", kept(chat_completions), scopes.CHAT),
@@ -72,11 +74,12 @@ http_routes = [
     path("v1/batches/<str:batch_id>", batch, scopes.BATCHES, "/v1/batches/{id}"),
     path("v1/batches/<str:batch_id>/cancel", cancel, scopes.BATCHES, "/v1/batches/{id}/cancel"),
     path("v1/usage/<str:request_id>", usage, scopes.USAGE, "/v1/usage/{id}"),
+    re_path(r"^v1/organization/", _control_plane, "/v1/organization/*"),
     re_path(r"^v1(/|$)", unknown_endpoint, "/v1/*"),
     path("health", health, None),
     *([] if settings.SLUICE_METRICS_PORT else _PROBES),
     re_path(NEAR_THE_API, unknown_endpoint, "near"),
-    re_path(r"", counted_by_address(cast("Application", django_application)), "control"),
+    re_path(r"", _control_plane, "control"),
 ]
 websocket_routes = [
     path(

@@ -24,6 +24,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("gateway.console.urls")),
     re_path(r"^docs/?$", RedirectView.as_view(pattern_name="api-docs"), name="docs"),
     path("api/v1/", include("gateway.api.urls")),
+    path("v1/organization/", include("gateway.api.organization.urls")),
     path("api/schema/", api_schema, name="api-schema"),
     path("api/docs/", api_docs, name="api-docs"),
     re_path(r"^api/(?P<path>.*)$", unknown_endpoint, name="api-unknown"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Sum
@@ -31,6 +32,50 @@ class UsageSum:
 
 _GROUPS = ("model", "api_key", "project")
 _SUMS = ("requests", "input_tokens", "cache_read_tokens", "output_tokens", "charge")
+
+
+@dataclass(frozen=True, slots=True)
+class HourSum:
+    """Usage of one hour, in tokens and µcr, of one `group`: its values of the columns that it was split by."""
+
+    hour: datetime
+    group: tuple[Any, ...]
+    requests: int
+    input_tokens: int
+    cache_read_tokens: int
+    output_tokens: int
+    charge: int
+
+    def plus(self, other: HourSum) -> HourSum:
+        """Return the sum, under this one's hour."""
+        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in _SUMS})
+
+
+def usage_by_hour(
+    tenant: UUID,
+    since: datetime,
+    until: datetime,
+    *,
+    by: Sequence[str] = (),
+    models: Collection[str] | None = None,
+    projects: Collection[UUID] = (),
+    api_keys: Collection[UUID] = (),
+) -> list[HourSum]:
+    """Return sums per hour from `since` to before `until`, split by any of model, api_key and project, in this order.
+
+    `models` are those that count, None counts all; so does no project or key.
+    """
+    rows = UsageRollup.objects.filter(tenant=tenant, hour__gte=since, hour__lt=until)
+    if models is not None:
+        rows = rows.filter(model__in=models)
+    if projects:
+        rows = rows.filter(project__in=projects)
+    if api_keys:
+        rows = rows.filter(api_key__in=api_keys)
+    sums = rows.values("hour", *by).annotate(**{f"sum_{name}": Sum(name) for name in _SUMS}).order_by("hour", *by)
+    return [
+        HourSum(row["hour"], tuple(row[name] for name in by), *(row[f"sum_{name}"] for name in _SUMS)) for row in sums
+    ]
 
 
 def usage_by_day(

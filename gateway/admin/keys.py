@@ -14,14 +14,29 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from unfold.decorators import action, display
-from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
+from unfold.widgets import (
+    UnfoldAdminCheckboxSelectMultipleWidget,
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminTextareaWidget,
+)
 
-from billing.admin.base import named_in, take_over
+from billing.admin.base import CreditsField, named_in, take_over
+from billing.services.budgets import SpendLimits
 from gateway.admin.base import KeptAdmin
+from gateway.admin.choices import NamesField, models
+from gateway.console.key_forms import limits_in_words
+from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Project, User
 from gateway.secrets import made_keys
 from gateway.services import keys
+from gateway.services.restrictions import Restrictions
 from gateway.services.scopes import SCOPES
+
+_SPEND = ("day_limit", "month_limit", "total_limit")
+_LIMITS = ["allowed_models", "networks", "request_limit", "credit_limit", "concurrency", *_SPEND]
+
+
+_NUMBER = UnfoldAdminIntegerFieldWidget
 
 
 class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subscripted when it runs
@@ -34,9 +49,39 @@ class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subscrip
         help_text="“management” lets the key make keys of its project and read usage and wallet.",
     )
 
+    networks = forms.CharField(
+        required=False,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 2}),
+        help_text="IP networks; empty: from anywhere.",
+    )
+    allowed_models = NamesField(models, required=False, help_text="None chosen: all of the plan, also those to come.")
+    request_limit = forms.IntegerField(required=False, min_value=1, help_text="Requests a minute.", widget=_NUMBER)
+    credit_limit = CreditsField(required=False, help_text="Credits a minute.")
+    concurrency = forms.IntegerField(required=False, min_value=1, help_text="Requests at once.", widget=_NUMBER)
+    day_limit = CreditsField(required=False, help_text="Credits a day (UTC).")
+    month_limit = CreditsField(required=False, help_text="Credits a month (UTC).")
+    total_limit = CreditsField(required=False, help_text="Credits in all.")
+
     class Meta:
         model = APIKey
         fields = ["name", "expires_at"]  # the admin adds `project` at each request, when scopes are lifted
+
+    def restrictions(self) -> Restrictions:
+        """Return what the key is limited to."""
+        asked = self.cleaned_data
+        rates = {name: asked.get(name) for name in ("request_limit", "credit_limit", "concurrency")}
+        spend = SpendLimits(**{name: asked.get(name) for name in _SPEND})
+        return Restrictions(tuple(asked["allowed_models"]), tuple(asked["networks"].split()), **rates, spend=spend)
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse what the service would."""
+        asked = super().clean() or self.cleaned_data
+        if not self.errors:
+            try:
+                self.restrictions().checked()
+            except ServiceError as error:
+                self.add_error(error.field if error.field in self.fields else None, error.message)
+        return asked
 
 
 @admin.register(APIKey)
@@ -58,9 +103,10 @@ class APIKeyAdmin(KeptAdmin):
     def get_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[str]:
         """Return what can be seen."""
         if obj is None:
-            return ["name", "project", "scopes", "expires_at"]
+            return ["name", "project", "scopes", "expires_at", *_LIMITS]
         shown = ["name", "tenant", "project", "shown", "scopes", "created_by", "parent", "created_at"]
-        return [*shown, "expires_at", "revoked_at", "last_used_at"]
+        more = ["display_limits", "expires_at", "rotated_at", "previous_until", "revoked_at", "last_used_at"]
+        return [*shown, *more]
 
     def get_readonly_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[str]:
         """A key stays what it is."""
@@ -78,6 +124,7 @@ class APIKeyAdmin(KeptAdmin):
             name=asked["name"],
             scopes=asked["scopes"],
             expires_at=asked["expires_at"],
+            restrictions=form.restrictions(),
             created_by=request.user if isinstance(request.user, User) else None,
         )
         take_over(obj, key)
@@ -131,6 +178,11 @@ class APIKeyAdmin(KeptAdmin):
     def display_project(self, key: APIKey) -> str:
         """The project's name: the tenant's stands beside it."""
         return key.project.name
+
+    @display(description="Limits")
+    def display_limits(self, key: APIKey) -> str:
+        """What the key is limited to, and what it spent of that."""
+        return "; ".join(limits_in_words(key)) or "those of the plan"
 
     @display(description="Key")
     def shown(self, key: APIKey) -> str:

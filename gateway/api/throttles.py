@@ -51,7 +51,8 @@ class CallerThrottle(SettingThrottle):
         access = request.auth
         if not isinstance(access, Access):
             return None
-        return str(access.key.id if access.key is not None else request.user.pk)
+        caller = access.key or access.admin_key
+        return str(caller.id if caller is not None else request.user.pk)
 
 
 class InvitationThrottle(SettingThrottle):

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.http import HttpRequest
 
-from gateway.models import APIKey, User
+from gateway.models import AdminAPIKey, APIKey, User
 
 
 @dataclass(slots=True)
@@ -22,6 +22,7 @@ class Origin:
     request: HttpRequest | None = None
     request_id: UUID | None = None
     key: APIKey | None = None
+    admin_key: AdminAPIKey | None = None
 
     @property
     def user(self) -> User | None:
@@ -39,6 +40,8 @@ class Origin:
         """The user, key or command as text for the trail."""
         if self.key is not None:
             return f"key {self.key}"
+        if self.admin_key is not None:
+            return f"admin key {self.admin_key}"
         if self.user is not None:
             return self.user.email
         return "anonymous" if self.request is not None else _command()

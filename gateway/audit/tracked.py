@@ -27,7 +27,7 @@ from billing.models import (
     Wallet,
 )
 from gateway.audit.trail import HIDDEN, record
-from gateway.models import APIKey, Invitation, Membership, Project, SignInLink, Tenant, User
+from gateway.models import AdminAPIKey, APIKey, Invitation, Membership, Project, SignInLink, Tenant, User
 from routing.models import Deployment, Node, PublicModel, Replica, RouteRule, RouteTarget
 
 _HELD = "_audit_before"
@@ -78,6 +78,7 @@ TRACKED = (
     Tracked(Project, "project", _all_but(Project, "tenant")),
     Tracked(Membership, "membership", ("user", "role", "is_active")),
     Tracked(APIKey, "key", _KEY_FIELDS),
+    Tracked(AdminAPIKey, "admin_key", ("name", "expires_at")),
     Tracked(Invitation, "invitation", ("email", "role", "expires_at")),
     Tracked(SignInLink, "sign_in_link", ("user", "expires_at")),
     Tracked(User, "user", ("email", "name", "is_active", "is_staff", "is_superuser", "password"), hidden=("password",)),

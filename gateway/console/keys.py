@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, time
-from typing import Any
+from datetime import timedelta
 
-from django import forms
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -15,17 +13,15 @@ from django.utils import timezone
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods, require_safe
 
+from gateway.console.key_forms import KeyTermsForm, NewKeyForm, limits_in_words
 from gateway.console.tenancy import Place, tenant_page
 from gateway.errors.service import ServiceError
-from gateway.models import APIKey, Project
+from gateway.models import APIKey
 from gateway.secrets import made_keys
 from gateway.services import keys
 
 SHOWN = 200
-SCOPES = {
-    "inference": "Inference: ask models",
-    "management": "Management: keys, projects, usage",
-}
+OVERLAPS = {24: "24 hours", 168: "7 days", 1: "1 hour", 0: "not at all: it ends now"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,41 +44,24 @@ class KeyLine:
         """The key's scopes, in words."""
         return ", ".join(self.key.scopes)
 
+    @property
+    def limits(self) -> list[str]:
+        """What else the key is limited to, in words."""
+        return limits_in_words(self.key)
+
+    @property
+    def is_rotating(self) -> bool:
+        """Whether the secret from before the last rotation still works."""
+        return (
+            self.state == "active" and self.key.previous_until is not None and self.key.previous_until > timezone.now()
+        )
+
 
 def key_lines(place: Place) -> list[KeyLine]:
     """Return the tenant's keys: those that work first, then newest first; one query."""
-    found = APIKey.objects.of(place.tenant).select_related("project").order_by("-id")[:SHOWN]
+    found = APIKey.objects.of(place.tenant).select_related("project", "budget").order_by("-id")[:SHOWN]
     lines = [KeyLine(key, key.revoked_at is None and place.access.may_revoke(key)) for key in found]
     return sorted(lines, key=lambda line: line.state != "active")
-
-
-class NewKeyForm(forms.Form):
-    """What a new key needs; members are offered no scope that outranks them."""
-
-    name = forms.CharField(max_length=120, help_text="Where it will be used, so that you know which one to revoke.")
-    project = forms.ChoiceField()
-    scopes = forms.MultipleChoiceField(widget=forms.CheckboxSelectMultiple, initial=["inference"])
-    expires = forms.DateField(
-        required=False,
-        widget=forms.DateInput(attrs={"type": "date"}),
-        help_text="The first day on which it no longer works (UTC). Empty: never.",
-    )
-
-    def __init__(self, *args: Any, place: Place, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.label_suffix = ""
-        found = Project.objects.of(place.tenant).filter(is_active=True).order_by("created_at", "id")
-        self.projects = {str(project.id): project for project in found}
-        self.fields["project"].choices = [(key, project.name) for key, project in self.projects.items()]  # type: ignore[attr-defined]
-        offered = [(scope, text) for scope, text in SCOPES.items() if place.access.may_give_scopes([scope])]
-        self.fields["scopes"].choices = offered  # type: ignore[attr-defined]
-        if len(offered) == 1:
-            self.fields["scopes"].widget = forms.MultipleHiddenInput()
-
-    def clean_expires(self) -> datetime | None:
-        """Return the day's beginning in UTC."""
-        day = self.cleaned_data["expires"]
-        return None if day is None else datetime.combine(day, time(), tzinfo=UTC)
 
 
 @sensitive_variables("secret")
@@ -100,12 +79,13 @@ def create(request: HttpRequest, place: Place) -> HttpResponse:
                 tenant=place.tenant,
                 project=form.projects[asked["project"]],
                 name=asked["name"],
-                scopes=asked["scopes"],
+                scopes=form.scopes(),
                 expires_at=asked["expires"],
+                restrictions=form.restrictions(),
                 created_by=place.access.user,
             )
         except ServiceError as error:
-            form.add_error("expires" if error.field == "expires_at" else None, error.message)
+            form.refuse(error)
         else:
             path = reverse("console-key-made", args=[key.id])
             return made_keys.redirect_with(secret, key, path=path, query=place.query)
@@ -122,6 +102,62 @@ def made(request: HttpRequest, place: Place, pk: str) -> HttpResponse:
     secret = made_keys.secret_of(request, key)
     context = place.context(page="usage", key=key, secret=secret, base_url=request.build_absolute_uri("/v1"))
     return made_keys.shown(render(request, "console/key_made.html", context), path=request.path)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@tenant_page
+def change(request: HttpRequest, place: Place, pk: str) -> HttpResponse:
+    """Show what a key may do and take, and change it."""
+    key = _own_key(place, pk)
+    form = KeyTermsForm(request.POST if request.method == "POST" else None, place=place, key=key)
+    if request.method == "POST" and form.is_valid():
+        try:
+            keys.change_key(
+                tenant=place.tenant,
+                key=key,
+                name=form.cleaned_data["name"],
+                scopes=form.scopes(),
+                expires_at=form.cleaned_data["expires"],
+                restrictions=form.restrictions(),
+            )
+        except ServiceError as error:
+            form.refuse(error)
+        else:
+            messages.success(request, f"“{key.name}” is changed: every process goes by it within a second.")
+            return redirect(reverse("console-usage") + place.query + "#keys")
+    context = place.context(page="usage", form=form, key=key, line=KeyLine(key, may_revoke=True), overlaps=OVERLAPS)
+    return render(request, "console/key_change.html", context, status=400 if form.errors else 200)
+
+
+@sensitive_variables("secret")
+@require_http_methods(["POST"])
+@tenant_page
+def rotate(request: HttpRequest, place: Place, pk: str) -> HttpResponse:
+    """Make a new secret of the key, and go on to the page that shows it; or end the secret before it."""
+    key = _own_key(place, pk)
+    page = reverse("console-key-change", args=[key.id]) + place.query
+    if "end" in request.POST:
+        keys.end_previous(tenant=place.tenant, key=key)
+        messages.success(request, f"The old secret of “{key.name}” works no more.")
+        return redirect(page)
+    hours = request.POST.get("overlap", "")
+    try:
+        chosen = int(hours) if hours.isascii() and hours.isdigit() and len(hours) < 5 else -1
+        rotated, secret = keys.rotate_key(tenant=place.tenant, key=key, overlap=timedelta(hours=chosen))
+    except ServiceError as error:
+        messages.error(request, error.message)
+        return redirect(page)
+    path = reverse("console-key-made", args=[key.id])
+    return made_keys.redirect_with(secret, rotated, path=path, query=place.query)
+
+
+def _own_key(place: Place, pk: str) -> APIKey:
+    """Return a key that works and that the reader may change; 404 otherwise."""
+    found = APIKey.objects.of(place.tenant).select_related("project", "budget")
+    key = get_object_or_404(found, pk=pk, revoked_at=None)
+    if not (place.access.may_revoke(key) and place.access.may_give_scopes(key.scopes)):
+        raise Http404
+    return key
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from gateway.console import audit, chat, keys, requests, usage
+from gateway.console import admin_keys, audit, chat, keys, requests, usage
 
 urlpatterns = [
     path("", chat.chat, name="console-chat"),
@@ -14,6 +14,11 @@ urlpatterns = [
     path("usage/requests/<uuid:request_id>/", requests.detail, name="console-request"),
     path("audit/", audit.audit, name="console-audit"),
     path("keys/new/", keys.create, name="console-key-new"),
+    path("keys/admin/", admin_keys.admin_key_list, name="console-admin-keys"),
+    path("keys/admin/<uuid:pk>/made/", admin_keys.made, name="console-admin-key-made"),
+    path("keys/admin/<uuid:pk>/revoke/", admin_keys.revoke, name="console-admin-key-revoke"),
+    path("keys/<uuid:pk>/", keys.change, name="console-key-change"),
+    path("keys/<uuid:pk>/rotate/", keys.rotate, name="console-key-rotate"),
     path("keys/<uuid:pk>/made/", keys.made, name="console-key-made"),
     path("keys/<uuid:pk>/revoke/", keys.revoke, name="console-key-revoke"),
 ]

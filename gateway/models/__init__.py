@@ -1,6 +1,7 @@
 """Who may use Sluice (users, tenants, projects, memberships, keys), and their files, batches and responses."""
 
 from gateway.models.access import APIKey, CatalogueEpoch, Invitation, SignInLink, TenantEpoch
+from gateway.models.admin_keys import AdminAPIKey
 from gateway.models.audit import AuditEvent
 from gateway.models.batches import Batch, BatchLine
 from gateway.models.files import StoredFile
@@ -13,6 +14,7 @@ from gateway.models.tenancy import Membership, Project, Tenant, User
 
 __all__ = [
     "APIKey",
+    "AdminAPIKey",
     "AuditEvent",
     "Batch",
     "BatchLine",

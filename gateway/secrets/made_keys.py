@@ -11,14 +11,14 @@ from django.core import signing
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.views.decorators.debug import sensitive_variables
 
-from gateway.models import APIKey
+from gateway.models import AdminAPIKey, APIKey
 
 COOKIE = "sluice_made_key"
 SECONDS = 120
 
 
 @sensitive_variables("secret")
-def redirect_with(secret: str, key: APIKey, *, path: str, query: str = "") -> HttpResponse:
+def redirect_with(secret: str, key: APIKey | AdminAPIKey, *, path: str, query: str = "") -> HttpResponse:
     """Answer with a redirect to `path`, whose page shows the secret."""
     response = HttpResponseRedirect(path + query)
     response.set_cookie(
@@ -34,7 +34,7 @@ def redirect_with(secret: str, key: APIKey, *, path: str, query: str = "") -> Ht
 
 
 @sensitive_variables("secret")
-def secret_of(request: HttpRequest, key: APIKey) -> str:
+def secret_of(request: HttpRequest, key: APIKey | AdminAPIKey) -> str:
     """Return the secret that came with the redirect, or nothing: the page was loaded again, or too late."""
     try:
         named, secret = signing.loads(request.COOKIES.get(COOKIE, ""), salt=COOKIE, max_age=SECONDS)

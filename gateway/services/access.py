@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.db.models import QuerySet
 
-from gateway.models import APIKey, Membership, Tenant, User
+from gateway.models import AdminAPIKey, APIKey, Membership, Tenant, User
 from gateway.services.keys import is_ancestor
 from gateway.services.scopes import MANAGEMENT, expanded
 
@@ -33,6 +33,7 @@ class Access:
     role: str  # a Membership.Role, or "key"
     user: User | None = None
     key: APIKey | None = None
+    admin_key: AdminAPIKey | None = None
 
     def keys(self) -> QuerySet[APIKey]:
         """Return the tenant's keys that may be seen: a key sees those of its own project."""

@@ -74,6 +74,15 @@ def send_invitation(*, invitation: Invitation, address: str) -> None:
     queue_mail(to=invitation.email, subject=subject, text=text)
 
 
+@transaction.atomic
+def withdraw_invitation(*, tenant: Tenant, invitation: Invitation) -> None:
+    """Delete an invitation that is still open: its link works no more."""
+    mine = Invitation.objects.of(tenant).select_for_update().filter(id=invitation.id, accepted_at=None).first()
+    if mine is None:
+        raise ServiceError("invite", "This invitation was taken up.")
+    mine.delete()
+
+
 def find_invitation(*, token: str) -> Invitation | None:
     """Return the invitation of `token` while it can still be taken up."""
     open_ones = Invitation.objects.unscoped().select_related("tenant").filter(digest__in=token_digests(token))

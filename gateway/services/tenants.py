@@ -66,6 +66,33 @@ def create_project(*, tenant: Tenant, name: str) -> Project:
     return project
 
 
+@transaction.atomic
+def rename_project(*, tenant: Tenant, project: Project, name: str) -> Project:
+    """Return the project by another name."""
+    mine = Project.objects.of(tenant).select_for_update().get(id=project.id)
+    mine.name = name.strip()
+    if not mine.name or len(mine.name) > 120:
+        raise ServiceError("name", "A project needs a name of at most 120 characters.")
+    try:
+        with transaction.atomic():
+            mine.save(update_fields=["name"])
+    except IntegrityError:
+        raise ServiceError("name", "Another project has this name.") from None
+    return mine
+
+
+@transaction.atomic
+def archive_project(*, tenant: Tenant, project: Project) -> Project:
+    """Return the project, inactive: its keys are refused within a second. A tenant keeps an active project."""
+    rows = {row.id: row for row in Project.objects.of(tenant).select_for_update().order_by("id")}
+    mine = rows[project.id]
+    if mine.is_active and not any(row.is_active for row in rows.values() if row is not mine):
+        raise ServiceError("project", "A tenant keeps a project: make another one first.")
+    mine.is_active = False
+    mine.save(update_fields=["is_active"])
+    return mine
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How many keys, sessions and so on a tenant's deactivation stops."""

@@ -22,7 +22,7 @@ from gateway.models import APIKey, Membership, Project, Tenant
 pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
 # Views that belong to no tenant: the operator's admin, people's own accounts, secrets in links, public pages.
-EXEMPT_PREFIXES = ("admin:", "account_", "mfa_")
+EXEMPT_PREFIXES = ("admin:", "account_", "mfa_", "organization-")  # the last: tests/gateway/api/test_organization.py
 EXEMPT = {"link-open", "invitation-open", "api-schema", "api-docs", "docs", "api-unknown"}
 
 # Views of a tenant: for each how it is called by `acme` with what is `other`'s. {key} and so on are other's ids.
@@ -51,8 +51,16 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
     "console-request": [("get", {"request_id": "{request}"}, {})],
     "console-key-new": [
         ("get", {}, {}),
-        ("post", {}, {"name": "x", "scopes": "inference", "project": "{project}"}),
+        ("post", {}, {"name": "x", "access": "inference", "project": "{project}"}),
     ],
+    "console-admin-keys": [("get", {}, {})],
+    "console-admin-key-made": [("get", {"pk": "{key}"}, {})],
+    "console-admin-key-revoke": [("post", {"pk": "{key}"}, {})],
+    "console-key-change": [
+        ("get", {"pk": "{key}"}, {}),
+        ("post", {"pk": "{key}"}, {"name": "x", "access": "inference"}),
+    ],
+    "console-key-rotate": [("post", {"pk": "{key}"}, {"overlap": "1"})],
     "console-key-made": [("get", {"pk": "{key}"}, {})],
     "console-key-revoke": [("get", {"pk": "{key}"}, {}), ("post", {"pk": "{key}"}, {"name": "all"})],
 }

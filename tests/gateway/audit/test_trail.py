@@ -188,7 +188,7 @@ def test_a_request_says_who_and_from_where(acme, seen):
     assert (event.address, str(event.request)) == ("192.0.2.7", answer.headers["x-request-id"])
     client = acme.client()
     seen()
-    client.post("/keys/new/", {"name": "by hand", "project": str(acme.project.id), "scopes": ["inference"]})
+    client.post("/keys/new/", {"name": "by hand", "project": str(acme.project.id), "access": "inference"})
     event = seen()[-1]
     assert (event.user, event.actor, event.api_key) == (acme.owner, acme.owner.email, None)
     Project.objects.create(tenant=acme.tenant, name="By a command")

@@ -19,7 +19,7 @@ SECRET = re.compile(r"sk-sluice-[\w-]{43}")
 
 
 def wanted(party, **changes):
-    return {"name": "ci", "project": str(party.project.id), "scopes": ["inference"], **changes}
+    return {"name": "ci", "project": str(party.project.id), "access": "inference", **changes}
 
 
 def made(party):
@@ -65,7 +65,14 @@ def test_a_secret_is_shown_on_its_own_keys_page_alone(acme, other):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"name": ""}, {"scopes": []}, {"scopes": ["everything"]}, {"expires": "2001-01-01"}, {"expires": "soon"}],
+    [
+        {"name": ""},
+        {"access": ""},
+        {"access": "everything"},
+        {"access": "nothing"},
+        {"expires": "2001-01-01"},
+        {"expires": "soon"},
+    ],
     ids=str,
 )
 def test_what_is_wrong_is_told(acme, changes):
@@ -78,7 +85,7 @@ def test_what_is_wrong_is_told(acme, changes):
 def test_members_make_keys_for_inference_only(acme, people):
     client = people("member")
     assert "management" not in client.get("/keys/new/").content.decode()
-    assert client.post("/keys/new/", wanted(acme, scopes=["management"])).status_code == 400
+    assert client.post("/keys/new/", wanted(acme, access="nothing", management="on")).status_code == 400
     assert not made(acme).exists()
     assert client.post("/keys/new/", wanted(acme)).status_code == 302
     assert made(acme).get().scopes == ["inference"]

@@ -1,0 +1,1 @@
+"""OpenAI's administration API over one tenant: docs/decisions/0014-tenant-as-organization.md."""

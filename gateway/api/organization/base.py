@@ -1,0 +1,136 @@
+"""Bases of the administration API: its keys, its lists, its moments, and what isn't served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.contrib.auth.models import AnonymousUser
+from django.db.models import QuerySet
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gateway.api.base import TenantView
+from gateway.audit import origin
+from gateway.errors.refusal import Refusal
+from gateway.models import Membership
+from gateway.services.access import Access
+from gateway.services.admin_keys import find_admin_key
+
+Body = dict[str, Any]
+
+
+class AdminKeyAuthentication(BaseAuthentication):
+    """`Authorization: Bearer sk-sluice-admin-…`, looked up anew at each call. It acts as an owner does."""
+
+    def authenticate(self, request: Request) -> tuple[AnonymousUser, Access] | None:
+        """Return the key's tenant as Access, or None where there is no bearer token."""
+        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        key = find_admin_key(secret.strip())
+        if key is None:
+            message = "This is no admin API key that works: /v1/organization takes no other keys."
+            raise AuthenticationFailed(message, code="invalid_api_key")
+        origin.current().admin_key = key
+        return AnonymousUser(), Access(tenant=key.tenant, role=Membership.Role.OWNER, admin_key=key)
+
+    def authenticate_header(self, request: Request) -> str:
+        """Return the challenge that makes the refusal a 401."""
+        return "Bearer"
+
+
+class OrganizationView(TenantView):
+    """A view of the administration API, for admin keys alone."""
+
+    authentication_classes = [AdminKeyAuthentication]
+    reads = "members"
+    writes = "members"
+    schema = None  # OpenAI documents it
+
+    def body(self, *names: str) -> Body:
+        """Return the fields of the request's body; raise a 400 Refusal for one that isn't among `names`."""
+        data = self.request.data
+        if not isinstance(data, Mapping):
+            raise Refusal(400, "invalid_value", "Send a JSON object.")
+        given = {name: value for name, value in data.items() if value is not None}
+        for name in given:
+            if name not in names:
+                raise Refusal(
+                    400, "unsupported_parameter", f"'{str(name)[:60]}' is not supported here.", param=str(name)
+                )
+        return given
+
+    def text(self, data: Body, name: str) -> str:
+        """Return a field that must be a text."""
+        value = data.get(name)
+        if not isinstance(value, str) or not value.strip():
+            code = "missing_required_parameter" if value is None else "invalid_value"
+            raise Refusal(400, code, f"'{name}' must be a text.", param=name)
+        return value
+
+    def number(self, name: str, default: int | None, *, least: int, most: int) -> int:
+        """Return a parameter of the address that is a whole number; without a default it must be there."""
+        given = self.request.query_params.get(name)
+        if given is None and default is not None:
+            return default
+        if given is None:
+            raise Refusal(400, "missing_required_parameter", f"'{name}' is missing.", param=name)
+        if not given.isascii() or not given.isdigit() or not least <= int(given[:20]) <= most:
+            raise Refusal(400, "invalid_value", f"'{name}' is a whole number from {least} to {most}.", param=name)
+        return int(given)
+
+    def several(self, name: str) -> list[str]:
+        """Return a parameter that may be repeated, also in the spelling with brackets."""
+        return [*self.request.query_params.getlist(name), *self.request.query_params.getlist(f"{name}[]")]
+
+    def page(self, rows: QuerySet[Any], shown: Callable[[Any], Body], *, order: str = "id") -> Response:
+        """Return one page of `rows` in the order of a unique column, behind the id `after`."""
+        limit = self.number("limit", 20, least=1, most=100)
+        column, later = order.removeprefix("-"), "lt" if order.startswith("-") else "gt"
+        after = self.request.query_params.get("after")
+        if after is not None:
+            rows = rows.filter(**{f"{column}__{later}": identifier(after, "after")})
+        found = list(rows.order_by(order)[: limit + 1])
+        data = [shown(row) for row in found[:limit]]
+        ends = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+        page = {"object": "list", "data": data, "first_id": ends[0], "last_id": ends[1]}
+        return Response({**page, "has_more": len(found) > limit})
+
+
+def identifier(text: str, name: str) -> str:
+    """Return a text that is an id; raise a 400 Refusal naming the parameter otherwise."""
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise Refusal(400, "invalid_value", f"'{name}' is no id of ours.", param=name) from None
+
+
+def unix(moment: datetime | None) -> int | None:
+    """Return a moment in whole seconds since 1970."""
+    return None if moment is None else int(moment.timestamp())
+
+
+class NotServedView(APIView):
+    """What OpenAI's administration API has and Sluice hasn't, refused by name."""
+
+    authentication_classes = [AdminKeyAuthentication]
+    permission_classes = []
+    schema = None
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Answer 501 to any method."""
+        self.http_method_names = [str(request.method).lower()]
+        setattr(self, str(request.method).lower(), self._refuse)
+        return super().dispatch(request, *args, **kwargs)
+
+    def _refuse(self, request: Request, path: str = "") -> Response:
+        if not isinstance(request.auth, Access):
+            raise AuthenticationFailed("Send an admin API key.", code="invalid_api_key")
+        message = f"{request.method} /v1/organization/{path[:120]} is not served: Sluice has nothing that it maps to."
+        raise Refusal(501, "not_supported", message, should_retry=False)

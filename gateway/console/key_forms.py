@@ -1,0 +1,188 @@
+"""The forms in which a tenant says what an API key may do and take."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, time, timedelta
+from typing import Any
+
+from django import forms
+from django.utils import timezone
+
+from billing.models import Subscription
+from billing.services.budgets import SpendLimits, limits_of, spent_of
+from billing.unit import format_credits, parse_credits
+from gateway.console.tenancy import Place
+from gateway.errors.service import ServiceError
+from gateway.models import APIKey, Project
+from gateway.services.restrictions import Restrictions
+from gateway.services.scopes import ALL, INFERENCE, MANAGEMENT, READ_ONLY
+from routing.models import PublicModel
+
+RESTRICTED, NOTHING = "restricted", "nothing"
+ACCESS = {
+    ALL: "All endpoints",
+    READ_ONLY: "Only reading: models, usage, files, batches, stored responses",
+    RESTRICTED: "Only the endpoints chosen here",
+    NOTHING: "None",
+}
+LIFETIMES = {"": "Never", "7": "In 7 days", "30": "In 30 days", "90": "In 90 days", "365": "In a year"}
+_SPEND = {"day_limit": "a day", "month_limit": "a month", "total_limit": "in all"}
+
+
+class CreditsInput(forms.CharField):
+    """An amount of credits, in µcr once it is clean; empty is None."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(
+            required=False, max_length=30, widget=forms.TextInput(attrs={"inputmode": "decimal"}), **options
+        )
+
+    def clean(self, value: Any) -> Any:
+        """Return µcr."""
+        text = super().clean(value).replace(",", "").strip()
+        try:
+            return parse_credits(text) if text else None
+        except ValueError:
+            raise forms.ValidationError("Write credits like 12.5.") from None
+
+
+class KeyTermsForm(forms.Form):
+    """What a key is called, may do and may take; members are offered no scope that outranks them."""
+
+    name = forms.CharField(max_length=120, help_text="Where it will be used, so that you know which one to revoke.")
+    access = forms.ChoiceField(choices=list(ACCESS.items()), widget=forms.RadioSelect, initial=ALL)
+    endpoints = forms.MultipleChoiceField(
+        choices=list(INFERENCE.items()), required=False, widget=forms.CheckboxSelectMultiple
+    )
+    management = forms.BooleanField(required=False, label="Management: keys, projects, usage")
+    lifetime = forms.ChoiceField(choices=list(LIFETIMES.items()), required=False, label="Expires")
+    expires = forms.DateField(
+        required=False,
+        widget=forms.DateInput(attrs={"type": "date"}),
+        label="Or on a day",
+        help_text="The first day on which it no longer works (UTC).",
+    )
+    allowed_models = forms.MultipleChoiceField(required=False, widget=forms.CheckboxSelectMultiple, label="Models")
+    networks = forms.CharField(
+        required=False,
+        max_length=4000,
+        widget=forms.Textarea(attrs={"rows": 2, "spellcheck": "false"}),
+        label="IP addresses",
+        help_text="Addresses or networks, such as 192.0.2.0/24, one a line. Empty: from anywhere.",
+    )
+    request_limit = forms.IntegerField(required=False, min_value=1, max_value=2**31 - 1, label="Requests a minute")
+    credit_limit = CreditsInput(label="Credits a minute")
+    concurrency = forms.IntegerField(required=False, min_value=1, max_value=2**31 - 1, label="Requests at once")
+    day_limit = CreditsInput(label="Credits a day")
+    month_limit = CreditsInput(label="Credits a month")
+    total_limit = CreditsInput(label="Credits in all")
+
+    def __init__(self, *args: Any, place: Place, key: APIKey | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs, initial=None if key is None else _initial(key))
+        self.label_suffix = ""
+        self.key = key
+        self.may_manage = place.access.may_give_scopes([MANAGEMENT])
+        names = set(_models_of(place)) | set(() if key is None else key.allowed_models)
+        self.fields["allowed_models"].choices = [(name, name) for name in sorted(names)]  # type: ignore[attr-defined]
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the restrictions are shown unfolded: some are set, or one is wrong."""
+        names = ("allowed_models", "networks", "request_limit", "credit_limit", "concurrency", *_SPEND)
+        return any(self[name].value() or self[name].errors for name in names)
+
+    @property
+    def limits(self) -> list[forms.BoundField]:
+        """The fields of rates and of what it may spend."""
+        return [self[name] for name in ("request_limit", "credit_limit", "concurrency", *_SPEND)]
+
+    def scopes(self) -> list[str]:
+        """Return the scopes that were chosen."""
+        asked = self.cleaned_data
+        chosen = {RESTRICTED: asked["endpoints"], NOTHING: []}.get(asked["access"], [asked["access"]])
+        return [*chosen, *([MANAGEMENT] if asked["management"] and self.may_manage else [])]
+
+    def restrictions(self) -> Restrictions:
+        """Return what else was chosen."""
+        asked = self.cleaned_data
+        rates = {name: asked[name] for name in ("request_limit", "credit_limit", "concurrency")}
+        spend = SpendLimits(**{name: asked[name] for name in _SPEND})
+        return Restrictions(tuple(asked["allowed_models"]), tuple(asked["networks"].split()), **rates, spend=spend)
+
+    def refuse(self, error: ServiceError) -> None:
+        """Show what a service found wrong beside its field."""
+        field = {"expires_at": "expires", "scopes": "access"}.get(error.field, error.field)
+        self.add_error(field if field in self.fields else None, error.message)
+
+    def clean_expires(self) -> datetime | None:
+        """Return when the key ends: the chosen day's beginning in UTC, or the chosen time from now."""
+        day, days = self.cleaned_data["expires"], self.cleaned_data.get("lifetime")
+        if day is not None:
+            return datetime.combine(day, time(), tzinfo=UTC)
+        return timezone.now() + timedelta(days=int(days)) if days else None
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse a key that may do nothing."""
+        asked = super().clean() or self.cleaned_data
+        if "access" in asked and "management" in asked and "endpoints" in asked and not self.scopes():
+            self.add_error("access", "A key that may do nothing is of no use: choose what it is for.")
+        return asked
+
+
+class NewKeyForm(KeyTermsForm):
+    """What a new key needs."""
+
+    project = forms.ChoiceField()
+
+    def __init__(self, *args: Any, place: Place, **kwargs: Any) -> None:
+        super().__init__(*args, place=place, **kwargs)
+        found = Project.objects.of(place.tenant).filter(is_active=True).order_by("created_at", "id")
+        self.projects = {str(project.id): project for project in found}
+        self.fields["project"].choices = [(key, project.name) for key, project in self.projects.items()]  # type: ignore[attr-defined]
+
+
+def limits_in_words(key: APIKey) -> list[str]:
+    """Return what a key is limited to beside its scopes, and what it spent of it."""
+    words = (
+        [f"{len(key.allowed_models)} models" if len(key.allowed_models) > 1 else key.allowed_models[0]]
+        if key.allowed_models
+        else []
+    )
+    words += [f"from {', '.join(key.networks[:2])}{'…' if len(key.networks) > 2 else ''}"] if key.networks else []
+    words += [f"{key.request_limit} requests a minute"] if key.request_limit is not None else []
+    words += [f"{format_credits(key.credit_limit)} credits a minute"] if key.credit_limit is not None else []
+    words += [f"{key.concurrency} at once"] if key.concurrency is not None else []
+    limits, spent = limits_of(key.budget), spent_of(key.budget)
+    for name, period in _SPEND.items():
+        limit = getattr(limits, name)
+        if limit is not None:
+            used = getattr(spent, name.removesuffix("_limit"))
+            words.append(f"{format_credits(used)} of {format_credits(limit)} credits {period}")
+    return words
+
+
+def _initial(key: APIKey) -> dict[str, Any]:
+    own = set(key.scopes) - {MANAGEMENT}
+    access = next((one for one in (ALL, READ_ONLY) if own == {one}), RESTRICTED if own else NOTHING)
+    narrow = Restrictions.of(key)
+    amounts = {name: getattr(narrow.spend, name) for name in _SPEND} | {"credit_limit": narrow.credit_limit}
+    return {
+        "name": key.name,
+        "access": access,
+        "endpoints": sorted(own),
+        "management": MANAGEMENT in key.scopes,
+        "expires": None if key.expires_at is None else key.expires_at.date(),
+        "allowed_models": narrow.allowed_models,
+        "networks": "\n".join(narrow.networks),
+        "request_limit": narrow.request_limit,
+        "concurrency": narrow.concurrency,
+        **{name: None if amount is None else format_credits(amount) for name, amount in amounts.items()},
+    }
+
+
+def _models_of(place: Place) -> list[str]:
+    """Return the names of the models that the tenant's plan has."""
+    names = list(PublicModel.objects.filter(is_active=True).values_list("name", flat=True))
+    subscription = Subscription.objects.filter(tenant=place.tenant, state=Subscription.State.ACTIVE)
+    allowed = subscription.values_list("version__allowed_models", flat=True).first()
+    return [name for name in names if not allowed or name in allowed]

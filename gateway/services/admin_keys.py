@@ -1,0 +1,74 @@
+"""Admin API keys: made, found by their secret, revoked."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from gateway.audit.trail import record
+from gateway.errors.service import ServiceError
+from gateway.models import AdminAPIKey, Tenant, User
+from gateway.services.keys import SECRET_PREFIX, digest_of, old_digests_of
+
+ADMIN_PREFIX = f"{SECRET_PREFIX}admin-"
+_USE_RESOLUTION = timedelta(minutes=1)
+
+
+@transaction.atomic
+def create_admin_key(
+    *, tenant: Tenant, name: str, expires_at: datetime | None = None, created_by: User | None = None
+) -> tuple[AdminAPIKey, str]:
+    """Return a new admin key of the tenant and its secret, which isn't stored.
+
+    Raises ServiceError naming the field that is wrong, or if the tenant has as many as it may.
+    """
+    if not name.strip():
+        raise ServiceError("name", "A key needs a name.")
+    now = timezone.now()
+    if expires_at is not None and expires_at <= now:
+        raise ServiceError("expires_at", "The expiry must be in the future.")
+    Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
+    works = Q(expires_at=None) | Q(expires_at__gt=now)
+    if AdminAPIKey.objects.of(tenant).filter(works, revoked_at=None).count() >= settings.SLUICE_MOST_KEYS:
+        message = f"This tenant has {settings.SLUICE_MOST_KEYS} admin keys, the most it may have: revoke one first."
+        raise ServiceError("", message)
+    secret = ADMIN_PREFIX + secrets.token_urlsafe(32)
+    key = AdminAPIKey(
+        tenant=tenant,
+        name=name.strip(),
+        last_four=secret[-4:],
+        digest=digest_of(secret),
+        created_by=created_by,
+        created_at=now,
+        expires_at=expires_at,
+    )
+    key.save(force_insert=True)
+    return key, secret
+
+
+def find_admin_key(secret: str) -> AdminAPIKey | None:
+    """Return the key that `secret` is while it works; its use is noted, at most once a minute."""
+    found = AdminAPIKey.objects.unscoped().select_related("tenant")
+    digests = [digest_of(secret), *old_digests_of(secret)]
+    now = timezone.now()
+    key = found.filter(digest__in=digests, revoked_at=None, tenant__is_active=True).first()
+    if key is None or (key.expires_at is not None and key.expires_at <= now):
+        return None
+    if key.last_used_at is None or now - key.last_used_at >= _USE_RESOLUTION:
+        AdminAPIKey.objects.of(key.tenant).filter(id=key.id).update(last_used_at=now)
+    return key
+
+
+@transaction.atomic
+def revoke_admin_key(*, tenant: Tenant, key: AdminAPIKey) -> bool:
+    """Revoke the key at once. Return False if it was revoked already."""
+    if not AdminAPIKey.objects.of(tenant).filter(id=key.id, revoked_at=None).update(revoked_at=Now()):
+        return False
+    record("admin_key.revoked", key, tenant=tenant.id, before={"revoked": False}, after={"revoked": True})
+    return True

@@ -1,0 +1,74 @@
+"""What a key may do and take, on the tenant's pages; its rotation; admin keys."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from gateway.models import AdminAPIKey, APIKey
+from gateway.runtime.principals import load_by_key
+from gateway.services import keys
+from tests.gateway.console.test_keys import SECRET, made, wanted
+
+pytestmark = pytest.mark.django_db
+LIMITS = {"networks": "192.0.2.0/24\n2001:db8::1", "request_limit": "10", "credit_limit": "1.5", "day_limit": "2,000"}
+
+
+def test_a_key_is_made_with_limits_and_changed(acme):
+    client = acme.client()
+    client.post("/keys/new/", wanted(acme, access="restricted", endpoints=["chat"], lifetime="30", **LIMITS))
+    key = made(acme).get()
+    assert (key.scopes, key.request_limit, key.credit_limit) == (["chat"], 10, 1_500_000)
+    assert key.networks == ["192.0.2.0/24", "2001:db8::1/128"]
+    assert key.budget.day_limit == 2_000_000_000
+    assert timedelta(days=29) < key.expires_at - timezone.now() < timedelta(days=31)
+    listed = client.get("/usage/").content.decode()
+    for shown in ("10 requests a minute", "0 of 2000 credits a day", "from 192.0.2.0/24"):
+        assert shown in listed
+    page = client.get(f"/keys/{key.id}/")
+    assert "192.0.2.0/24" in page.content.decode()
+    initial = {name: value for name, value in page.context["form"].initial.items() if value is not None}
+    assert (
+        client.post(f"/keys/{key.id}/", {**initial, "expires": key.expires_at.date(), "day_limit": ""}).status_code
+        == 302
+    )
+    key = made(acme).get()
+    assert (key.scopes, key.request_limit, key.budget) == (["chat"], 10, None)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"networks": "here"}, {"day_limit": "-1"}, {"credit_limit": "much"}, {"request_limit": "0"}]
+)
+def test_what_is_wrong_is_shown(acme, wrong):
+    answer = acme.client().post("/keys/new/", wanted(acme, **wrong))
+    assert answer.status_code == 400
+    assert "errorlist" in answer.content.decode()
+    assert not made(acme).exists()
+
+
+def test_a_key_is_rotated_and_its_old_secret_ended(acme):
+    client = acme.client()
+    key, old = keys.create_key(tenant=acme.tenant, project=acme.project, name="ci", created_by=acme.owner)
+    answer = client.post(f"/keys/{key.id}/rotate/", {"overlap": "24"})
+    [new] = set(SECRET.findall(client.get(answer.url).content.decode()))
+    assert load_by_key(old).api_key == load_by_key(new).api_key == key.id
+    assert "End it now" in client.get(f"/keys/{key.id}/").content.decode()
+    client.post(f"/keys/{key.id}/rotate/", {"end": "1"})
+    assert load_by_key(old).expires_at <= timezone.now()
+    refused = client.post(f"/keys/{key.id}/rotate/", {"overlap": "9999"}, follow=True)
+    assert "between 0 and 720 hours" in refused.content.decode()
+
+
+def test_an_admin_key_is_shown_once_and_revoked(acme):
+    client = acme.client()
+    answer = client.post("/keys/admin/", {"name": "terraform"})
+    key = AdminAPIKey.objects.of(acme.tenant).get()
+    assert "sk-sluice-admin-" in client.get(answer.url).content.decode()
+    assert "was shown already" in client.get(answer.url).content.decode()
+    assert client.post("/keys/admin/", {"name": " "}).status_code == 400
+    client.post(f"/keys/admin/{key.id}/revoke/")
+    assert "revoked" in client.get("/keys/admin/").content.decode()
+    assert AdminAPIKey.objects.of(acme.tenant).get().revoked_at is not None
+    assert not APIKey.objects.of(acme.tenant).filter(name="terraform").exists()
