@@ -1,1 +1,1 @@
-"""OpenAI's administration API over one tenant: docs/decisions/0014-tenant-as-organization.md."""
+"""OpenAI's administration API over one tenant: docs/decisions/0015-tenant-as-organization.md."""
