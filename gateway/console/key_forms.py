@@ -77,8 +77,8 @@ class KeyTermsForm(forms.Form):
     month_limit = CreditsInput(label="Credits a month")
     total_limit = CreditsInput(label="Credits in all")
 
-    def __init__(self, *args: Any, place: Place, key: APIKey | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs, initial=None if key is None else _initial(key))
+    def __init__(self, data: Any = None, *, place: Place, key: APIKey | None = None) -> None:
+        super().__init__(data, initial=None if key is None else _initial(key))
         self.label_suffix = ""
         self.key = key
         self.may_manage = place.access.may_give_scopes([MANAGEMENT])
@@ -117,9 +117,12 @@ class KeyTermsForm(forms.Form):
     def clean_expires(self) -> datetime | None:
         """Return when the key ends: the chosen day's beginning in UTC, or the chosen time from now."""
         day, days = self.cleaned_data["expires"], self.cleaned_data.get("lifetime")
-        if day is not None:
-            return datetime.combine(day, time(), tzinfo=UTC)
-        return timezone.now() + timedelta(days=int(days)) if days else None
+        if days:
+            return timezone.now() + timedelta(days=int(days))
+        end = None if self.key is None else self.key.expires_at
+        if end is not None and end.date() == day:
+            return end  # not changed
+        return None if day is None else datetime.combine(day, time(), tzinfo=UTC)
 
     def clean(self) -> dict[str, Any]:
         """Refuse a key that may do nothing."""
@@ -134,8 +137,8 @@ class NewKeyForm(KeyTermsForm):
 
     project = forms.ChoiceField()
 
-    def __init__(self, *args: Any, place: Place, **kwargs: Any) -> None:
-        super().__init__(*args, place=place, **kwargs)
+    def __init__(self, data: Any = None, *, place: Place) -> None:
+        super().__init__(data, place=place)
         found = Project.objects.of(place.tenant).filter(is_active=True).order_by("created_at", "id")
         self.projects = {str(project.id): project for project in found}
         self.fields["project"].choices = [(key, project.name) for key, project in self.projects.items()]  # type: ignore[attr-defined]
