@@ -10,7 +10,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('gateway', '0013_key_restrictions'),
+        ('gateway', '0014_batch_answer_bytes'),
     ]
 
     operations = [
