@@ -70,7 +70,7 @@ http_routes = [
     path("v1/files", files, scopes.FILES),
     path("v1/files/<str:file_id>", file, scopes.FILES, "/v1/files/{id}"),
     path("v1/files/<str:file_id>/content", file_content, scopes.FILES, "/v1/files/{id}/content"),
-    path("v1/batches", batches, scopes.BATCHES),
+    path("v1/batches", kept(batches), scopes.BATCHES),
     path("v1/batches/<str:batch_id>", batch, scopes.BATCHES, "/v1/batches/{id}"),
     path("v1/batches/<str:batch_id>/cancel", cancel, scopes.BATCHES, "/v1/batches/{id}/cancel"),
     path("v1/usage/<str:request_id>", usage, scopes.USAGE, "/v1/usage/{id}"),

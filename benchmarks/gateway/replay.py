@@ -110,16 +110,17 @@ def main() -> None:
             log = Path(environment["SLUICE_HOME"], f"gateway-{number}.log")
             gateways.append(stack.enter_context(server(f"gateway {number}", ["manage.py", "gateway"], log=log, **more)))
         charged: Counter[str] = Counter()
+        price: dict[str, float] = {}  # µcr of one answer of a model, all of which are equal
 
-        def records() -> int:
-            """How many requests were charged since the last look."""
-            found = {
-                model: row["count"] for model, row in books("audit", environment)["records"].items() if row["charge"]
-            }
-            new = sum(found.values()) - charged.total()
-            charged.clear()
-            charged.update(found)
-            return new
+        def charges(model: str, *, of: int = 0) -> str:
+            """How many answers of the model were charged since the last look; the first are `of` so many requests."""
+            while (audit := books("audit", environment))["holds"]:  # the lost gateway's are the sweep's
+                time.sleep(RETRY_SECONDS)
+            now = audit["records"][model]["charge"]
+            new = now - charged[model]
+            charged[model] = now
+            price.setdefault(model, new / max(of, 1))
+            return f"{new / price[model]:g}"
 
         async def shown() -> None:
             async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
@@ -138,18 +139,20 @@ def main() -> None:
                             (
                                 f"{options.clients} clients {name}, {kind}",
                                 len({body for _, body in found}),
-                                records(),
+                                charges(model, of=options.clients),
                                 "",
                             )
                         )
                 text, cuts = await clients.cut_stream("cut", options.cuts)
                 _, again = await clients.whole(0, "paced", "cut", stream=True)
-                rows.append((f"a stream cut {cuts} times", 1, records(), "whole" if text == again else "NOT WHOLE"))
+                rows.append(
+                    (f"a stream cut {cuts} times", 1, charges("paced"), "whole" if text == again else "NOT WHOLE")
+                )
                 if options.kill:
                     body, seconds = await outlived(clients, gateways[0].pid)
                     _, again = await clients.whole(1, "paced", "killed")
                     told = f"after {seconds:.0f} s" if body == again else "NOT EQUAL"
-                    rows.append(("its gateway killed", 1, records(), told))
+                    rows.append(("its gateway killed", 1, charges("paced"), told))
 
         asyncio.run(shown())
     print("| asked | different answers | charged | |\n|---|---|---|---|")

@@ -77,6 +77,7 @@ class Endpoint:
     body: Struct | None = None
     example: Mapping[str, Any] | None = None
     parameter: str = ""
+    is_kept: bool = False  # its answers are, under an idempotency key
 
 
 _JSON, _EVENTS = "application/json", "text/event-stream"
@@ -91,6 +92,7 @@ ENDPOINTS = (
         {_JSON: ChatCompletion, _EVENTS: ChatChunk},
         ChatRequest,
         {"model": "auto", "messages": [{"role": "user", "content": _QUESTION}], "max_tokens": 64},
+        is_kept=True,
     ),
     Endpoint(
         "post",
@@ -102,6 +104,7 @@ ENDPOINTS = (
         {_JSON: Response, _EVENTS: Response},
         ResponseRequest,
         {"model": "auto", "input": _QUESTION, "max_output_tokens": 64},
+        is_kept=True,
     ),
     Endpoint(
         "get",
@@ -140,6 +143,7 @@ ENDPOINTS = (
         {_JSON: AnsweredMessage, _EVENTS: MessageEvent},
         MessageRequest,
         {"model": "auto", "messages": [{"role": "user", "content": _QUESTION}], "max_tokens": 64},
+        is_kept=True,
     ),
     Endpoint(
         "post",
@@ -160,6 +164,7 @@ ENDPOINTS = (
         {_JSON: Completion, _EVENTS: Completion},
         CompletionRequest,
         {"model": "auto", "prompt": "The capital of France is", "max_tokens": 16},
+        is_kept=True,
     ),
     Endpoint(
         "post",
@@ -170,6 +175,7 @@ ENDPOINTS = (
         {_JSON: EmbeddingAnswer},
         EmbeddingRequest,
         {"model": "auto", "input": ["A text", "Another one"]},
+        is_kept=True,
     ),
     Endpoint(
         "post",
@@ -283,6 +289,22 @@ def _tell_neutral(kind: Struct, schema: dict[str, Any]) -> None:
             }
 
 
+_KEPT = [
+    {
+        "in": "header",
+        "name": "Idempotency-Key",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+        "description": "The same request under the same key gets the same answer for 24 hours, charged once.",
+    },
+    {
+        "in": "header",
+        "name": "Last-Event-ID",
+        "schema": {"type": "integer", "minimum": 0},
+        "description": "With the key of a stream: go on behind this event.",
+    },
+]
+
+
 def _paths() -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for endpoint in ENDPOINTS:
@@ -307,6 +329,8 @@ def _paths() -> dict[str, Any]:
             operation["parameters"] = [
                 {"in": "path", "name": endpoint.parameter, "required": True, "schema": {"type": "string"}}
             ]
+        if endpoint.is_kept:
+            operation.setdefault("parameters", []).extend(_KEPT if _EVENTS in endpoint.answers else _KEPT[:1])
         if endpoint.body is not None:
             content = {"schema": _ref(endpoint.body), "example": endpoint.example}
             operation["requestBody"] = {"required": True, "content": {_JSON: content}}
