@@ -56,6 +56,7 @@ from inference.text.tokenizer import Tokenizer
 from inference.texts import Texts
 from inference.types import (
     EngineInfo,
+    Feature,
     GenerationRequest,
     Guidance,
     Health,
@@ -161,7 +162,18 @@ class LocalEngine:
             vector_width=model.vector_width,
             revision=config.revision,
             details=model.details,
+            features=self._features(),
         )
+
+    def _features(self) -> frozenset[Feature]:
+        if self._generating is None or self.tokenizer is None or not self.tokenizer.template:
+            return frozenset()
+        found = {
+            Feature.TOOLS: self._chats.calls is not None,
+            Feature.REASONING: self._chats.markers is not None,
+            Feature.STRUCTURED_OUTPUTS: self.grammars is not None,
+        }
+        return frozenset(feature for feature, has in found.items() if has)
 
     @classmethod
     def load(cls, source: str, **settings: Any) -> Self:

@@ -389,6 +389,14 @@ class Lost:
 Evidence = Finished | Running | NothingRan | Lost
 
 
+class Feature(StrEnum):
+    """What a model can do in chats beside answering in text."""
+
+    TOOLS = "tools"
+    REASONING = "reasoning"  # its thought stands apart from its answer, and can be bounded
+    STRUCTURED_OUTPUTS = "structured_outputs"
+
+
 @value
 class EngineInfo:
     """What a deployment's engine can do, as its worker announced it.
@@ -397,7 +405,8 @@ class EngineInfo:
     `revision` identifies the settings that it was loaded with. `details` are texts for operators (dtype, size of the
     K/V cache, how the model was proved) and may name paths.
     An engine that can't extend (`can_extend`) generates at most the allowance that a request begins with. With
-    `shares_prefixes` requests of different domains share cached prefixes, as their operator has accepted.
+    `shares_prefixes` requests of different domains share cached prefixes, as their operator has accepted. `features`
+    are those that are known, and `max_output` bounds one answer, where the context doesn't alone (0).
     """
 
     deployment: str
@@ -412,6 +421,8 @@ class EngineInfo:
     details: Mapping[str, str] = field(default_factory=dict)
     can_extend: bool = True
     shares_prefixes: bool = False
+    features: frozenset[Feature] = frozenset()
+    max_output: int = 0
 
 
 LOADING = "loading"  # `Health.reason` while the model is being loaded

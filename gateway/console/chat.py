@@ -93,14 +93,14 @@ def chat_models(live: Live, subscription: Subscription | None) -> list[dict[str,
     version = subscription.version
     catalogue = live.catalogue()
     prices = live.runtime.snapshot.prices if live.runtime else prices_at(timezone.now())
-    found = []
+    cards, ready = [], []
     for name, entry in sorted(catalogue.models.items()):
         if CHAT not in entry.kinds or (version.allowed_models and name not in version.allowed_models):
             continue
         card = model_card(entry, prices.get(entry.rate_card), version.multiplier_bp)
-        is_ready = any(not live.usable(replica.id) for replica in catalogue.replicas_of(name))
-        found.append({**msgspec.to_builtins(card), "is_ready": is_ready})
-    if not found:
+        cards.append(card)
+        ready.append(any(not live.usable(replica.id) for replica in catalogue.replicas_of(name)))
+    if not cards:
         return []
-    longest = max(card["context_length"] for card in found)
-    return [{**msgspec.to_builtins(auto_card(longest)), "is_ready": any(card["is_ready"] for card in found)}, *found]
+    told = zip([auto_card(cards), *cards], [any(ready), *ready], strict=True)
+    return [{**msgspec.to_builtins(card), "is_ready": is_ready} for card, is_ready in told]

@@ -1,20 +1,29 @@
-"""``GET /v1/models`` and ``GET /v1/models/{id}``: what the key's plan may use, with context and prices."""
+"""``GET /v1/models`` and ``GET /v1/models/{id}``: what the key's plan may use, with context, abilities and prices."""
 
 from __future__ import annotations
 
 from gateway.edge.access import principal_of
-from gateway.edge.http import Receive, Scope, Send, require_method, runtime_of, send_json
-from gateway.edge.wire.models import ModelCard, ModelList, auto_card, model_card
+from gateway.edge.http import Receive, Scope, Send, header_of, require_method, runtime_of, send_json
+from gateway.edge.query import query_of
+from gateway.edge.wire.errors import ANTHROPIC
+from gateway.edge.wire.model_infos import ModelsQuery, info_of, page_of
+from gateway.edge.wire.models import ModelCard, ModelList, Served, auto_card, model_card
 from gateway.errors.refusal import Refusal
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
+from inference.types import Kind
 
 
 async def models(scope: Scope, receive: Receive, send: Send) -> None:
-    """List the models."""
+    """List the models; to Anthropic's clients those that answer messages, as they know models."""
     require_method(scope, "GET")
     principal = await principal_of(scope)
-    await send_json(send, 200, ModelList(await _cards(runtime_of(scope), principal)))
+    cards = await _cards(runtime_of(scope), principal)
+    if header_of(scope, ANTHROPIC) is None:
+        await send_json(send, 200, ModelList(cards))
+        return
+    chats = [card for card in cards if Kind.CHAT in card.kinds]
+    await send_json(send, 200, page_of(chats, query_of(scope, ModelsQuery)))
 
 
 async def model(scope: Scope, receive: Receive, send: Send) -> None:
@@ -24,7 +33,7 @@ async def model(scope: Scope, receive: Receive, send: Send) -> None:
     name = scope["url_route"]["kwargs"]["name"]  # percent-decoded by the server
     for card in await _cards(runtime_of(scope), principal):
         if card.id == name:
-            await send_json(send, 200, card)
+            await send_json(send, 200, card if header_of(scope, ANTHROPIC) is None else info_of(card))
             return
     raise Refusal(404, "model_not_found", f"The model '{name[:200]}' does not exist or is not yours.", param="model")
 
@@ -32,13 +41,18 @@ async def model(scope: Scope, receive: Receive, send: Send) -> None:
 async def _cards(runtime: Runtime, principal: Principal) -> list[ModelCard]:
     snapshot = await runtime.current_snapshot()
     cards = [
-        model_card(entry, snapshot.prices.get(entry.rate_card), principal.multiplier_bp)
+        model_card(entry, snapshot.prices.get(entry.rate_card), principal.multiplier_bp, _served(runtime, name))
         for name, entry in sorted(snapshot.catalogue.models.items())
         if not principal.allowed_models or name in principal.allowed_models
     ]
-    for card in cards:
-        served = runtime.engines.context_of(card.id)
-        if served is not None:  # the engine may have fitted less than the catalogue says
-            card.context_length = min(card.context_length, served)
-    longest = max((card.context_length for card in cards), default=0)
-    return [auto_card(longest), *cards]
+    return [auto_card(cards), *cards]
+
+
+def _served(runtime: Runtime, model: str) -> Served:
+    engines, deployments = runtime.engines, runtime.snapshot.catalogue.deployments.get(model, ())
+    return Served(
+        context=engines.context_of(model),
+        max_output=engines.max_output_of(model),
+        features=engines.features_of(model),
+        sees=any(deployment.sees("data") for deployment in deployments),
+    )

@@ -15,7 +15,7 @@ from gateway.runtime.metrics import Metrics
 from gateway.runtime.remote import REMOTE, open_deployment
 from gateway.secrets.node_keys import gateway_key
 from inference.engine import Engine, EngineSpec
-from inference.types import Health
+from inference.types import EngineInfo, Feature, Health
 from routing.catalogue import DeploymentEntry, ReplicaEntry
 from routing.prefix import Digest
 
@@ -76,8 +76,21 @@ class Engines:
 
     def context_of(self, model: str) -> int | None:
         """Return the greatest context in which some replica serves `model` now; None when none does."""
+        return max((info.max_context for info in self._infos(model)), default=None)
+
+    def features_of(self, model: str) -> frozenset[Feature]:
+        """Return what all replicas that serve `model` now can do."""
+        found = [info.features for info in self._infos(model)]
+        return frozenset.intersection(*found) if found else frozenset()
+
+    def max_output_of(self, model: str) -> int | None:
+        """Return the greatest bound of an answer where replicas serve `model` now; None where the context is it."""
+        bounds = [info.max_output for info in self._infos(model)]
+        return max(bounds) if bounds and all(bounds) else None
+
+    def _infos(self, model: str) -> list[EngineInfo]:
         infos = [entry.engine.info for entry in self._entries.values() if entry.deployment.model == model]
-        return max((info.max_context for info in infos if info is not None), default=None)
+        return [info for info in infos if info is not None]
 
     def usable(self, replica: UUID) -> str:
         """Return why `replica` can't take work now, "" when it can."""

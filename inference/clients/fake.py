@@ -24,6 +24,7 @@ from inference.types import (
     EngineInfo,
     Event,
     Evidence,
+    Feature,
     Finished,
     FinishReason,
     GenerationRequest,
@@ -99,6 +100,7 @@ class FakeEngine:
             max_input=options.max_context,
             vector_width=options.vector_width,
             details={"backend": "fake"},
+            features=_features(options),
         )
 
     # -- the contract --------------------------------------------------------------------------------------------
@@ -249,6 +251,13 @@ class FakeEngine:
             raise UnpreparedError("the request is not prepared here")
         if self._draining:
             raise DrainingError("the engine is draining")
+
+
+def _features(options: FakeOptions) -> frozenset[Feature]:
+    if Kind.CHAT not in options.kinds:
+        return frozenset()
+    has = {Feature.TOOLS: True, Feature.REASONING: options.thinks, Feature.STRUCTURED_OUTPUTS: options.guides}
+    return frozenset(feature for feature, it_has in has.items() if it_has)
 
 
 def _pieces(options: FakeOptions, message: Message) -> list[str]:

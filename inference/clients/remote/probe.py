@@ -8,7 +8,7 @@ import logging
 from inference.clients.remote.dialects.base import Ask, Dialect, ModelMissingError
 from inference.clients.remote.faults import AskError
 from inference.clients.remote.options import RemoteOptions
-from inference.types import EngineInfo, Kind
+from inference.types import EngineInfo, Feature, GuidanceKind, Kind
 
 READY_SECONDS = 5.0  # between two looks at a server that is ready
 UNREADY_SECONDS = 1.0
@@ -132,6 +132,8 @@ class Probe:
             vector_width=self._width,
             can_extend=False,
             shares_prefixes=is_shared,
+            features=self._features(),
+            max_output=options.max_output,
             details={
                 "dialect": dialect.name,
                 "prompts": tokenizes,
@@ -140,6 +142,13 @@ class Probe:
                 "most output": str(options.max_output),
             },
         )
+
+    def _features(self) -> frozenset[Feature]:
+        """What the server lets its model do in chats; whether the model reasons isn't known."""
+        if Kind.CHAT not in self._options.kinds:
+            return frozenset()
+        guides = GuidanceKind.JSON_SCHEMA in self._dialect.guides
+        return frozenset({Feature.TOOLS, Feature.STRUCTURED_OUTPUTS} if guides else {Feature.TOOLS})
 
     def _note_ready(self) -> None:
         self._failed = 0

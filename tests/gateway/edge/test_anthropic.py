@@ -364,6 +364,26 @@ async def test_errors_before_and_in_a_stream(world, client, app):
     assert caught.value.type == "billing_error"
 
 
+async def test_models_as_the_sdk_lists_them(world, client, app):
+    world.set_options(thinks=True)
+    found = [info async for info in client.models.list(limit=2)]  # two pages
+    assert [info.id for info in found] == ["auto", "org/big", "small"]  # an embedder answers no messages
+    small = found[-1]
+    assert (small.max_input_tokens, small.max_tokens, small.lifecycle) == (2048, 2047, "active")
+    assert small.created_at.timestamp() == 1_700_000_000
+    assert small.capabilities.thinking.types.enabled.supported
+    assert not small.capabilities.image_input.supported
+    assert (await client.models.retrieve("org/big")).id == "org/big"
+    with pytest.raises(anthropic.NotFoundError):
+        await client.models.retrieve("none")
+    last = await client.models.list(limit=1, before_id="small")
+    assert [info.id for info in last.data] == ["org/big"]
+    assert last.has_more
+    headers = {"anthropic-version": "2023-06-01"}
+    answer = await ask(app, "/v1/models?limit=0", headers=headers)
+    refused(answer, 400, "invalid_request_error", "invalid_value", "limit")
+
+
 async def test_every_refusal_has_the_shape_of_its_api(app, settings):
     settings.SLUICE_MAX_BODY_BYTES = 100
     answer = await ask(app, MESSAGES, {**SAY, "system": "x" * 100})

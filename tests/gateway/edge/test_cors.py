@@ -8,11 +8,8 @@ from gateway.edge.cors import with_cors
 from tests.gateway.edge.client import ask, assert_error
 
 PAGE = "https://app.example"
-PREFLIGHT = {
-    "origin": PAGE,
-    "access-control-request-method": "POST",
-    "access-control-request-headers": "authorization,content-type",
-}
+ASKED = "authorization,content-type,x-api-key,anthropic-version,anthropic-beta,idempotency-key,last-event-id"
+PREFLIGHT = {"origin": PAGE, "access-control-request-method": "POST", "access-control-request-headers": ASKED}
 
 
 def grants(answer):
@@ -29,7 +26,7 @@ async def test_named_origins_may_ask_and_read(app, origins):
     answer = await ask(app, "/v1/chat/completions", method="OPTIONS", headers=PREFLIGHT, key=None)
     assert answer.status == 204
     assert grants(answer)["access-control-allow-origin"] == PAGE
-    assert grants(answer)["access-control-allow-headers"] == "authorization,content-type"
+    assert grants(answer)["access-control-allow-headers"] == ASKED
     assert "POST" in grants(answer)["access-control-allow-methods"]
     answer = await ask(app, "/v1/models", headers={"origin": PAGE})
     assert (answer.status, answer.headers["vary"]) == (200, "Origin")

@@ -31,6 +31,34 @@ async def test_list_has_auto_context_and_prices(app):
     assert (prices["input"], prices["cache_read"], prices["output"]) == ("1", "1", "2")
 
 
+async def test_a_card_says_what_a_model_can(app, world):
+    world.set_options(thinks=True, guides=True)
+    world.let_see("small", "data")
+    cards = {card["id"]: card for card in (await ask(app, "/v1/models")).json()["data"]}
+    small, big, embedder, auto = cards["small"], cards["org/big"], cards["embedder"], cards["auto"]
+    assert small["capabilities"] == {
+        "tools": True, "reasoning": True, "structured_outputs": True, "vision": True, "embeddings": False,
+    }  # fmt: skip
+    assert small["input_modalities"] == ["text", "image"]
+    assert (small["max_output_tokens"], small["max_model_len"]) == (2047, 2048)
+    assert big["capabilities"]["tools"]
+    assert not big["capabilities"]["reasoning"]
+    assert (embedder["output_modalities"], embedder["max_output_tokens"]) == (["embedding"], None)
+    assert embedder["capabilities"]["embeddings"]
+    assert not embedder["capabilities"]["tools"]
+    assert auto["capabilities"] == {
+        "tools": True, "reasoning": False, "structured_outputs": False, "vision": True, "embeddings": True,
+    }  # fmt: skip
+    assert auto["max_output_tokens"] == 8191
+
+
+async def test_a_model_can_what_each_of_its_replicas_can(app, world):
+    world.set_options(ready=False)  # nobody knows
+    small = (await ask(app, "/v1/models/small")).json()
+    assert not any(small["capabilities"].values())
+    assert small["context_length"] == 2048
+
+
 async def test_list_shows_what_the_plan_allows_at_its_prices(app, world):
     world.set_principal(allowed_models=frozenset({"small"}), multiplier_bp=15_000)
     cards = (await ask(app, "/v1/models")).json()["data"]
