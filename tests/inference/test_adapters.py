@@ -181,6 +181,17 @@ def test_a_request_names_its_adapter(tmp_path: Path) -> None:
     assert adapters.nbytes > 0
 
 
+def test_prepared_prefixes_are_rooted_in_the_adapter(tmp_path: Path) -> None:
+    folder = save_tiny("llama", tmp_path / "model", vocab_size=300)
+    engine = adapted_engine(folder)
+    engine.offer({name: save_adapter(folder, tmp_path / name, seed=i) for i, name in enumerate("ab")})
+    request = chat("a text of several blocks of tokens, " * 4, max_tokens=4)
+    keys = {name: engine.prepare(replace(request, adapter=name)).keys for name in ("", "a", "b")}
+    assert len(keys[""]) > 2
+    assert not set(keys[""]) & set(keys["a"]) | set(keys["a"]) & set(keys["b"]) | set(keys[""]) & set(keys["b"])
+    assert engine.prepare(replace(request, adapter="a")).keys == keys["a"]
+
+
 def test_a_cancelled_request_holds_no_adapter(tmp_path: Path) -> None:
     folder = save_tiny("llama", tmp_path / "model", vocab_size=300)
     engine = adapted_engine(folder)
