@@ -30,7 +30,7 @@ from gateway.edge.lifespan import lifespan  # noqa: E402
 from gateway.edge.messages import count_tokens, messages  # noqa: E402
 from gateway.edge.models import model, models  # noqa: E402
 from gateway.edge.probes import health, liveness, metrics, readiness  # noqa: E402
-from gateway.edge.responses import responses  # noqa: E402
+from gateway.edge.responses import input_tokens, responses  # noqa: E402
 from gateway.edge.routes import (  # noqa: E402
     NEAR_THE_API,
     path,
@@ -58,6 +58,7 @@ http_routes = [
     path("v1/chat/completions", kept(chat_completions), scopes.CHAT),
     path("v1/completions", kept(completions), scopes.COMPLETIONS),
     path("v1/responses", kept(responses), scopes.RESPONSES),
+    path("v1/responses/input_tokens", input_tokens, scopes.RESPONSES),
     path("v1/responses/<str:response_id>", stored_response, scopes.RESPONSES, "/v1/responses/{id}"),
     path("v1/responses/<str:response_id>/input_items", input_items, scopes.RESPONSES, "/v1/responses/{id}/input_items"),
     path("v1/embeddings", kept(embeddings), scopes.EMBEDDINGS),

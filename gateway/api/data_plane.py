@@ -25,8 +25,8 @@ from gateway.edge.wire.message_object import (
 from gateway.edge.wire.messages import CountTokensRequest, MessageRequest
 from gateway.edge.wire.models import ModelCard, ModelList
 from gateway.edge.wire.response_object import FunctionCallOutput, OutputMessage, ReasoningOutput, Response
-from gateway.edge.wire.responses import ResponseRequest
-from gateway.edge.wire.stored import DeletedResponse, InputItems
+from gateway.edge.wire.responses import InputTokensRequest, ResponseRequest
+from gateway.edge.wire.stored import DeletedResponse, InputItems, InputTokens
 from gateway.edge.wire.tokenize import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 
 Struct = type[msgspec.Struct]
@@ -105,6 +105,16 @@ ENDPOINTS = (
         ResponseRequest,
         {"model": "auto", "input": _QUESTION, "max_output_tokens": 64},
         is_kept=True,
+    ),
+    Endpoint(
+        "post",
+        "/v1/responses/input_tokens",
+        "responses_input_tokens",
+        "Count a response's input",
+        "How many tokens the input of a response has where it would run. Nothing runs or is charged.",
+        {_JSON: InputTokens},
+        InputTokensRequest,
+        {"model": "auto", "input": _QUESTION},
     ),
     Endpoint(
         "get",

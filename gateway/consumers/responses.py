@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextlib import ExitStack, aclosing
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import structlog
@@ -13,7 +13,7 @@ from channels.consumer import AsyncConsumer
 from channels.exceptions import StopConsumer
 from django.conf import settings
 
-from billing.ids import uuid7
+from billing.ids import moment_of, uuid7
 from gateway.consumers.callers import Caller, caller_of
 from gateway.consumers.history import History
 from gateway.consumers.sender import EventSender
@@ -21,19 +21,23 @@ from gateway.consumers.streams import Stream, Streams
 from gateway.edge.access import note_refusal
 from gateway.edge.answer import Answering, failure_of, relay
 from gateway.edge.http import Receive, Scope, Send, runtime_of
-from gateway.edge.response_events import Event, ResponseEvents
+from gateway.edge.response_events import Event, ResponseEvents, unanswered
 from gateway.edge.wire.decode import decode, unsupported
+from gateway.edge.wire.response_object import Response, begun
 from gateway.edge.wire.responses import ClientEvent, ResponseCancel, ResponseCreate
 from gateway.errors.faults import draining, refusal_of
 from gateway.errors.refusal import Refusal, internal_error
+from gateway.generation.counting import count
 from gateway.generation.events import Outcome
 from gateway.generation.generation import start_generation
+from gateway.generation.intent import Intent
 from gateway.logs import request_bound
 from gateway.runtime import tracing
 from gateway.runtime.caps import Cap
 from gateway.runtime.principal import Principal
 from gateway.stored.conversation import owner_of, turns_before, with_items
 from gateway.stored.storing import StoredAnswer, Storing, is_stored
+from inference.messages import Message
 from inference.types import Delta
 
 IDLE_SECONDS = 15 * 60.0
@@ -49,6 +53,16 @@ TOO_BIG = 1009
 NO_EVENT = ClientEvent("")
 
 log = structlog.get_logger(__name__)
+
+
+class _Asked(NamedTuple):
+    """A request that can be answered, and what is stored of it."""
+
+    request: ResponseCreate
+    request_id: UUID
+    principal: Principal
+    intent: Intent
+    storing: Storing | None
 
 
 def too_many_sockets() -> Refusal:
@@ -140,7 +154,8 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         with tracing.span("response", {"sluice.request_id": str(request_id)}), request_bound(str(request_id)):
             try:
                 principal = await self._caller.principal(request.metadata or {})
-                await self._generate(stream, request, request_id, principal)
+                asked = await self._asked(request, request_id, principal)
+                await (self._take_in if request.generate is False else self._generate)(stream, asked)
             except Exception as error:
                 refusal = refusal_of(error)
                 if refusal is None:
@@ -150,29 +165,55 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
                 self._note(refusal, request_id, principal, request)
                 await self._sender.refuse(refusal, request_id, stream_id=stream.stream_id, event_id=request.event_id)
 
-    async def _generate(self, stream: Stream, request: ResponseCreate, request_id: UUID, principal: Principal) -> None:
+    async def _asked(self, request: ResponseCreate, request_id: UUID, principal: Principal) -> _Asked:
+        """What `request` asks for, after the turns that it goes on from: held by this socket, else stored."""
         threads, owner = self._runtime.threads, owner_of(principal)
         stores, previous = is_stored(principal, request.store), request.previous_response_id
         own = None if previous is None else self._history.turns_of(previous, principal.project)
         earlier = own or () if previous is None or own is not None else await turns_before(threads, owner, previous)
         request.input = await with_items(threads, owner, request.input)
-        intent = request.intent(earlier)
-        generation = await start_generation(self._runtime, principal, intent, request_id)
+        storing = Storing(principal, request_id, request.input, previous=previous, unstored=own or ())
+        return _Asked(request, request_id, principal, request.intent(earlier), storing if stores else None)
+
+    async def _generate(self, stream: Stream, asked: _Asked) -> None:
+        request, principal = asked.request, asked.principal
+        generation = await start_generation(self._runtime, principal, asked.intent, asked.request_id)
         stream.began(generation)
+        stores = asked.storing is not None
         told = ResponseEvents(request, generation, with_account=self._caller.wants_account, is_stored=stores)
         answering: Answering = generation
-        if stores:
-            storing = Storing(principal, request_id, request.input, previous=previous, unstored=own or ())
-            answering = StoredAnswer(generation, told, storing, threads)
+        if asked.storing is not None:
+            answering = StoredAnswer(generation, told, asked.storing, self._runtime.threads)
         outcome = await self._tell(answering, told, stream.stream_id)
-        if (
-            outcome.error is None and not told.ended(outcome).store
-        ):  # what is stored is read from there: it may be deleted
-            turns = (*request.without_instructions(intent), told.answer.message)
-            self._history.keep(told.response_id, principal.project, turns)
+        if outcome.error is None:
+            self._keep(asked, told.ended(outcome), told.answer.message)
         elif (failure := failure_of(outcome)) is not None:
-            self._note(failure, request_id, principal, request)
+            self._note(failure, asked.request_id, principal, request)
         await self._send_all(told.closing(outcome), stream.stream_id)
+
+    async def _take_in(self, stream: Stream, asked: _Asked) -> None:
+        """Answer a request that is only to be gone on from. It is routed and tokenised, so that what is wrong with it
+        is told now; nothing runs or is charged.
+        """
+        counted = await count(self._runtime, asked.principal, asked.intent, asked.request_id)
+        response = begun(
+            asked.request,
+            identifier=f"resp_{asked.request_id.hex}",
+            created=int(moment_of(asked.request_id).timestamp()),
+            model=counted.model,
+            is_stored=asked.storing is not None,
+        )
+        events = list(unanswered(response))
+        if asked.storing is not None:
+            await asked.storing.end(response, self._runtime.threads)
+        self._keep(asked, response)
+        await self._send_all(events, stream.stream_id)
+
+    def _keep(self, asked: _Asked, response: Response, *answer: Message) -> None:
+        """Remember the conversation, unless it is stored: then it is read from there, since it may be deleted."""
+        if not response.store:
+            turns = (*asked.request.without_instructions(asked.intent), *answer)
+            self._history.keep(response.id, asked.principal.project, turns)
 
     def _note(self, refusal: Refusal, request_id: UUID, principal: Principal | None, request: ResponseCreate) -> None:
         tenant, api_key = (principal.tenant, principal.api_key) if principal is not None else (None, None)

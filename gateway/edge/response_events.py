@@ -37,6 +37,15 @@ Event = dict[str, Any]
 _PREFIXES = {ItemKind.MESSAGE: "msg", ItemKind.REASONING: "rs", ItemKind.CALL: "fc"}
 
 
+def unanswered(response: Response) -> Iterator[Event]:
+    """Return the events of a response that is complete without an answer, since none was asked for."""
+    yield {"type": "response.created", "sequence_number": 0, "response": msgspec.structs.replace(response)}
+    yield {"type": "response.in_progress", "sequence_number": 1, "response": msgspec.structs.replace(response)}
+    response.status, response.completed_at = "completed", int(time.time())
+    response.usage = response_usage(Usage(), 0)
+    yield {"type": "response.completed", "sequence_number": 2, "response": response}
+
+
 class ResponseEvents:
     """The events of one response: `opening`, `delta` for each piece of the answer, `closing`. They are numbered in this
     order.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from billing.limits.headers import rate_headers
 from gateway.edge.access import note_model, principal_of
 from gateway.edge.answer import Answering, answer
 from gateway.edge.disconnect import watching
@@ -17,17 +18,21 @@ from gateway.edge.http import (
     request_id_of,
     require_method,
     runtime_of,
+    send_json,
 )
 from gateway.edge.response_events import Event, ResponseEvents
 from gateway.edge.sse import event
 from gateway.edge.wire.common import TASK_HEADER
 from gateway.edge.wire.decode import decode, unsupported
 from gateway.edge.wire.response_object import Response
-from gateway.edge.wire.responses import ResponseRequest
+from gateway.edge.wire.responses import InputTokensRequest, ResponseRequest
+from gateway.edge.wire.stored import InputTokens
+from gateway.generation.counting import count
 from gateway.generation.events import Outcome
 from gateway.generation.generation import start_generation
+from gateway.generation.intent import Intent
+from gateway.runtime.principal import Principal
 from gateway.stored.conversation import owner_of, turns_before, with_items
-from gateway.stored.items import refers
 from gateway.stored.storing import StoredAnswer, Storing, is_stored
 from inference.types import Delta, Vector
 
@@ -36,25 +41,40 @@ async def responses(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer one response."""
     require_method(scope, "POST")
     principal = await principal_of(scope)
-    body = await read_body(scope, receive, principal.tenant)
-    request = decode(ResponseRequest, body)
+    request = decode(ResponseRequest, await read_body(scope, receive, principal.tenant))
     note_model(scope, request.model)
     if request.stream_options is not None and not request.stream:
         raise unsupported("stream_options", "it is only allowed when 'stream' is true")
-    runtime, previous = runtime_of(scope), request.previous_response_id
-    stores, owner = is_stored(principal, request.store), owner_of(principal)
-    earlier = () if previous is None else await turns_before(runtime.threads, owner, previous)
-    if refers(body):
-        request.input = await with_items(runtime.threads, owner, request.input)
-    intent = request.intent(earlier, task_header=header_of(scope, TASK_HEADER))
+    runtime, stores = runtime_of(scope), is_stored(principal, request.store)
+    intent = await _intent(scope, principal, request)
     async with watching(scope, receive) as client:
         generation = await start_generation(runtime, principal, intent, request_id_of(scope))
         events = ResponseEvents(request, generation, is_stored=stores)
         answering: Answering = generation
         if stores:
-            storing = Storing(principal, generation.id, request.input, previous=previous)
+            storing = Storing(principal, generation.id, request.input, previous=request.previous_response_id)
             answering = StoredAnswer(generation, events, storing, runtime.threads)
         await answer(answering, ResponseFormat(events), client, send, stream=intent.stream)
+
+
+async def input_tokens(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer how many tokens a response's input has; nothing runs or is charged."""
+    require_method(scope, "POST")
+    principal = await principal_of(scope)
+    request = decode(InputTokensRequest, await read_body(scope, receive, principal.tenant)).response()
+    note_model(scope, request.model)
+    runtime = runtime_of(scope)
+    intent = await _intent(scope, principal, request)
+    counted = await count(runtime, principal, intent, request_id_of(scope))
+    await send_json(send, 200, InputTokens(counted.prepared.prompt_tokens), dict(rate_headers(counted.rate_states)))
+
+
+async def _intent(scope: Scope, principal: Principal, request: ResponseRequest) -> Intent:
+    """Return what the request asks for, after the stored turns and with the stored items that it names."""
+    threads, owner, previous = runtime_of(scope).threads, owner_of(principal), request.previous_response_id
+    earlier = () if previous is None else await turns_before(threads, owner, previous)
+    request.input = await with_items(threads, owner, request.input)
+    return request.intent(earlier, task_header=header_of(scope, TASK_HEADER))
 
 
 class ResponseFormat:

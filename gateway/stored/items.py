@@ -25,17 +25,13 @@ class Reference(msgspec.Struct):
     id: str | None = None
 
 
-def refers(body: bytes) -> bool:
-    """Whether a request can refer to stored items: spares the others looking at each of theirs."""
-    return REFERENCE.encode() in body
-
-
 def references_in(items: str | Sequence[msgspec.Raw]) -> dict[int, str]:
     """Return the ids that stand for stored items in a request's input, by their places."""
     if isinstance(items, str):
         return {}
-    heads = (decode(Reference, item, at=f"input[{index}]") for index, item in enumerate(items))
-    return {index: head.id or "" for index, head in enumerate(heads) if head.type == REFERENCE}
+    may_be = ((index, item) for index, item in enumerate(items) if REFERENCE.encode() in bytes(item))
+    heads = {index: decode(Reference, item, at=f"input[{index}]") for index, item in may_be}
+    return {index: head.id or "" for index, head in heads.items() if head.type == REFERENCE}
 
 
 def response_of(item_id: str) -> UUID | None:

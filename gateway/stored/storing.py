@@ -74,6 +74,18 @@ class Storing:
             is_background=is_background,
         )
 
+    async def end(self, response: Response, threads: DatabaseThreads) -> None:
+        """Store the ended response, unless it failed; where it isn't stored, let it say so."""
+        if response.status == "failed":
+            response.store = False
+            return
+        try:
+            await threads.run(lambda: self.add(response))
+        except Exception:
+            # The answer is whole and paid for: it is delivered, and says itself that it can't be read again.
+            log.exception("response_not_stored")
+            response.store = False
+
 
 class StoredAnswer:
     """A generation whose response is stored at its end, before its reader learns of that; a failed one is not."""
@@ -101,20 +113,9 @@ class StoredAnswer:
         async with aclosing(self._generation.events()) as events:
             async for event in events:
                 if isinstance(event, Outcome):
-                    await self._store(self._events.ended(event))
+                    await self._storing.end(self._events.ended(event), self._threads)
                 yield event
 
     def client_left(self) -> None:
         """Stop."""
         self._generation.client_left()
-
-    async def _store(self, response: Response) -> None:
-        if response.status == "failed":
-            response.store = False
-            return
-        try:
-            await self._threads.run(lambda: self._storing.add(response))
-        except Exception:
-            # The answer is whole and paid for: it is delivered, and says itself that it can't be read again.
-            log.exception("response_not_stored")
-            response.store = False

@@ -64,6 +64,7 @@ APIS: Mapping[str, tuple[tuple[Struct, str], ...]] = {
         (message_blocks.ToolResultBlock, "messages[].content[]."),
         (message_tools.MessageTool, "tools[]."),
     ),
+    "Input tokens of a response": ((responses.InputTokensRequest, ""),),
     "Embeddings": ((embeddings.EmbeddingRequest, ""),),
     "Tokenize": ((tokenize.TokenizeRequest, ""),),
 }

@@ -30,6 +30,7 @@ from gateway.edge.wire.input_items import ITEMS, messages_of
 from gateway.edge.wire.limits import MAX_MESSAGES
 from gateway.edge.wire.parts import Reading
 from gateway.edge.wire.tools import ResponseTool, ResponseToolChoice, ToolList, tools_of
+from gateway.errors.refusal import Refusal
 from gateway.generation.intent import Intent
 from inference.messages import Message
 from inference.types import Kind
@@ -38,6 +39,7 @@ _LOGPROBS = "message.output_text.logprobs"
 _INCLUDED = (_LOGPROBS, "reasoning.encrypted_content")  # thought is never encrypted here, so that asks for nothing
 
 Item = Annotated[msgspec.Raw, Meta(extra_json_schema=any_of(*ITEMS))]  # read one by one, by its `type`
+ResponseId = Annotated[str, Meta(max_length=128)]
 EventId = Annotated[str, Meta(max_length=512)]  # as a client calls its event; errors about it say so
 
 
@@ -78,7 +80,7 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     instructions: str | None = None
     max_output_tokens: OutputTokens | None = None
     metadata: Metadata | None = None
-    previous_response_id: Annotated[str, Meta(max_length=128)] | None = None
+    previous_response_id: ResponseId | None = None
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     text: TextOptions | None = None
@@ -170,6 +172,40 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
         check_model(self.model)
 
 
+class InputTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """``POST /v1/responses/input_tokens``: what of a response's request counts as its input."""
+
+    model: ModelName = "auto"
+    input: str | Annotated[list[Item], Meta(max_length=MAX_MESSAGES)] | None = None
+    instructions: str | None = None
+    previous_response_id: ResponseId | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    tools: ToolList | None = None
+    tool_choice: ResponseToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    conversation: Annotated[Anything, Only()] = UNSET
+    personality: Annotated[Anything, Only()] = UNSET
+    truncation: Annotated[Anything, Only("disabled")] = UNSET
+
+    def response(self) -> ResponseRequest:
+        """The request whose input it is; a 400 Refusal for one that has none."""
+        refuse_unless_neutral(self)
+        if not (self.input or self.instructions or self.previous_response_id):
+            raise Refusal(400, "missing_required_parameter", "'input' is required.", param="input")
+        return ResponseRequest(
+            model=self.model,
+            input=self.input or [],
+            instructions=self.instructions,
+            previous_response_id=self.previous_response_id,
+            text=self.text,
+            reasoning=self.reasoning,
+            tools=self.tools,
+            tool_choice=self.tool_choice,
+            parallel_tool_calls=self.parallel_tool_calls,
+        )
+
+
 class ResponseCreate(ResponseRequest, kw_only=True, forbid_unknown_fields=True):
     """The websocket's ``response.create``: the same fields, and the stream it is for. It always streams."""
 
@@ -177,7 +213,8 @@ class ResponseCreate(ResponseRequest, kw_only=True, forbid_unknown_fields=True):
     event_id: EventId | None = None
     stream_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     stream: Annotated[bool | None, Only(True)] = None
-    generate: Annotated[Anything, Only(True)] = UNSET
+    generate: bool | None = None  # false: only what the next response may go on from
+    background: Annotated[Anything, Only(False, why="over a websocket")] = UNSET
 
     @property
     def is_streamed(self) -> bool:
@@ -189,7 +226,7 @@ class ResponseCancel(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The websocket's ``response.cancel``: stops the response of that id, or whatever runs in that stream."""
 
     type: str
-    response_id: Annotated[str, Meta(max_length=128)] | None = None
+    response_id: ResponseId | None = None
     stream_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     event_id: EventId | None = None
 

@@ -46,3 +46,10 @@ class DeletedResponse(msgspec.Struct):
     id: str
     object: Literal["response"] = "response"
     deleted: Literal[True] = True
+
+
+class InputTokens(msgspec.Struct):
+    """How many tokens a response's input has where it would run."""
+
+    input_tokens: int
+    object: Literal["response.input_tokens"] = "response.input_tokens"

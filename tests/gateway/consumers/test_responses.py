@@ -250,7 +250,6 @@ async def test_failed_response_is_not_continued(socket, world):
         ({**CREATE, "colour": 1}, "unknown_parameter", "colour"),
         ({**CREATE, "tools": [{"type": "mcp"}]}, "unsupported_parameter", "tools[0].type"),
         ({**CREATE, "background": True}, "unsupported_parameter", "background"),
-        ({**CREATE, "generate": False}, "unsupported_parameter", "generate"),
         ({**CREATE, "stream": False}, "unsupported_parameter", "stream"),
         ({**CREATE, "input": [{"role": "x"}]}, "invalid_value", "input[0].role"),
         ({"type": "response.cancel", "x": 1}, "unknown_parameter", "x"),

@@ -16,7 +16,7 @@ from gateway.services import keys
 from gateway.services.purge import purge
 from gateway.stored import conversation, rows
 from inference.messages import Image, Message
-from tests.gateway.edge.test_sdk import COST, stage
+from tests.gateway.edge.test_sdk import COST, HI, stage
 from tests.gateway.edge.wire.test_images import data_url, png
 from tests.gateway.world import assert_books, in_database
 
@@ -258,3 +258,17 @@ async def test_wrong_queries_are_refused(tmp_path, query):
     async with stage(tmp_path) as (_world, _runtime, client):
         made = await client.responses.create(model="fake", input="Hi", store=True)
         await refused(client.responses.input_items.list(made.id, extra_query=query))
+
+
+async def test_input_is_counted_as_it_would_be_charged(tmp_path):
+    async with stage(tmp_path) as (world, _runtime, client):
+        first = await client.responses.create(model="fake", input="Hi", store=True)
+        given = {"model": "fake", "input": "And?", "instructions": "Be kind.", "previous_response_id": first.id}
+        counted = await client.responses.input_tokens.count(**given)
+        second = await client.responses.create(**given)
+        assert (counted.object, counted.input_tokens) == ("response.input_tokens", second.usage.input_tokens)
+        assert (await client.responses.input_tokens.count(model="fake", input=HI)).input_tokens == 5
+        assert await refused(client.responses.input_tokens.count(model="fake")) == "missing_required_parameter"
+        wrong = client.responses.input_tokens.count(model="fake", input="Hi", truncation="auto")
+        assert await refused(wrong) == "unsupported_parameter"
+    await in_database(assert_books, world, records=2)

@@ -7,7 +7,7 @@ import pytest
 from gateway.models import StoredResponse
 from inference.messages import Message
 from tests.gateway.edge.test_sdk import stage
-from tests.gateway.world import in_database
+from tests.gateway.world import assert_books, in_database
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -70,3 +70,17 @@ async def test_items_are_referred_to(tmp_path, intents):
             again = [{"type": "item_reference", "id": first.output[0].id}, {"role": "user", "content": "And?"}]
             await asked(connection, input=again)
         assert intents[-1].messages == (ANSWER, said("And?"))
+
+
+async def test_what_is_not_to_be_answered_is_gone_on_from_and_costs_nothing(tmp_path, intents):
+    async with stage(tmp_path) as (world, _runtime, client), client.responses.connect() as connection:
+        for store in (False, True):
+            warm = (await asked(connection, input="Know this.", generate=False, store=store)).response
+            assert (warm.status, warm.output, warm.usage.total_tokens) == ("completed", [], 0)
+            await asked(connection, input="And?", previous_response_id=warm.id)
+            assert intents[-1].messages == (said("Know this."), said("And?"))
+        found = await client.responses.retrieve(warm.id)
+        assert found.to_dict() == warm.to_dict()
+        error = await asked(connection, model="none", generate=False)
+        assert (error.status, error.error.code) == (404, "model_not_found")
+    await in_database(assert_books, world, records=2)
