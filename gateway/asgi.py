@@ -40,7 +40,7 @@ from gateway.edge.routes import (  # noqa: E402
     routed_by_type,
     unknown_endpoint,
 )
-from gateway.edge.stored_responses import input_items, stored_response  # noqa: E402
+from gateway.edge.stored_responses import cancel_response, input_items, stored_response  # noqa: E402
 from gateway.edge.tokenize import detokenize, tokenize  # noqa: E402
 from gateway.edge.usage import usage  # noqa: E402
 from gateway.edge.wire.errors import anthropic_error  # noqa: E402
@@ -60,6 +60,7 @@ http_routes = [
     path("v1/responses", kept(responses), scopes.RESPONSES),
     path("v1/responses/input_tokens", input_tokens, scopes.RESPONSES),
     path("v1/responses/<str:response_id>", stored_response, scopes.RESPONSES, "/v1/responses/{id}"),
+    path("v1/responses/<str:response_id>/cancel", cancel_response, scopes.RESPONSES, "/v1/responses/{id}/cancel"),
     path("v1/responses/<str:response_id>/input_items", input_items, scopes.RESPONSES, "/v1/responses/{id}/input_items"),
     path("v1/embeddings", kept(embeddings), scopes.EMBEDDINGS),
     path("v1/messages", kept(messages), scopes.MESSAGES, error_body=anthropic_error),

@@ -33,11 +33,13 @@ from gateway.runtime.runtime import Parts, Runtime
 from gateway.runtime.snapshot import load_snapshot
 from gateway.runtime.threads import DatabaseThreads
 from gateway.services.nodes import note_seen
+from gateway.stored.runs import cancel_as_asked
 
 LAST_USED_INTERVAL = 5.0
 REFUSALS_INTERVAL = 1.0
 SEEN_INTERVAL = 30.0
 INSTALLATION_INTERVAL = 15.0
+CANCEL_INTERVAL = 1.0
 DELAY_INTERVAL = 0.25
 
 log = structlog.get_logger(__name__)
@@ -146,6 +148,7 @@ def _loops(runtime: Runtime, lock: GatewayLock, poller: EpochPoller) -> list[Cal
         lambda: _observe_delay(metrics.loop_delay.observe),
         *_hints(poller, runtime),
         lambda: _each(SEEN_INTERVAL, seen, "nodes_seen"),
+        lambda: _each(CANCEL_INTERVAL, lambda: cancel_as_asked(runtime), "cancel_responses"),
     ]
 
 

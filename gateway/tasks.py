@@ -26,6 +26,7 @@ from gateway.services.files import remove_files
 from gateway.services.mail import send_due_mail
 from gateway.services.purge import purge
 from gateway.services.task_states import forget_others, noted
+from gateway.stored.rows import fail_lost
 
 logger = logging.getLogger("sluice.jobs")
 
@@ -44,6 +45,7 @@ def jobs() -> tuple[Job, ...]:
         Job("billing.reconciliation", _reconcile, every_s=60),
         Job("gateway.mail", send_due_mail, every_s=2),
         Job("gateway.purge", _purge, every_s=60),
+        Job("gateway.responses", lambda: fail_lost() > 0, every_s=30),
         Job("gateway.files", _remove_files, every_s=60),
         Job("gateway.batch_input", take_in, every_s=1),
         Job("gateway.batch_lines", Driver().step, every_s=1),

@@ -121,8 +121,9 @@ ENDPOINTS = (
         "/v1/responses/{id}",
         "responses_show",
         "Show a stored response",
-        "A response of this project that was stored.",
-        {_JSON: Response},
+        "A response of this project that was stored. With `stream`, the events of one in the background, from behind"
+        " number `starting_after` on.",
+        {_JSON: Response, _EVENTS: Response},
         parameter="id",
     ),
     Endpoint(
@@ -132,6 +133,15 @@ ENDPOINTS = (
         "Delete a stored response",
         "Deletes it for good; what continues it can't be continued any more.",
         {_JSON: DeletedResponse},
+        parameter="id",
+    ),
+    Endpoint(
+        "post",
+        "/v1/responses/{id}/cancel",
+        "responses_cancel",
+        "Cancel a response in the background",
+        "Ends it; what was generated is charged. One that has ended stays as it is.",
+        {_JSON: Response},
         parameter="id",
     ),
     Endpoint(

@@ -34,7 +34,23 @@ from inference.types import Delta, FinishReason, Usage
 
 Event = dict[str, Any]
 
+QUEUED_EVENTS = 2
+
 _PREFIXES = {ItemKind.MESSAGE: "msg", ItemKind.REASONING: "rs", ItemKind.CALL: "fc"}
+
+
+def queued(response: Response) -> Iterator[Event]:
+    """Return the events of a response that is to be made in the background: those before any of `ResponseEvents`."""
+    yield {"type": "response.created", "sequence_number": 0, "response": response}
+    yield {"type": "response.queued", "sequence_number": 1, "response": response}
+
+
+def only_end(status: str, response: object, number: int = QUEUED_EVENTS) -> Event:
+    """Return the event that ends a response of that status of which no other is known: one that couldn't begin, or
+    whose events are gone.
+    """
+    kind = "incomplete" if status == "cancelled" else status
+    return {"type": f"response.{kind}", "sequence_number": number, "response": response}
 
 
 def unanswered(response: Response) -> Iterator[Event]:
@@ -60,6 +76,7 @@ class ResponseEvents:
         *,
         with_account: bool = False,
         is_stored: bool = False,
+        in_background: bool = False,
     ) -> None:
         self._generation = generation
         self._with_account = with_account
@@ -69,10 +86,11 @@ class ResponseEvents:
             created=generation.created,
             model=generation.route.model,
             is_stored=is_stored,
+            in_background=in_background,
         )
         self._is_ended = False
         self._narrator = Narrator()
-        self._number = 0
+        self._number = QUEUED_EVENTS if in_background else 0
 
     @property
     def response_id(self) -> str:
@@ -80,13 +98,19 @@ class ResponseEvents:
         return self._response.id
 
     @property
+    def response(self) -> Response:
+        """The response as far as it is known."""
+        return self._response
+
+    @property
     def answer(self) -> Answer:
         """The answer so far."""
         return self._narrator.answers[0]
 
     def opening(self) -> Iterator[Event]:
-        """Return the events that create the response."""
-        yield self._event("response.created", response=msgspec.structs.replace(self._response))
+        """Return the events that create the response; one in the background is created already."""
+        if not self._number:
+            yield self._event("response.created", response=msgspec.structs.replace(self._response))
         yield self._event("response.in_progress", response=msgspec.structs.replace(self._response))
 
     def delta(self, delta: Delta) -> list[Event]:

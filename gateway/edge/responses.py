@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from billing.ids import moment_of
 from billing.limits.headers import rate_headers
 from gateway.edge.access import note_model, principal_of
 from gateway.edge.answer import Answering, answer
@@ -18,13 +19,15 @@ from gateway.edge.http import (
     request_id_of,
     require_method,
     runtime_of,
+    send_bytes,
     send_json,
 )
+from gateway.edge.kept import write_answer
 from gateway.edge.response_events import Event, ResponseEvents
 from gateway.edge.sse import event
 from gateway.edge.wire.common import TASK_HEADER
-from gateway.edge.wire.decode import decode, unsupported
-from gateway.edge.wire.response_object import Response
+from gateway.edge.wire.decode import decode, invalid, unsupported
+from gateway.edge.wire.response_object import Response, begun
 from gateway.edge.wire.responses import InputTokensRequest, ResponseRequest
 from gateway.edge.wire.stored import InputTokens
 from gateway.generation.counting import count
@@ -33,6 +36,7 @@ from gateway.generation.generation import start_generation
 from gateway.generation.intent import Intent
 from gateway.runtime.principal import Principal
 from gateway.stored.conversation import owner_of, turns_before, with_items
+from gateway.stored.runs import Asked, BackgroundRun
 from gateway.stored.storing import StoredAnswer, Storing, is_stored
 from inference.types import Delta, Vector
 
@@ -46,13 +50,19 @@ async def responses(scope: Scope, receive: Receive, send: Send) -> None:
     if request.stream_options is not None and not request.stream:
         raise unsupported("stream_options", "it is only allowed when 'stream' is true")
     runtime, stores = runtime_of(scope), is_stored(principal, request.store)
+    if request.background and not stores:
+        raise invalid("background", "A response in the background is stored: send 'store': true with it.")
     intent = await _intent(scope, principal, request)
+    identifier = request_id_of(scope)
+    storing = Storing(principal, identifier, request.input, previous=request.previous_response_id)
+    if request.background:
+        await _in_background(scope, receive, send, Asked(request, identifier, principal, intent, storing))
+        return
     async with watching(scope, receive) as client:
-        generation = await start_generation(runtime, principal, intent, request_id_of(scope))
+        generation = await start_generation(runtime, principal, intent, identifier)
         events = ResponseEvents(request, generation, is_stored=stores)
         answering: Answering = generation
         if stores:
-            storing = Storing(principal, generation.id, request.input, previous=request.previous_response_id)
             answering = StoredAnswer(generation, events, storing, runtime.threads)
         await answer(answering, ResponseFormat(events), client, send, stream=intent.stream)
 
@@ -67,6 +77,28 @@ async def input_tokens(scope: Scope, receive: Receive, send: Send) -> None:
     intent = await _intent(scope, principal, request)
     counted = await count(runtime, principal, intent, request_id_of(scope))
     await send_json(send, 200, InputTokens(counted.prepared.prompt_tokens), dict(rate_headers(counted.rate_states)))
+
+
+async def _in_background(scope: Scope, receive: Receive, send: Send, asked: Asked) -> None:
+    """Begin a response that doesn't need its client, and answer with it as it is, or with its events."""
+    runtime = runtime_of(scope)
+    response = begun(
+        asked.request,
+        identifier=f"resp_{asked.identifier.hex}",
+        created=int(moment_of(asked.identifier).timestamp()),
+        model=asked.request.model,
+        is_stored=True,
+        in_background=True,
+    )
+    response.status = "queued"
+    await runtime.threads.run(lambda: asked.storing.add(response, is_background=True))
+    body = encode(response)
+    answer = await BackgroundRun(runtime, asked, response).begin(scope)
+    if not asked.request.stream:
+        await send_bytes(send, 200, body, "application/json")
+        return
+    async with watching(scope, receive) as client:
+        await write_answer(answer, client, send, None)
 
 
 async def _intent(scope: Scope, principal: Principal, request: ResponseRequest) -> Intent:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from uuid import UUID
 
 import msgspec
 
 from billing.ids import request_id_in
 from gateway.edge.access import principal_of
-from gateway.edge.http import Receive, Scope, Send, require_method, runtime_of, send_bytes, send_json
+from gateway.edge.disconnect import watching
+from gateway.edge.http import Receive, Scope, Send, encode, require_method, runtime_of, send_bytes, send_json
+from gateway.edge.kept import write_answer
 from gateway.edge.query import query_of
+from gateway.edge.response_events import QUEUED_EVENTS, only_end
+from gateway.edge.sse import EventStream, event
+from gateway.edge.wire.common import refuse_unless_neutral
 from gateway.edge.wire.decode import decode, invalid
 from gateway.edge.wire.responses import check_included
 from gateway.edge.wire.stored import DeletedResponse, InputItems, ItemsQuery, RetrieveQuery
@@ -18,6 +24,7 @@ from gateway.models import StoredResponse
 from gateway.stored import rows
 from gateway.stored.conversation import items_of, owner_of, turns_of
 from gateway.stored.rows import Owner
+from gateway.stored.runs import attached, cancelled, claim_of
 
 
 async def stored_response(scope: Scope, receive: Receive, send: Send) -> None:
@@ -32,11 +39,61 @@ async def stored_response(scope: Scope, receive: Receive, send: Send) -> None:
         await send_json(send, 200, DeletedResponse(shown))
         return
     query = query_of(scope, RetrieveQuery)
+    refuse_unless_neutral(query)
     check_included(query.include)
-    row = await threads.run(lambda: rows.find(owner, identifier))
+    if query.starting_after is not None and not query.stream:
+        raise invalid("starting_after", "'starting_after' is only allowed when 'stream' is true.")
+    row = await threads.run(lambda: _found(owner, identifier))
     if row is None:
         raise not_found(shown)
+    if query.stream:
+        await _stream(scope, receive, send, row, query.starting_after)
+    else:
+        await send_bytes(send, 200, bytes(row.body), "application/json")
+
+
+async def cancel_response(scope: Scope, receive: Receive, send: Send) -> None:
+    """Cancel a response in the background, and answer what became of it; one that has ended stays as it is."""
+    require_method(scope, "POST")
+    owner = owner_of(await principal_of(scope))
+    identifier, shown = _asked_for(scope)
+    runtime = runtime_of(scope)
+    row = await runtime.threads.run(lambda: _found(owner, identifier))
+    if row is None:
+        raise not_found(shown)
+    if not row.is_background:
+        raise Refusal(400, "not_in_background", "Only responses in the background are cancelled.", param="response_id")
+    if row.status in rows.RUNNING:
+        await cancelled(runtime, owner, identifier)
+        ended = await runtime.threads.run(lambda: _found(owner, identifier))
+        row = ended or row
     await send_bytes(send, 200, bytes(row.body), "application/json")
+
+
+async def _stream(scope: Scope, receive: Receive, send: Send, row: StoredResponse, after: int | None) -> None:
+    if not row.is_background:
+        raise invalid("stream", "Only responses in the background are streamed again: leave 'stream' out.")
+    runtime = runtime_of(scope)
+    owner = Owner(row.tenant_id, row.project_id)
+    async with watching(scope, receive) as client:
+        answer = await attached(runtime, claim_of(owner, row.id), row.id, scope)
+        if answer is not None:
+            await write_answer(answer, client, send, after)
+            return
+        newer = await runtime.threads.run(partial(_found, owner, row.id))  # it may have ended just now
+        row = newer or row
+        body = msgspec.Raw(bytes(row.body))
+        last = only_end(row.status, body, QUEUED_EVENTS if after is None else after + 1)
+        async with EventStream(send, {}) as stream:
+            client.stop()
+            await stream.finish(event(encode(last), last["type"]))
+
+
+def _found(owner: Owner, identifier: UUID) -> StoredResponse | None:
+    row = rows.find(owner, identifier)
+    if row is not None:
+        rows.fail_if_lost(row)
+    return row
 
 
 async def input_items(scope: Scope, receive: Receive, send: Send) -> None:

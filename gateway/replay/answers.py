@@ -24,6 +24,11 @@ from gateway.replay.log import Head
 
 KEPT_FOR = timedelta(hours=24)
 LEASE = timedelta(seconds=LEASE_SECONDS)
+_ERASED = (
+    b'{"error":{"message":"This answer was deleted.","type":"invalid_request_error",'
+    b'"param":null,"code":"response_not_found"}}'
+)
+_ERASED_HEADERS = {"headers": (("content-type", "application/json"),), "stream": False}
 _LEVEL = 1  # of zlib: events repeat themselves so much that more effort saves little
 
 
@@ -145,6 +150,12 @@ def forget(run: UUID, *, was_told: bool) -> None:
         mine.update(owner=None)
     else:
         mine.delete()
+
+
+def erase(run: UUID) -> None:
+    """Keep nothing of what the stored answer of `run` said: whoever asks for it again is told so. Its charge stays."""
+    told = KeptAnswer.objects.unscoped().filter(run=run, finished_at__isnull=False)
+    told.update(status=404, headers=_ERASED_HEADERS, body=zlib.compress(_ERASED))
 
 
 def renew(owner: UUID, runs: Collection[UUID]) -> None:

@@ -72,6 +72,14 @@ class Running(Protocol):
     async def renew_limits(self) -> None: ...
 
 
+class InBackground(Protocol):
+    """A response that this process makes in the background."""
+
+    def cancel(self) -> None: ...
+
+    async def ended(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The parts of a runtime; tests pass doubles."""
@@ -114,6 +122,7 @@ class Runtime:
         self.is_leaving = False
         self.on_leave: set[Callable[[], object]] = set()  # called once, when this gateway is about to stop
         self.live: dict[UUID, Running] = {}
+        self.background: dict[UUID, InBackground] = {}
         self.gate.on_waited = self.turns.on_waited = self.metrics.queue_wait.observe
         self.metrics.gauges.follow(
             {

@@ -7,14 +7,19 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import msgspec
 from django.conf import settings
-from django.db import connection, models
+from django.db import connection, models, transaction
 from django.db.models import QuerySet
+from django.db.models.functions import Length
 from django.utils import timezone
 
+from billing.writer.operations import LEASE_SECONDS
 from gateway.models import StoredResponse
+from gateway.replay import answers
 
 MOST_TURNS = 512  # of one conversation
+RUNNING = ("queued", "in_progress")
 
 # A conversation from its last turn back to its first, or to where it is longer than may be. One query.
 _TURNS = """
@@ -63,6 +68,16 @@ def add(
     ).save(force_insert=True)
 
 
+def change(identifier: UUID, *, status: str, body: bytes) -> None:
+    """Give a response that is being made another state; one that has ended stays as it is. Of one that was deleted
+    meanwhile nothing is kept.
+    """
+    mine = StoredResponse.objects.unscoped().filter(id=identifier)
+    changed = mine.filter(status__in=RUNNING).update(status=status, body=body, size=Length("input") + len(body))
+    if not changed and not mine.exists():
+        answers.erase(identifier)
+
+
 def find(owner: Owner, identifier: UUID) -> StoredResponse | None:
     """Return the response, or None where there is none."""
     return _good(owner).filter(id=identifier).first()
@@ -74,9 +89,50 @@ def find_all(owner: Owner, identifiers: Collection[UUID]) -> dict[UUID, StoredRe
 
 
 def remove(owner: Owner, identifier: UUID) -> bool:
-    """Delete the response for good; False where there is none."""
-    count, _ = _good(owner).filter(id=identifier).delete()
+    """Delete the response for good, its events included; False where there is none."""
+    with transaction.atomic():
+        count, _ = _good(owner).filter(id=identifier).delete()
+        answers.erase(identifier)
     return bool(count)
+
+
+def is_running(owner: Owner, identifier: UUID) -> bool:
+    """Whether the response is still being made."""
+    return _good(owner).filter(id=identifier, status__in=RUNNING).exists()
+
+
+def ask_to_cancel(identifier: UUID) -> None:
+    """Have whoever makes the response end it."""
+    StoredResponse.objects.unscoped().filter(id=identifier, status__in=RUNNING).update(is_cancelling=True)
+
+
+def to_cancel(identifiers: Collection[UUID]) -> list[UUID]:
+    """Return those of the responses whose end was asked for."""
+    asked = StoredResponse.objects.unscoped().filter(id__in=identifiers, is_cancelling=True)
+    return list(asked.values_list("id", flat=True))
+
+
+def fail_if_lost(row: StoredResponse) -> bool:
+    """Let a response in the background fail whose gateway ended before it was stored: it is charged nothing. False for
+    any other.
+    """
+    if row.status not in RUNNING or answers.find(row.id) is not None or answers.closings_of(row.id) is not None:
+        return False
+    body = msgspec.json.decode(bytes(row.body))
+    error = {
+        "code": "response_lost",
+        "message": "What made this response ended before it was stored. It costs nothing.",
+    }
+    change(row.id, status="failed", body=msgspec.json.encode({**body, "status": "failed", "error": error}))
+    row.refresh_from_db(from_queryset=StoredResponse.objects.unscoped())
+    return True
+
+
+def fail_lost(limit: int = 100) -> int:
+    """Let all responses fail whose gateway ended while it made them, `limit` at most; return how many."""
+    since = timezone.now() - timedelta(seconds=LEASE_SECONDS)
+    running = StoredResponse.objects.unscoped().filter(status__in=RUNNING, created_at__lt=since).order_by("id")
+    return sum(fail_if_lost(row) for row in running[:limit])
 
 
 def conversation(owner: Owner, last: UUID, most_bytes: int) -> list[Any]:

@@ -18,6 +18,7 @@ from gateway.errors.refusal import Refusal
 from gateway.generation.events import GenerationEvent, Outcome
 from gateway.generation.generation import Generation
 from gateway.models import Tenant
+from gateway.replay.delivery import delivering
 from gateway.runtime.principal import Principal
 from gateway.runtime.threads import DatabaseThreads
 from gateway.stored import rows
@@ -78,6 +79,9 @@ class Storing:
         """Store the ended response, unless it failed; where it isn't stored, let it say so."""
         if response.status == "failed":
             response.store = False
+            return
+        if (delivery := delivering.get()) is not None:  # then it is stored with the kept answer, or neither is
+            delivery.also.append(lambda: self.add(response))
             return
         try:
             await threads.run(lambda: self.add(response))

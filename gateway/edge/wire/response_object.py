@@ -144,7 +144,15 @@ class Response(msgspec.Struct, kw_only=True):
     sluice: Account | UnsetType = UNSET
 
 
-def begun(request: ResponseRequest, *, identifier: str, created: int, model: str, is_stored: bool = False) -> Response:
+def begun(
+    request: ResponseRequest,
+    *,
+    identifier: str,
+    created: int,
+    model: str,
+    is_stored: bool = False,
+    in_background: bool = False,
+) -> Response:
     """The response to `request` as it begins."""
     return Response(
         id=identifier,
@@ -157,6 +165,7 @@ def begun(request: ResponseRequest, *, identifier: str, created: int, model: str
         parallel_tool_calls=request.parallel_tool_calls is not False,
         previous_response_id=request.previous_response_id,
         store=is_stored,
+        background=in_background,
         text=TextConfig(request.text_format or TextFormat()),
         service_tier=request.tier,
         temperature=1.0 if request.temperature is None else request.temperature,

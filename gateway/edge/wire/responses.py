@@ -94,9 +94,9 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     tool_choice: ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
     store: bool | None = None
+    background: bool | None = None
 
     access_programs: Annotated[Anything, Only({})] = UNSET
-    background: Annotated[Anything, Only(False)] = UNSET
     context_management: Annotated[Anything, Only([])] = UNSET
     conversation: Annotated[Anything, Only()] = UNSET
     image: Annotated[Anything, Only({})] = UNSET
@@ -214,7 +214,7 @@ class ResponseCreate(ResponseRequest, kw_only=True, forbid_unknown_fields=True):
     stream_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     stream: Annotated[bool | None, Only(True)] = None
     generate: bool | None = None  # false: only what the next response may go on from
-    background: Annotated[Anything, Only(False, why="over a websocket")] = UNSET
+    background: Annotated[bool | None, Only(False, why="over a websocket")] = None
 
     @property
     def is_streamed(self) -> bool:

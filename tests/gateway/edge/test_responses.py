@@ -139,7 +139,7 @@ async def test_input_items_of_each_form_are_taken(app, world):
         ({"input": [{"role": "user", "content": [{"type": "x"}]}]}, "invalid_value", "input[0].content[0].type"),
         ({"store": "yes"}, "invalid_type", "store"),
         ({"previous_response_id": "resp_1"}, "previous_response_not_found", "previous_response_id"),
-        ({"background": True}, "unsupported_parameter", "background"),
+        ({"background": True}, "invalid_value", "background"),
         ({"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools[0].type"),
         ({"text": {"format": {"type": "json_object"}}}, "guidance_unavailable", "text.format"),
         ({"reasoning": {"effort": "low"}}, "reasoning_not_supported", "reasoning"),

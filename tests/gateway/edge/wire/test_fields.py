@@ -24,4 +24,4 @@ def test_tables_say_what_a_field_takes():
     assert chat["stop"] == "text (at most 256 characters), or a list (at most 16): text (at most 256 characters)"
     assert chat["service_tier"] == "`auto`, `default`, `flex`, `priority`"
     assert neutral("Chat Completions")["verbosity"] == ['"medium"']
-    assert neutral("Responses over a websocket") == {"stream": ["true"]}
+    assert neutral("Responses over a websocket") == {"background": ["false"], "stream": ["true"]}
