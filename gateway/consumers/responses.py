@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import ExitStack, aclosing
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -13,18 +14,21 @@ from channels.consumer import AsyncConsumer
 from channels.exceptions import StopConsumer
 from django.conf import settings
 
-from billing.ids import moment_of, uuid7
+from billing.ids import moment_of, request_id_in, uuid7
+from gateway.consumers import kept
 from gateway.consumers.callers import Caller, caller_of
 from gateway.consumers.history import History
 from gateway.consumers.sender import EventSender
-from gateway.consumers.streams import Stream, Streams
+from gateway.consumers.streams import Request, Stream, Streams
 from gateway.edge.access import note_refusal
 from gateway.edge.answer import Answering, failure_of, relay
-from gateway.edge.http import Receive, Scope, Send, runtime_of
+from gateway.edge.disconnect import watching
+from gateway.edge.http import ClientLeftError, Receive, Scope, Send, runtime_of
+from gateway.edge.kept import check_resumable
 from gateway.edge.response_events import Event, ResponseEvents, unanswered
 from gateway.edge.wire.decode import decode, unsupported
 from gateway.edge.wire.response_object import Response, begun
-from gateway.edge.wire.responses import ClientEvent, ResponseCancel, ResponseCreate
+from gateway.edge.wire.responses import ClientEvent, ResponseCancel, ResponseCreate, ResponseResume
 from gateway.errors.faults import draining, refusal_of
 from gateway.errors.refusal import Refusal, internal_error
 from gateway.generation.counting import count
@@ -32,11 +36,14 @@ from gateway.generation.events import Outcome
 from gateway.generation.generation import start_generation
 from gateway.generation.intent import Intent
 from gateway.logs import request_bound
+from gateway.models import Tenant
+from gateway.replay.replays import Answer, KeptRequest
 from gateway.runtime import tracing
 from gateway.runtime.caps import Cap
 from gateway.runtime.principal import Principal
 from gateway.stored.conversation import owner_of, turns_before, with_items
-from gateway.stored.storing import StoredAnswer, Storing, is_stored
+from gateway.stored.runs import attached, claim_of
+from gateway.stored.storing import StoredAnswer, Storing, forbidden, is_stored
 from inference.messages import Message
 from inference.types import Delta
 
@@ -63,6 +70,12 @@ class _Asked(NamedTuple):
     principal: Principal
     intent: Intent
     storing: Storing | None
+
+
+def not_resumable(shown: str) -> Refusal:
+    """The 404 for a response that can't be gone on with."""
+    text = f"'{shown[:100]}' can't be gone on with: it wasn't 'resumable', ended over 24 hours ago, or isn't yours."
+    return Refusal(404, "response_not_found", text, param="response_id")
 
 
 def too_many_sockets() -> Refusal:
@@ -132,6 +145,8 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
                 if self._runtime.is_leaving:
                     raise draining()
                 self._streams.create(decode(ResponseCreate, frame), len(frame))
+            case "response.resume":
+                self._streams.create(decode(ResponseResume, frame), len(frame))
             case "response.cancel":
                 cancel = decode(ResponseCancel, frame)
                 self._streams.cancel(cancel.stream_id, cancel.response_id)
@@ -147,15 +162,25 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
 
     # -- one response -------------------------------------------------------------------------------------------------
 
-    async def _respond(self, stream: Stream, request: ResponseCreate) -> None:
-        """Generate one response and send its events on its stream; any error is sent as an error event."""
+    async def _respond(self, stream: Stream, request: Request) -> None:
+        """Generate one response, or go on with one, and send its events on its stream; any error is sent as an error
+        event.
+        """
         request_id = uuid7()
         principal: Principal | None = None
         with tracing.span("response", {"sluice.request_id": str(request_id)}), request_bound(str(request_id)):
             try:
                 principal = await self._caller.principal(request.metadata or {})
+                if isinstance(request, ResponseResume):
+                    await self._resume(stream, request, principal)
+                    return
                 asked = await self._asked(request, request_id, principal)
-                await (self._take_in if request.generate is False else self._generate)(stream, asked)
+                if request.generate is False:
+                    await self._take_in(stream, asked)
+                elif request.resumable:
+                    await self._generate_kept(stream, asked)
+                else:
+                    await self._generate(stream, asked, partial(self._send_all, stream_id=stream.stream_id))
             except Exception as error:
                 refusal = refusal_of(error)
                 if refusal is None:
@@ -175,21 +200,70 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         storing = Storing(principal, request_id, request.input, previous=previous, unstored=own or ())
         return _Asked(request, request_id, principal, request.intent(earlier), storing if stores else None)
 
-    async def _generate(self, stream: Stream, asked: _Asked) -> None:
+    async def _generate(
+        self, stream: Stream, asked: _Asked, send: Callable[..., Awaitable[None]], client: watching | None = None
+    ) -> None:
+        """Generate the response and `send` its events; a `client` that leaves stops it."""
         request, principal = asked.request, asked.principal
         generation = await start_generation(self._runtime, principal, asked.intent, asked.request_id)
         stream.began(generation)
+        if client is not None:
+            client.stops(generation.client_left)
         stores = asked.storing is not None
         told = ResponseEvents(request, generation, with_account=self._caller.wants_account, is_stored=stores)
         answering: Answering = generation
         if asked.storing is not None:
             answering = StoredAnswer(generation, told, asked.storing, self._runtime.threads)
-        outcome = await self._tell(answering, told, stream.stream_id)
+        outcome = await self._tell(answering, told, send)
+        if client is not None:
+            client.stop()
+            if client.left:
+                raise ClientLeftError
         if outcome.error is None:
             self._keep(asked, told.ended(outcome), told.answer.message)
         elif (failure := failure_of(outcome)) is not None:
             self._note(failure, asked.request_id, principal, request)
-        await self._send_all(told.closing(outcome), stream.stream_id)
+        await send(told.closing(outcome), is_last=True)
+
+    async def _generate_kept(self, stream: Stream, asked: _Asked) -> None:
+        """Generate the response into a log, beside this socket, and send what stands there."""
+        principal = asked.principal
+        if principal.response_storage == Tenant.Storage.FORBIDDEN:
+            raise forbidden("resumable")
+        stream.is_kept = True
+
+        async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
+            async with watching(scope, receive) as client:
+                await self._generate(stream, asked, kept.writer(send), client)
+
+        claim = claim_of(owner_of(principal), asked.request_id, principal.user)
+        answer = await self._runtime.replays.answer(
+            KeptRequest(claim, asked.request_id, endpoint, self.scope, b"", grace=principal.resume_s)
+        )
+        await self._read(stream, answer, None)
+
+    async def _resume(self, stream: Stream, request: ResponseResume, principal: Principal) -> None:
+        """Send the events of a response that goes on without its socket, or went on."""
+        stream.is_kept = True
+        identifier = request_id_in(request.response_id)
+        answer = None
+        if identifier is not None:
+            claim = claim_of(owner_of(principal), identifier, principal.user)
+            answer = await attached(self._runtime, claim, self.scope)
+        if identifier is None or answer is None:
+            raise not_resumable(request.response_id)
+        if (generation := self._runtime.live.get(identifier)) is not None:
+            stream.began(generation)
+        await self._read(stream, answer, request.starting_after)
+
+    async def _read(self, stream: Stream, answer: Answer, after: int | None) -> None:
+        with kept.reading(answer) as event_log:
+            await event_log.begun()
+            check_resumable(event_log, after)
+            async with aclosing(event_log.read(after)) as batches:
+                async for batch in batches:
+                    for told in batch.events:
+                        await self._sender.send_encoded(kept.message_of(told), stream.stream_id)
 
     async def _take_in(self, stream: Stream, asked: _Asked) -> None:
         """Answer a request that is only to be gone on from. It is routed and tokenised, so that what is wrong with it
@@ -215,11 +289,14 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
             turns = (*asked.request.without_instructions(asked.intent), *answer)
             self._history.keep(response.id, asked.principal.project, turns)
 
-    def _note(self, refusal: Refusal, request_id: UUID, principal: Principal | None, request: ResponseCreate) -> None:
+    def _note(self, refusal: Refusal, request_id: UUID, principal: Principal | None, request: Request) -> None:
         tenant, api_key = (principal.tenant, principal.api_key) if principal is not None else (None, None)
-        note_refusal(self._runtime, refusal, request_id, tenant=tenant, api_key=api_key, model=request.model)
+        model = request.model if isinstance(request, ResponseCreate) else ""
+        note_refusal(self._runtime, refusal, request_id, tenant=tenant, api_key=api_key, model=model)
 
-    async def _tell(self, generation: Answering, told: ResponseEvents, stream_id: str | None) -> Outcome:
+    async def _tell(
+        self, generation: Answering, told: ResponseEvents, write: Callable[..., Awaitable[None]]
+    ) -> Outcome:
         """Send the events of the response up to its last delta, joining deltas within `PAUSE_SECONDS` into one."""
         loop = asyncio.get_running_loop()
         counted_at = float("-inf")
@@ -233,14 +310,14 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
             return told_now
 
         async def send(told_now: list[Event]) -> None:
-            await self._send_all(told_now, stream_id)
+            await write(told_now)
             await asyncio.sleep(PAUSE_SECONDS)  # what comes meanwhile is joined into one delta
 
-        await self._send_all(told.opening(), stream_id)
+        await write(told.opening())
         async with aclosing(generation.events()) as events:
             return await relay(events, tell, send)
 
-    async def _send_all(self, events: Iterable[Event], stream_id: str | None) -> None:
+    async def _send_all(self, events: Iterable[Event], stream_id: str | None, *, is_last: bool = False) -> None:
         for event in events:
             await self._sender.send(event, stream_id)
 

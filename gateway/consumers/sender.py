@@ -23,6 +23,12 @@ class EventSender:
             named = event if stream_id is None else {**event, "stream_id": stream_id}
             await self._pass_on({"type": "websocket.send", "text": encode(named).decode()})
 
+    async def send_encoded(self, message: bytes, stream_id: str | None) -> None:
+        """Send an event that is a JSON object already on its stream."""
+        if self._is_open:
+            named = message if stream_id is None else b'%b,"stream_id":%b}' % (message[:-1], encode(stream_id))
+            await self._pass_on({"type": "websocket.send", "text": named.decode()})
+
     async def refuse(
         self, refusal: Refusal, request_id: UUID, *, stream_id: str | None = None, event_id: str | None = None
     ) -> None:

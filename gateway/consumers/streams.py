@@ -7,17 +7,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from gateway.edge.response_events import response_id
-from gateway.edge.wire.responses import ResponseCreate
+from gateway.edge.wire.responses import ResponseCreate, ResponseResume
 from gateway.errors.refusal import Refusal
-from gateway.generation.generation import Generation
-from gateway.runtime.runtime import Runtime
+from gateway.runtime.runtime import Running, Runtime
 
 MOST_STREAMS = 16
 MOST_WAITING = 8
 MOST_WAITING_BYTES = 4 * 1024 * 1024  # of requests as sent, in all streams of a socket
 
-Work = Callable[["Stream", ResponseCreate], Awaitable[None]]
+Request = ResponseCreate | ResponseResume
+Work = Callable[["Stream", Request], Awaitable[None]]
 
 
 @dataclass(eq=False, slots=True)
@@ -25,22 +24,24 @@ class Stream:
     """One stream of a socket: its waiting requests and its running response."""
 
     stream_id: str | None
-    waiting: deque[tuple[ResponseCreate, int]] = field(default_factory=deque)  # with its size in bytes
-    generation: Generation | None = None
+    waiting: deque[tuple[Request, int]] = field(default_factory=deque)  # with its size in bytes
+    generation: Running | None = None
+    resumes: str = ""  # the id of the response that it goes on with
+    is_kept: bool = False  # the response goes on without the socket
     is_stopped: bool = False  # the response that runs, or is being started, shall end
     task: asyncio.Task[None] | None = None
 
-    def began(self, generation: Generation) -> None:
+    def began(self, generation: Running) -> None:
         """Note that the response runs; cancels it at once if the stream was stopped meanwhile."""
         self.generation = generation
         if self.is_stopped:
-            generation.client_left()
+            generation.cancel(None)
 
     def stop(self) -> None:
         """Stop the response that runs or is being started."""
         self.is_stopped = True
         if self.generation is not None:
-            self.generation.client_left()
+            self.generation.cancel(None)
 
 
 class Streams:
@@ -55,7 +56,7 @@ class Streams:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def create(self, request: ResponseCreate, size: int) -> None:
+    def create(self, request: Request, size: int) -> None:
         """Make a response in its stream, after those that wait there; a Refusal (429) where too many do.
 
         `size` is what the request counts as while it waits.
@@ -84,16 +85,20 @@ class Streams:
                 stream.stop()
             return
         for stream in self._busy.values():
-            if stream.generation is not None and response_id(stream.generation) == identifier:
+            made = "" if stream.generation is None else f"resp_{stream.generation.id.hex}"
+            if identifier in {made, stream.resumes}:
                 stream.stop()
 
     def close(self) -> None:
-        """Stop all responses and drop all waiting requests; settling goes on without the socket."""
+        """Stop all responses but those that are kept, and drop all waiting requests; settling goes on without the
+        socket.
+        """
         self._is_closed = True
         for stream in self._busy.values():
             stream.waiting.clear()
-            stream.stop()
-            if stream.generation is None and stream.task is not None:
+            if not stream.is_kept:
+                stream.stop()
+            if (stream.generation is None or stream.is_kept) and stream.task is not None:
                 stream.task.cancel()
 
     @property
@@ -111,10 +116,11 @@ class Streams:
                 request, size = stream.waiting.popleft()
                 self._waiting_bytes -= size
                 stream.is_stopped = self._is_closed
+                stream.resumes = request.response_id if isinstance(request, ResponseResume) else ""
                 try:
                     await self._work(stream, request)
                 finally:
-                    stream.generation = None
+                    stream.generation, stream.is_kept = None, False
         finally:
             del self._busy[stream.stream_id]
             if not self._busy:

@@ -78,7 +78,7 @@ async def write_answer(answer: Answer, scope: Scope, client: watching, send: Sen
             log = reading.enter_context(answer.keeper.reading())
         else:
             assert answer.stored is not None, "an answer is stored or being made"
-            log = _log_of(answer.stored, answer.first)
+            log = log_of(answer.stored, answer.first)
         head = await log.begun()
         headers = {**dict(head.headers), **({} if answer.is_new else REPLAYED)}
         if not head.is_stream:
@@ -86,7 +86,7 @@ async def write_answer(answer: Answer, scope: Scope, client: watching, send: Sen
             client.stop()
             await send_bytes(send, head.status, body, headers.pop("content-type", "application/octet-stream"), headers)
             return
-        _check_resumable(log, after)
+        check_resumable(log, after)
         own = {name: value for name, value in headers.items() if name not in EventStream.HEADERS}
         async with EventStream(send, own) as stream, aclosing(log.read(after)) as batches:
             is_behind = await _write_batches(batches, stream)
@@ -154,7 +154,8 @@ def _too_slow(scope: Scope) -> bytes:
     return event(encode(scope["exchange"].route.error_body(refusal, request_id_of(scope))), "error")
 
 
-def _check_resumable(log: EventLog, after: int | None) -> None:
+def check_resumable(log: EventLog, after: int | None) -> None:
+    """Raise the Refusal for a stream that can't be gone on with behind event `after`."""
     if after is None or log.first - 1 <= after < log.next:
         return
     if after < log.first:
@@ -168,7 +169,8 @@ def numbered(first: int, events: Iterable[bytes]) -> bytes:
     return b"".join([b"id: %d\n%b" % (first + place, told) for place, told in enumerate(events)])
 
 
-def _log_of(stored: Stored, first: int) -> EventLog:
+def log_of(stored: Stored, first: int) -> EventLog:
+    """Return the events of a stored answer, the first of which has the number `first`."""
     log = EventLog(first)
     log.begin(stored.head)
     log.append(*(events_of(stored.body) if stored.head.is_stream else [stored.body]))

@@ -76,7 +76,7 @@ async def _stream(scope: Scope, receive: Receive, send: Send, row: StoredRespons
     runtime = runtime_of(scope)
     owner = Owner(row.tenant_id, row.project_id)
     async with watching(scope, receive) as client:
-        answer = await attached(runtime, claim_of(owner, row.id), row.id, scope)
+        answer = await attached(runtime, claim_of(owner, row.id), scope)
         if answer is not None:
             await write_answer(answer, client, send, after)
             return

@@ -141,6 +141,14 @@ def look(run: UUID) -> Found | None:
     return Found(run, row.restarts, stored=None if row.finished_at is None else _stored(row))
 
 
+def is_known(asked: Claim) -> bool:
+    """Whether the answer of a claim is stored, or is being made."""
+    row = _of(asked).first()
+    return row is not None and (
+        row.finished_at is not None or (row.owner is not None and row.lease_until > clock.now())
+    )
+
+
 def forget(run: UUID, *, was_told: bool) -> None:
     """Give the claim of `run` up: whoever comes next with its key runs it anew, under other numbers if any event
     `was_told`.

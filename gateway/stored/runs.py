@@ -56,9 +56,10 @@ class Asked(NamedTuple):
     storing: Storing
 
 
-def claim_of(owner: Owner, identifier: UUID) -> Claim:
-    """The claim under which the events of a response are kept."""
-    return Claim(owner.tenant, f"response:{owner.project.hex}:{identifier.hex}", _DIGEST)
+def claim_of(owner: Owner, identifier: UUID, user: UUID | None = None) -> Claim:
+    """The claim under which the events of a response are kept: a project's, or one user's of it."""
+    whose = owner.project.hex if user is None else f"{owner.project.hex}:{user.hex}"
+    return Claim(owner.tenant, f"response:{whose}:{identifier.hex}", _DIGEST)
 
 
 class BackgroundRun:
@@ -171,9 +172,9 @@ class BackgroundRun:
         rows.change(self._asked.identifier, status=response.status, body=encode(response))
 
 
-async def attached(runtime: Runtime, claim: Claim, identifier: UUID, scope: Scope) -> Answer | None:
-    """Return the events of a response that is made, or was, to read from any on; None where they are gone."""
-    if await runtime.threads.run(lambda: answers.find(identifier)) is None:
+async def attached(runtime: Runtime, claim: Claim, scope: Scope) -> Answer | None:
+    """Return the events of a response that is made, or was, to read from any on; None where there are none."""
+    if not await runtime.threads.run(lambda: answers.is_known(claim)):
         return None
     return await runtime.replays.answer(KeptRequest(claim, uuid7(), _lost, scope, b"", grace=None))
 

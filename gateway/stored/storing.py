@@ -28,16 +28,20 @@ from inference.messages import Message
 
 log = structlog.get_logger(__name__)
 
-_FORBIDDEN = "Your account doesn't let responses be stored: leave 'store' out, or ask your operator."
-
 
 def is_stored(principal: Principal, store: bool | None) -> bool:
     """Whether a request with this `store` is stored: its tenant's setting decides where it doesn't say. A 400 Refusal
     for one that asks for what the tenant forbids.
     """
     if store and principal.response_storage == Tenant.Storage.FORBIDDEN:
-        raise Refusal(400, "storing_forbidden", _FORBIDDEN, param="store")
+        raise forbidden("store")
     return principal.response_storage == Tenant.Storage.BY_DEFAULT if store is None else store
+
+
+def forbidden(param: str) -> Refusal:
+    """The 400 for a request that asks in the field `param` for what its tenant forbids."""
+    text = f"Your account doesn't let responses be stored: leave '{param}' out, or ask your operator."
+    return Refusal(400, "storing_forbidden", text, param=param)
 
 
 class Storing:

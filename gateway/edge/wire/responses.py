@@ -213,6 +213,7 @@ class ResponseCreate(ResponseRequest, kw_only=True, forbid_unknown_fields=True):
     event_id: EventId | None = None
     stream_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     stream: Annotated[bool | None, Only(True)] = None
+    resumable: bool | None = None  # it outlives the socket for the plan's time, and another may go on with it
     generate: bool | None = None  # false: only what the next response may go on from
     background: Annotated[bool | None, Only(False, why="over a websocket")] = None
 
@@ -220,6 +221,19 @@ class ResponseCreate(ResponseRequest, kw_only=True, forbid_unknown_fields=True):
     def is_streamed(self) -> bool:
         """A socket's client always does."""
         return True
+
+
+class ResponseResume(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The websocket's ``response.resume``: sends the events of a response that was made `resumable`, those behind
+    number `starting_after` or all, and those to come.
+    """
+
+    type: str
+    response_id: ResponseId
+    starting_after: Annotated[int, Meta(ge=0)] | None = None
+    metadata: Metadata | None = None
+    stream_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    event_id: EventId | None = None
 
 
 class ResponseCancel(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
