@@ -38,6 +38,7 @@ def chat(request: HttpRequest, place: Place) -> HttpResponse:
         "user": str(request.user.pk),
         "projects": [{"id": str(project.id), "name": project.name} for project in projects],
         "models": chat_models(live_of(request), subscription),
+        "is_resumable": place.tenant.response_storage != Tenant.Storage.FORBIDDEN,
         "is_operator": getattr(request.user, "is_staff", False),
         "account": account_data(context["balance"], subscription),
         "urls": {

@@ -98,7 +98,7 @@ async def _in_background(scope: Scope, receive: Receive, send: Send, asked: Aske
         await send_bytes(send, 200, body, "application/json")
         return
     async with watching(scope, receive) as client:
-        await write_answer(answer, client, send, None)
+        await write_answer(answer, scope, client, send)
 
 
 async def _intent(scope: Scope, principal: Principal, request: ResponseRequest) -> Intent:

@@ -78,7 +78,7 @@ async def _stream(scope: Scope, receive: Receive, send: Send, row: StoredRespons
     async with watching(scope, receive) as client:
         answer = await attached(runtime, claim_of(owner, row.id), scope)
         if answer is not None:
-            await write_answer(answer, client, send, after)
+            await write_answer(answer, scope, client, send, after=after)
             return
         newer = await runtime.threads.run(partial(_found, owner, row.id))  # it may have ended just now
         row = newer or row

@@ -116,7 +116,7 @@ def fail_if_lost(row: StoredResponse) -> bool:
     """Let a response in the background fail whose gateway ended before it was stored: it is charged nothing. False for
     any other.
     """
-    if row.status not in RUNNING or answers.find(row.id) is not None or answers.closings_of(row.id) is not None:
+    if row.status not in RUNNING or answers.look(row.id) is not None or answers.closings_of(row.id) is not None:
         return False
     body = msgspec.json.decode(bytes(row.body))
     error = {

@@ -7,7 +7,8 @@ export const ENDED = new Set(["done", "stopped", "length", "credit", "failed", "
 
 /**
  * Turns are plain objects: {id, role: "user", content} and {id, role: "assistant", content, state, …} where `state` is
- * "waiting", "streaming" or one of ENDED; `usage`, `account`, `model`, `request`, `fault` come with the answer.
+ * "waiting", "streaming" or one of ENDED; `reasoning`, `usage`, `account`, `model`, `request`, `fault` come with the
+ * answer. `response` is its id, `number` that of the last event taken, and `project` the one that is charged.
  */
 export class Conversation {
   #key;
@@ -22,8 +23,14 @@ export class Conversation {
       this.turns = [];
     }
     for (const turn of this.turns) {
-      if (turn.role === "assistant" && !ENDED.has(turn.state)) turn.state = "lost"; // the page was left meanwhile
+      if (turn.role === "assistant" && !ENDED.has(turn.state) && !turn.response) turn.state = "lost"; // nothing to go on with
     }
+  }
+
+  /** The answer that was being made when the page was left, if there is one. */
+  get unfinished() {
+    const last = this.turns.at(-1);
+    return last?.role === "assistant" && !ENDED.has(last.state) ? last : null;
   }
 
   /** Append a turn and return it. */

@@ -11,6 +11,9 @@ import { showConnection } from "./connection.js";
 import { ResponsesSocket } from "./socket.js";
 import { Transcript } from "./transcript.js";
 
+/** What is said of an answer that can't be gone on with. */
+const GONE = new Set(["response_not_found", "answer_lost", "answer_abandoned"]);
+
 const $ = (id) => document.getElementById(id);
 const data = JSON.parse($("chat-data").textContent);
 const conversation = new Conversation(`${data.user}.${data.tenant}`);
@@ -32,8 +35,8 @@ const transcript = new Transcript($("transcript"), $("scroller"), $("to-latest")
     if (!running) ask("Continue.");
   },
 }, { models: data.models, urls: data.urls, isOperator: data.is_operator, account: readAccount });
-let running = null; // the answer that is being made
-let sentAt = 0;
+let running = conversation.unfinished; // the answer that is being made
+let sentAt = 0; // when the running answer was asked for; 0 where that was before a reload
 let isLeaving = false; // for a new chat, once the running answer has ended
 
 // -- asking -------------------------------------------------------------------------------------------------------
@@ -47,25 +50,37 @@ function ask(text) {
 /** Ask for an answer to the conversation as it stands. */
 function request() {
   running = conversation.add("assistant");
+  running.project = settings.project;
   conversation.save();
   transcript.show(conversation.turns);
   sentAt = performance.now();
   socket.send({
     type: "response.create",
     model: settings.model,
-    input: conversation.input(running),
-    ...(settings.system ? { instructions: settings.system } : {}),
+    // Not as `instructions`, which a response says again: what is kept of it shall have no prompt.
+    input: [...(settings.system ? [{ role: "system", content: settings.system }] : []), ...conversation.input(running)],
+    ...(data.is_resumable ? { resumable: true } : {}),
     ...(settings.temperature === null ? {} : { temperature: settings.temperature }),
     ...(settings.maxOutput ? { max_output_tokens: settings.maxOutput } : {}),
-    metadata: { sluice_project: settings.project },
+    metadata: { sluice_project: running.project },
   });
   showBusy();
   $("message").focus();
 }
 
+/** Go on with the running answer where it was. */
+function resume() {
+  socket.send({
+    type: "response.resume",
+    response_id: running.response,
+    ...(running.number === undefined ? {} : { starting_after: running.number }),
+    metadata: { sluice_project: running.project },
+  });
+}
+
 function stop() {
   if (!running) return;
-  if (socket.state === "open") socket.send({ type: "response.cancel" });
+  if (socket.state === "open") socket.send({ type: "response.cancel", ...(running.response ? { response_id: running.response } : {}) });
   else {
     socket.forget();
     end("stopped");
@@ -76,18 +91,22 @@ function stop() {
 
 socket.addEventListener("message", ({ detail: event }) => {
   if (!running) return;
+  if (event.sequence_number !== undefined) running.number = event.sequence_number;
   switch (event.type) {
     case "response.created":
       running.model = event.response.model;
       running.request = requestOf(event.response.id);
+      if (data.is_resumable) running.response = event.response.id;
+      conversation.save();
+      transcript.grow(running);
+      break;
+    case "response.reasoning_text.delta":
+      start();
+      running.reasoning = (running.reasoning ?? "") + event.delta;
       transcript.grow(running);
       break;
     case "response.output_text.delta":
-      if (running.state === "waiting") {
-        running.state = "streaming";
-        running.first = performance.now() - sentAt;
-        say("Answer started.");
-      }
+      start();
       running.content += event.delta;
       transcript.grow(running);
       break;
@@ -101,11 +120,20 @@ socket.addEventListener("message", ({ detail: event }) => {
       take(event.response);
       break;
     case "error":
+      if (GONE.has(event.error.code)) return end("lost");
       running.fault = { status: event.status, ...event.error };
       end("failed");
       break;
   }
 });
+
+/** Note the answer's first sign. */
+function start() {
+  if (running.state !== "waiting") return;
+  running.state = "streaming";
+  if (sentAt) running.first = performance.now() - sentAt;
+  say("Answer started.");
+}
 
 /** Take the response's end. */
 function take(response) {
@@ -121,6 +149,7 @@ function end(state) {
   const turn = running;
   running = null;
   turn.state = state;
+  delete turn.response;
   conversation.save();
   transcript.end(turn);
   showBusy();
@@ -134,7 +163,11 @@ function end(state) {
   if (document.activeElement === document.body) $("message").focus();
 }
 
-socket.addEventListener("lost", () => running && end("lost"));
+socket.addEventListener("lost", () => {
+  if (!running) return;
+  if (running.response) resume(); // as soon as there is a connection again
+  else end("lost");
+});
 socket.addEventListener("state", ({ detail: state }) => {
   showConnection($("connection"), socket, data.urls.sign_in);
   if (state === "refused" && running) {
@@ -261,5 +294,6 @@ transcript.show(conversation.turns);
 showBalance(data.account.available_micro);
 showBusy();
 fit();
-if (data.models.length) socket.connect();
+if (running) resume();
+else if (data.models.length) socket.connect();
 $("message").focus();

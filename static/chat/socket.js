@@ -63,14 +63,17 @@ export class ResponsesSocket extends EventTarget {
 
   async #closed(wasOpen, code) {
     this.#socket = null;
-    if (wasOpen) this.#tell("lost");
-    if (wasOpen && code === GOING_AWAY) return this.#enter("resting");
+    if (wasOpen && code === GOING_AWAY) {
+      this.#enter("resting");
+      return this.#tell("lost");
+    }
     if (!wasOpen && (await this.#refused())) return this.#enter("refused");
     const delay = Math.min(FIRST_DELAY * 2 ** this.#failures, LONGEST_DELAY) * (0.75 + Math.random() / 2);
     this.#failures += 1;
     this.retryAt = Date.now() + delay;
     this.#timer = setTimeout(() => this.connect(), delay);
     this.#enter("waiting");
+    if (wasOpen) this.#tell("lost"); // what is sent now waits for the next connection
   }
 
   #enter(state) {

@@ -1,5 +1,6 @@
 // The conversation as it is seen: one article per turn, its tools, its meter, what went wrong.
 
+import { ENDED } from "./conversation.js";
 import { copy, el, sends, tool } from "./dom.js";
 import { explain, isOutOfCredit } from "./faults.js";
 import { Growing, render } from "./markdown.js";
@@ -14,7 +15,7 @@ export class Transcript {
   #scroller;
   #actions;
   #context;
-  #shown = new Map(); // turn id → {article, body, meter, notes, growing}
+  #shown = new Map(); // turn id → {article, body, meter, notes, thought, growing}
   #isFollowing = true; // the reader is at the end, and stays there as the answer grows
   #toLatest;
 
@@ -52,6 +53,7 @@ export class Transcript {
   /** More of `turn`'s text, or other counts, came. */
   grow(turn) {
     const parts = this.#shown.get(turn.id);
+    showThought(parts, turn);
     if (turn.content) {
       parts.growing ??= new Growing(parts.body, () => this.#follow());
       parts.growing.grow(turn.content);
@@ -65,6 +67,7 @@ export class Transcript {
     if (parts.growing && turn.content) parts.growing.end(turn.content);
     else parts.body.replaceChildren(render(turn.content));
     parts.growing = null;
+    showThought(parts, turn);
     this.#dress(turn, parts);
     this.#follow();
   }
@@ -112,7 +115,7 @@ export class Transcript {
     const notes = el("div", { class: "notes" });
     const name = el("h2", { class: "visually-hidden" }, isUser ? "You" : "Answer");
     const article = el("article", { class: `turn ${turn.role}`, "data-turn": turn.id }, name, body);
-    const parts = { article, body, meter, notes, growing: null };
+    const parts = { article, body, meter, notes, thought: null, growing: null };
     this.#shown.set(turn.id, parts);
     this.#container.append(article);
     if (isUser) {
@@ -123,10 +126,11 @@ export class Transcript {
       return;
     }
     article.append(notes, meter);
+    showThought(parts, turn);
     if (turn.state === "waiting") body.append(el("span", { class: "thinking", role: "img", "aria-label": "Waiting for the answer" }));
     else {
       body.append(render(turn.content));
-      this.#dress(turn, parts);
+      if (ENDED.has(turn.state)) this.#dress(turn, parts);
     }
   }
 
@@ -229,6 +233,18 @@ export class Transcript {
     article.querySelector(".tools").hidden = true;
     area.focus();
   }
+}
+
+/** Show what the model thought above its answer: folded, as plain text. */
+function showThought(parts, { reasoning, content }) {
+  if (!reasoning) return;
+  if (!parts.thought) {
+    parts.thought = el("details", { class: "thought" }, el("summary"), el("p"));
+    parts.body.before(parts.thought);
+    parts.body.querySelector(".thinking")?.remove();
+  }
+  parts.thought.firstChild.textContent = content ? "Thought" : "Thinking …";
+  parts.thought.lastChild.textContent = reasoning;
 }
 
 function note(text, ...more) {

@@ -288,6 +288,33 @@ def test_regenerate_edit_and_new_chat(visit):
     expect(page.get_by_text("What would you like to know?")).to_be_visible()
 
 
+def test_an_answer_goes_on_after_a_reload(visit):
+    page = visit("member").page
+    pick(page, "slow")
+    ask(page, "Count")
+    answer = answers(page).last
+    expect(answer.locator(".prose")).to_contain_text("w3")
+    page.reload()
+    expect(page.locator("#stop")).to_be_visible()
+    expect(answer.locator(".prose")).to_contain_text("w40")
+    expect(page.locator("#live")).to_have_text("Answer finished.")
+    assert answer.locator(".prose").inner_text().split() == [f"w{number}" for number in range(1, 41)]
+    expect(answer.locator("[data-reading=credits]")).to_be_visible()
+    expect(page.locator("#stop")).to_be_hidden()
+
+
+def test_what_the_model_thought_is_folded_above_its_answer(visit):
+    page = visit("member").page
+    pick(page, "thinker")
+    ask(page, "Well?")
+    answer = answers(page).last
+    expect(answer.locator(".prose")).to_have_text("Yes.")
+    answer.get_by_text("Thought", exact=True).click()
+    expect(answer.locator(".thought p")).to_contain_text("Let me see.")
+    page.reload()
+    expect(answers(page).last.locator(".thought summary")).to_have_text("Thought")
+
+
 def test_messages_and_code_can_be_copied(visit):
     page = visit("member").page
     pick(page, "river")
@@ -430,10 +457,10 @@ def test_a_lost_connection_is_told_and_comes_back(site, visit):
     site.stop()
     banner = page.locator("#connection")
     expect(banner).to_contain_text("The connection is lost; reconnecting")
-    expect(answers(page).last).to_contain_text("The connection was lost, which ended this answer")
     site.start()
     banner.get_by_role("button", name="Try now").or_(page.locator("#connection[hidden]")).first.dispatch_event("click")
     expect(banner).to_be_hidden()
+    expect(answers(page).last).to_contain_text("The connection was lost, which ended this answer")
     pick(page, "echo")
     ask(page, "Back again")
     expect(answers(page).last.locator(".prose")).to_have_text("Back again")

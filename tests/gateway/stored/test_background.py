@@ -192,9 +192,9 @@ async def test_what_is_deleted_keeps_nothing(tmp_path):
         assert await refused(again, openai.NotFoundError) == "response_not_found"
 
         def told():
-            from gateway.replay.answers import find
+            from gateway.replay.answers import look
 
-            found = [find(row.run) for row in KeptAnswer.objects.unscoped()]
+            found = [look(row.run) for row in KeptAnswer.objects.unscoped()]
             return [answer.stored.head.status for answer in found], b"".join(answer.stored.body for answer in found)
 
         statuses, text = await in_database(told)
