@@ -15,6 +15,7 @@ ARCHITECTURES = ("auto", "decoder", "transformers", "encoder", "fake")
 QUANTIZATIONS = ("", "w8a8", "int4", "fp8")
 TOOLS = ("auto", "generic", "off", "hermes", "llama3", "mistral")
 REASONING = re.compile(r"auto|off|\S+ \S+")
+POOLING = ("cls", "mean", "lasttoken", "max", "mean_sqrt_len_tokens")
 TIERS = ("auto", "c", "torch", "reference")
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "dtype": ("auto", "float32", "bfloat16", "float16"),
@@ -50,6 +51,9 @@ LOAD_OPTIONS: Mapping[str, Rule] = {
         "auto, off, or two markers with a space between them",
     ),
     "overlap": (lambda value: isinstance(value, bool), "true or false"),
+    "pooling": (lambda value: value in POOLING, f"one of {', '.join(POOLING)}"),
+    "normalize": (lambda value: isinstance(value, bool), "true or false"),
+    "matryoshka": (lambda value: isinstance(value, bool), "true or false"),
 }
 
 

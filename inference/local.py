@@ -121,7 +121,7 @@ class LocalEngine:
             self._siblings = Siblings(self._generating, self._submit_sequence, clock, pause_seconds)
             context = bounds.context
             max_input = min(max_input, context - 1)
-        if Kind.EMBEDDING in model.kinds:
+        if model.kinds - {Kind.CHAT}:
             self._encoding = EncodeScheduler(
                 max_rows=config.max_rows,
                 max_step_tokens=config.max_step_tokens,
@@ -160,6 +160,7 @@ class LocalEngine:
             block_size=model.block_size,
             kv_blocks=model.kv_blocks,
             vector_width=model.vector_width,
+            nests_vectors=model.nests_vectors,
             revision=config.revision,
             details=model.details,
             features=self._features(),
@@ -253,10 +254,10 @@ class LocalEngine:
     def _submit(self, prompt: Prompt, allowance: int | None, *, is_final: bool) -> None:
         """Queue a request whose adapter is held."""
         request = prompt.request
-        if request.kind is Kind.EMBEDDING and self._encoding is not None:
-            self._encoding.submit(
-                EncodeTask(request.id, request.tenant, prompt.inputs, request.weight, request.band, request.priority)
-            )
+        if request.kind is not Kind.CHAT and self._encoding is not None:
+            task = EncodeTask(request.id, request.tenant, prompt.inputs, request.weight, request.band, request.priority)
+            task.seconds = prompt.seconds
+            self._encoding.submit(task)
             return
         if self._siblings is None:
             raise InvalidRequestError(f"this model takes no {request.kind} requests", code="unsupported_task")

@@ -28,6 +28,7 @@ class Kind(StrEnum):
 
     CHAT = "chat"
     EMBEDDING = "embedding"
+    SCORE = "score"  # how well texts answer or match others, by a model that reads both at once
 
 
 @value
@@ -213,7 +214,8 @@ class GenerationRequest:
     unbegun and free of charge. A chat carries `messages`, with the `tools` that the model may use, or a `prompt` (text
     or token ids) that no chat template is applied to; an embedding request `inputs` (texts or token ids) and whether a
     longer input than the model takes is cut (`truncate`) or refused. `adapter` names the weights that are added to the
-    model's for a chat ("": none).
+    model's for a chat ("": none). A score request pairs each of its `inputs`, which are texts, with the query of its
+    number, or all with the only one.
     """
 
     id: str
@@ -225,6 +227,7 @@ class GenerationRequest:
     tools: Tools | None = None
     prompt: str | tuple[int, ...] | None = None
     inputs: tuple[str | tuple[int, ...], ...] = ()
+    queries: tuple[str, ...] = ()
     truncate: bool = False
     sampling: SamplingParams = field(default_factory=SamplingParams)
     resumed: Resumed | None = None
@@ -328,7 +331,7 @@ class Delta:
 
 @value
 class Vector:
-    """The embedding of input number `index`: little-endian float32."""
+    """The embedding of input number `index`, or its score alone: little-endian float32."""
 
     index: int
     data: bytes
@@ -336,11 +339,15 @@ class Vector:
 
 @value
 class EngineFault:
-    """An error that ended a request: a stable `code`, a sentence for the client, and whether trying again may help."""
+    """An error that ended a request: a stable `code`, a sentence for the client, and whether trying again may help.
+
+    `param` names the request's field that no engine can go on with; None where the request is not to blame.
+    """
 
     code: str
     message: str
     retryable: bool = False
+    param: str | None = None
 
 
 @value
@@ -404,6 +411,7 @@ class EngineInfo:
     `max_context` bounds prompt and output together, `max_input` one prompt or one embedding input, both in tokens.
     `revision` identifies the settings that it was loaded with. `details` are texts for operators (dtype, size of the
     K/V cache, how the model was proved) and may name paths.
+    With `nests_vectors` the first dimensions of an embedding, made one long again, are a shorter embedding.
     An engine that can't extend (`can_extend`) generates at most the allowance that a request begins with. With
     `shares_prefixes` requests of different domains share cached prefixes, as their operator has accepted. `features`
     are those that are known, and `max_output` bounds one answer, where the context doesn't alone (0).
@@ -423,6 +431,7 @@ class EngineInfo:
     shares_prefixes: bool = False
     features: frozenset[Feature] = frozenset()
     max_output: int = 0
+    nests_vectors: bool = False
 
 
 LOADING = "loading"  # `Health.reason` while the model is being loaded

@@ -129,6 +129,9 @@ class Upstream:
                 return web.json_response({"default_generation_settings": {"n_ctx": self.context}})
             case "/v1/embeddings", _:
                 return self._embeddings(request, body)
+            case "/v1/score", "vllm":
+                pairs = [{"index": number, "score": len(text) / 100} for number, text in enumerate(body["text_2"])]
+                return web.json_response({"data": pairs[::-1], "usage": {"prompt_tokens": 11, "total_tokens": 11}})
             case "/v1/chat/completions", _:
                 return await self._chat(request, body)
             case "/v1/completions", _:

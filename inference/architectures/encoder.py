@@ -1,9 +1,12 @@
-"""Encoders: one vector for each whole input, pooled as the model's sentence-transformers folder specifies."""
+"""Models that make one vector of each whole input, pooled as the model's sentence-transformers folder specifies.
+
+Most are encoders. A decoder makes embeddings the same way: its last token has read all before it.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -52,29 +55,41 @@ SHORT_NAMES = {
     "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
+_DECODERS = ("ForCausalLM", "LMHeadModel")
 
 
 class Encoder:
-    """An `EncoderBackend`: a transformers encoder with its pooling. `max_input` includes special tokens."""
+    """An `EncoderBackend`: a transformers model with its pooling. `max_input` includes special tokens.
 
-    def __init__(self, model: Any, pooling: tuple[str, ...], *, normalise: bool, max_input: int) -> None:
+    With `nests` the first dimensions of a vector are a shorter embedding.
+    """
+
+    def __init__(
+        self, model: Any, pooling: tuple[str, ...], *, normalise: bool, max_input: int, nests: bool = False
+    ) -> None:
         self.model = model
         self.device = torch.device(model.device)
         self.pooling = pooling
         self.normalise = normalise
         self.max_input = max_input
+        self.nests = nests
         self.vocab_size = int(model.config.vocab_size)
         self.width = int(model.config.hidden_size) * len(pooling)
 
     @classmethod
-    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> Self:
+    def load(
+        cls, folder: Path, dtype: torch.dtype, device: torch.device, options: Mapping[str, Any] | None = None
+    ) -> Self:
         """Return the encoder of `folder` on `device`; raise ModelRefusedError where a module isn't supported.
 
-        A model without `modules.json` is pooled by the mean over its tokens and normalised.
+        A model without `modules.json` is normalised and pooled by the mean over its tokens, a decoder by its last one.
+        The deployment's `options` "pooling", "normalize" and "matryoshka" precede what the folder says.
         """
         from transformers import AutoModel
 
-        pooling, normalise = _modules(folder)
+        options = options or {}
+        pooling, normalise = _modules(folder, str(options.get("pooling", "")))
+        normalise = bool(options.get("normalize", normalise))
         try:
             model, report = AutoModel.from_pretrained(
                 folder, dtype=dtype, output_loading_info=True, trust_remote_code=False
@@ -86,7 +101,14 @@ class Encoder:
             raise ModelRefusedError(f"{folder}: the checkpoint lacks {', '.join(lacking[:3])}")
         if getattr(model.config, "is_encoder_decoder", False):
             raise ModelRefusedError(f"{folder}: encoder-decoder models make no embeddings here")
-        return cls(model.eval().to(device), pooling, normalise=normalise, max_input=_max_input(folder, model.config))
+        stated = getattr(model.config, "is_matryoshka", False) or getattr(model.config, "matryoshka_dimensions", None)
+        return cls(
+            model.eval().to(device),
+            pooling,
+            normalise=normalise,
+            max_input=max_input(folder, model.config),
+            nests=bool(options.get("matryoshka", stated)),
+        )
 
     @property
     def pooling_text(self) -> str:
@@ -94,17 +116,11 @@ class Encoder:
         names = " + ".join(name.removeprefix("pooling_mode_") for name in self.pooling)
         return f"{names}{', normalised' if self.normalise else ''}"
 
-    def encode(self, inputs: list[tuple[int, ...]]) -> torch.Tensor:
+    def encode(self, inputs: list[tuple[int, ...]], seconds: Sequence[int] = ()) -> torch.Tensor:
         """Return the vectors of inputs in their order, float32 on the CPU."""
         vectors = torch.empty(len(inputs), self.width, dtype=torch.float32)
-        for numbers in self._batches(inputs):
-            longest = max(len(inputs[i]) for i in numbers)
-            ids = torch.zeros(len(numbers), longest, dtype=torch.long)
-            mask = torch.zeros(len(numbers), longest, dtype=torch.long)
-            for row, i in enumerate(numbers):
-                ids[row, : len(inputs[i])] = torch.tensor(inputs[i])
-                mask[row, : len(inputs[i])] = 1
-            ids, mask = ids.to(self.device), mask.to(self.device)
+        for numbers in batches(inputs):
+            ids, mask = (part.to(self.device) for part in padded([inputs[i] for i in numbers]))
             hidden = self.model(input_ids=ids, attention_mask=mask).last_hidden_state.float()
             pooled = torch.cat([POOLING[name](hidden, mask) for name in self.pooling], 1)
             if self.normalise:
@@ -112,27 +128,42 @@ class Encoder:
             vectors[numbers] = pooled.cpu()
         return vectors
 
-    @staticmethod
-    def _batches(inputs: list[tuple[int, ...]]) -> Iterator[list[int]]:
-        """Yield batches of input numbers, of similar length and within `STEP_TOKENS` padded tokens."""
-        batch: list[int] = []
-        for i in sorted(range(len(inputs)), key=lambda i: len(inputs[i]), reverse=True):
-            if batch and (len(batch) + 1) * len(inputs[batch[0]]) > STEP_TOKENS:
-                yield batch
-                batch = []
-            batch.append(i)
-        yield batch
+
+def batches(inputs: list[tuple[int, ...]]) -> Iterator[list[int]]:
+    """Yield batches of input numbers, of similar length and within `STEP_TOKENS` padded tokens."""
+    batch: list[int] = []
+    for i in sorted(range(len(inputs)), key=lambda i: len(inputs[i]), reverse=True):
+        if batch and (len(batch) + 1) * len(inputs[batch[0]]) > STEP_TOKENS:
+            yield batch
+            batch = []
+        batch.append(i)
+    yield batch
 
 
-def _modules(folder: Path) -> tuple[tuple[str, ...], bool]:
-    """The pooling modes of the folder, and whether vectors are normalised."""
+def padded(inputs: list[tuple[int, ...]], pad: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return inputs as one tensor, `pad` behind the shorter ones, and a mask of what is input in it."""
+    longest = max(map(len, inputs))
+    ids = torch.full((len(inputs), longest), pad, dtype=torch.long)
+    mask = torch.zeros(len(inputs), longest, dtype=torch.long)
+    for row, tokens in enumerate(inputs):
+        ids[row, : len(tokens)] = torch.tensor(tokens)
+        mask[row, : len(tokens)] = 1
+    return ids, mask
+
+
+def _modules(folder: Path, chosen: str) -> tuple[tuple[str, ...], bool]:
+    """The pooling modes of the folder, or the one that was `chosen`, and whether vectors are normalised."""
     listing = folder / "modules.json"
+    pooling: tuple[str, ...] = (SHORT_NAMES[chosen],) if chosen else ()
     if not listing.is_file():
-        return ("pooling_mode_mean_tokens",), True
-    pooling: tuple[str, ...] = ()
+        config = json.loads((folder / "config.json").read_text())
+        is_decoder = any(str(name).endswith(_DECODERS) for name in config.get("architectures") or ())
+        return pooling or (SHORT_NAMES["lasttoken" if is_decoder else "mean"],), True
     normalise = False
     for module in json.loads(listing.read_text()):
         kind = str(module["type"]).rpartition(".")[2]
+        if kind == "Pooling" and chosen:
+            continue
         if kind == "Pooling":
             settings = json.loads((folder / module["path"] / "config.json").read_text())
             pooling = _pooling_modes(folder, settings)
@@ -157,7 +188,7 @@ def _pooling_modes(folder: Path, settings: dict[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in POOLING if name in wanted)
 
 
-def _max_input(folder: Path, config: Any) -> int:
+def max_input(folder: Path, config: Any) -> int:
     """The longest input in tokens: the folder's setting, within the model's number of positions."""
     limit = int(getattr(config, "max_position_embeddings", 0) or 512)
     if "roberta" in config.model_type or config.model_type in {"mpnet", "camembert"}:

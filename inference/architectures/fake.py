@@ -170,7 +170,8 @@ def _guided(row: Row, grammar: Grammar, ahead: int) -> int | RowFailure:
             matcher.accept(token)
         mask = matcher.mask()
     except GrammarError as error:
-        return RowFailure("guidance_failed", str(error))
+        param = "tools" if row.sampling.guidance is None else row.sampling.guidance.param
+        return RowFailure("guidance_failed", str(error), param)
     return next((token for token in _SIMPLEST if mask[token // 8] >> token % 8 & 1), END_OF_TURN)
 
 

@@ -51,6 +51,10 @@ def load_model(config: EngineConfig, *, threads: int = 0, kv_share: float = KV_S
     with torch.inference_mode():
         if _is_encoder(config, folder):
             return _load_encoder(config, folder)
+        if "pooling" in config.options or "matryoshka" in config.options:
+            raise ModelRefusedError(
+                f"{folder}: to make embeddings with a model that generates, set architecture=encoder"
+            )
         return _load_causal(config, folder, kv_share)
 
 
@@ -66,14 +70,16 @@ def kernel_folder() -> Path:
 
 
 def _is_encoder(config: EngineConfig, folder: Path) -> bool:
-    """Whether it is a sentence-transformers folder, or a model whose class isn't a causal language model."""
+    """Whether it is a sentence-transformers folder, or a model whose class isn't a causal language model's."""
     if config.architecture != "auto":
         return config.architecture == "encoder"
     if (folder / "modules.json").is_file():
         return True
     names = json.loads((folder / "config.json").read_text()).get("architectures") or [""]
     name = str(names[0])
-    return name.endswith("ForMaskedLM") or (name.endswith("Model") and not name.endswith("LMHeadModel"))
+    return name.endswith(("ForMaskedLM", "ForSequenceClassification")) or (
+        name.endswith("Model") and not name.endswith("LMHeadModel")
+    )
 
 
 def _read_config(folder: Path) -> Any:
@@ -237,20 +243,28 @@ def _run_once(runner: Runner, vocabulary: int, folder: Path) -> None:
 
 def _load_encoder(config: EngineConfig, folder: Path) -> LoadedModel:
     from inference.architectures.encoder import Encoder
+    from inference.architectures.scorer import Scorer, is_scorer
     from inference.execution.processor import compute_device, compute_dtype
     from inference.execution.runner import TorchRunner
 
     for name, neutral in (("quantization", ""), ("kv_dtype", "auto"), ("speculation", 0)):
         if getattr(config, name) != neutral:
-            raise ModelRefusedError(f"{name} is for models that generate, and this one makes embeddings")
+            raise ModelRefusedError(f"{name} is for models that generate, and this one doesn't")
     model_config = _read_config(folder)
     device = compute_device(config.device)
     dtype, dtype_text = compute_dtype(config.dtype, _stored_dtype(model_config), device)
-    encoder = Encoder.load(folder, dtype, device)
+    details = {"folder": str(folder), "dtype": dtype_text, "device": str(device)}
+    encoder: Encoder | Scorer
+    if is_scorer(folder):
+        encoder, kind = Scorer.load(folder, dtype, device), Kind.SCORE
+        details |= {"architecture": f"cross-encoder ({model_config.model_type})", "activation": encoder.activation}
+    else:
+        encoder, kind = Encoder.load(folder, dtype, device, config.options), Kind.EMBEDDING
+        details |= {"architecture": f"encoder ({model_config.model_type})", "pooling": encoder.pooling_text}
     limit = min(encoder.max_input, config.max_context or encoder.max_input)
     return LoadedModel(
         runner=TorchRunner(encoder=encoder, limit=limit),
-        kinds=frozenset({Kind.EMBEDDING}),
+        kinds=frozenset({kind}),
         max_context=limit,
         max_input=limit,
         vocab_size=encoder.vocab_size,
@@ -258,14 +272,9 @@ def _load_encoder(config: EngineConfig, folder: Path) -> LoadedModel:
         kv_blocks=0,
         block_size=config.block_size,
         vector_width=encoder.width,
+        nests_vectors=isinstance(encoder, Encoder) and encoder.nests,
         tokenizer_folder=folder,
-        details={
-            "folder": str(folder),
-            "dtype": dtype_text,
-            "device": str(device),
-            "architecture": f"encoder ({model_config.model_type})",
-            "pooling": encoder.pooling_text,
-        },
+        details=details,
     )
 
 

@@ -117,7 +117,7 @@ class FakeEngine:
         if request.kind not in options.kinds:
             raise InvalidRequestError(f"{options.model} does not take {request.kind} requests")
         _check(options, request)
-        if request.kind is Kind.EMBEDDING:
+        if request.kind is not Kind.CHAT:
             prepared = Prepared(request, sum(input_tokens(options, request)), 0)
         elif options.images == "none" and any(message.images for message in request.messages):
             raise InvalidRequestError("this model takes no images", code="images_not_supported", param="messages")

@@ -41,7 +41,7 @@ class FakeOptions:
     """
 
     model: str = "fake"
-    kinds: Sequence[str] = ("chat", "embedding")
+    kinds: Sequence[str] = ("chat", "embedding", "score")
     images: str = "none"
     text: str = ""
     script: Sequence[str] = ()

@@ -85,7 +85,7 @@ class FakeRun:
 
     def events(self) -> AsyncGenerator[Event, None]:
         """Yield every event after `Started`."""
-        if self._prepared.request.kind is Kind.EMBEDDING:
+        if self._prepared.request.kind is not Kind.CHAT:
             return self._vectors()
         if self._prepared.request.sampling.answers > 1:
             return self._answers()
@@ -192,7 +192,11 @@ class FakeRun:
                 return
             computed += count
             self._state.steps += 1
-            yield Vector(index, _vector(request.inputs[index], options.vector_width))
+            if request.kind is Kind.SCORE:
+                query = request.queries[index % len(request.queries)]
+                yield Vector(index, struct.pack("<f", _score(query, str(request.inputs[index]))))
+            else:
+                yield Vector(index, _vector(request.inputs[index], options.vector_width))
         yield Finished(FinishReason.STOP, Usage(input=computed))
 
     async def _before(self, number: int, *, is_step: bool = True) -> Finished | None:
@@ -252,8 +256,10 @@ def _asked(request: GenerationRequest) -> str:
 
 
 def input_tokens(options: FakeOptions, request: GenerationRequest) -> list[int]:
-    """The tokens of each input of an embedding request."""
-    return [max(1, options.count(item)) if isinstance(item, str) else len(item) for item in request.inputs]
+    """The tokens of each input of an embedding request, or of each pair of one for scores."""
+    counts = [max(1, options.count(item)) if isinstance(item, str) else len(item) for item in request.inputs]
+    queries = [options.count(query) for query in request.queries] or [0]
+    return [count + queries[number % len(queries)] for number, count in enumerate(counts)]
 
 
 @functools.cache
@@ -262,7 +268,7 @@ def _numbered(count: int) -> tuple[str, ...]:
 
 
 def _cached(options: FakeOptions, prepared: Prepared) -> int:
-    if prepared.request.kind is Kind.EMBEDDING:
+    if prepared.request.kind is not Kind.CHAT:
         return 0
     return min(int(prepared.prompt_tokens * options.cached), prepared.prompt_tokens - 1)
 
@@ -272,6 +278,12 @@ def _vector(item: str | tuple[int, ...], width: int) -> bytes:
     values = [byte / 255 + 0.01 for byte in digest]
     norm = sum(value * value for value in values) ** 0.5
     return struct.pack(f"<{len(values)}f", *(value / norm for value in values))
+
+
+def _score(query: str, text: str) -> float:
+    """The part of the query's words that the text has."""
+    words = set(query.lower().split())
+    return len(words & set(text.lower().split())) / max(1, len(words))
 
 
 async def _first_of(*waits: Coroutine[None, None, object]) -> None:

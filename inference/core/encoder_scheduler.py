@@ -19,7 +19,10 @@ from inference.types import EngineFault, Finished, FinishReason, Started, Usage,
 
 @dataclass(slots=True, eq=False)
 class EncodeTask:
-    """An embedding request. The fields from `planned` on are the scheduler's."""
+    """An embedding or score request; `seconds` are those of its pairs (`EncodeRow.second`).
+
+    The fields from `planned` on are the scheduler's.
+    """
 
     request_id: str
     tenant: str
@@ -28,6 +31,7 @@ class EncodeTask:
     band: int = 0
     priority: int = 0
     queue_seconds: float = 0.0
+    seconds: tuple[int, ...] = ()
 
     planned: int = 0  # inputs that a step had, from the first on
     remaining: int = field(init=False)  # inputs that are not computed yet
@@ -92,7 +96,10 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
                 task.begun = True
                 task.begun_at = self.clock()
                 begins.append(task.request_id)
-        encodes = tuple(EncodeRow(task.request_id, index, task.inputs[index]) for task, index in rows)
+        encodes = tuple(
+            EncodeRow(task.request_id, index, task.inputs[index], task.seconds[index] if task.seconds else 0)
+            for task, index in rows
+        )
         plan = StepPlan(number=self.steps, encodes=encodes, begins=tuple(begins))
         if alone:
             self._retried = plan
@@ -110,7 +117,8 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
             task.in_flight -= 1
             vectors = made.setdefault(task, [])
             if isinstance(vector, RowFailure):
-                task.ending = task.ending or Ending(FinishReason.ERROR, error=EngineFault(vector.code, vector.message))
+                fault = EngineFault(vector.code, vector.message, param=vector.param)
+                task.ending = task.ending or Ending(FinishReason.ERROR, error=fault)
                 continue
             task.computed += len(row.ids)
             self._load.prompt_tokens += len(row.ids)

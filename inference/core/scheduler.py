@@ -122,7 +122,9 @@ class Scheduler(BaseScheduler[Sequence]):
             if seq.status is Status.FINISHED:
                 self._release(seq)
             elif isinstance(answer, RowFailure):
-                self._end(seq, Ending(FinishReason.ERROR, error=EngineFault(answer.code, answer.message)))
+                self._end(
+                    seq, Ending(FinishReason.ERROR, error=EngineFault(answer.code, answer.message, param=answer.param))
+                )
             else:
                 visible = self._take(seq, row, answer)
                 if seq.ending is not None:

@@ -51,11 +51,15 @@ class Row(NamedTuple):  # a step makes one for each sequence, and a tuple is mad
 
 @dataclass(frozen=True, slots=True)
 class EncodeRow:
-    """One whole input of an embedding request: no KV blocks, one forward, one vector."""
+    """One whole input of an embedding request: no KV blocks, one forward, one vector.
+
+    Of a pair that is scored the second text begins at the token `second`; 0 where the model doesn't tell them apart.
+    """
 
     request_id: str
     index: int
     ids: tuple[int, ...]
+    second: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +83,14 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class RowFailure:
-    """A row that failed alone (non-finite logits, a bad id): its request ends with this error, the others go on."""
+    """A row that failed alone (non-finite logits, a bad id): its request ends with this error, the others go on.
+
+    `param` names the request's field that made it fail, None where none did.
+    """
 
     code: str
     message: str
+    param: str | None = None
 
 
 class RowResult(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -65,13 +65,16 @@ class CausalBackend(Protocol):
 
 
 class EncoderBackend(Protocol):
-    """A model that turns each whole input into one vector."""
+    """A model that turns each whole input into one vector, or each pair of texts into a score, a vector of one."""
 
     width: int
     vocab_size: int
 
-    def encode(self, inputs: list[tuple[int, ...]]) -> torch.Tensor:
-        """Return float32 [inputs, width]: one embedding per input, in order, as the model pools it."""
+    def encode(self, inputs: list[tuple[int, ...]], seconds: Sequence[int] = ()) -> torch.Tensor:
+        """Return float32 [inputs, width]: one embedding per input, in order, as the model pools it.
+
+        `seconds` says where the second text of each pair begins (`EncodeRow.second`).
+        """
         ...
 
 
@@ -95,5 +98,6 @@ class LoadedModel:
     block_size: int
     vector_width: int
     tokenizer_folder: Path
+    nests_vectors: bool = False  # see `EngineInfo`
     details: Mapping[str, str] = field(default_factory=dict)
     adapters: Adapters | None = None

@@ -120,7 +120,7 @@ class TorchRunner:
         failure = RowFailure("non_finite_vector", "The model gave a vector that is not finite for this input.")
         results: list[bytes | RowFailure] = [fault or failure for fault in faults]
         if sound:
-            vectors = self._encoder.encode([rows[i].ids for i in sound])
+            vectors = self._encoder.encode([rows[i].ids for i in sound], [rows[i].second for i in sound])
             finite = torch.isfinite(vectors).all(1).tolist()
             for i, vector, ok in zip(sound, vectors, finite, strict=True):
                 if ok:

@@ -149,6 +149,7 @@ def _first(mask: bytes) -> int:
 def worded(problem: str) -> str:
     """Return the problem in one short line."""
     line = " ".join(problem.replace("<non-verbose/>", "").split())
+    line = re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema: )?", "", line)  # a place in a grammar of ours
     line = re.sub(r" \d+ \| .*$", "", line)  # the line of the grammar, with a mark below it
     line = line.partition(". Enable 'coerce_one_of'")[0]
     line = line.replace("NoExtensionBias", "no text ever ends it")  # a rule or reference that leads to itself alone

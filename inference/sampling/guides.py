@@ -73,7 +73,10 @@ class Guides:
             guide = self._guides[row.slot]
             guide.output += 1
             guide.mask = None
-            self._accept(row.slot, guide, (token,))
+            try:
+                guide.matcher.accept(token)
+            except GrammarError as error:
+                self._failures[row.slot] = _too_complex(row, error)
 
     def forget(self, rows: Sequence[Row]) -> None:
         """Drop the matchers of slots that now belong to rows without guidance."""
@@ -94,7 +97,7 @@ class Guides:
             try:
                 guide.mask = np.frombuffer(guide.matcher.mask(), dtype="<u4")
             except GrammarError as error:
-                self._failures[row.slot] = _failure(error)
+                self._failures[row.slot] = _too_complex(row, error)
         return guide.mask
 
     def _begin(self, row: Row) -> _Guide:
@@ -102,19 +105,24 @@ class Guides:
         self._failures.pop(row.slot, None)
         guide = self._guides[row.slot] = _Guide(row.history, row.grammar.begin(), row.output_index)
         known = row.start + len(row.ids) - row.drafts
-        self._accept(row.slot, guide, row.history[known - row.output_index : known])
+        try:
+            for token in row.history[known - row.output_index : known]:
+                guide.matcher.accept(token)
+        except GrammarError as error:  # of tokens that another engine has permitted
+            self._failures[row.slot] = RowFailure(FAILED, f"The answer so far doesn't follow its guidance: {error}")
         return guide
 
-    def _accept(self, slot: int, guide: _Guide, tokens: Sequence[int]) -> None:
-        try:
-            for token in tokens:
-                guide.matcher.accept(token)
-        except GrammarError as error:
-            self._failures[slot] = _failure(error)
+
+def field_of(row: Row) -> str:
+    """Return what the client calls the field that made the row's grammar."""
+    return "tools" if row.sampling.guidance is None else row.sampling.guidance.param
 
 
-def _failure(error: GrammarError) -> RowFailure:
-    return RowFailure(FAILED, f"The answer can't be held to its guidance any longer: {error}")
+def _too_complex(row: Row, error: GrammarError) -> RowFailure:
+    """Return the failure of a row whose tokens have all followed its grammar: only its limits end that."""
+    param = field_of(row)
+    message = f"'{param}': following it took too much, so the answer ends here; make it simpler ({error})"
+    return RowFailure(FAILED, message, param)
 
 
 def _without(mask: Words, tokens: Sequence[int]) -> Words:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from inference.core.step import Row, RowFailure
-from inference.sampling.guides import Guides
+from inference.sampling.guides import Guides, field_of
 from inference.sampling.logprobs import Distributions
 from inference.sampling.passes import Lines, Passes
 from inference.sampling.penalties import Histories
@@ -19,7 +19,6 @@ from inference.sampling.torch_passes import TorchPasses
 from inference.types import PositionLogprobs
 
 NON_FINITE = RowFailure("non_finite_logits", "The model gave logits that are not finite for this request.")
-NONE_LEFT = RowFailure("no_token_left", "The model gives no finite logit to any token that this request permits.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Sampler:
         asking = [i for i, row in enumerate(rows) if row.sampling.logprobs is not None]
         told = logits[asking] if asking else None
         peak, tokens = self._passes.argmax(logits)  # NaN or +inf where there is one, -inf where there is nothing else
-        failures = _not_finite(peak, NON_FINITE)
+        failures = dict.fromkeys(_not_finite(peak), NON_FINITE)
         guided = [i for i, row in enumerate(rows) if row.grammar is not None]
         self._guides.forget(rows)
         if guided:
@@ -71,11 +70,11 @@ class Sampler:
             if penalised:
                 self._penalise(logits, rows, penalised)
             peak, tokens = self._passes.argmax(logits)
-            failures = _not_finite(peak, NONE_LEFT) | failures
+            failures = _none_left(peak, rows) | failures
         elif guided:
             among = slice(None) if len(guided) == len(rows) else guided  # a slice copies nothing
             peak[among], tokens[among] = self._passes.argmax(logits[among])
-            failures = _not_finite(peak, NONE_LEFT) | failures
+            failures = _none_left(peak, rows) | failures
         for is_filtered in (False, True):
             drawn = [
                 i
@@ -120,5 +119,18 @@ class Sampler:
         return Lines(logits, peak, params, noise_keys(params.seed_keys, positions))
 
 
-def _not_finite(peak: torch.Tensor, failure: RowFailure) -> dict[int, RowFailure]:
-    return {i: failure for i, finite in enumerate(torch.isfinite(peak).tolist()) if not finite}
+def _not_finite(peak: torch.Tensor) -> list[int]:
+    return [i for i, finite in enumerate(torch.isfinite(peak).tolist()) if not finite]
+
+
+def _none_left(peak: torch.Tensor, rows: Sequence[Row]) -> dict[int, RowFailure]:
+    """Return the failures of rows that had finite logits before what their requests don't permit was ruled out."""
+    failures = {}
+    for number in _not_finite(peak):
+        row = rows[number]
+        fields = ["allowed_token_ids"] if row.sampling.allowed_token_ids else []
+        fields += [field_of(row)] if row.grammar is not None else []
+        names = " and ".join(f"'{name}'" for name in fields) or "its parameters"
+        message = f"{names} leave no token with which the answer could go on: permit more"
+        failures[number] = RowFailure("no_token_left", message, next(iter(fields), None))
+    return failures

@@ -25,7 +25,7 @@ def name_of(source: str) -> str:
 def describe(folder: Path, name: str = "") -> dict[str, Any]:
     """Return name, folder, kinds and context length of the model in `folder`, read from its files.
 
-    Raise ModelRefusedError when it is neither a causal language model nor a sentence-transformers encoder.
+    Raise ModelRefusedError when it is no causal language model, sentence-transformers folder or cross-encoder.
     """
     config = json.loads((folder / "config.json").read_text())
     architectures = config.get("architectures") or []
@@ -34,6 +34,8 @@ def describe(folder: Path, name: str = "") -> dict[str, Any]:
         kinds = ["embedding"]
     elif any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in architectures):
         kinds = ["chat"]
+    elif any(name.endswith("ForSequenceClassification") for name in architectures):
+        kinds = ["score"]
     else:
         names = ", ".join(architectures) or "its config names no architecture"
         raise ModelRefusedError(f"{folder} is no causal language model: {names}")

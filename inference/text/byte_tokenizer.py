@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from inference.messages import Message
+from inference.text.tokenizer import Pair
 from inference.text.turns import PLAIN, Rendering, rendered
 
 END_OF_TURN = 256
@@ -46,6 +47,13 @@ class ByteTokenizer:
     def encode(self, text: str, limit: int = 0) -> list[int]:
         ids = [*text.encode(), END_OF_TURN]
         return [*ids[: limit - 1], END_OF_TURN] if 0 < limit < len(ids) else ids
+
+    def pair(self, first: str, second: str, limit: int = 0) -> Pair | None:
+        begin, rest = [*first.encode(), END_OF_TURN], [*second.encode(), END_OF_TURN]
+        if limit and len(begin) >= limit:
+            return None
+        ids = [*begin, *rest]
+        return Pair((*ids[: limit - 1], END_OF_TURN) if 0 < limit < len(ids) else tuple(ids), len(begin))
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(token for token in ids if token < END_OF_TURN).decode("utf-8", "replace")

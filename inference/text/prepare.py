@@ -27,6 +27,8 @@ CHARACTERS_PER_TOKEN = 128  # of the longest tokens in common vocabularies, whic
 class Prompt:
     """A prepared request: a chat's `ids`, prefix `keys` and `grammar`, or the ids of an embedding request's `inputs`.
 
+    Those of a score request are its pairs, whose second texts begin at `seconds`.
+
     `max_output` is the most tokens that one answer may have, 0 for embeddings. `parsing` is how the answer is read,
     None where it is nothing but text. `adapter` is the key of its adapter in memory.
     """
@@ -35,6 +37,7 @@ class Prompt:
     max_output: int
     ids: tuple[int, ...] = ()
     inputs: tuple[tuple[int, ...], ...] = ()
+    seconds: tuple[int, ...] = ()
     keys: list[bytes] = field(default_factory=list)
     grammar: Grammar | None = None
     parsing: Parsing | None = None
@@ -98,6 +101,8 @@ class Preparer:
             raise InvalidRequestError("this model takes no adapters", code="unknown_adapter", param="model")
         if request.kind is Kind.CHAT:
             return self._chat(request, tokenizer, grammar)
+        if request.kind is Kind.SCORE:
+            return self._pairs(request, tokenizer)
         return self._embedding(request, tokenizer)
 
     def tokens(
@@ -235,6 +240,36 @@ class Preparer:
                 ids = tuple(tokenizer.encode(item, limit)) if isinstance(item, str) else ids[:limit]
             inputs.append(ids)
         return Prompt(request, 0, inputs=tuple(inputs))
+
+    def _pairs(self, request: GenerationRequest, tokenizer: Tokenizer) -> Prompt:
+        count, queries = len(request.inputs), request.queries
+        if not count or len(queries) not in {1, count}:
+            raise InvalidRequestError(
+                "there is one query, or one for each of the texts, of which there is at least one"
+            )
+        inputs: list[tuple[int, ...]] = []
+        seconds: list[int] = []
+        longest = CHARACTERS_PER_TOKEN * self._max_input
+        for number, text in enumerate(request.inputs):
+            query = queries[number if len(queries) > 1 else 0]
+            if not isinstance(text, str):
+                raise InvalidRequestError(f"pair {number}: a score is of texts, not of token ids")
+            limit = self._max_input if request.truncate else 0
+            is_long = len(query) + len(text) > longest
+            pair = None
+            if not is_long or (limit and len(query) < longest):
+                pair = tokenizer.pair(query, text[:longest] if limit else text, limit)
+            if pair is None or len(pair.ids) > self._max_input:
+                size = f"{len(query) + len(text)} characters" if pair is None else f"{len(pair.ids)} tokens"
+                raise InvalidRequestError(
+                    f"pair {number} has {size}, and this model takes {self._max_input} tokens",
+                    code="context_length_exceeded",
+                    param="input",
+                )
+            self._check_ids(pair.ids, "input")
+            inputs.append(pair.ids)
+            seconds.append(pair.second)
+        return Prompt(request, 0, inputs=tuple(inputs), seconds=tuple(seconds))
 
     def _check_ids(self, ids: Sequence[int], param: str) -> None:
         if ids and not 0 <= min(ids) <= max(ids) < self._vocab_size:

@@ -8,11 +8,18 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from inference.errors import InvalidRequestError
 from inference.messages import Message
 from inference.text.turns import PLAIN, Rendering, Turn, rendered
+
+
+class Pair(NamedTuple):
+    """Two texts as one input: the second one begins at the token `second`, 0 where the model isn't told."""
+
+    ids: tuple[int, ...]
+    second: int
 
 
 class Tokenizer(Protocol):
@@ -47,6 +54,12 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str, limit: int = 0) -> list[int]:
         """Return the ids of one embedding input, special tokens included, cut to `limit` ids in all if that isn't 0."""
+        ...
+
+    def pair(self, first: str, second: str, limit: int = 0) -> Pair | None:
+        """Return both texts as one input, the second cut where they have more than `limit` ids (0: never); None where
+        the first alone has more.
+        """
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -169,6 +182,18 @@ class FolderTokenizer:
         cut = {"truncation": True, "max_length": limit} if limit else {}
         return list(self._encoder(text, add_special_tokens=True, split_special_tokens=plain, **cut)["input_ids"])
 
+    def pair(self, first: str, second: str, limit: int = 0) -> Pair | None:
+        control = self._control
+        plain = control is not None and any(map(control.search, (first, second)))
+        encode = partial(self._encoder, add_special_tokens=True, split_special_tokens=plain, return_token_type_ids=True)
+        given = encode(first, second)
+        if 0 < limit < len(given["input_ids"]):
+            if len(encode(first)["input_ids"]) >= limit:
+                return None
+            given = encode(first, second, truncation="only_second", max_length=limit)
+        kinds = list(given.get("token_type_ids") or ())
+        return Pair(tuple(given["input_ids"]), kinds.index(1) if 1 in kinds else 0)
+
     def decode(self, ids: Sequence[int]) -> str:
         if self._rust is not None:
             return str(self._rust.decode(list(ids), skip_special_tokens=True))
@@ -220,8 +245,6 @@ class FolderTokenizer:
             )
 
     def _render(self, turns: list[Turn], tools: list[Turn], *, thinks: bool) -> str:
-        from jinja2 import TemplateError
-
         more = {} if thinks else {"enable_thinking": False}  # what templates of models that can do both call it
         try:
             return str(
@@ -229,8 +252,9 @@ class FolderTokenizer:
                     turns, tools=tools or None, tokenize=False, add_generation_prompt=True, **more
                 )
             )
-        except TemplateError as error:
-            # Templates refuse what their model was not trained on, such as two user turns in a row.
+        except Exception as error:
+            # Templates refuse what their model was not trained on, such as two user turns in a row. And they are
+            # programs: what a tool's schema or arguments have may be of a type that they don't expect.
             raise InvalidRequestError(f"the model's chat template refuses: {error}", param="messages") from error
 
 

@@ -160,17 +160,20 @@ def _result(result: ToolResult, names: dict[str, str], plain: Callable[[str], st
 def _arguments(written: str, plain: Callable[[str], str]) -> Any:
     try:
         arguments = json.loads(written)
+        if isinstance(arguments, dict):
+            return _mapped(arguments, plain)
     except (ValueError, RecursionError):
-        arguments = None
-    return _mapped(arguments, plain) if isinstance(arguments, dict) else plain(written)
+        pass  # no JSON, nested too deeply, or with half a character: then it is told as it was written
+    return plain(written)
 
 
 def _mapped(value: Any, plain: Callable[[str], str]) -> Any:
     match value:
         case str():
+            value.encode()  # JSON can write halves of characters, which no tokenizer takes
             return plain(value)
         case dict():
-            return {plain(key): _mapped(item, plain) for key, item in value.items()}
+            return {_mapped(key, plain): _mapped(item, plain) for key, item in value.items()}
         case list():
             return [_mapped(item, plain) for item in value]
     return value

@@ -94,7 +94,7 @@ class Worker:
         registry: dict[str, Request] = {}
         self._loop = StepLoop(record=self._record, registry=registry, inbox=self._inbox, outbox=self._outbox)
         self._prompts = PromptQueue(long_prompt, self._outbox.prepared)
-        self._grammars = PromptQueue(grammar_of, self._outbox.prepared, what="new grammars")
+        self._grammars = PromptQueue(grammar_of, self._outbox.prepared, what="new grammars", is_by_time=True)
         self._serving = Serving(self._loop, step_seconds=config.step_seconds)
         self._reader = Reader(
             router=self._router,

@@ -54,6 +54,7 @@ class _End(NamedTuple):
     reasoning: int
     stop: str | int | None
     error: tuple[str, str, bool] | None
+    param: str | None = None  # of the error; records of earlier releases end before it
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -223,6 +224,7 @@ def _packed(finished: Finished) -> bytes:
             usage.reasoning,
             stop[:_MAX_TEXT] if isinstance(stop, str) else stop,
             None if error is None else (error.code, error.message[:_MAX_TEXT], error.retryable),
+            None if error is None else error.param,
         )
     )
 
@@ -230,5 +232,5 @@ def _packed(finished: Finished) -> bytes:
 def _unpacked(body: bytes) -> Finished:
     end = _decode(body)
     usage = Usage(end.input, end.cache_read, end.output, end.reasoning)
-    error = None if end.error is None else EngineFault(*end.error)
+    error = None if end.error is None else EngineFault(*end.error, param=end.param)
     return Finished(_REASONS[end.reason], usage, error, end.stop, exact=end.exact)

@@ -200,7 +200,7 @@ def test_tokens_that_the_guidance_does_not_permit_cannot_be_resumed(loaded: Load
     resumed = Resumed(tuple(b"not JSON"), Usage(input=12, output=8), seed=7)
     end = run(engine_of(loaded), replace(asked("r", JSON), resumed=resumed))["r"]["finished"]
     assert end.reason is FinishReason.ERROR
-    assert end.error.code == "guidance_failed"
+    assert (end.error.code, end.error.param) == ("guidance_failed", None)
 
 
 @pytest.mark.parametrize("best_of", [None, 4])
@@ -243,7 +243,18 @@ def test_allowed_tokens_and_guidance_hold_together(loaded: LoadedModel) -> None:
     both = run(engine_of(loaded), asked("b", letters, allowed_token_ids=(97, 98, END_OF_TURN), temperature=2.0))["b"]
     assert set(both["texts"][0]) <= {"a", "b"}
     neither = run(engine_of(loaded), asked("b", letters, allowed_token_ids=(120, END_OF_TURN)))["b"]["finished"]
-    assert neither.error.code == "no_token_left"
+    assert (neither.error.code, neither.error.param) == ("no_token_left", "allowed_token_ids")
+    assert "'allowed_token_ids' and 'guidance'" in neither.error.message
+
+
+def test_a_pattern_that_cannot_be_followed_is_the_requests_fault(loaded: LoadedModel) -> None:
+    """It is compiled, and beyond the limits of a step some bytes later."""
+    nested = Guidance(KIND.REGEX, "((a{1,100}){1,100}){1,100}", param="structured_outputs.regex")
+    on = {"logit_bias": ((97, 100.0), (END_OF_TURN, -100.0)), "max_tokens": 400}
+    end = run(engine_of(loaded, max_context=512), asked("x", nested, temperature=0.0, **on))["x"]["finished"]
+    assert end.reason is FinishReason.ERROR
+    assert (end.error.code, end.error.param) == ("guidance_failed", "structured_outputs.regex")
+    assert "make it simpler" in end.error.message
 
 
 def test_ignore_eos_is_refused_with_guidance(loaded: LoadedModel) -> None:

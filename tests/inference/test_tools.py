@@ -189,3 +189,10 @@ def test_a_thought_ends_with_its_budget() -> None:
     none = Thought((1,), (2,), is_open=False, budget=0, ends=frozenset({3}), vocabulary=32)
     assert permitted(ThinkingGrammar(none, Only(9)).begin()) == [9]
     assert 1 not in permitted(ThinkingGrammar(none, None).begin())
+
+
+def test_a_schema_elsewhere_is_refused_as_one_that_is_not_looked_up(loaded: LoadedModel) -> None:
+    there = Function("look", parameters='{"properties": {"x": {"$ref": "https://example.com/s"}}}')
+    with pytest.raises(InvalidRequestError, match=r"'\$ref' to 'https://example.com/s' isn't supported") as refused:
+        answer(loaded, Tools((there,), ToolMode.REQUIRED), "hermes")
+    assert refused.value.code == "guidance_unsupported"

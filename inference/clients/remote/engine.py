@@ -133,13 +133,13 @@ class RemoteEngine:
         end: Finished | None = None
         has_run = True
         try:
-            events: AsyncGenerator[Event, None] = run.embed() if request.kind is Kind.EMBEDDING else run.chat()
+            events: AsyncGenerator[Event, None] = run.chat() if request.kind is Kind.CHAT else run.embed()
             async with aclosing(events):
                 async for event in events:
                     if isinstance(event, Finished):
                         end = event
                         break
-                    if isinstance(event, Vector):
+                    if isinstance(event, Vector) and request.kind is Kind.EMBEDDING:
                         self._probe.learn_width(len(event.data) // 4)
                     yield event
         except CancelledRunError:
@@ -272,7 +272,7 @@ class RemoteEngine:
             raise InvalidRequestError(message, code="images_not_supported", param="messages")
 
     def _most_output(self, request: GenerationRequest, count: Count, info: EngineInfo) -> int:
-        if request.kind is Kind.EMBEDDING:
+        if request.kind is not Kind.CHAT:
             return 0
         room = info.max_context - count.least
         if room < 1:

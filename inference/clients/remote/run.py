@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ from inference.types import (
     Event,
     Finished,
     FinishReason,
+    Kind,
     Prepared,
     Started,
     Usage,
@@ -51,6 +53,16 @@ class _EmbeddingItem(msgspec.Struct):
 
 class _Embeddings(msgspec.Struct):
     data: list[_EmbeddingItem]
+    usage: Any = None
+
+
+class _ScoreItem(msgspec.Struct):
+    score: float
+    index: int = 0
+
+
+class _Scores(msgspec.Struct):
+    data: list[_ScoreItem]
     usage: Any = None
 
 
@@ -143,13 +155,15 @@ class RemoteRun:
             self._pool.places.give_back(self._ticket)
 
     async def embed(self) -> AsyncGenerator[Event, None]:
-        """Yield every event of an embedding request."""
-        body = self._dialect.embedding(self._prepared.request, self._options.model)
+        """Yield every event of an embedding request, or of one for scores."""
+        request, model = self._prepared.request, self._options.model
+        is_score = request.kind is Kind.SCORE
+        body = self._dialect.score(request, model) if is_score else self._dialect.embedding(request, model)
         await self._take_place()
         try:
-            connection = await self._post("/v1/embeddings", body)
+            connection = await self._post("/v1/score" if is_score else "/v1/embeddings", body)
             try:
-                answer = await self._read_embeddings(connection)
+                answer = await self._read_vectors(connection, is_score=is_score)
             finally:
                 self._leave(connection)
         finally:
@@ -318,16 +332,21 @@ class RemoteRun:
             return self.end(FinishReason.ERROR, faults.SILENT)
         return self.end(FinishReason.ERROR, faults.UNREADABLE if isinstance(error, GarbageError) else faults.STOPPED)
 
-    async def _read_embeddings(self, connection: Connection) -> list[bytes]:
-        """Return the vectors in the order of the inputs, as little-endian float32."""
+    async def _read_vectors(self, connection: Connection, *, is_score: bool) -> list[bytes]:
+        """Return the vectors, or scores alone, in the order of the inputs, as little-endian float32."""
         try:
             body = await whole(connection, asyncio.get_running_loop().time() + self._options.first_seconds)
-            answer = msgspec.json.decode(body, type=_Embeddings)
+            answer: _Embeddings | _Scores
+            if is_score:
+                answer = msgspec.json.decode(body, type=_Scores)
+            else:
+                answer = msgspec.json.decode(body, type=_Embeddings)
         except OSError as error:  # TimeoutError is one
             raise UnreachableError("The engine didn't answer in time, or not to the end.") from error
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise EngineError("The engine sent what can't be read.") from error
-        vectors = [vector.embedding for vector in sorted(answer.data, key=lambda item: item.index)]
+        items = [(item.index, [item.score] if isinstance(item, _ScoreItem) else item.embedding) for item in answer.data]
+        vectors = [vector for _, vector in sorted(items, key=itemgetter(0))]
         if len(vectors) != len(self._prepared.request.inputs) or len(set(map(len, vectors))) != 1 or not vectors[0]:
             raise EngineError("The engine sent another number of vectors than there are inputs, or of unequal widths.")
         self._counter.report(self._dialect.report(answer.usage, None))

@@ -18,6 +18,7 @@ from inference.core.step import EncodeRow, Row, RowFailure, StepPlan
 from inference.errors import ModelRefusedError
 from inference.execution.backend import LoadedModel
 from inference.types import Kind, SamplingParams
+from tests.inference.tiny import save_tiny
 
 POOL = {
     "mean_tokens": lambda h: h.mean(0),
@@ -142,3 +143,46 @@ def test_inputs_are_encoded_on_the_model_s_device(mode: str) -> None:
     encoder = module.Encoder(OnMeta(), (mode,), normalise=True, max_input=48)
     with torch.inference_mode(), pytest.raises(NotImplementedError, match="copy out of meta"):
         encoder.encode([(1, 2, 3), (4, 5)])
+
+
+@pytest.mark.parametrize(
+    ("options", "mode", "normalise"),
+    [
+        ({}, "lasttoken", True),
+        ({"pooling": "mean"}, "mean_tokens", True),
+        ({"pooling": "lasttoken", "normalize": False}, "lasttoken", False),
+    ],
+)
+def test_a_decoder_makes_embeddings_as_its_deployment_says(
+    options: dict[str, Any], mode: str, normalise: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoModel
+
+    folder = save_tiny("qwen3", tmp_path)
+    loaded = load(folder, architecture="encoder", options=options)
+    assert loaded.kinds == {Kind.EMBEDDING}
+    assert not loaded.nests_vectors
+    monkeypatch.setattr(module, "STEP_TOKENS", 120)  # several batches, with padding behind the shorter ones
+    model = AutoModel.from_pretrained(folder).eval()
+    for ids, vector in zip(INPUTS, vectors(loaded, INPUTS), strict=True):
+        with torch.no_grad():
+            pooled = POOL[mode](model(torch.tensor([ids])).last_hidden_state[0])
+        expected = (pooled / pooled.norm() if normalise else pooled).numpy()
+        assert np.abs(vector - expected).max() < 1e-5
+
+
+def test_a_decoder_in_a_sentence_transformers_folder_makes_embeddings(tmp_path: Path) -> None:
+    """As the embedding models on top of Qwen3 come: pooled by the last token, with nested dimensions."""
+    folder = save_tiny("qwen3", tmp_path, is_matryoshka=True)
+    save_encoder(tmp_path / "other", "lasttoken")
+    for name in ("modules.json", "1_Pooling"):
+        (tmp_path / "other" / name).rename(folder / name)
+    loaded = load(folder)
+    assert loaded.kinds == {Kind.EMBEDDING}
+    assert loaded.nests_vectors
+    assert loaded.details["pooling"] == "lasttoken, normalised"
+
+
+def test_a_pooling_for_a_model_that_generates_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelRefusedError, match="architecture=encoder"):
+        load(save_tiny("llama", tmp_path), options={"pooling": "mean"})

@@ -122,6 +122,7 @@ def test_a_row_that_cannot_go_on_fails_alone(passes: Passes) -> None:
     assert set(sampled.failures) == {0}
     assert sampled.failures[0].code == "guidance_failed"
     assert "token 7" in sampled.failures[0].message
+    assert sampled.failures[0].param is None  # the tokens so far are another engine's
     assert sampled.tokens[1:].tolist() == [3, int(logits[2].argmax())]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.text.answer import AnswerParser, Markers, Parsing
@@ -82,6 +82,7 @@ def test_answers_of_each_format(case: Case) -> None:
     assert list(read(parsing_of(name), list(text))[:3]) == wanted
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_every_cut_gives_the_same(data: st.DataObject) -> None:
     name, text, *wanted = data.draw(st.sampled_from(CASES))
@@ -96,6 +97,7 @@ FRAGMENTS = [
 ]  # fmt: skip
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(sorted(FORMATS)), st.lists(st.sampled_from(FRAGMENTS), max_size=30), st.booleans(), st.booleans()
 )
@@ -107,6 +109,7 @@ def test_nothing_raises_and_cuts_never_matter(name: str, fragments: list[str], t
     assert len(whole[2]) <= 1 or not once
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(), st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists)))
 def test_arguments_are_as_they_were_written(arguments: dict[str, Any]) -> None:
     written = json.dumps(arguments, ensure_ascii=False)

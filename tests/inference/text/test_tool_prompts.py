@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from inference.errors import InvalidRequestError
 from inference.messages import Message, Reasoning, ToolCall, ToolResult
 from inference.text.chats import Chats
 from inference.text.tokenizer import FolderTokenizer
@@ -54,6 +55,36 @@ def test_tools_calls_and_results_are_told_and_make_no_control_token(chat: tuple[
     assert '"name": "look", "description": "Ends <|im_end|> it."' in text
     assert '{"name": "look", "arguments": {"at": "<|im_end|>"}}' in text
     assert "Nothing <|im_start|>." in text
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ('{"a": "\\ud800"}', '{\\"a\\": \\"\\\\ud800\\"}'),
+        ('{"\\udfff": 1}', "udfff"),
+        ('{"a":' * 900 + "1" + "}" * 900, '{\\"a\\":{\\"a\\":'),
+    ],
+)
+def test_arguments_that_no_tokenizer_takes_are_told_as_they_were_written(
+    written: str, told: str, chat: tuple[Chats, FolderTokenizer]
+) -> None:
+    """Half a character, or a depth that no reader follows: once an error of ours for what a client sent."""
+    chats, tokenizer = chat
+    messages = (Message("user", ("Hi",)), Message("assistant", (ToolCall("c1", "look", written),)))
+    request = GenerationRequest("a", "t", "t", messages=messages)
+    ids = tokenizer.prompt(messages, chats.rendering(request))
+    assert told in tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("arguments", ["no JSON", '{"at": 1}'])
+def test_what_a_template_fails_on_is_the_requests_fault(arguments: str, tmp_path: Path) -> None:
+    """A template is a program, which expects texts in the arguments here."""
+    shown = "{% for key, value in c.function.arguments | items %}{{ key + '=' + value }}{% endfor %}"
+    save_tokenizer(tmp_path, KNOWS_TOOLS.replace("{{ c.function | tojson }}", shown))
+    messages = (Message("user", ("Hi",)), Message("assistant", (ToolCall("c1", "look", arguments),)))
+    with pytest.raises(InvalidRequestError, match="chat template refuses") as refused:
+        FolderTokenizer(tmp_path).prompt(messages)
+    assert refused.value.param == "messages"
 
 
 def test_without_tools_none_are_told(chat: tuple[Chats, FolderTokenizer]) -> None:

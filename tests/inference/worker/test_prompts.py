@@ -103,7 +103,7 @@ class Served:
         self.engine, self.router, self.wake = Engine(), Router(), Wake()
         self.outbox = Outbox(self.wake)
         self.prompts = PromptQueue(long_prompt, self.outbox.prepared)
-        self.grammars = PromptQueue(grammar_of, self.outbox.prepared, what="new grammars")
+        self.grammars = PromptQueue(grammar_of, self.outbox.prepared, what="new grammars", is_by_time=True)
         loop: Any = type("Loop", (), {"steps": 0, "health": {}, "busy_since": None})()
         self.serving = Serving(loop, step_seconds=30.0)
         record: Any = type("Record", (), {"is_closed": lambda *_: False})()
@@ -301,3 +301,32 @@ def test_a_grammar_that_fails_is_refused_and_the_next_compiled(served: Served, r
     served.ask("second", call=2, regex="a")
     served.prepared()
     assert len(served.session.prepared) == 1
+
+
+def test_a_tenant_whose_grammars_take_long_waits_for_others_though_they_are_short() -> None:
+    """One tenant's grammars take a second each and have a byte, the other's take nothing and have a thousand."""
+    now = 0.0
+    order: list[str] = []
+    began, go = threading.Event(), threading.Event()
+
+    def work(call: PromptCall) -> Any:
+        nonlocal now
+        began.set()
+        assert go.wait(WAIT)
+        order.append(call.tenant)
+        now += 1.0 if call.tenant == "slow" else 0.0
+        return "grammar"
+
+    done: SimpleQueue[PromptResult] = SimpleQueue()
+    queue = PromptQueue(work, done.put, clock=lambda: now, is_by_time=True)
+    deployment = cast("Deployment", Engine())
+    for tenant, size, count in (("slow", 1, 4), ("quick", 1000, 4)):
+        for number in range(count):
+            request = replace(chat("x"), tenant=tenant, weight=1000)
+            queue.put(PromptCall(b"s", Prepare(number, "d", request), deployment, size, 0.0))
+    assert began.wait(WAIT)
+    go.set()
+    for _ in range(8):
+        done.get(timeout=WAIT)
+    queue.close(WAIT)
+    assert order == ["slow", *["quick"] * 4, *["slow"] * 3]

@@ -14,7 +14,7 @@ from inference.worker.record import FILE_SECONDS, KEEP_SECONDS, Record, RecordLo
 from inference.worker.record_file import RecordFile, _HashTable
 
 DONE = Finished(FinishReason.STOP, Usage(input=3, cache_read=4, output=5), stop="é\n")
-FAILED = Finished(FinishReason.ERROR, Usage(), EngineFault("code", "message" * 500, retryable=True))
+FAILED = Finished(FinishReason.ERROR, Usage(), EngineFault("code", "message" * 500, True, "n"))
 
 
 class Clock:

@@ -52,6 +52,7 @@ class Dialect:
     guides: ClassVar[frozenset[GuidanceKind]] = frozenset({GuidanceKind.JSON_SCHEMA, GuidanceKind.JSON_OBJECT})
     lists_models: ClassVar[bool] = False  # a model that isn't at /v1/models isn't served
     guides_prompts: ClassVar[bool] = False  # answers to prompts without messages, too
+    scores: ClassVar[bool] = False  # pairs of texts, at /v1/score
     takes_reasoning: ClassVar[bool] = False  # earlier messages may have `reasoning_content`
 
     # -- what is sent -----------------------------------------------------------------------------------------------
@@ -166,6 +167,15 @@ class Dialect:
         inputs = [item if isinstance(item, str) else list(item) for item in request.inputs]
         return {"model": model, "input": inputs, "encoding_format": "float"}
 
+    def score(self, request: GenerationRequest, model: str) -> dict[str, Any]:
+        """Return the body of a score request, for a server that `scores`."""
+        queries = request.queries
+        return {
+            "model": model,
+            "text_1": queries[0] if len(queries) == 1 else list(queries),
+            "text_2": list(request.inputs),
+        }
+
     def messages(self, request: GenerationRequest, *, with_images: bool = True) -> list[dict[str, Any]]:
         """Return the messages of a chat as the API has them."""
         return api_messages(request.messages, with_images=with_images, with_reasoning=self.takes_reasoning)
@@ -216,7 +226,10 @@ class Dialect:
         return None
 
     async def count_inputs(self, ask: Ask, request: GenerationRequest, model: str) -> Count:
-        """Return how many tokens the inputs of an embedding request have together."""
+        """Return how many tokens the inputs of an embedding request, or the pairs of one for scores, have together."""
+        if request.queries:
+            texts = [str(item) for item in request.inputs]
+            return estimated([*texts, *request.queries * (len(texts) // len(request.queries))], template=False)
         texts = [item for item in request.inputs if isinstance(item, str)]
         known = sum(len(item) for item in request.inputs if not isinstance(item, str))
         if len(texts) <= _MOST_COUNTED:

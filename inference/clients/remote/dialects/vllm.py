@@ -18,6 +18,7 @@ class VLLM(SaltingDialect):
     no_top_k = -1
     guides = frozenset(GuidanceKind)
     guides_prompts = True
+    scores = True
     salted_since = (0, 9, 0)
     tokenizes = "exact (/tokenize)"
 
@@ -37,10 +38,14 @@ class VLLM(SaltingDialect):
 
     def embedding(self, request: GenerationRequest, model: str) -> dict[str, Any]:
         """Return the body; an input is cut to the model's context where the client allows it."""
-        body = super().embedding(request, model)
-        if request.truncate:
-            body["truncate_prompt_tokens"] = -1
-        return body
+        return super().embedding(request, model) | self._cut(request)
+
+    def score(self, request: GenerationRequest, model: str) -> dict[str, Any]:
+        """Return the body; a pair is cut to the model's context where the client allows it."""
+        return super().score(request, model) | self._cut(request)
+
+    def _cut(self, request: GenerationRequest) -> dict[str, Any]:
+        return {"truncate_prompt_tokens": -1} if request.truncate else {}
 
     async def count_chat(self, ask: Ask, request: GenerationRequest, model: str) -> Count:
         """Ask ``/tokenize`` for the whole chat."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import struct
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,7 @@ from inference.errors import InvalidRequestError
 from inference.messages import Image, Message, Reasoning, ToolCall, ToolResult
 from inference.open import check_remote, open_engine
 from inference.tracing import traceparent
-from inference.types import FinishReason, Guidance, GuidanceKind, Kind, SamplingParams
+from inference.types import FinishReason, GenerationRequest, Guidance, GuidanceKind, Kind, SamplingParams, Vector
 from tests.inference.engine_contract import chat, embedding, end_of, run, text_of, until
 from tests.upstream import MODEL
 
@@ -263,6 +264,27 @@ async def test_inputs_of_embeddings_are_counted_one_by_one_or_estimated(remote):
         await engine.prepare(chat("a"))
 
 
+async def test_scores_come_in_the_order_of_the_pairs(remote):
+    engine, upstream = await remote("vllm", options={"kinds": ["score"]})
+    request = GenerationRequest(
+        "r", "t", "d", kind=Kind.SCORE, queries=("what?",), inputs=("a" * 10, "b" * 25), truncate=True
+    )
+    prepared = await engine.prepare(request)
+    assert not prepared.exact
+    events = await run(engine, replace(request, id="s"))
+    scores = [struct.unpack("<f", event.data)[0] for event in events if isinstance(event, Vector)]
+    assert scores == pytest.approx([0.1, 0.25])
+    assert end_of(events).usage.input == 11
+    [body] = upstream.bodies("/v1/score")
+    assert (body["text_1"], body["text_2"], body["truncate_prompt_tokens"]) == ("what?", ["a" * 10, "b" * 25], -1)
+    assert engine.info.vector_width == 0
+
+
+def test_a_server_without_scores_is_refused_by_name():
+    with pytest.raises(ValueError, match="kinds: a server of dialect sglang isn't asked for scores"):
+        check_remote("http://10.0.0.1", {"model": "m", "dialect": "sglang", "kinds": ["score"]})
+
+
 async def test_truncation_is_asked_for_where_the_server_can(remote):
     engine, upstream = await remote(options={"kinds": ["embedding"]})
     await run(engine, embedding("one", truncate=True))
@@ -397,7 +419,7 @@ def test_an_image_counts_by_its_size():
 
 def test_names_are_unique():
     assert list(DIALECTS) == ALL
-    assert {kind.value for kind in Kind} == {"chat", "embedding"}
+    assert {kind.value for kind in Kind} == {"chat", "embedding", "score"}
 
 
 async def test_a_drain_lets_requests_end_and_takes_no_new_ones(remote):

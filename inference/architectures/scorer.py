@@ -1,0 +1,94 @@
+"""Cross-encoders: models that read two texts at once and say how well the second one answers or matches the first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from inference.architectures.encoder import batches, max_input, padded
+from inference.errors import ModelRefusedError
+
+# What sentence-transformers and text-embeddings-inference write into a model's config, by the last part of the name.
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "Sigmoid": torch.sigmoid,
+    "Identity": lambda logits: logits,
+}
+
+
+def is_scorer(folder: Path) -> bool:
+    """Whether the folder's model gives one number for its whole input."""
+    names = json.loads((folder / "config.json").read_text()).get("architectures") or ()
+    return any(str(name).endswith("ForSequenceClassification") for name in names)
+
+
+class Scorer:
+    """An `EncoderBackend` whose vectors have one number: the model's only label, behind its activation."""
+
+    width = 1
+
+    def __init__(self, model: Any, activation: str, *, longest: int) -> None:
+        from transformers import MODEL_FOR_MASKED_LM_MAPPING
+
+        self.model = model
+        self.device = torch.device(model.device)
+        self.activation = activation
+        self.max_input = longest
+        self.vocab_size = int(model.config.vocab_size)
+        self._kinds = int(getattr(model.config, "type_vocab_size", 0) or 0)
+        # A decoder scores at its last token, which transformers finds by the padding's id. That may stand in a text, so
+        # its inputs run alone and without padding; encoders score at their first token.
+        self._pad = getattr(model.config, "pad_token_id", None)
+        self._is_alone = self._pad is None or type(model.config) not in MODEL_FOR_MASKED_LM_MAPPING
+        if self._is_alone:
+            model.config.pad_token_id = None
+
+    @classmethod
+    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> Self:
+        """Return the cross-encoder of `folder` on `device`; raise ModelRefusedError for a model that isn't one."""
+        from transformers import AutoConfig, AutoModelForSequenceClassification
+
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        if config.num_labels != 1:
+            raise ModelRefusedError(
+                f"{folder}: a model with {config.num_labels} labels gives no score: it has to be one"
+            )
+        activation = _activation(folder, config)
+        try:
+            model, report = AutoModelForSequenceClassification.from_pretrained(
+                folder, dtype=dtype, output_loading_info=True, trust_remote_code=False
+            )
+        except (ValueError, OSError, KeyError, RuntimeError) as error:
+            raise ModelRefusedError(f"{folder}: the cross-encoder can't be loaded: {error}") from error
+        if lacking := sorted(report["missing_keys"]):  # transformers would fill them with random numbers
+            raise ModelRefusedError(f"{folder}: the checkpoint lacks {', '.join(lacking[:3])}")
+        return cls(model.eval().to(device), activation, longest=max_input(folder, model.config))
+
+    def encode(self, inputs: list[tuple[int, ...]], seconds: Sequence[int] = ()) -> torch.Tensor:
+        """Return the scores of pairs in their order, float32 on the CPU."""
+        scores = torch.empty(len(inputs), 1, dtype=torch.float32)
+        starts = seconds or [0] * len(inputs)
+        for numbers in [[i] for i in range(len(inputs))] if self._is_alone else batches(inputs):
+            ids, mask = (part.to(self.device) for part in padded([inputs[i] for i in numbers], self._pad or 0))
+            more = {}
+            if self._kinds > 1:
+                kinds = torch.zeros_like(ids)
+                for row, i in enumerate(numbers):
+                    if starts[i]:
+                        kinds[row, starts[i] : len(inputs[i])] = 1
+                more["token_type_ids"] = kinds
+            logits = self.model(input_ids=ids, attention_mask=mask, **more).logits.float()
+            scores[numbers] = _ACTIVATIONS[self.activation](logits).cpu()
+        return scores
+
+
+def _activation(folder: Path, config: Any) -> str:
+    named = (getattr(config, "sentence_transformers", None) or {}).get("activation_fn")
+    named = named or getattr(config, "sbert_ce_default_activation_function", None) or "Sigmoid"
+    activation = str(named).rpartition(".")[2]
+    if activation not in _ACTIVATIONS:
+        raise ModelRefusedError(f"{folder}: the activation {named} is not supported")
+    return activation
