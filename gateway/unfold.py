@@ -72,6 +72,7 @@ UNFOLD: dict[str, Any] = {
                 _item("Members", "badge", "gateway_membership_changelist"),
                 _item("Invitations", "mail", "gateway_invitation_changelist"),
                 _item("Users", "person", "gateway_user_changelist"),
+                _item("Batches", "stacks", "gateway_batch_changelist"),
                 _item("Refusals", "block", "gateway_refusalcount_changelist"),
                 _item("Outgoing mail", "outgoing_mail", "gateway_outgoingmail_changelist"),
                 _item("Audit trail", "policy", "gateway_auditevent_changelist"),

@@ -1,5 +1,17 @@
 """The operator's admin of who may use Sluice, and its first page. It runs unscoped: see `OperatorScopeMiddleware`."""
 
-from gateway.admin import audit, catalogue, deployments, keys, mail, nodes, people, plans, refusals, tenants
+from gateway.admin import audit, batches, catalogue, deployments, keys, mail, nodes, people, plans, refusals, tenants
 
-__all__ = ["audit", "catalogue", "deployments", "keys", "mail", "nodes", "people", "plans", "refusals", "tenants"]
+__all__ = [
+    "audit",
+    "batches",
+    "catalogue",
+    "deployments",
+    "keys",
+    "mail",
+    "nodes",
+    "people",
+    "plans",
+    "refusals",
+    "tenants",
+]

@@ -10,10 +10,12 @@ from typing import Any
 import msgspec
 
 from gateway.edge.wire import input_items
+from gateway.edge.wire.batches import BatchList, BatchObject, BatchQuery, BatchRequest
 from gateway.edge.wire.chat import ChatChunk, ChatCompletion, ChatRequest
 from gateway.edge.wire.common import SCHEMAS, Only, neutral_fields
 from gateway.edge.wire.completions import Completion, CompletionRequest
 from gateway.edge.wire.embeddings import EmbeddingAnswer, EmbeddingRequest
+from gateway.edge.wire.files import FileDeleted, FileForm, FileList, FileObject, FileQuery
 from gateway.edge.wire.message_object import (
     AnsweredMessage,
     MessageEvent,
@@ -44,6 +46,7 @@ _ITEMS: tuple[Struct, ...] = (
     MessageThinking,
     MessageToolUse,
 )
+_FILE = {"type": "string", "format": "binary"}
 _ERROR = {
     "type": "object",
     "description": "What went wrong; docs/errors.md lists the codes.",
@@ -66,21 +69,26 @@ _ERROR = {
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One endpoint. `answers` by media type; `example` is a body that any installation with a chat model answers."""
+    """One endpoint. `answers` by media type, None for a file; `example` is a body that any installation with a chat
+    model answers (that of a batch needs a file). `form` has the fields of an upload beside `file`, `query` the path's.
+    """
 
     method: str
     path: str
     identifier: str
     summary: str
     description: str
-    answers: Mapping[str, Struct]
+    answers: Mapping[str, Struct | None]
     body: Struct | None = None
     example: Mapping[str, Any] | None = None
     parameter: str = ""
     is_kept: bool = False  # its answers are, under an idempotency key
+    form: Struct | None = None
+    query: Struct | None = None
 
 
 _JSON, _EVENTS = "application/json", "text/event-stream"
+_FORM, _BYTES = "multipart/form-data", "application/octet-stream"
 _QUESTION = "What is the capital of France?"
 ENDPOINTS = (
     Endpoint(
@@ -219,6 +227,74 @@ ENDPOINTS = (
         {"model": "auto", "tokens": [72, 105]},
     ),
     Endpoint(
+        "post",
+        "/v1/files",
+        "files_create",
+        "Upload a file",
+        "Stores a file for a batch: a request in each line.",
+        {_JSON: FileObject},
+        form=FileForm,
+    ),
+    Endpoint(
+        "get",
+        "/v1/files",
+        "files_list",
+        "List files",
+        "The files of the key's project, those that batches wrote included.",
+        {_JSON: FileList},
+        query=FileQuery,
+    ),
+    Endpoint("get", "/v1/files/{id}", "files_show", "Show a file", "One file.", {_JSON: FileObject}, parameter="id"),
+    Endpoint(
+        "delete",
+        "/v1/files/{id}",
+        "files_delete",
+        "Delete a file",
+        "Hides a file at once; its bytes go when no open batch reads them.",
+        {_JSON: FileDeleted},
+        parameter="id",
+    ),
+    Endpoint(
+        "get",
+        "/v1/files/{id}/content",
+        "files_content",
+        "Download a file",
+        "The file's bytes, or those that the header `range` asks for.",
+        {_BYTES: None},
+        parameter="id",
+    ),
+    Endpoint(
+        "post",
+        "/v1/batches",
+        "batches_create",
+        "Create a batch",
+        "Runs the requests of a file within 24 hours, at the models' rates for batches.",
+        {_JSON: BatchObject},
+        BatchRequest,
+        {"input_file_id": "file-id", "endpoint": "/v1/chat/completions", "completion_window": "24h"},
+    ),
+    Endpoint(
+        "get",
+        "/v1/batches",
+        "batches_list",
+        "List batches",
+        "The batches of the key's project, the newest first.",
+        {_JSON: BatchList},
+        query=BatchQuery,
+    ),
+    Endpoint(
+        "get", "/v1/batches/{id}", "batches_show", "Show a batch", "One batch.", {_JSON: BatchObject}, parameter="id"
+    ),
+    Endpoint(
+        "post",
+        "/v1/batches/{id}/cancel",
+        "batches_cancel",
+        "Cancel a batch",
+        "Sends no more of its requests; those that are on their way are answered.",
+        {_JSON: BatchObject},
+        parameter="id",
+    ),
+    Endpoint(
         "get",
         "/v1/models",
         "models_list",
@@ -263,7 +339,10 @@ def curl(endpoint: Mapping[str, Any], method: str, path: str) -> str:
     command = f'curl {BASE}{path} -H "Authorization: Bearer $SLUICE_API_KEY"'
     if method == "get":
         return command
-    example = endpoint["requestBody"]["content"][_JSON]["example"]
+    content = endpoint["requestBody"]["content"]
+    if _FORM in content:
+        return f"{command} \\\n  -F purpose=batch -F file=@requests.jsonl"
+    example = content[_JSON]["example"]
     return f"{command} \\\n  -H 'Content-Type: application/json' \\\n  -d '{json.dumps(example)}'"
 
 
@@ -337,7 +416,10 @@ def _paths() -> dict[str, Any]:
             "responses": {
                 "200": {
                     "description": "The answer.",
-                    "content": {media: {"schema": _ref(kind)} for media, kind in endpoint.answers.items()},
+                    "content": {
+                        media: {"schema": _FILE if kind is None else _ref(kind)}
+                        for media, kind in endpoint.answers.items()
+                    },
                 },
                 "default": {
                     "description": "An error.",
@@ -351,11 +433,32 @@ def _paths() -> dict[str, Any]:
             ]
         if endpoint.is_kept:
             operation.setdefault("parameters", []).extend(_KEPT if _EVENTS in endpoint.answers else _KEPT[:1])
+        if endpoint.query is not None:
+            fields = _fields(endpoint.query)
+            queried = [{"in": "query", "name": name, "schema": schema} for name, schema in fields.items()]
+            operation.setdefault("parameters", []).extend(queried)
+        if endpoint.form is not None:
+            fields = {**_fields(endpoint.form), "file": _FILE}
+            schema = {"type": "object", "required": ["purpose", "file"], "properties": fields}
+            operation["requestBody"] = {"required": True, "content": {_FORM: {"schema": schema}}}
         if endpoint.body is not None:
             content = {"schema": _ref(endpoint.body), "example": endpoint.example}
             operation["requestBody"] = {"required": True, "content": {_JSON: content}}
         paths.setdefault(endpoint.path, {})[endpoint.method] = operation
     return paths
+
+
+def _fields(kind: Struct) -> dict[str, Any]:
+    """Return the schema of each field of a flat struct whose values are texts or numbers, when it is given."""
+    _, components = msgspec.json.schema_components([kind], ref_template=SCHEMAS)
+    return {name: _given(schema) for name, schema in _of_ecma(components)[kind.__name__]["properties"].items()}
+
+
+def _given(schema: dict[str, Any]) -> dict[str, Any]:
+    if "enum" in schema:
+        return {"type": "string", "enum": [value for value in schema["enum"] if value is not None]}
+    given: dict[str, Any] = next((one for one in schema.get("anyOf", ()) if one.get("type") != "null"), schema)
+    return given
 
 
 def _ref(kind: Struct) -> dict[str, str]:

@@ -83,8 +83,10 @@ class Principal:
         return str(self.tenant) if self.line is None else f"{self.tenant}:batches"
 
     def as_line(self, line: Line, concurrency: int) -> Principal:
-        """Return who sends a line of its batch: with the key's rights, behind everybody's other requests."""
+        """Return who sends a line of its batch: with the key's rights, behind everybody's other requests.
+
+        Where it may come from was asked when the batch was made: lines come from the jobs.
+        """
         weight = max(1, self.weight // _BATCH_WEIGHT)
-        return replace(
-            self, line=line, concurrency=concurrency, key_concurrency=None, weight=weight, priority=LOWEST_BAND
-        )
+        own = replace(self, line=line, networks=(), concurrency=concurrency, key_concurrency=None)
+        return replace(own, weight=weight, priority=LOWEST_BAND)

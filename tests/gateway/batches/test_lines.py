@@ -10,10 +10,12 @@ import pytest
 from billing.ids import uuid7
 from billing.rating import CardPrices, charge
 from billing.writer.operations import Repin, Reserve, Settle
+from gateway.edge.access import require_use
 from gateway.errors.refusal import Refusal
 from gateway.generation.admission import request_of
 from gateway.generation.generation import start_generation
 from gateway.runtime.principal import LOWEST_BAND, Line
+from gateway.services.networks import parsed_networks
 from tests.gateway.doubles import CARD, collect, make_intent, make_stand
 from tests.gateway.generation.test_fallback import make_two
 
@@ -88,6 +90,14 @@ async def test_engines_take_it_last_and_lend_its_rows_but_share_its_tenants_cach
     assert request.tenant != other.tenant
     assert request.domain == other.domain
     assert line(await make_stand(terms={"weight": 5})).weight == 1
+
+
+async def test_a_key_with_a_list_of_addresses_made_its_batch_from_one_of_them():
+    stand = await make_stand()
+    principal = replace(stand.principal, networks=parsed_networks(["10.0.0.0/8"]), key_concurrency=1)
+    with pytest.raises(Refusal, match="your address"):
+        require_use(principal, "chat", "127.0.0.1")
+    require_use(principal.as_line(Line(uuid7(), uuid7()), 2), "chat", "127.0.0.1")
 
 
 async def test_without_credit_it_is_refused_like_all_else():
