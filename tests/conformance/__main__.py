@@ -1,5 +1,5 @@
-"""python -m tests.conformance [CLIENT …]: try all clients, or those named, and write docs/clients.md anew after a whole
-run. Exits with 1 where a line fails, or works although expected.toml has a refusal for it.
+"""python -m tests.conformance [CLIENT …]: try all clients, or those named, and write docs/clients.md anew with the
+latest results of each. Exits with 1 where a line fails, or works although expected.toml has a refusal for it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tests.conformance.gateway import Gateway, serving
 from tests.conformance.report import Line, Tried
 
 PAGE = environments.ROOT / "docs/clients.md"
+RESULTS = environments.WHERE / "results"
 SECONDS = 600  # for all lines of one client
 
 
@@ -26,10 +27,12 @@ def main() -> int:
     chosen = [client for client in CLIENTS if not asked or client.name in asked]
     ready = {name: environments.ready(name) for name in dict.fromkeys(client.environment for client in chosen)}
     refusals = report.expected()
+    tried = []
     with serving() as gateway:
-        tried = [_try(client, ready[client.environment], gateway, refusals.get(client.name, {})) for client in chosen]
-    if not asked:
-        PAGE.write_text(report.page(tried))
+        for client in chosen:
+            tried.append(_try(client, ready[client.environment], gateway, refusals.get(client.name, {})))
+            report.keep(tried[-1], RESULTS)
+    PAGE.write_text(report.page(report.kept([client.name for client in CLIENTS], RESULTS)))
     return _tell(tried)
 
 

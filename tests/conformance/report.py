@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,26 @@ def judged(name: str, error: str | None, refusals: Mapping[str, Mapping[str, str
     if refusal is not None and refusal["says"] in error:
         return Line(name, "refused", refusal["reason"])
     return Line(name, "fails", error)
+
+
+def keep(tried: Tried, results: Path) -> None:
+    """Let what was tried stand in the folder `results` in place of what that has of the client."""
+    results.mkdir(parents=True, exist_ok=True)
+    (results / f"{tried.client}.json").write_text(json.dumps(asdict(tried), indent=1))
+
+
+def kept(clients: Iterable[str], results: Path) -> list[Tried]:
+    """The latest of each of `clients` in that folder; one that was never tried says so."""
+    found = []
+    for client in clients:
+        file = results / f"{client}.json"
+        told = json.loads(file.read_text()) if file.exists() else {"skipped": "Not tried."}
+        found.append(Tried(**{"client": client, "version": "", **told, "lines": _lines(told)}))
+    return found
+
+
+def _lines(told: Mapping[str, Any]) -> tuple[Line, ...]:
+    return tuple(Line(**line) for line in told.get("lines", ()))
 
 
 def page(clients: Iterable[Tried]) -> str:

@@ -67,6 +67,18 @@ def test_page_tells_each_line_and_counts_them():
     assert "## Two\n\nNot tried: no Node.js." in page
 
 
+def test_results_of_a_client_stay_until_it_is_tried_again(tmp_path):
+    one, other, again = (
+        report.Tried(name, version, (report.Line("chat", "works"),))
+        for name, version in (("One", "1"), ("Two", "1"), ("One", "2"))
+    )
+    results = tmp_path / "results"
+    for tried in (one, other, again):
+        report.keep(tried, results)
+    assert report.kept(["One", "Two"], results) == [again, other]
+    assert report.kept(["Three"], results)[0].skipped == "Not tried."
+
+
 def test_every_expected_refusal_has_what_it_says_and_a_reason():
     for refusals in report.expected().values():
         for name, refusal in refusals.items():

@@ -15,7 +15,7 @@ from typing import Any
 
 from lines import KEY, URL, line, run
 
-SECONDS = 90  # for each part
+SECONDS = 60  # for each part
 MODELS = ["talks", "calls", "writes-json", "thinks", "embeds", "smollm2-135m-instruct", "all-minilm-l6-v2", "nothing"]
 
 
