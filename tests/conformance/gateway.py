@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,7 +36,8 @@ class Gateway:
 
 @contextmanager
 def serving() -> Iterator[Gateway]:
-    """Serve the models of a run until the end of the block; nothing of it is left behind."""
+    """Serve the models of a run until the end of the block; nothing of it is left behind, SIGTERM or not."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="sluice-conformance-") as folder:
         home, port = Path(folder), free_port()
         url = f"http://127.0.0.1:{port}"
