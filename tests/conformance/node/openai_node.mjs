@@ -182,7 +182,7 @@ line("responses: in the background, its stream resumed", async () => {
   });
   let last;
   for await (const event of rest) last = event;
-  check(last.response.output_text, SAYS);
+  check(last.response.output[0].content[0].text, SAYS);
 });
 
 line("responses over a websocket (ResponsesWS), with a second turn", async () => {
