@@ -30,6 +30,7 @@ from gateway.edge.lifespan import lifespan  # noqa: E402
 from gateway.edge.messages import count_tokens, messages  # noqa: E402
 from gateway.edge.models import model, models  # noqa: E402
 from gateway.edge.probes import health, liveness, metrics, readiness  # noqa: E402
+from gateway.edge.ranking import rerank, score  # noqa: E402
 from gateway.edge.responses import input_tokens, responses  # noqa: E402
 from gateway.edge.routes import (  # noqa: E402
     NEAR_THE_API,
@@ -67,6 +68,8 @@ http_routes = [
     path("v1/messages/count_tokens", count_tokens, scopes.MESSAGES, error_body=anthropic_error),
     path("v1/tokenize", tokenize, scopes.TOKENIZE),
     path("v1/detokenize", detokenize, scopes.TOKENIZE),
+    path("v1/rerank", kept(rerank), scopes.RANKING),
+    path("v1/score", kept(score), scopes.RANKING),
     path("v1/models", models, scopes.MODELS),
     path("v1/models/<path:name>", model, scopes.MODELS, "/v1/models/{id}"),
     path("v1/files", files, scopes.FILES),

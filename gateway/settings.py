@@ -299,7 +299,7 @@ SLUICE_RELAXED_POLICY = {
 
 # What requests may be for: routing rules and plans choose among these.
 SLUICE_TASKS = env.list(
-    "SLUICE_TASKS", default=["chat", "embedding", "extract", "classify", "summarize", "translate", "code"]
+    "SLUICE_TASKS", default=["chat", "embedding", "rerank", "extract", "classify", "summarize", "translate", "code"]
 )
 
 # Signing in

@@ -11,7 +11,7 @@ class RouteQuery(msgspec.Struct, frozen=True):
     """A request as routing sees it, before it is tokenised. `model` is what the client wrote."""
 
     model: str
-    kind: str  # "chat" or "embedding"
+    kind: str  # "chat", "embedding" or "score"
     plan: str
     plan_default_task: str
     allowed_models: frozenset[str]  # empty allows all

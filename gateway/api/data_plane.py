@@ -26,6 +26,7 @@ from gateway.edge.wire.message_object import (
 )
 from gateway.edge.wire.messages import CountTokensRequest, MessageRequest
 from gateway.edge.wire.models import ModelCard, ModelList
+from gateway.edge.wire.ranking import RerankAnswer, RerankRequest, ScoreAnswer, ScoreRequest
 from gateway.edge.wire.response_object import FunctionCallOutput, OutputMessage, ReasoningOutput, Response
 from gateway.edge.wire.responses import InputTokensRequest, ResponseRequest
 from gateway.edge.wire.stored import DeletedResponse, InputItems, InputTokens
@@ -204,6 +205,27 @@ ENDPOINTS = (
         EmbeddingRequest,
         {"model": "auto", "input": ["A text", "Another one"]},
         is_kept=True,
+    ),
+    Endpoint(
+        "post",
+        "/v1/rerank",
+        "rerank",
+        "Rank documents by a query",
+        "Answers with the documents, the most relevant first, by a model that reads query and document at once, or by"
+        " the angle between their embeddings.",
+        {_JSON: RerankAnswer},
+        RerankRequest,
+        {"model": "auto", "query": "Which one is a fruit?", "documents": ["A stone", "An apple"], "top_n": 1},
+    ),
+    Endpoint(
+        "post",
+        "/v1/score",
+        "score",
+        "Score pairs of texts",
+        "Answers with one number for each pair: how well the second text matches the first.",
+        {_JSON: ScoreAnswer},
+        ScoreRequest,
+        {"model": "auto", "text_1": "A fruit", "text_2": ["A stone", "An apple"]},
     ),
     Endpoint(
         "post",

@@ -21,7 +21,7 @@ class QuerySerializer(serializers.Serializer[Any]):
     """A request as routing sees it."""
 
     model = serializers.CharField(max_length=120, default="auto")
-    kind = serializers.ChoiceField(choices=["chat", "embedding"], default="chat")
+    kind = serializers.ChoiceField(choices=["chat", "embedding", "score"], default="chat")
     task = serializers.CharField(max_length=40, allow_null=True, default=None)
     prompt_characters = serializers.IntegerField(min_value=0, max_value=100_000_000, default=0)
 

@@ -147,9 +147,16 @@ def failure_of(outcome: Outcome) -> Refusal | None:
     headers, has_record = _credit_headers(outcome), outcome.has_record
     if outcome.error is not None:
         fault = outcome.error
-        status = 503 if fault.retryable else 500
-        retry = fault.retryable
-        return Refusal(status, fault.code, fault.message, headers=headers, should_retry=retry, has_record=has_record)
+        status = 400 if fault.param is not None else 503 if fault.retryable else 500
+        return Refusal(
+            status,
+            fault.code,
+            fault.message,
+            param=fault.param,
+            headers=headers,
+            should_retry=fault.retryable,
+            has_record=has_record,
+        )
     if outcome.reason is FinishReason.CANCELLED:
         text = "The generation was cancelled before its end."
         return Refusal(503, "generation_cancelled", text, headers=headers, has_record=has_record)

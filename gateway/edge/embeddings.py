@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import array
 import base64
-import sys
+import math
+import struct
 
 from gateway.edge.access import note_model, principal_of
 from gateway.edge.answer import answer_whole
@@ -43,7 +43,7 @@ class EmbeddingFormat:
     def collect(self, event: Delta | Vector) -> None:
         """Take a vector."""
         if isinstance(event, Vector):
-            self._vectors[event.index] = event.data
+            self._vectors[event.index] = self._cut(event.data)
 
     def whole(self, outcome: Outcome) -> EmbeddingAnswer:
         """All vectors, in the order of the inputs."""
@@ -56,7 +56,17 @@ class EmbeddingFormat:
     def _shown(self, data: bytes) -> str | list[float]:
         if self._as_text:
             return base64.b64encode(data).decode()
-        numbers = array.array("f", data)
-        if sys.byteorder == "big":
-            numbers.byteswap()
-        return numbers.tolist()
+        return list(_numbers(data))
+
+    def _cut(self, data: bytes) -> bytes:
+        """Return the vector with the dimensions that the client wants, where those are fewer, and one long again."""
+        wanted = self._generation.intent.dimensions
+        if wanted is None or 4 * wanted >= len(data):
+            return data
+        numbers = _numbers(data[: 4 * wanted])
+        length = math.hypot(*numbers) or 1.0
+        return struct.pack(f"<{wanted}f", *(number / length for number in numbers))
+
+
+def _numbers(data: bytes) -> tuple[float, ...]:
+    return struct.unpack(f"<{len(data) // 4}f", data)

@@ -121,7 +121,7 @@ class Several:
         error = None
         if len(self.failures) > len(self._others):
             failure = self.failures[0]
-            error = EngineFault(failure.code, failure.message, retryable=failure.status == 503)
+            error = EngineFault(failure.code, failure.message, retryable=failure.status == 503, param=failure.param)
         return Outcome(
             FinishReason.STOP if error is None else FinishReason.ERROR,
             usage,

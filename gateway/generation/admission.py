@@ -104,12 +104,14 @@ async def _admit(
 
 
 def check_dimensions(engine: Engine, intent: Intent) -> None:
-    """Raise a Refusal (400) when the vectors that `intent` insists on aren't the model's own: they are never cut."""
+    """Raise a Refusal (400) when `intent` insists on vectors that this model's can't be cut to."""
     if intent.dimensions is None:
         return
     width = engine.info.vector_width if engine.info is not None else 0
-    if intent.dimensions != width:
-        message = f"'dimensions' is not supported: this model's vectors have {width} dimensions."
+    nests = engine.info is not None and engine.info.nests_vectors
+    if intent.dimensions != width and not (nests and intent.dimensions < width):
+        most = "at most " if nests else ""
+        message = f"'dimensions' is not supported: this model's vectors have {most}{width} dimensions."
         raise Refusal(400, "unsupported_parameter", message, param="dimensions")
 
 
@@ -129,6 +131,7 @@ def request_of(principal: Principal, intent: Intent, identifier: str) -> Generat
         tools=intent.tools,
         prompt=intent.prompt,
         inputs=intent.inputs,
+        queries=intent.queries,
         truncate=intent.truncate,
         sampling=intent.sampling,
     )

@@ -203,6 +203,8 @@ class Attempts:
             return False
         if isinstance(end, UnpreparedError) and end.code != UnpreparedError.code:
             return False
+        if isinstance(end, Finished) and end.error is not None and end.error.param is not None:
+            return False  # every engine ends it so
         is_lost = isinstance(end, UnreachableError) or (isinstance(end, Finished) and not end.exact)
         is_stopped = isinstance(end, Finished) and end.error is None and end.reason is FinishReason.CANCELLED
         if not self._delivered:

@@ -26,7 +26,7 @@ class Intent(msgspec.Struct, frozen=True):
     those of the tier FLEX only when nobody's others wait.
     """
 
-    endpoint: str  # "chat.completions", "completions", "responses", "embeddings"
+    endpoint: str  # "chat.completions", "completions", "responses", "embeddings", "ranking"
     kind: Kind
     model: str
     messages: tuple[Message, ...] = ()
@@ -35,6 +35,7 @@ class Intent(msgspec.Struct, frozen=True):
     images: str = "none"  # what the messages have: "none", all as "data", or also "urls"
     image_at: str = ""  # the field of the first
     inputs: tuple[str | tuple[int, ...], ...] = ()
+    queries: tuple[str, ...] = ()  # what the inputs are scored by: one, or one for each
     dimensions: int | None = None  # of the vectors, where the client insists
     truncate: bool = False
     sampling: SamplingParams = msgspec.field(default_factory=SamplingParams)
@@ -50,7 +51,8 @@ class Intent(msgspec.Struct, frozen=True):
         texts = sum(message.characters for message in self.messages)
         texts += self.tools.characters if self.tools is not None else 0
         inputs = self.inputs if self.prompt is None else (self.prompt,)
-        return texts + sum(len(item) if isinstance(item, str) else 4 * len(item) for item in inputs)
+        queries = sum(map(len, self.queries)) * (len(inputs) if len(self.queries) == 1 else 1)
+        return texts + queries + sum(len(item) if isinstance(item, str) else 4 * len(item) for item in inputs)
 
     @property
     def size(self) -> int:

@@ -49,9 +49,13 @@ class Trial:
         cost = format_credits(rating.charge(self.usage.classes(), card, 10_000))
         counted = " (counted here: the server didn't say)" if self.is_estimate else ""
         tokens = f"{self.usage.prompt} tokens in, {self.usage.completion} out{counted}"
-        answer = (
-            f"{self.vector_width} dimensions" if self.kind is Kind.EMBEDDING else f"“{' '.join(self.text.split())}”"
-        )
+        match self.kind:
+            case Kind.EMBEDDING:
+                answer = f"{self.vector_width} dimensions"
+            case Kind.SCORE:
+                answer = "a score"
+            case _:
+                answer = f"“{' '.join(self.text.split())}”"
         return f"test prompt ({self.kind}): {answer}; {tokens}, {self.milliseconds} ms, {cost} credits"
 
 
@@ -145,6 +149,7 @@ def _request(kind: Kind) -> GenerationRequest:
         kind=kind,
         messages=(Message("user", (PROMPT,)),) if chat else (),
         inputs=() if chat else (PROMPT,),
+        queries=(PROMPT,) if kind is Kind.SCORE else (),
         sampling=SamplingParams(max_tokens=MOST_OUTPUT, temperature=0.0, unset=("top_p", "top_k", "min_p")),
     )
 

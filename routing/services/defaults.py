@@ -8,13 +8,14 @@ from routing.models import PublicModel, RouteRule, RouteTarget
 
 DEFAULT_RULES = (  # name, priority, task, kind of its target
     ("embeddings", 100, "embedding", "embedding"),
+    ("ranking", 110, "rerank", "score"),
     ("general chat", 1000, "", "chat"),
 )
 
 
 @transaction.atomic
 def ensure_default_routes() -> None:
-    """Make sure that ``auto`` has a rule for embeddings and a fallback for chat.
+    """Make sure that ``auto`` has rules for embeddings and ranking and a fallback for chat.
 
     An existing rule stays as operators changed it, but gets a target when it has no active one.
     """

@@ -21,6 +21,7 @@ from gateway.edge.wire import (
     message_tools,
     messages,
     parts,
+    ranking,
     responses,
     tokenize,
     tools,
@@ -67,6 +68,8 @@ APIS: Mapping[str, tuple[tuple[Struct, str], ...]] = {
     "Input tokens of a response": ((responses.InputTokensRequest, ""),),
     "Embeddings": ((embeddings.EmbeddingRequest, ""),),
     "Tokenize": ((tokenize.TokenizeRequest, ""),),
+    "Rerank": ((ranking.RerankRequest, ""), (ranking.RerankDocument, "documents[].")),
+    "Score": ((ranking.ScoreRequest, ""),),
 }
 BESIDE = {"Responses over a websocket": "Responses"}  # whose fields it has too: only others are listed
 

@@ -9,6 +9,7 @@ MAX_MESSAGES = 2048
 MAX_PARTS = 256
 MAX_TOOLS = 128  # functions of one request
 MAX_EMBEDDING_INPUTS = 2048
+MAX_PAIRED_CHARACTERS = 8 * 1024 * 1024  # of one text that is paired with many, each time counted
 MAX_EMBEDDING_TOKENS = 65_536  # ids in one input
 MAX_TASK = 40  # characters of a task's name
 MAX_OUTPUT_TOKENS = 1_000_000

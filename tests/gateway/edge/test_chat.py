@@ -10,7 +10,7 @@ from billing.limits.types import Bucket
 from gateway.edge import sse
 from gateway.generation import settlement
 from inference.messages import Message
-from inference.types import EngineFault, Finished, FinishReason, Usage
+from inference.types import Delta, EngineFault, Finished, FinishReason, Started, Usage
 from tests.gateway.edge.client import Exchange, ask, assert_error
 from tests.gateway.edge.world import CREDIT, PROMPT_COST
 
@@ -126,6 +126,35 @@ async def test_stream_that_fails_before_its_start_has_the_status_of_its_failure(
     answer = await ask(app, PATH, STREAM)
     assert_error(answer, 503, "worker_lost")
     assert answer.headers["x-should-retry"] == "true"
+
+
+@pytest.mark.parametrize("body", [SAY, STREAM])
+async def test_a_failure_that_the_request_itself_made_is_its_400_and_tried_once(app, world, monkeypatch, body):
+    runs = []
+
+    async def failing(*_):
+        runs.append(1)
+        fault = EngineFault("guidance_failed", "'response_format': make it simpler.", param="response_format")
+        yield Finished(FinishReason.ERROR, Usage(input=3, output=1), fault)
+
+    monkeypatch.setattr(world.engine, "generate", failing)
+    answer = await ask(app, PATH, body)
+    error = assert_error(answer, 400, "guidance_failed")
+    assert (error["type"], error["param"]) == ("invalid_request_error", "response_format")
+    assert answer.headers["x-should-retry"] == "false"
+    assert len(runs) == 1
+
+
+async def test_a_stream_that_its_request_makes_fail_ends_with_the_field_at_fault(app, world, monkeypatch):
+    async def failing(*_):
+        yield Started(0)
+        yield Delta("aa", Usage(input=3, output=1))
+        fault = EngineFault("no_token_left", "'allowed_token_ids' leave no token.", param="allowed_token_ids")
+        yield Finished(FinishReason.ERROR, Usage(input=3, output=1), fault)
+
+    monkeypatch.setattr(world.engine, "generate", failing)
+    last = (await ask(app, PATH, STREAM)).events()[-1][1]["error"]
+    assert (last["type"], last["param"]) == ("invalid_request_error", "allowed_token_ids")
 
 
 async def test_refusal_keeps_its_status_and_headers(app, world):

@@ -88,6 +88,23 @@ async def test_dimensions_are_part_of_what_is_wanted(app, world):
     assert world.intent.dimensions == 2
 
 
+async def test_vectors_that_nest_are_cut_to_fewer_dimensions(app, world, engine, monkeypatch):
+    width = 8
+    engine.options = replace(engine.options, vector_width=width)
+    too_few = await ask(app, PATH, {"model": "embedder", "input": "a", "dimensions": 4})
+    assert_error(too_few, 400, "unsupported_parameter", param="dimensions")
+    info = replace(engine.info, nests_vectors=True)
+    monkeypatch.setattr(type(engine), "info", property(lambda _: info))
+    whole, cut = [
+        (await ask(app, PATH, {"model": "embedder", "input": "a", "dimensions": count})).json()["data"][0]["embedding"]
+        for count in (width, 4)
+    ]
+    length = sum(number**2 for number in whole[:4]) ** 0.5
+    assert cut == pytest.approx([number / length for number in whole[:4]])
+    too_many = await ask(app, PATH, {"model": "embedder", "input": "a", "dimensions": width + 1})
+    assert_error(too_many, 400, "unsupported_parameter", param="dimensions")
+
+
 async def test_failure_is_an_error(app, engine):
     engine.options = replace(engine.options, lose_at=1)
     assert_error(await ask(app, PATH, {"model": "embedder", "input": "a"}), 503, "worker_lost")

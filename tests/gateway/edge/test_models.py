@@ -22,7 +22,7 @@ from tests.services.postgres import free_port
 async def test_list_has_auto_context_and_prices(app):
     cards = (await ask(app, "/v1/models")).json()
     assert cards["object"] == "list"
-    assert [card["id"] for card in cards["data"]] == ["auto", "embedder", "org/big", "small"]
+    assert [card["id"] for card in cards["data"]] == ["auto", "embedder", "org/big", "ranker", "small"]
     auto, small = cards["data"][0], cards["data"][-1]
     assert (auto["context_length"], auto["pricing"]) == (8192, None)
     assert (small["context_length"], small["kinds"], small["created"]) == (2048, ["chat"], 1_700_000_000)
@@ -116,7 +116,12 @@ async def test_probes_need_no_key(app, checks):
     answer = await ask(app, "/readyz", key=None)
     assert answer.status == 503
     assert answer.json()["checks"] == {"database": "ok", "deployments": "failing"}
-    assert answer.json()["deployments"] == {"small-1": "ready", "org/big-1": "ready", "embedder-1": "ready"}
+    assert answer.json()["deployments"] == {
+        "small-1": "ready",
+        "org/big-1": "ready",
+        "embedder-1": "ready",
+        "ranker-1": "ready",
+    }
     answer = await ask(app, "/health", key=None)
     assert (answer.status, answer.body) == (503, b"")
 

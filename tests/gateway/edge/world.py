@@ -21,6 +21,7 @@ MODELS = (
     ModelEntry("small", frozenset({"chat"}), 2048, "small", "A small model.", 1_700_000_000),
     ModelEntry("org/big", frozenset({"chat"}), 8192, "small", "A big model.", 1_700_000_001),
     ModelEntry("embedder", frozenset({"embedding"}), 256, "small", "Vectors.", 1_700_000_002),
+    ModelEntry("ranker", frozenset({"score"}), 256, "small", "Scores.", 1_700_000_003),
 )
 PRICES = CardPrices.build(UUID(int=8), 7, [(0, "input", 1_000_000), (0, "output", 2_000_000)])
 ANSWER = "Hello there"  # two tokens of a fake engine, to the five of the prompt "Hi", of which two come from its cache
@@ -143,7 +144,7 @@ class World:
 
 
 async def make_world() -> World:
-    """A gateway of one tenant and three models, without database and worker."""
+    """A gateway of one tenant and four models, without database and worker."""
     ids = {name: UUID(int=number) for number, name in enumerate(("tenant", "project", "wallet", "api_key"), 1)}
     principals = MemoryPrincipals({})
     stand = await make_stand(
