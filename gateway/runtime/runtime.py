@@ -14,6 +14,7 @@ from billing.ids import uuid7
 from billing.limits.types import RateStore
 from billing.writer.operations import Answer, Operation, Release, Settle
 from gateway.errors import faults
+from gateway.errors.refusal import Refusal
 from gateway.replay.replays import Replays
 from gateway.runtime import readiness
 from gateway.runtime.concurrency import ConcurrencyLimiter
@@ -177,7 +178,7 @@ class Runtime:
                 told()
 
     def supervise(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run `work` to its end whatever becomes of its caller, and log what it raises."""
+        """Run `work` to its end whatever becomes of its caller; what it raises is logged, unless a client is told it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -185,7 +186,7 @@ class Runtime:
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, Refusal):
             log.error("task_failed", exc_info=error)
 
     # -- the snapshot ---------------------------------------------------------------------------------------------
