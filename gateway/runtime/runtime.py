@@ -178,7 +178,7 @@ class Runtime:
                 told()
 
     def supervise(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run `work` to its end whatever becomes of its caller; what it raises is logged, unless a client is told it."""
+        """Run `work` to its end whatever becomes of its caller; what it raises is logged unless a client is told."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
