@@ -185,7 +185,7 @@ def suspended(connection: BaseDatabaseWrapper) -> Iterator[None]:
 
 
 def drop_before_migrate(*, using: str = "default", plan: Sequence[Any] = (), **signal: Any) -> None:
-    """Receive `pre_migrate`: SQLite remakes no table that another's trigger reads. They are installed again afterwards."""
+    """Receive `pre_migrate`: SQLite remakes no table that another's trigger reads. They are installed again after."""
     from django.db import connections
 
     if plan and connections[using].vendor == "sqlite":

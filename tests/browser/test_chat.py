@@ -421,7 +421,7 @@ def test_a_session_that_ended_is_told(visit):
     visitor.context.clear_cookies()
     page.reload()
     expect(page).to_have_url(re.compile("/accounts/login/"))
-    visitor.complaints.clear()  # the page may have asked for its account's credit behind the answer, without the session
+    visitor.complaints.clear()  # of a page that asked for its credit without the session
 
 
 def test_the_tenant_is_switched_in_the_menu(visit):
