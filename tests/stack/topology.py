@@ -147,12 +147,6 @@ def children_of(pid: int) -> list[int]:
     return sorted(found)
 
 
-def _metrics_port() -> int:
-    while (port := free_port()) >= 60_000:
-        pass
-    return port
-
-
 @contextmanager
 def running_topology(variables: dict[str, str] | None = None, **fake_options: Any) -> Iterator[Topology]:
     """Run all of it, ready for work; DATABASE_URL must name a PostgreSQL server. Whatever happens, nothing is left."""
@@ -160,7 +154,7 @@ def running_topology(variables: dict[str, str] | None = None, **fake_options: An
         redis = RedisServer.start()
         parts.callback(redis.stop)
         far_home = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="sluice-far-")))
-        metrics_port, upstream_port = _metrics_port(), free_port()
+        metrics_port, upstream_port = free_port(), free_port()
         settings = {
             "REDIS_URL": redis.url,
             "SLUICE_REDIS_SECONDS": "2",  # a busy machine is no dead Redis

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +16,7 @@ from inference.open import open_engine
 from inference.protocol import Hello, encode, numbered
 from tests.inference.engine_contract import chat, run, text_of, until
 from tests.inference.worker.processes import ECHO, WorkerProcess, ready
+from tests.services.postgres import free_port
 
 pytestmark = pytest.mark.slow  # real processes
 
@@ -25,14 +25,11 @@ class Far:
     """A worker over tcp, and the keys with which it may be reached."""
 
     def __init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         public, secret = new_pair()
         gateway = new_pair()
         folder = Path(tempfile.mkdtemp(prefix="sw-", dir="/tmp"))
         WorkerKeys(public, secret, (gateway[0],)).save(folder / "keys")
-        address = f"tcp://127.0.0.1:{port}"
+        address = f"tcp://127.0.0.1:{free_port()}"
         self.worker = WorkerProcess(ECHO, endpoint=address, keys=str(folder / "keys"))
         self.spec = EngineSpec("echo", "worker", address, server_key=public, secret_key=gateway[1])
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from contextlib import AsyncExitStack
 
 import pytest
 
 from inference.engine import EngineSpec
 from inference.open import open_engine
+from tests.services.postgres import free_port
 from tests.upstream import Upstream, serving
 
 
@@ -35,6 +35,4 @@ async def remote():
 @pytest.fixture
 def unused_port():
     """A port of this machine at which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return free_port()
