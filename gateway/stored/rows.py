@@ -92,7 +92,8 @@ def remove(owner: Owner, identifier: UUID) -> bool:
     """Delete the response for good, its events included; False where there is none."""
     with transaction.atomic():
         count, _ = _good(owner).filter(id=identifier).delete()
-        answers.erase(identifier)
+        if count:  # a kept answer without a row is not the owner's to erase: it may be anybody's
+            answers.erase(identifier)
     return bool(count)
 
 

@@ -11,6 +11,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 from openai import AsyncOpenAI
 
+from billing.services import plans, wallets
 from gateway.models import Project, StoredResponse, Tenant
 from gateway.services import keys
 from gateway.services.purge import purge
@@ -186,23 +187,37 @@ async def test_a_conversation_has_so_many_turns_and_bytes(tmp_path, monkeypatch,
         assert await refused(go_on(second.id)) == "conversation_too_long"
 
 
+def outsiders(world):
+    """Return a key of another project of the tenant, and one of another tenant."""
+    project = Project(tenant=world.tenant, name="Other")
+    project.save(force_insert=True)
+    other = Tenant.objects.create(name="Other", slug="other")
+    strange = Project(tenant=other, name="Default")
+    strange.save(force_insert=True)
+    wallets.open_wallet(tenant_id=other.id)
+    plans.subscribe(other.id, "test")
+    return [keys.create_key(tenant=at.tenant, project=at, name="x")[1] for at in (project, strange)]
+
+
+async def test_nobody_erases_the_kept_answer_of_others(tmp_path):
+    async with stage(tmp_path) as (world, _runtime, client):
+
+        async def asked():
+            return await client.responses.create(model="fake", input="Hi", extra_headers={"Idempotency-Key": "k"})
+
+        made = await asked()
+        for secret in await in_database(outsiders, world):
+            async with AsyncOpenAI(api_key=secret, base_url=client.base_url, max_retries=0) as stranger:
+                gone = stranger.responses.delete(made.id)
+                assert await refused(gone, openai.NotFoundError) == "response_not_found"
+            assert (await asked()).id == made.id
+    await in_database(assert_books, world, records=1)
+
+
 async def test_another_project_and_another_tenant_see_nothing(tmp_path):
     async with stage(tmp_path) as (world, _runtime, client):
         mine = await client.responses.create(model="fake", input="Secret", store=True)
-
-        def outsiders():
-            project = Project(tenant=world.tenant, name="Other")
-            project.save(force_insert=True)
-            other = Tenant.objects.create(name="Other", slug="other")
-            strange = Project(tenant=other, name="Default")
-            strange.save(force_insert=True)
-            from billing.services import plans, wallets
-
-            wallets.open_wallet(tenant_id=other.id)
-            plans.subscribe(other.id, "test")
-            return [keys.create_key(tenant=at.tenant, project=at, name="x")[1] for at in (project, strange)]
-
-        for secret in await in_database(outsiders):
+        for secret in await in_database(outsiders, world):
             async with AsyncOpenAI(api_key=secret, base_url=client.base_url, max_retries=0) as stranger:
                 for call in (
                     stranger.responses.retrieve,
