@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from gateway.audit import origin
 from gateway.models import User
 from gateway.services.access import KEY, Access, access_of_user
-from gateway.services.keys import find_key, note_use, secret_ends_at
+from gateway.services.keys import digest_of, find_key, note_use, secret_ends_at
 from gateway.services.networks import is_within, parsed_networks
 from gateway.services.scopes import MANAGEMENT
 
@@ -40,7 +40,8 @@ class KeyAuthentication(BaseAuthentication):
             raise PermissionDenied("This API key lacks the scope 'management'.", code="insufficient_scope")
         note_use(key=key)
         origin.current().key = key
-        return AnonymousUser(), Access(tenant=key.tenant, role=KEY, key=key)
+        is_old = key.digest != digest_of(secret.strip())
+        return AnonymousUser(), Access(tenant=key.tenant, role=KEY, key=key, has_old_secret=is_old)
 
     def authenticate_header(self, request: Request) -> str:
         """Return the challenge that makes the refusal a 401."""

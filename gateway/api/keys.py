@@ -31,7 +31,7 @@ _SPEND: dict[str, Any] = {"required": False, "allow_null": True, "default": None
 class KeySerializer(serializers.ModelSerializer[APIKey]):
     """A key without its secret. Limits and what was spent are in µcr; days and months are those of UTC.
 
-    After a rotation the secret before it works until `previous_until`.
+    After a rotation the secret before it works until `previous_until`, but makes, changes and rotates no keys.
     """
 
     project = serializers.UUIDField(source="project_id")
@@ -156,6 +156,7 @@ class KeysView(ListModelMixin, TenantView):
     )
     def post(self, request: Request) -> Response:
         """Make a key; its `secret` can't be had again. A key made by a key is bounded by it and ends with it."""
+        _refuse_old_secret(self)
         wanted = NewKeySerializer(data=request.data)
         wanted.is_valid(raise_exception=True)
         data, by = wanted.validated_data, self.access.key
@@ -202,6 +203,7 @@ class KeyView(RetrieveModelMixin, TenantView):
     )
     def patch(self, request: Request, pk: str) -> Response:
         """Change the fields that are given; every process goes by them within a second."""
+        _refuse_old_secret(self)
         key = _own_key(self, pk)
         wanted = KeyTermsSerializer(data=request.data, partial=True)
         wanted.is_valid(raise_exception=True)
@@ -237,6 +239,7 @@ class KeyRotateView(TenantView):
     )
     def post(self, request: Request, pk: str) -> Response:
         """Make a new `secret`, which can't be had again; the one before works on for `overlap_hours`."""
+        _refuse_old_secret(self)
         key = _own_key(self, pk)
         wanted = RotationSerializer(data=request.data)
         wanted.is_valid(raise_exception=True)
@@ -277,6 +280,13 @@ class KeyRevokeView(TenantView):
         key = _own_key(self, pk)
         keys.revoke_key(tenant=self.tenant, key=key)
         return Response(KeySerializer(key).data)
+
+
+def _refuse_old_secret(view: TenantView) -> None:
+    """Raise a 403 Refusal for a secret that was rotated out: what it makes would outlive it."""
+    if view.access.has_old_secret:
+        message = "This secret was replaced by a rotation: make, change and rotate keys with the new one."
+        raise Refusal(403, "role_not_allowed", message)
 
 
 def _own_key(view: TenantView, pk: str) -> APIKey:

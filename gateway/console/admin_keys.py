@@ -1,4 +1,4 @@
-"""Admin API keys on a tenant's pages: listed, made, shown once, revoked; for owners and admins."""
+"""Admin API keys on a tenant's pages: listed and revoked by owners and admins, made by owners, shown once."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ def admin_key_list(request: HttpRequest, place: Place) -> HttpResponse:
     """List the keys, and make one."""
     _only_for_admins(place)
     error = ""
+    may_make = place.access.may("admin_keys")
+    if request.method == "POST" and not may_make:
+        raise Http404
     if request.method == "POST":
         try:
             name = request.POST.get("name", "")[:120]
@@ -35,7 +38,8 @@ def admin_key_list(request: HttpRequest, place: Place) -> HttpResponse:
             path = reverse("console-admin-key-made", args=[key.id])
             return made_keys.redirect_with(secret, key, path=path, query=place.query)
     rows = AdminAPIKey.objects.of(place.tenant).select_related("created_by").order_by("-id")[:SHOWN]
-    context = place.context(page="usage", keys=rows, error=error, base_url=request.build_absolute_uri("/v1"))
+    context = place.context(page="usage", keys=rows, error=error, may_make=may_make)
+    context["base_url"] = request.build_absolute_uri("/v1")
     return render(request, "console/admin_keys.html", context, status=400 if error else 200)
 
 

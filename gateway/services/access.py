@@ -21,6 +21,7 @@ CAPABILITIES = {
     "keys": _EVERYBODY - {Role.BILLING},
     "projects": frozenset({Role.OWNER, Role.ADMIN, KEY}),
     "members": frozenset({Role.OWNER, Role.ADMIN}),
+    "admin_keys": frozenset({Role.OWNER}),  # made: whoever has one may do what an owner may
     "audit": frozenset({Role.OWNER, Role.ADMIN, KEY}),
 }
 
@@ -34,6 +35,7 @@ class Access:
     user: User | None = None
     key: APIKey | None = None
     admin_key: AdminAPIKey | None = None
+    has_old_secret: bool = False  # of a key: the one from before its last rotation
 
     def keys(self) -> QuerySet[APIKey]:
         """Return the tenant's keys that may be seen: a key sees those of its own project."""

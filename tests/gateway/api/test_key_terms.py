@@ -141,6 +141,22 @@ def test_the_old_secret_of_a_management_key_ends_too(acme, manager):
     assert call(rotated["secret"], "get", "keys/").status_code == 200
 
 
+def test_an_old_secret_makes_nothing_that_outlives_it(acme, manager):
+    new = call(manager, "post", f"keys/{acme.key.id}/rotate/", {"overlap_hours": 1}).json()["secret"]
+    before = APIKey.objects.of(acme.tenant).count()
+    own = f"keys/{acme.key.id}/"
+    for method, path, body in (
+        ("post", f"{own}rotate/", {"overlap_hours": 0}),
+        ("patch", own, {"name": "mine"}),
+        ("post", "keys/", {"name": "mine"}),
+    ):
+        assert_error(call(manager, method, path, body), 403, "role_not_allowed")
+    assert call(new, "get", own).json()["name"] == "all"
+    assert APIKey.objects.of(acme.tenant).count() == before
+    assert call(new, "post", "keys/", {"name": "mine"}).status_code == 201
+    assert call(manager, "post", f"{own}end-previous/").status_code == 200
+
+
 def test_a_key_rotates_none_that_may_do_more(acme):
     """It would get that one's secret."""
     _, secret = management_key(acme)

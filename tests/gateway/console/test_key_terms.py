@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from gateway.models import AdminAPIKey, APIKey
+from gateway.models import AdminAPIKey, APIKey, Membership
 from gateway.runtime.principals import load_by_key
-from gateway.services import keys
+from gateway.services import admin_keys, keys
 from tests.gateway.console.test_keys import SECRET, made, wanted
 
 pytestmark = pytest.mark.django_db
@@ -59,6 +59,19 @@ def test_a_key_is_rotated_and_its_old_secret_ended(acme):
     assert load_by_key(old).expires_at <= timezone.now()
     refused = client.post(f"/keys/{key.id}/rotate/", {"overlap": "9999"}, follow=True)
     assert "between 0 and 720 hours" in refused.content.decode()
+
+
+def test_only_owners_make_admin_keys_which_may_what_owners_may(acme):
+    Membership.objects.of(acme.tenant).update(role=Membership.Role.ADMIN)
+    admin_keys.create_admin_key(tenant=acme.tenant, name="terraform")
+    client = acme.client()
+    page = client.get("/keys/admin/").content.decode()
+    assert "terraform" in page
+    assert "Create admin key" not in page
+    assert client.post("/keys/admin/", {"name": "mine"}).status_code == 404
+    [key] = AdminAPIKey.objects.of(acme.tenant)
+    client.post(f"/keys/admin/{key.id}/revoke/")
+    assert AdminAPIKey.objects.of(acme.tenant).get().revoked_at is not None
 
 
 def test_an_admin_key_is_shown_once_and_revoked(acme):
