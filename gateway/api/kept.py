@@ -63,9 +63,10 @@ def kept(handler: Handler) -> Handler:
 def _digest(view: TenantView, request: Request) -> bytes:
     """Return a digest of the request and of who sends it: another caller doesn't get what it may not see."""
     access = view.access
-    who = access.key.id if access.key is not None else access.user.id if access.user is not None else ""
+    caller = access.key or access.admin_key or access.user
+    assert caller is not None, "who posts is a key or a user"
     digest = sha256()
-    for part in (str(who), request.method or "", request.get_full_path()):
+    for part in (str(caller.id), request.method or "", request.get_full_path()):
         digest.update(part.encode() + b"\0")
     digest.update(request._request.body)  # noqa: SLF001 - DRF's documented way to Django's request
     return digest.digest()

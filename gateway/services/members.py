@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from django.conf import settings
-from django.core.validators import validate_email
+from django.core.validators import MaxLengthValidator, validate_email
 from django.db import IntegrityError, transaction
 from django.forms import ValidationError
 from django.urls import reverse
@@ -18,6 +18,7 @@ from gateway.services.mail import queue_mail
 from gateway.services.tokens import new_token, token_digest, token_digests
 
 LIFETIME = timedelta(days=14)
+LONGEST_ADDRESS = 254  # characters of an address that can be sent to
 Role = Membership.Role
 
 
@@ -26,6 +27,7 @@ def invite_member(*, tenant: Tenant, email: str, role: str = Role.MEMBER) -> tup
     email = email.strip().lower()
     try:
         validate_email(email)
+        MaxLengthValidator(LONGEST_ADDRESS)(email)
     except ValidationError:
         raise ServiceError("email", "This is not an email address.") from None
     if role not in Role.values:

@@ -10,7 +10,8 @@ from uuid import UUID
 from django.contrib.auth.models import AnonymousUser
 from django.db.models import QuerySet
 from rest_framework.authentication import BaseAuthentication
-from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.exceptions import AuthenticationFailed, ValidationError
+from rest_framework.fields import CharField
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -66,13 +67,16 @@ class OrganizationView(TenantView):
                 )
         return given
 
-    def text(self, data: Body, name: str) -> str:
-        """Return a field that must be a text."""
+    def text(self, data: Body, name: str, most: int = 120) -> str:
+        """Return a field that must be a text of at most `most` characters."""
         value = data.get(name)
         if not isinstance(value, str) or not value.strip():
             code = "missing_required_parameter" if value is None else "invalid_value"
             raise Refusal(400, code, f"'{name}' must be a text.", param=name)
-        return value
+        try:
+            return str(CharField(max_length=most, trim_whitespace=False).run_validation(value))
+        except ValidationError as error:  # it is too long, or has what no column takes: NUL, half of a character
+            raise ValidationError({name: error.detail}) from None
 
     def number(self, name: str, default: int | None, *, least: int, most: int) -> int:
         """Return a parameter of the address that is a whole number; without a default it must be there."""
@@ -81,13 +85,17 @@ class OrganizationView(TenantView):
             return default
         if given is None:
             raise Refusal(400, "missing_required_parameter", f"'{name}' is missing.", param=name)
-        if not given.isascii() or not given.isdigit() or not least <= int(given[:20]) <= most:
+        is_number = given.isascii() and given.isdigit() and len(given) <= 20
+        if not is_number or not least <= int(given) <= most:
             raise Refusal(400, "invalid_value", f"'{name}' is a whole number from {least} to {most}.", param=name)
         return int(given)
 
     def several(self, name: str) -> list[str]:
         """Return a parameter that may be repeated, also in the spelling with brackets."""
-        return [*self.request.query_params.getlist(name), *self.request.query_params.getlist(f"{name}[]")]
+        found = [*self.request.query_params.getlist(name), *self.request.query_params.getlist(f"{name}[]")]
+        if any("\0" in text for text in found):  # no column holds it, and not every database can be asked for it
+            raise Refusal(400, "invalid_value", f"'{name}' has a NUL character.", param=name)
+        return found
 
     def page(self, rows: QuerySet[Any], shown: Callable[[Any], Body], *, order: str = "id") -> Response:
         """Return one page of `rows` in the order of a unique column, behind the id `after`."""

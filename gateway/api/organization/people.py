@@ -111,7 +111,7 @@ class InvitesView(OrganizationView):
         if data.get("projects"):
             message = "Members of a tenant act in all of its projects: leave 'projects' out."
             raise Refusal(400, "unsupported_parameter", message, param="projects")
-        email, role = self.text(data, "email"), _role_of(self.text(data, "role"))
+        email, role = self.text(data, "email", most=members.LONGEST_ADDRESS), _role_of(self.text(data, "role"))
         invitation, _ = members.invite_by_mail(tenant=self.tenant, email=email, role=role)
         return Response(shown_invite(invitation))
 

@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from gateway.models import APIKey, KeptAnswer
-from gateway.services import keys
+from gateway.services import admin_keys, keys
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
 
@@ -39,6 +39,23 @@ def test_another_body_or_another_caller_is_refused(client, acme):
     _, secret = keys.create_key(tenant=acme.tenant, project=acme.project, name="second", scopes=keys.SCOPES)
     stranger = make(client, acme, {"name": "ci"}, secret=secret)
     assert (stranger.status_code, stranger.json()["error"]["code"]) == (422, "idempotency_key_reused")
+
+
+def test_another_admin_key_gets_no_secret_that_one_was_given(client, acme):
+    names = ("terraform", "audit")
+    secrets = [admin_keys.create_admin_key(tenant=acme.tenant, name=name)[1] for name in names]
+    answers = [
+        client.post(
+            "/v1/organization/admin_api_keys",
+            {"name": "ci"},
+            content_type="application/json",
+            headers={"authorization": f"Bearer {secret}", "idempotency-key": "m1"},
+        )
+        for secret in (secrets[0], secrets[0], secrets[1])
+    ]
+    assert [answer.status_code for answer in answers] == [200, 200, 422]
+    assert answers[0].content == answers[1].content
+    assert answers[0].json()["value"] not in answers[2].content.decode()
 
 
 def test_a_refusal_is_not_remembered_and_leaves_nothing(client, acme):

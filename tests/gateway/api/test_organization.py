@@ -192,16 +192,36 @@ def test_usage_and_costs(acme, admin, noon):
         ("usage/completions?start_time=0&project_ids=x", "project_ids"),
         ("costs?start_time=0&limit=181", "limit"),
         ("costs?start_time=99999999999999999999999", "start_time"),
+        ("costs?start_time=00000000000000000000999999999999", "start_time"),
+        pytest.param(f"costs?start_time={'0' * 20}{'1' * 5000}", "start_time", id="more digits than int takes"),
         ("projects?limit=0", "limit"),
+        ("projects?limit=000000000000000000019999", "limit"),
         ("projects?after=x", "after"),
         ("audit_logs?effective_at[gt]=x", "effective_at[gt]"),
         ("admin_api_keys?order=up", "order"),
+        ("users?emails=%00", "emails"),
+        ("audit_logs?resource_ids[]=%00", "resource_ids"),
     ],
 )
 def test_a_wrong_parameter_is_named(acme, secret, path, field):
     answer = ask(secret, "GET", path)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == field
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "n" * 300, 7])
+def test_a_text_that_no_column_takes_is_named(acme, secret, text):
+    project = f"projects/{acme.project.id}"
+    for path, field in (
+        ("projects", "name"),
+        (project, "name"),
+        (f"{project}/service_accounts", "name"),
+        ("admin_api_keys", "name"),
+        ("invites", "email"),
+        (f"users/{acme.owner.id}", "role"),
+    ):
+        answer = ask(secret, "POST", path, {"role": "reader", field: text} if field == "email" else {field: text})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, field), path
 
 
 def test_audit_logs(acme, admin):
@@ -250,3 +270,10 @@ def test_one_tenant_sees_nothing_of_another(acme, other, secret):
         text = ask(secret, "GET", path).content.decode()
         assert not any(str(one) in text for one in (other.project.id, other.owner.email, key.id, other.key.id)), path
     assert Project.objects.of(other.tenant).get().is_active
+
+
+def test_an_address_longer_than_its_column_is_none(acme, secret):
+    email = f"{'n' * 250}@acme.example"
+    assert ask(secret, "POST", "invites", {"email": email, "role": "reader"}).json()["error"]["param"] == "email"
+    answer = acme.client().post("/api/v1/members/", {"email": email}, content_type="application/json")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "email")
