@@ -10,10 +10,13 @@ from dataclasses import replace
 import pytest
 
 from billing.ids import uuid7
+from gateway.consumers import responses
 from gateway.replay import follower
 from gateway.replay.mirror import Mirror
 from gateway.replay.replays import Replays
+from tests.gateway.consumers.socket import Socket
 from tests.gateway.replay.conftest import Bench, chat
+from tests.gateway.stored.test_resumed import CREATE, ENDS, resume
 from tests.gateway.world import assert_books, in_database, settled
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
@@ -28,6 +31,7 @@ def _quick_looks(monkeypatch):
 async def beside(bench, redis=None):
     """Another gateway beside the first, which shares nothing with it but the database, the engine, and Redis."""
     runtime = copy.copy(bench.runtime)
+    runtime.live = {}
     runtime.replays = Replays(runtime.threads, runtime.own_threads, uuid7(), runtime.supervise)
     mirrors = []
     if redis is not None:
@@ -131,3 +135,34 @@ async def test_reader_elsewhere_keeps_an_answer_going(gateway, redis_server, mon
         await keeper._end_without_readers()
         bench.engine.release()
         assert b"w20" in (await second.finished()).body
+
+
+@pytest.mark.parametrize("has_redis", [True, False])
+async def test_a_response_goes_on_over_a_socket_at_another_gateway(gateway, request, monkeypatch, has_redis):
+    monkeypatch.setattr(responses, "PAUSE_SECONDS", 0)
+    redis = request.getfixturevalue("redis_server") if has_redis else None
+    async with gateway(tokens=20, hang_at=10) as bench, beside(bench, redis) as other:
+        first = await Socket(bench.app, key=bench.world.secret).opened()
+        first.send(CREATE)
+        events = await first.until("response.in_progress")
+        await first.leave()
+        identifier = events[0]["response"]["id"]
+        second = await Socket(other.app, key=bench.world.secret).opened()
+        second.send(resume(identifier, events[-1]["sequence_number"]))
+        if has_redis:
+            events += await second.until("response.output_text.delta")  # while the engine still waits
+            await second.leave()
+            second = await Socket(other.app, key=bench.world.secret).opened()
+            second.send(resume(identifier, events[-1]["sequence_number"]))
+        bench.engine.release()
+        events += await second.until(*ENDS)
+        for app in (bench.app, other.app):
+            whole = await Socket(app, key=bench.world.secret).opened()
+            whole.send(resume(identifier))
+            assert await whole.until(*ENDS) == events
+            await whole.leave()
+        await second.leave()
+        assert events[-1]["type"] == "response.completed"
+        text = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+        assert text.split() == [f"w{number}" for number in range(1, 21)]
+    await in_database(assert_books, bench.world, records=1)
