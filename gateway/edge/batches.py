@@ -14,6 +14,7 @@ from gateway.edge.wire.decode import decode, invalid
 from gateway.edge.wire.files import PREFIX as FILE_PREFIX
 from gateway.errors.refusal import Refusal
 from gateway.models import Batch
+from gateway.replay.delivery import delivering
 from gateway.runtime.principal import Principal
 from gateway.services import batches as services
 
@@ -57,8 +58,8 @@ async def _made(scope: Scope, principal: Principal, request: BatchRequest) -> Ba
         raise invalid("input_file_id", "'input_file_id' has to be the id of a file.")
     assert principal.api_key is not None, "batches are made with a key"
     expiry = request.output_expires_after
-    make = partial(
-        services.create_batch,
+    draft = partial(
+        services.new_batch,
         tenant=principal.tenant,
         project=principal.project,
         api_key=principal.api_key,
@@ -67,7 +68,14 @@ async def _made(scope: Scope, principal: Principal, request: BatchRequest) -> Ba
         metadata=request.metadata,
         output_seconds=None if expiry is None else expiry.seconds,
     )
-    return await runtime_of(scope).threads.run(make)
+    threads = runtime_of(scope).threads
+    made = await threads.run(draft)
+    add = partial(services.add_batch, made)
+    if (delivery := delivering.get()) is not None:  # then it is made with the answer that names it, or neither is
+        delivery.also.append(add)
+    else:
+        await threads.run(add)
+    return made
 
 
 def _id_of(scope: Scope) -> UUID:

@@ -9,14 +9,8 @@ from typing import BinaryIO
 from urllib.parse import quote
 from uuid import UUID
 
-import msgspec
-from django.conf import settings
-
-from billing.ids import uuid7
 from gateway.edge.access import principal_of
-from gateway.edge.bounds import allow_body
 from gateway.edge.http import (
-    ClientLeftError,
     Receive,
     Scope,
     Send,
@@ -27,30 +21,17 @@ from gateway.edge.http import (
     send_json,
 )
 from gateway.edge.query import id_in, query_of
-from gateway.edge.wire.decode import decode, invalid
-from gateway.edge.wire.files import PREFIX, FileDeleted, FileForm, FileQuery, file_list, file_object
+from gateway.edge.uploads import upload
+from gateway.edge.wire.decode import invalid
+from gateway.edge.wire.files import PREFIX, FileDeleted, FileQuery, file_list, file_object
 from gateway.errors.refusal import Refusal
 from gateway.files import selectors, storage
-from gateway.files.multipart import Form, too_large
 from gateway.models import StoredFile
-from gateway.runtime.caps import Cap
 from gateway.runtime.principal import Principal
 from gateway.services import files as services
 
-MOST_UPLOADS = 4
-ROOM_FOR_FORM = 64 * 1024  # bytes of a form's boundaries, headers and fields
-WRITTEN_AT_ONCE = 512 * 1024
 READ_AT_ONCE = 256 * 1024
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
-
-
-def _too_many_uploads() -> Refusal:
-    text = f"{MOST_UPLOADS} of your files are on their way already."
-    return Refusal(429, "too_many_uploads", text, headers={"retry-after": "1", "connection": "close"})
-
-
-# Files that are on their way, by tenant.
-uploads: Cap[UUID] = Cap(MOST_UPLOADS, _too_many_uploads)
 
 
 async def files(scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,7 +39,7 @@ async def files(scope: Scope, receive: Receive, send: Send) -> None:
     require_method(scope, "GET", "POST")
     principal = await principal_of(scope)
     if scope["method"] == "POST":
-        await _upload(scope, receive, send, principal)
+        await upload(scope, receive, send, principal)
         return
     query = query_of(scope, FileQuery)
     after = _id_of(query.after, "after") if query.after is not None else None
@@ -103,67 +84,6 @@ async def file_content(scope: Scope, receive: Receive, send: Send) -> None:
         await _send_bytes(send, found, opened, begin, end)
     finally:
         await asyncio.to_thread(opened.close)
-
-
-async def _upload(scope: Scope, receive: Receive, send: Send, principal: Principal) -> None:
-    most = settings.SLUICE_MAX_FILE_BYTES
-    allow_body(scope, most + ROOM_FOR_FORM, settings.SLUICE_FILE_SECONDS)
-    announced = header_of(scope, b"content-length") or ""
-    size = int(announced) if announced[:20].isdigit() and len(announced) < 20 else 0
-    if size > most + ROOM_FOR_FORM:
-        raise too_large(most)
-    if (header_of(scope, b"content-encoding") or "identity").lower() != "identity":
-        raise Refusal(415, "unsupported_content_encoding", "Send the body without compression.")
-    threads = runtime_of(scope).threads
-    # What can't be kept isn't received either; what came meanwhile counts when it is stored.
-    await threads.run(partial(services.require_room, principal.tenant, max(size - ROOM_FOR_FORM, 0)))
-    draft = storage.drafts() / uuid7().hex
-    with uploads.share(principal.tenant) as take, Form(header_of(scope, b"content-type") or "", draft, most) as form:
-        take(1)
-        await _receive_form(receive, form)
-        given = _fields_of(form)
-        begin = partial(
-            services.begin_file,
-            tenant=principal.tenant,
-            project=principal.project,
-            purpose=given.purpose,
-            filename=form.filename or "",
-            size=form.size,
-            seconds=given.expires_after_seconds,
-        )
-        stored = await threads.run(begin)
-        # Where the storage is another machine this takes a while: no thread of the database's waits for that.
-        await asyncio.to_thread(storage.put, stored, draft)
-        if not await threads.run(partial(services.finish_file, stored)):
-            await asyncio.to_thread(storage.remove, stored)
-            raise services.not_stored()
-    await send_json(send, 200, file_object(stored))
-
-
-async def _receive_form(receive: Receive, form: Form) -> None:
-    """Pass the body on to `form`, whose writing to the disk no other request waits for."""
-    pieces: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientLeftError
-        pieces.append(message.get("body", b""))
-        size += len(pieces[-1])
-        is_last = not message.get("more_body", False)
-        if size >= WRITTEN_AT_ONCE or is_last:
-            data, pieces, size = b"".join(pieces), [], 0
-            await asyncio.to_thread(form.write, data)
-        if is_last:
-            await asyncio.to_thread(form.close)
-            return
-
-
-def _fields_of(form: Form) -> FileForm:
-    given = decode(FileForm, msgspec.json.encode(form.fields), is_lax=True)
-    if (given.expires_after_anchor is None) != (given.expires_after_seconds is None):
-        raise invalid("expires_after", "'expires_after' needs both 'anchor' and 'seconds'.")
-    return given
 
 
 async def _found(scope: Scope, principal: Principal) -> StoredFile:

@@ -17,8 +17,7 @@ WINDOW = timedelta(hours=24)
 _Status = Batch.Status
 
 
-@transaction.atomic
-def create_batch(
+def new_batch(
     *,
     tenant: UUID,
     project: UUID,
@@ -28,25 +27,9 @@ def create_batch(
     metadata: Mapping[str, str] | None = None,
     output_seconds: int | None = None,
 ) -> Batch:
-    """Return a new batch of the project's file, which is still to be checked; its lines run under the key's rights.
-
-    Raise a Refusal: 404 without such a file, 429 where its tenant has as many open batches as it may. The tenant's row
-    is locked, so that batches made at the same time can't exceed that, and the file's, so that it can't go meanwhile.
-    """
-    Tenant.objects.select_for_update(no_key=True).get(id=tenant)
-    count = Batch.objects.of(Tenant(id=tenant)).filter(ended_at=None).count()
-    if count >= settings.SLUICE_MOST_BATCHES:
-        text = f"You have {count} open batches, the most that you may have: wait until one has ended."
-        raise Refusal(429, "too_many_batches", text, headers={"retry-after": "60"}, should_retry=False)
-    files = StoredFile.objects.of(Tenant(id=tenant)).filter(project=project, state=StoredFile.State.READY)
-    file = files.select_for_update(of=("self",)).filter(id=input_file).first()
-    if file is None:
-        text = "'input_file_id' is no file of this project."
-        raise Refusal(404, "file_not_found", text, param="input_file_id")
-    if file.purpose != "batch":
-        raise Refusal(400, "invalid_value", "The file wasn't uploaded for the purpose 'batch'.", param="input_file_id")
+    """Return a batch of the project's file, for `add_batch` to store; its lines run under the key's rights."""
     now = clock.now()
-    return Batch.objects.create(
+    return Batch(
         tenant_id=tenant,
         project_id=project,
         api_key=api_key,
@@ -57,6 +40,29 @@ def create_batch(
         created_at=now,
         expires_at=now + WINDOW,
     )
+
+
+@transaction.atomic
+def add_batch(batch: Batch) -> None:
+    """Store a new batch, whose file is still to be checked.
+
+    Raise a Refusal: 404 without such a file, 429 where its tenant has as many open batches as it may. The tenant's row
+    is locked, so that batches made at the same time can't exceed that, and the file's, so that it can't go meanwhile.
+    """
+    tenant = batch.tenant_id
+    Tenant.objects.select_for_update(no_key=True).get(id=tenant)
+    count = Batch.objects.of(Tenant(id=tenant)).filter(ended_at=None).count()
+    if count >= settings.SLUICE_MOST_BATCHES:
+        text = f"You have {count} open batches, the most that you may have: wait until one has ended."
+        raise Refusal(429, "too_many_batches", text, headers={"retry-after": "60"}, should_retry=False)
+    files = StoredFile.objects.of(Tenant(id=tenant)).filter(project=batch.project_id, state=StoredFile.State.READY)
+    file = files.select_for_update(of=("self",)).filter(id=batch.input_file).first()
+    if file is None:
+        text = "'input_file_id' is no file of this project."
+        raise Refusal(404, "file_not_found", text, param="input_file_id")
+    if file.purpose != "batch":
+        raise Refusal(400, "invalid_value", "The file wasn't uploaded for the purpose 'batch'.", param="input_file_id")
+    batch.save(force_insert=True)
 
 
 def cancel_batch(tenant: UUID, project: UUID, identifier: UUID) -> Batch | None:

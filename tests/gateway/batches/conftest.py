@@ -18,7 +18,7 @@ from gateway.batches.intake import take_in
 from gateway.batches.results import finish
 from gateway.files import storage
 from gateway.models import Batch, BatchLine, StoredFile
-from gateway.services.batches import create_batch
+from gateway.services.batches import add_batch, new_batch
 from gateway.services.files import begin_file, store_file
 from tests.gateway.edge.server import serving, with_runtime
 from tests.gateway.world import in_database, make_world, opened, settled
@@ -55,7 +55,9 @@ class Desk:
         """Make a batch of a file with these lines, or this content."""
         content = lines if isinstance(lines, bytes) else jsonl(lines)
         ids = {"tenant": self.world.tenant.id, "project": self.world.project.id, "api_key": self.world.key_id}
-        return create_batch(**ids, input_file=self.store(content).id, **{"endpoint": CHAT, **fields})
+        batch = new_batch(**ids, input_file=self.store(content).id, **{"endpoint": CHAT, **fields})
+        add_batch(batch)
+        return batch
 
     def now(self, batch):
         return Batch.objects.unscoped().get(id=batch.id)

@@ -218,8 +218,8 @@ def test_a_tenant_has_so_many_open_batches(desk, settings):
 
 def test_only_files_of_the_project_and_purpose_are_run(desk):
     with pytest.raises(Refusal, match="purpose"):
-        from gateway.services.batches import create_batch
+        from gateway.services.batches import add_batch, new_batch
 
         output = desk.store(GOOD, purpose="batch_output")
         ids = {"tenant": desk.world.tenant.id, "project": desk.world.project.id, "api_key": desk.world.key_id}
-        create_batch(**ids, endpoint=CHAT, input_file=output.id)
+        add_batch(new_batch(**ids, endpoint=CHAT, input_file=output.id))
