@@ -1,4 +1,4 @@
-"""Projects and members."""
+"""The tenant itself, its projects and members."""
 
 from __future__ import annotations
 
@@ -16,8 +16,38 @@ from rest_framework.throttling import BaseThrottle
 from gateway.api.base import ByName, NewestFirst, TenantView
 from gateway.api.throttles import InvitationThrottle
 from gateway.errors.refusal import Refusal
-from gateway.models import Membership, Project
+from gateway.models import Membership, Project, Tenant
 from gateway.services import members, tenants
+
+
+class TenantSerializer(serializers.ModelSerializer[Tenant]):
+    """The tenant, with what its owners and admins decide."""
+
+    class Meta:
+        model = Tenant
+        fields = ["id", "name", "slug", "response_storage", "created_at"]
+        read_only_fields = ["id", "name", "slug", "created_at"]
+        extra_kwargs = {"response_storage": {"required": True}}
+
+
+class TenantSettingsView(TenantView):
+    """The tenant."""
+
+    writes = "settings"
+    serializer_class = TenantSerializer
+
+    @extend_schema(operation_id="tenant_read", summary="Show the tenant and its settings")
+    def get(self, request: Request) -> Response:
+        """Return the tenant."""
+        return Response(TenantSerializer(self.tenant).data)
+
+    @extend_schema(operation_id="tenant_change", summary="Change the tenant's settings")
+    def patch(self, request: Request) -> Response:
+        """Say whether its responses are stored: owners and admins, signed in. "forbidden" deletes those that are."""
+        wanted = self.get_serializer(data=request.data)
+        wanted.is_valid(raise_exception=True)
+        changed = tenants.set_response_storage(tenant=self.tenant, storage=wanted.validated_data["response_storage"])
+        return Response(TenantSerializer(changed).data)
 
 
 class ProjectSerializer(serializers.ModelSerializer[Project]):

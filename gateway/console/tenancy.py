@@ -67,6 +67,7 @@ class Place:
             "may_chat": self.access.may("chat"),
             "may_keys": self.access.may("keys"),
             "may_admin_keys": self.access.may("members"),
+            "may_settings": self.access.may("settings"),
             "may_audit": self.access.may("audit"),
             "balance": balance,
             "available": "" if available is None else show_credits(available),

@@ -1,10 +1,10 @@
-"""Pages of tenants: chat, usage, keys."""
+"""Pages of tenants: chat, usage, keys, settings."""
 
 from __future__ import annotations
 
 from django.urls import path
 
-from gateway.console import admin_keys, audit, chat, keys, requests, usage
+from gateway.console import admin_keys, audit, chat, keys, requests, tenant_settings, usage
 
 urlpatterns = [
     path("", chat.chat, name="console-chat"),
@@ -12,6 +12,7 @@ urlpatterns = [
     path("usage/", usage.usage, name="console-usage"),
     path("usage/export.csv", usage.export, name="console-usage-export"),
     path("usage/requests/<uuid:request_id>/", requests.detail, name="console-request"),
+    path("settings/", tenant_settings.tenant_settings, name="console-settings"),
     path("audit/", audit.audit, name="console-audit"),
     path("keys/new/", keys.create, name="console-key-new"),
     path("keys/admin/", admin_keys.admin_key_list, name="console-admin-keys"),

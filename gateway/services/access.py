@@ -22,6 +22,7 @@ CAPABILITIES = {
     "projects": frozenset({Role.OWNER, Role.ADMIN, KEY}),
     "members": frozenset({Role.OWNER, Role.ADMIN}),
     "admin_keys": frozenset({Role.OWNER}),  # made: whoever has one may do what an owner may
+    "settings": frozenset({Role.OWNER, Role.ADMIN}),
     "audit": frozenset({Role.OWNER, Role.ADMIN, KEY}),
 }
 

@@ -52,6 +52,19 @@ def create_tenant(*, name: str, slug: str, owner_email: str, plan: str) -> NewTe
 
 
 @transaction.atomic
+def set_response_storage(*, tenant: Tenant, storage: str) -> Tenant:
+    """Return the tenant, whose responses are stored as `storage`, one of Tenant.Storage, says from within a second on;
+    under "forbidden" those that are kept are deleted by the next purge.
+    """
+    if storage not in Tenant.Storage.values:
+        raise ServiceError("response_storage", f"Choose one of {', '.join(Tenant.Storage.values)}.")
+    mine = Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
+    mine.response_storage = storage
+    mine.save(update_fields=["response_storage"])
+    return mine
+
+
+@transaction.atomic
 def create_project(*, tenant: Tenant, name: str) -> Project:
     """Return a new project of `tenant`."""
     name = name.strip()

@@ -40,7 +40,7 @@ def is_stored(principal: Principal, store: bool | None) -> bool:
 
 def forbidden(param: str) -> Refusal:
     """The 400 for a request that asks in the field `param` for what its tenant forbids."""
-    text = f"Your account doesn't let responses be stored: leave '{param}' out, or ask your operator."
+    text = f"Your account doesn't let responses be stored: leave '{param}' out, or have an owner allow it."
     return Refusal(400, "storing_forbidden", text, param=param)
 
 

@@ -32,6 +32,7 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
     "api-key-rotate": [("post", {"pk": "{key}"}, {})],
     "api-key-end-previous": [("post", {"pk": "{key}"}, {})],
     "api-key-revoke": [("post", {"pk": "{key}"}, {})],
+    "api-tenant": [("get", {}, {}), ("patch", {}, {"response_storage": "forbidden"})],
     "api-projects": [("get", {}, {})],
     "api-members": [("get", {}, {})],
     "api-member": [
@@ -44,6 +45,7 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
     "api-audit": [("get", {}, {}), ("get", {}, {"action": "key.created"})],
     "console-audit": [("get", {}, {}), ("get", {}, {"action": "key.created"})],
     "api-route-explain": [("post", {}, {"model": "auto"})],
+    "console-settings": [("get", {}, {}), ("post", {}, {"response_storage": "forbidden"})],
     "console-chat": [("get", {}, {})],
     "console-account": [("get", {}, {})],
     "console-usage": [("get", {}, {}), ("get", {}, {"key": "{key}"}), ("get", {}, {"before": "{request}"})],

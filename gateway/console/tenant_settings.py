@@ -1,0 +1,37 @@
+"""What a tenant decides for itself, for its owners and admins: whether responses are stored."""
+
+from __future__ import annotations
+
+from django import forms
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods
+
+from gateway.console.tenancy import Place, tenant_page
+from gateway.models import Tenant
+from gateway.services import tenants
+
+
+class SettingsForm(forms.Form):
+    """A tenant's settings."""
+
+    response_storage = forms.ChoiceField(choices=Tenant.Storage.choices, widget=forms.RadioSelect)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@tenant_page
+def tenant_settings(request: HttpRequest, place: Place) -> HttpResponse:
+    """Show the settings, and change them."""
+    if not place.access.may("settings"):
+        raise Http404
+    form = SettingsForm(initial={"response_storage": place.tenant.response_storage})
+    if request.method == "POST":
+        form = SettingsForm(request.POST)
+        if form.is_valid():
+            tenants.set_response_storage(tenant=place.tenant, storage=form.cleaned_data["response_storage"])
+            messages.success(request, "The settings are saved.")
+            return redirect(reverse("console-settings") + place.query)
+    context = place.context(page="settings", form=form)
+    return render(request, "console/settings.html", context, status=400 if form.errors else 200)

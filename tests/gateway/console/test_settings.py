@@ -1,0 +1,67 @@
+"""What a tenant decides for itself: on its page, and by the management API."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.test import Client
+
+from gateway.models import AuditEvent, Tenant
+
+pytestmark = pytest.mark.django_db
+
+PAGE, API = "/settings/", "/api/v1/tenant/"
+
+
+def storage_of(party):
+    return Tenant.objects.get(id=party.tenant.id).response_storage
+
+
+def changes_of(party):
+    events = AuditEvent.objects.of(party.tenant).filter(action="tenant.changed")
+    return [(event.actor, event.before, event.after) for event in events]
+
+
+def patch(client, body, **headers):
+    return client.patch(API, json.dumps(body), content_type="application/json", headers=headers)
+
+
+def test_an_owner_decides_whether_responses_are_stored(acme):
+    client = acme.client()
+    assert PAGE in client.get("/usage/").content.decode()
+    assert 'value="on_request" id="id_response_storage_1" required checked' in client.get(PAGE).content.decode()
+    answer = client.post(PAGE, {"response_storage": "forbidden"}, follow=True)
+    assert "The settings are saved." in answer.content.decode()
+    assert storage_of(acme) == "forbidden"
+    change = ("owner@acme.example", {"response_storage": "on_request"}, {"response_storage": "forbidden"})
+    assert changes_of(acme) == [change]
+
+
+def test_the_management_api_says_and_changes_it(acme, people):
+    shown = Client(headers=acme.bearer).get(API).json()
+    assert (shown["slug"], shown["response_storage"]) == ("acme", "on_request")
+    changed = patch(people("admin"), {"response_storage": "by_default"})
+    assert (changed.status_code, changed.json()["response_storage"]) == (200, "by_default")
+    assert storage_of(acme) == "by_default"
+    assert [actor for actor, _, _ in changes_of(acme)] == ["admin@acme.example"]
+
+
+@pytest.mark.parametrize("role", ["member", "billing"])
+def test_others_may_not(acme, people, role):
+    client = people(role)
+    assert PAGE not in client.get("/usage/").content.decode()
+    assert client.get(PAGE).status_code == client.post(PAGE, {"response_storage": "forbidden"}).status_code == 404
+    assert patch(client, {"response_storage": "forbidden"}).status_code == 403
+    assert patch(Client(), {"response_storage": "forbidden"}, **acme.bearer).status_code == 403
+    assert storage_of(acme) == "on_request"
+
+
+@pytest.mark.parametrize("body", [{}, {"response_storage": "sometimes"}, {"name": "Mine"}], ids=str)
+def test_what_is_wrong_is_named(acme, body):
+    client = acme.client()
+    refused = patch(client, body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "response_storage")
+    assert client.post(PAGE, body).status_code == 400
+    assert storage_of(acme) == "on_request"
+    assert not changes_of(acme)
