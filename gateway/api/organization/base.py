@@ -62,9 +62,8 @@ class OrganizationView(TenantView):
         given = {name: value for name, value in data.items() if value is not None}
         for name in given:
             if name not in names:
-                raise Refusal(
-                    400, "unsupported_parameter", f"'{str(name)[:60]}' is not supported here.", param=str(name)
-                )
+                shown = str(name)[:60].encode(errors="replace").decode()
+                raise Refusal(400, "unsupported_parameter", f"'{shown}' is not supported here.", param=shown)
         return given
 
     def text(self, data: Body, name: str, most: int = 120) -> str:

@@ -224,6 +224,11 @@ def test_a_text_that_no_column_takes_is_named(acme, secret, text):
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, field), path
 
 
+def test_a_name_that_is_half_of_a_character_is_refused(secret):
+    answer = ask(secret, "POST", "projects", {"\ud800": 1})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "?")
+
+
 def test_audit_logs(acme, admin):
     project = admin.projects.create(name="Short")
     admin.projects.archive(project.id)
