@@ -74,8 +74,9 @@ class _Reading:
 
     def note(self, number: int, refusal: Refusal) -> None:
         """Note what is wrong with a line, or (0) with the file."""
-        line = number or None
-        self.errors.append({"code": refusal.code, "line": line, "message": refusal.message, "param": refusal.param})
+        told = {"code": refusal.code, "line": number or None, "message": refusal.message, "param": refusal.param}
+        # What a client wrote is quoted in it, and PostgreSQL keeps no NUL.
+        self.errors.append({k: v.replace("\0", "�") if isinstance(v, str) else v for k, v in told.items()})
 
     def rows(self, lines: Iterator[Any]) -> Iterator[BatchLine]:
         """Yield a row for each line until one is wrong; from then on only errors are looked for."""

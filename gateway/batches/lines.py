@@ -9,7 +9,7 @@ import msgspec
 from django.conf import settings
 from msgspec import Meta
 
-from gateway.edge.wire.decode import check_depth, decode
+from gateway.edge.wire.decode import check_depth, decode, require_no_nul
 from gateway.errors.refusal import Refusal
 
 MOST_LINES = 50_000
@@ -85,4 +85,6 @@ def checked(line: Line, endpoint: str) -> tuple[RequestLine, str]:
         raise Refusal(400, "mismatched_endpoint", message, param="url")
     check_depth(bytes(request.body))
     body = decode(_Body, request.body, at="body")
+    for name, text in (("custom_id", request.custom_id), ("body.model", body.model)):
+        require_no_nul(name, text)
     return request, body.model

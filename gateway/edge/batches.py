@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from uuid import UUID
 
 from gateway.batches import selectors
@@ -10,7 +11,7 @@ from gateway.edge.access import principal_of
 from gateway.edge.http import Receive, Scope, Send, read_body, require_method, runtime_of, send_json
 from gateway.edge.query import id_in, query_of
 from gateway.edge.wire.batches import PREFIX, BatchQuery, BatchRequest, batch_list, batch_object
-from gateway.edge.wire.decode import decode, invalid
+from gateway.edge.wire.decode import decode, invalid, require_no_nul
 from gateway.edge.wire.files import PREFIX as FILE_PREFIX
 from gateway.errors.refusal import Refusal
 from gateway.models import Batch
@@ -56,6 +57,8 @@ async def _made(scope: Scope, principal: Principal, request: BatchRequest) -> Ba
     input_file = id_in(request.input_file_id, FILE_PREFIX)
     if input_file is None:
         raise invalid("input_file_id", "'input_file_id' has to be the id of a file.")
+    for text in chain.from_iterable((request.metadata or {}).items()):
+        require_no_nul("metadata", text)
     assert principal.api_key is not None, "batches are made with a key"
     expiry = request.output_expires_after
     draft = partial(

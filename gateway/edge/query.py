@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from gateway.edge.http import Scope
-from gateway.edge.wire.decode import decode, invalid
+from gateway.edge.wire.decode import decode, invalid, require_no_nul
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -29,6 +29,7 @@ def query_of(scope: Scope, kind: type[T]) -> T:
     lists = {field.name for field in msgspec.structs.fields(kind) if field.default_factory is list}
     values: dict[str, str | list[str]] = {name: [] for name in lists}
     for name, value in pairs:
+        require_no_nul("query", name + value)
         plain = name.removesuffix("[]")
         if plain in lists:
             values[plain] = [*values[plain], value]

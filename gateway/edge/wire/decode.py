@@ -80,6 +80,12 @@ def invalid(param: str, message: str) -> Refusal:
     return Refusal(400, "invalid_value", message, param=param)
 
 
+def require_no_nul(param: str, text: str) -> None:
+    """Refuse (400) a text with a NUL character, which PostgreSQL keeps in no text and no JSON."""
+    if "\0" in text:
+        raise invalid(param, f"'{param}' has a NUL character.")
+
+
 def _too_deep() -> Refusal:
     return Refusal(400, "json_too_deep", f"The body nests deeper than {MAX_JSON_DEPTH} levels.")
 

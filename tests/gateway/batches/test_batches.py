@@ -28,6 +28,16 @@ from tests.gateway.world import assert_books, engine_of, in_database, opened, se
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.money]
 
 
+async def test_metadata_that_no_database_keeps_is_refused(place, settings):
+    async with stage(place, settings) as scene, scene.client() as client:
+        for metadata in ({"a": "\0"}, {"\0": "a"}):
+            with pytest.raises(openai.BadRequestError) as refused:
+                await client.batches.create(
+                    input_file_id=f"file-{'0' * 32}", endpoint=CHAT, completion_window="24h", metadata=metadata
+                )
+            assert refused.value.param == "metadata"
+
+
 async def test_the_sdk_runs_a_batch_from_upload_to_output(place, settings):
     async with stage(place, settings) as scene, scene.client() as client:
         lines = [chat_line(number) for number in range(5)]

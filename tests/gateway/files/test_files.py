@@ -151,6 +151,7 @@ async def test_lists_go_page_by_page(app):
     assert_error(await ask(app, "/v1/files?limit=0"), 400, "invalid_value", param="limit")
     assert_error(await ask(app, "/v1/files?colour=red"), 400, "unknown_parameter", param="colour")
     assert_error(await ask(app, "/v1/files?after=1"), 400, "invalid_value", param="after")
+    assert_error(await ask(app, "/v1/files?purpose=%00"), 400, "invalid_value", param="query")
 
 
 async def test_a_file_that_is_too_large_is_refused_before_it_is_kept(app, settings, tmp_path):
