@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.conformance import environments, report
@@ -58,7 +59,8 @@ def _try(
     if done.returncode or not told:
         lines.append(Line("its program ends well", "fails", done.stderr[-300:]))
     lines += [Line(name, "fails", "it wasn't tried") for name in refusals if name not in {row["line"] for row in told}]
-    return Tried(client.name, ready.version_of(client.package), tuple(lines))
+    today = datetime.now(UTC).date().isoformat()
+    return Tried(client.name, ready.version_of(client.package), tuple(lines), day=today)
 
 
 def _tell(tried: list[Tried]) -> int:

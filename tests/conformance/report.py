@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 EXPECTED = Path(__file__).with_name("expected.toml")
+OUTCOMES = ("works", "refused", "fails")
 INTRODUCTION = """\
 # Clients
 
@@ -18,7 +19,8 @@ What unmodified clients do with Sluice, by `make conformance`, which writes this
 with the client's own calls against a gateway whose engine answers by a script; those marked so ask SmolLM2 on the real
 engine.
 **works**: the client got what it asked for. **refused**: a clear error, for the reason that stands beside it
-(`tests/conformance/expected.toml`). **fails**: neither.
+(`tests/conformance/expected.toml`). **fails**: neither. A result is of the day on which the
+client was tried last.
 """
 
 
@@ -34,12 +36,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Tried:
-    """A client and its lines. Without lines it wasn't tried, and `skipped` says why."""
+    """A client and its lines, tried on a day of UTC. Without lines it wasn't tried, and `skipped` says why."""
 
     client: str
     version: str
     lines: tuple[Line, ...] = ()
     skipped: str = ""
+    day: str = ""
 
     @property
     def counts(self) -> Counter[str]:
@@ -85,12 +88,13 @@ def _lines(told: Mapping[str, Any]) -> tuple[Line, ...]:
 def page(clients: Iterable[Tried]) -> str:
     """docs/clients.md."""
     clients = list(clients)
-    rows = [
-        f"| {it.client} | {it.version} | {it.counts['works']} | {it.counts['refused']} | {it.counts['fails']} |"
-        for it in clients
-        if it.lines
-    ]
-    tables = [INTRODUCTION, "| client | version | works | refused | fails |\n|---|---|---|---|---|\n" + "\n".join(rows)]
+    rows = []
+    for it in clients:
+        cells = (it.client, it.version, it.day, *(it.counts[outcome] for outcome in OUTCOMES))
+        if it.lines:
+            rows.append(f"| {' | '.join(map(str, cells))} |")
+    head = f"| client | version | tried | {' | '.join(OUTCOMES)} |\n|---|---|---|---|---|---|\n"
+    tables = [INTRODUCTION, head + "\n".join(rows)]
     for it in clients:
         lines = "\n".join(f"| {line.name} | {_told(line)} |" for line in it.lines)
         tables.append(f"## {it.client}\n\n" + (f"| what | |\n|---|---|\n{lines}" if lines else it.skipped))

@@ -61,8 +61,10 @@ def test_page_tells_each_line_and_counts_them():
     lines = tuple(
         report.judged(name, error, REFUSALS) for name, error in (("chat", None), ("stored", "unsupported_parameter"))
     )
-    page = report.page([report.Tried("One", "1.2", lines), report.Tried("Two", "", skipped="Not tried: no Node.js.")])
-    assert "| One | 1.2 | 1 | 1 | 0 |" in page
+    page = report.page(
+        [report.Tried("One", "1.2", lines, day="2026-01-02"), report.Tried("Two", "", skipped="Not tried: no Node.js.")]
+    )
+    assert "| One | 1.2 | 2026-01-02 | 1 | 1 | 0 |" in page
     assert "| stored | refused: nothing is stored |" in page
     assert "## Two\n\nNot tried: no Node.js." in page
 
