@@ -45,7 +45,20 @@ class BudgetRow:
                 yield limit - spent - self.held, window
 
     def spend(self, charge: int) -> None:
-        """Count a charge, or a correction of one, in all periods."""
+        """Count a charge in all periods."""
         self.day_spent += charge
         self.month_spent += charge
         self.total_spent += charge
+
+    def correct(self, difference: int, begun_at: datetime) -> None:
+        """Count a correction of the charge of a request that began at `begun_at`.
+
+        What is given back counts only in a period in which the request began: in another it would make room beyond the
+        limit.
+        """
+        begun = begun_at.astimezone(UTC).date()
+        if difference > 0 or begun >= self.day:
+            self.day_spent += difference
+        if difference > 0 or begun >= self.month:
+            self.month_spent += difference
+        self.total_spent += difference

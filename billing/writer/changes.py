@@ -112,6 +112,12 @@ class Changes:
             budget.spend(charge)
             self.budgets[budget.id] = budget
 
+    def correct(self, budget: BudgetRow | None, difference: int, begun_at: datetime) -> None:
+        """Count a correction in a budget, if there is one, likewise; the request began at `begun_at`."""
+        if budget is not None:
+            budget.correct(difference, begun_at)
+            self.budgets[budget.id] = budget
+
     def take(self, grant: GrantRow, amount: int) -> None:
         """Take `amount` µcr from a grant (give it back when negative), here and in the row that later operations
         see.

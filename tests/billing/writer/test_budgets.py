@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from django.db import connection
@@ -14,6 +15,7 @@ from billing.ids import uuid7
 from billing.models import Budget, UsageRecord, Wallet
 from billing.services import budgets
 from billing.writer import open_writer
+from billing.writer.budgets import BudgetRow
 from billing.writer.operations import Extend, Held, Refused, Release, Settle, Settled, TrueUp
 from tests.billing.writer.world import (
     extend,
@@ -94,6 +96,21 @@ def test_a_correction_counts_too(desk):
     desk.ask(Settle(made.request, wallet.pk, 40, {"input": 40}, exact=False))
     assert desk.ask(TrueUp(made.request, wallet.pk, 15, {"input": 15})) == [Settled(15, 985, 0)]
     assert counts(budget) == (0, 15, 15, 15)
+
+
+def test_what_another_period_gets_back_makes_no_room_in_this_one():
+    """An estimate of yesterday that turns out too high would else let today exceed its limit."""
+    now = datetime(2026, 3, 1, 0, 5, tzinfo=UTC)
+    budget = BudgetRow(
+        uuid7(), uuid7(), uuid7(), 100, 100, 500, 0, date(2026, 2, 28), 90, date(2026, 2, 1), 90, 90, now
+    )
+    budget.turn(now)
+    budget.correct(-80, now - timedelta(minutes=10))
+    assert {window: rest for rest, window in budget.rests()} == {"day": 100, "month": 100, "total": 490}
+    budget.correct(5, now - timedelta(minutes=10))
+    budget.spend(30)
+    budget.correct(-20, now)
+    assert (budget.day_spent, budget.month_spent, budget.total_spent) == (15, 15, 25)
 
 
 def test_what_began_before_the_budget_does_not_count(desk):
