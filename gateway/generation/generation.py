@@ -388,7 +388,7 @@ class Generation:
         )
         is_ours = error is not None and error is not faults.READER_TOO_SLOW
         facts = self._facts(error.code if error else sluice_reason or reason.value)
-        operation = self._closing(finished, facts, delivered=self._delivered if is_ours else None)
+        operation = self._closing(finished, facts, delivered=self._delivered(error) if is_ours else None)
         charge = operation.charge if isinstance(operation, Settle) else 0
         outcome = Outcome(
             reason,
@@ -404,7 +404,11 @@ class Generation:
         if self._delivery is not None:
             self._delivery.ended(self.id, operation, outcome)
             await self._tell_end(outcome, charge)
-            if not await self._delivery.is_stored():
+            is_stored = await self._delivery.is_stored()
+            if is_stored is None:  # the sweep asks the database, once it answers
+                self._metrics.settlements_deferred.inc()
+                return charge, msgspec.structs.replace(outcome, charge=None)
+            if not is_stored:
                 operation = self._closing(finished, facts, delivered=Usage())
         answer = await close_hold(self._ledger, operation)
         if answer is None:
@@ -427,10 +431,14 @@ class Generation:
             facts=facts,
         )
 
-    @property
-    def _delivered(self) -> Usage:
-        """Return what of a failed answer was delivered to the client: of a kept one nothing, since it isn't stored."""
-        return self._hold.meter.usage if self.intent.stream and self._delivery is None else Usage()
+    def _delivered(self, error: EngineFault | None) -> Usage:
+        """Return what of a failed answer was delivered to the client: of a kept one nothing, since it isn't stored.
+
+        A kept stream whose own request made its end impossible is stored as it is: it has been read, and whoever wants
+        text for nothing could ask for such an end.
+        """
+        is_stored = self._delivery is None or (error is not None and error.param is not None)
+        return self._hold.meter.usage if self.intent.stream and is_stored else Usage()
 
     async def _tell_end(self, outcome: Outcome, charge: int) -> None:
         """Tell the reader the end, once the tenant's place is free and `charge` left taken of its credit bucket."""

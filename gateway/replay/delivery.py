@@ -30,6 +30,7 @@ class Delivery:
         """Done in the transaction that stores the answer."""
         self._open: set[UUID] = set()
         self._stored: bool | None = None
+        self._is_decided = False
         self._changed = asyncio.Event()
 
     def begun(self, request: UUID) -> None:
@@ -55,15 +56,17 @@ class Delivery:
         """Whether something is charged for it."""
         return any(self.closings.values())
 
-    def decide(self, *, is_stored: bool) -> None:
-        """Let the generations be settled as they ended, or as undelivered; only the first decision counts."""
-        if self._stored is None:
-            self._stored = is_stored
+    def decide(self, *, is_stored: bool | None) -> None:
+        """Let the generations be settled as they ended, or as undelivered, or (None: nobody knows) by the sweep; only
+        the first decision counts.
+        """
+        if not self._is_decided:
+            self._stored, self._is_decided = is_stored, True
             self._wake()
 
-    async def is_stored(self) -> bool:
+    async def is_stored(self) -> bool | None:
         """Wait for the decision."""
-        while self._stored is None:
+        while not self._is_decided:
             await self._changed.wait()
         return self._stored
 

@@ -33,7 +33,9 @@ log = structlog.get_logger(__name__)
 class Shelf(Protocol):
     """Where answers are stored, as a keeper needs it."""
 
-    async def store(self, run: UUID, answer: Stored, closings: Closings, also: list[Callable[[], object]]) -> bool: ...
+    async def store(
+        self, run: UUID, answer: Stored, closings: Closings, also: list[Callable[[], object]]
+    ) -> bool | None: ...
 
     async def forget(self, run: UUID, *, was_told: bool) -> None: ...
 
@@ -181,7 +183,7 @@ class Keeper:
         self.log.append(*last)
         self.log.end()
 
-    async def _store(self, head: Head, last: list[bytes]) -> bool:
+    async def _store(self, head: Head, last: list[bytes]) -> bool | None:
         headers = tuple(pair for pair in head.headers if not pair[0].startswith(_MOMENTARY))
         answer = Stored(Head(head.status, headers, head.is_stream), b"".join([*self.log.events, *last]))
         is_stored = await self._shelf.store(self.run_id, answer, self.delivery.closings, self.delivery.also)

@@ -184,10 +184,14 @@ class Replays:
 
     # -- rows -----------------------------------------------------------------------------------------------------
 
-    async def store(self, run: UUID, answer: Stored, closings: Closings, also: list[Callable[[], object]]) -> bool:
-        """Store the answer of `run`; False when its claim is another's by now, or the database doesn't answer."""
-        work = partial(answers.store, run, answer, closings, also)
-        return await self._patiently(work, otherwise=False, what="store_answer_failed")
+    async def store(
+        self, run: UUID, answer: Stored, closings: Closings, also: list[Callable[[], object]]
+    ) -> bool | None:
+        """Store the answer of `run`; False when its claim is another's by now, None where the database doesn't answer:
+        it may have stored it all the same.
+        """
+        work: Callable[[], bool | None] = partial(answers.store, run, answer, closings, also)
+        return await self._patiently(work, otherwise=None, what="store_answer_failed")
 
     async def forget(self, run: UUID, *, was_told: bool) -> None:
         """Give the claim of `run` up, or let its lease run out where the database doesn't answer."""

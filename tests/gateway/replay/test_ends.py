@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from django.db import OperationalError
+from django.db.models import F
 
-from billing.models import UsageRecord
+from billing.models import Hold, UsageRecord
 from gateway.edge import kept
+from gateway.generation.sweep import Sweep
 from gateway.replay import answers, replays
+from inference.clients import fake_run
+from inference.types import EngineFault
 from tests.gateway.edge.client import Exchange, assert_error
 from tests.gateway.replay.conftest import chat
 from tests.gateway.world import assert_books, in_database, settled
@@ -82,6 +87,24 @@ async def test_stream_that_failed_through_us_is_not_charged_and_runs_again_under
     assert len(await in_database(charges)) == 1
 
 
+async def test_stream_that_its_own_request_ended_is_paid_for_as_far_as_it_was_read(gateway, monkeypatch):
+    """A grammar that leaves no token after a long text would else give that text for nothing, again and again."""
+    impossible = partial(EngineFault, param="allowed_token_ids")
+    monkeypatch.setattr(fake_run, "EngineFault", impossible)
+    async with gateway(tokens=20, error_at=10) as bench:
+        ended = await bench.ask(chat(stream=True)).finished()
+        *_, (_, last) = ended.events()
+        assert last["error"]["param"] == "allowed_token_ids"
+        assert b"w9" in ended.body
+        again = await bench.ask(chat(stream=True)).finished()
+        assert (again.body, again.headers["idempotency-replayed"]) == (ended.body, "true")
+        assert_error(await bench.ask(chat(), key="k2").finished(), 400, "row_failed", param="allowed_token_ids")
+        await settled(bench.runtime)
+    charged, rows = await in_database(assert_books, bench.world, records=2)
+    assert charged
+    assert sorted(row.output_tokens for row in rows) == [0, 9]
+
+
 async def test_whole_answer_that_failed_through_us_runs_again(gateway):
     async with gateway(tokens=20, error_at=10) as bench:
         assert_error(await bench.ask(chat()).finished(), 500, "row_failed")
@@ -110,6 +133,30 @@ async def test_answer_that_cannot_be_stored_is_not_charged(gateway, monkeypatch,
         answer = await bench.ask(chat(stream=stream)).finished()
         assert answer.status == 200
     assert len(await in_database(charges)) == 1
+
+
+async def test_answer_that_was_stored_unheard_is_charged(gateway, monkeypatch):
+    """The database stores it and is away before it says so: whoever asks again gets the answer, so it is paid for."""
+    store = answers.store
+
+    def unheard(*given):
+        store(*given)
+        raise OperationalError("the database is away")
+
+    async with gateway(tokens=20) as bench:
+        with monkeypatch.context() as patch:
+            patch.setattr(replays, "STORE_SECONDS", 0)
+            patch.setattr(answers, "store", unheard)
+            assert_error(await bench.ask(chat()).finished(), 503, "answer_lost")
+            await settled(bench.runtime)
+        again = await bench.ask(chat()).finished()
+        assert (again.status, again.headers["idempotency-replayed"]) == (200, "true")
+        await in_database(Hold.objects.update, lease_until=F("reserved_at"))
+        await Sweep(
+            engines_of=bench.runtime.engines.of, submit=bench.runtime.writer.submit, threads=bench.runtime.own_threads
+        ).turn()
+    charged, _ = await in_database(assert_books, bench.world, records=1)
+    assert charged == again.json()["usage"]["credits_micro"]
 
 
 async def test_answer_beyond_what_the_tenant_may_keep_in_memory_ends_there(gateway):
