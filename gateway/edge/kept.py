@@ -6,7 +6,7 @@ Around an endpoint, so that none has to know of it; a request without the header
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Iterator
 from contextlib import ExitStack, aclosing
 
 from gateway.edge.access import principal_of
@@ -60,11 +60,11 @@ async def _answer(endpoint: Application, scope: Scope, receive: Receive, send: S
     after = last_event_of(scope)
     principal = await principal_of(scope)
     body = await read_body(scope, receive, principal.tenant)
-    name = f"key:{key}"
+    name = f"key:{principal.project.hex}:{key}"
     grace: float | None = principal.resume_s
     if principal.line is not None:  # whoever took it over asks for its answer, however late
         name, grace = f"line:{principal.line.id.hex}", None
-    asked = Claim(principal.tenant, name, digest_of(scope, body))
+    asked = Claim(principal.tenant, name, digest_of(scope, body, principal.key_models))
     async with watching(scope, receive) as client:
         request = KeptRequest(asked, request_id_of(scope), endpoint, scope, body, grace=grace)
         answer = await runtime_of(scope).replays.answer(request)
@@ -106,17 +106,17 @@ def last_event_of(scope: Scope) -> int | None:
     text = header_of(scope, b"last-event-id")
     if text is None:
         return None
-    if not text.isdigit() or len(text) > 15:
+    if not text.isascii() or not text.isdigit() or len(text) > 15:
         raise Refusal(400, "invalid_value", "That is no event of ours: send the id of one.", param="last-event-id")
     return int(text)
 
 
-def digest_of(scope: Scope, body: bytes) -> bytes:
-    """Return a digest of all that the answer depends on."""
+def digest_of(scope: Scope, body: bytes, models: Collection[str] = ()) -> bytes:
+    """Return a digest of all that the answer depends on: `models` are those that the caller's key is limited to."""
     digest = hashlib.sha256()
     parts = [scope["method"].encode(), scope["path"].encode(), scope["query_string"]]
     parts += [(header_of(scope, name) or "").encode() for name in _DEPENDS_ON]
-    for part in (*parts, body):
+    for part in (*parts, body, *(name.encode() for name in sorted(models))):
         digest.update(len(part).to_bytes(8) + part)
     return digest.digest()
 

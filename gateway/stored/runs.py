@@ -115,6 +115,8 @@ class BackgroundRun:
                 return
             client.stops(generation.client_left)
             self._generation = generation
+            if self._is_cancelled:  # in the moment in which it began
+                generation.client_left()
             events = ResponseEvents(asked.request, generation, is_stored=True, in_background=True)
             await self._update(events.response)
             await _write(send, events.opening())

@@ -7,6 +7,8 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
+from gateway.edge.kept import last_event_of
+from gateway.errors.refusal import Refusal
 from tests.gateway.edge.client import assert_error
 from tests.gateway.replay.conftest import chat
 from tests.gateway.world import assert_books, in_database, settled
@@ -69,6 +71,14 @@ async def test_key_for_another_request_is_refused(gateway):
 async def test_key_that_is_none_is_refused(gateway, key):
     async with gateway() as bench:
         assert_error(await bench.ask(chat(), key=key).finished(), 400, "invalid_idempotency_key")
+
+
+@pytest.mark.parametrize("after", ["-1", "1.5", "9" * 16, ""])
+async def test_last_event_that_is_none_is_refused(gateway, after):
+    with pytest.raises(Refusal):
+        last_event_of({"headers": [(b"last-event-id", b"\xb2")]})  # a digit, but no number
+    async with gateway() as bench:
+        assert_error(await bench.ask(chat(), after=after).finished(), 400, "invalid_value", param="last-event-id")
 
 
 async def test_refusal_before_anything_ran_is_not_remembered(gateway):

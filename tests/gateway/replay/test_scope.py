@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from billing import clock
-from gateway.models import KeptAnswer
+from gateway.models import APIKey, KeptAnswer, Project
 from gateway.services import keys
 from gateway.services.purge import purge
 from tests.gateway.edge.client import assert_error
@@ -42,6 +42,27 @@ async def test_another_key_of_the_tenant_gets_the_same_answer(gateway):
         )
         assert_error(await bench.ask(chat(), secret=secret).finished(), 403, "insufficient_scope")
     await in_database(assert_books, bench.world, records=1)
+
+
+async def test_another_project_or_a_key_for_other_models_gets_nothing_of_it(gateway):
+    """A key that may not use a model, and a project that can't see what an answer goes on from, would read it free."""
+
+    def make_others():
+        project = Project(tenant=bench.world.tenant, name="Other")
+        project.save(force_insert=True)
+        _, strange = keys.create_key(tenant=bench.world.tenant, project=project, name="strange")
+        narrow, secret = keys.create_key(tenant=bench.world.tenant, project=bench.world.project, name="narrow")
+        APIKey.objects.unscoped().filter(pk=narrow.pk).update(allowed_models=["another"])
+        return strange, secret
+
+    async with gateway(tokens=3) as bench:
+        mine = await bench.ask(chat()).finished()
+        strange, narrow = await in_database(make_others)
+        others = await bench.ask(chat(), secret=strange).finished()
+        assert (others.status, others.headers.get("idempotency-replayed")) == (200, None)
+        assert others.json()["id"] != mine.json()["id"]
+        assert_error(await bench.ask(chat(), secret=narrow).finished(), 422, "idempotency_key_reused")
+    await in_database(assert_books, bench.world, records=2)
 
 
 async def test_key_is_free_after_a_day_by_the_databases_clock(gateway, monkeypatch):
