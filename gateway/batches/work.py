@@ -40,18 +40,26 @@ class Work:
 
 @contextmanager
 def work_on(batches: QuerySet[Batch]) -> Iterator[Work | None]:
-    """Take the oldest of `batches` that nobody works on; None where there is none. It is free again afterwards."""
+    """Take the oldest of `batches` that nobody works on; None where there is none.
+
+    It is free again afterwards; where the work failed, at the end of its lease: until then others come before it.
+    """
     now = clock.now()
     free = Q(worked_until=None) | Q(worked_until__lte=now)
     for identifier in batches.filter(free).order_by("id").values_list("id", flat=True)[:10]:
         until = clock.now() + LEASE
         if Batch.objects.unscoped().filter(free, id=identifier).update(worked_until=until):
             work = Work(Batch.objects.unscoped().get(id=identifier), until)
+            has_failed = False
             try:
                 yield work
             except LostError:
                 return
+            except Exception:
+                has_failed = True
+                raise
             finally:
-                work.mine().update(worked_until=None)
+                if not has_failed:
+                    work.mine().update(worked_until=None)
             return
     yield None

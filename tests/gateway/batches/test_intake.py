@@ -71,6 +71,22 @@ def test_each_wrong_line_is_named(desk, line, code, param):
     assert failed(desk, GOOD + line + jsonl([chat_line(3)])) == [(2, code, param)]
 
 
+def test_a_batch_that_fails_in_our_hands_holds_up_no_other(desk, monkeypatch):
+    first, second = desk.begin(GOOD), desk.begin(GOOD)
+    right = intake._take_in
+
+    def broken(work):
+        if work.batch == first:
+            raise RuntimeError("nobody thought of that")
+        right(work)
+
+    monkeypatch.setattr(intake, "_take_in", broken)
+    with pytest.raises(RuntimeError):
+        take_in()
+    assert take_in()
+    assert [desk.now(batch).status for batch in (first, second)] == ["validating", "in_progress"]
+
+
 def test_a_line_nests_as_deep_as_a_request_may_and_no_deeper(desk):
     body = '{"custom_id": "c2", "method": "POST", "url": "%s", "body": {"model": "m", "x": %s}}\n'
     deep = (body % (CHAT, "[" * 70 + "]" * 70)).encode()
