@@ -115,6 +115,22 @@ async def test_it_is_cancelled_before_it_begins(tmp_path):
     await in_database(assert_books, world, records=1)
 
 
+async def test_it_is_cancelled_in_the_moment_in_which_it_begins(tmp_path, monkeypatch):
+    start = runs.start_generation
+
+    async def cancelled_then(runtime, *given):
+        generation = await start(runtime, *given)
+        [run] = runtime.background.values()
+        asyncio.get_running_loop().call_soon(run.cancel)  # between the generation and whoever waits for it
+        return generation
+
+    monkeypatch.setattr(runs, "start_generation", cancelled_then)
+    async with stage(tmp_path, hang_at=2) as (world, _runtime, client):
+        made = await ask(client)
+        assert (await ended(client, made.id)).status == "cancelled"
+    await in_database(assert_books, world, records=1)
+
+
 async def test_it_is_cancelled_from_another_gateway(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "LOOK_SECONDS", 0.01)
     async with stage(tmp_path, hang_at=2) as (_world, runtime, client):
