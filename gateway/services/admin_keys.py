@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
@@ -72,3 +73,9 @@ def revoke_admin_key(*, tenant: Tenant, key: AdminAPIKey) -> bool:
         return False
     record("admin_key.revoked", key, tenant=tenant.id, before={"revoked": False}, after={"revoked": True})
     return True
+
+
+def revoke_admin_keys_of(*, tenant: Tenant, user: UUID) -> None:
+    """Revoke the keys that `user` made, or that were made with those: with one they could be owner again."""
+    for key in AdminAPIKey.objects.of(tenant).filter(created_by=user, revoked_at=None):
+        revoke_admin_key(tenant=tenant, key=key)

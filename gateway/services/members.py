@@ -14,6 +14,7 @@ from django.utils import timezone
 from gateway.audit.trail import record
 from gateway.errors.service import ServiceError
 from gateway.models import Invitation, Membership, Tenant, User
+from gateway.services.admin_keys import revoke_admin_keys_of
 from gateway.services.mail import queue_mail
 from gateway.services.tokens import new_token, token_digest, token_digests
 
@@ -145,12 +146,13 @@ def take_up(*, invitation: Invitation, user: User) -> Membership:
 
 @transaction.atomic
 def change_role(*, tenant: Tenant, membership: Membership, role: str) -> Membership:
-    """Give a member another role; the last owner keeps theirs."""
+    """Give a member another role; the last owner keeps theirs. Admin keys of one who is no owner any more end."""
     if role not in Role.values:
         raise ServiceError("role", f"Unknown role: choose from {', '.join(Role.values)}.")
     current = _locked(tenant, membership)
     if role != Role.OWNER:
         _refuse_last_owner(tenant, current)
+        revoke_admin_keys_of(tenant=tenant, user=current.user_id)
     current.role = role
     current.save(update_fields=["role"])
     return current
@@ -158,9 +160,10 @@ def change_role(*, tenant: Tenant, membership: Membership, role: str) -> Members
 
 @transaction.atomic
 def remove_member(*, tenant: Tenant, membership: Membership) -> Membership:
-    """Deactivate a membership: the user's sessions lose this tenant within a second."""
+    """Deactivate a membership: the user's sessions lose this tenant within a second, and their admin keys end."""
     current = _locked(tenant, membership)
     _refuse_last_owner(tenant, current)
+    revoke_admin_keys_of(tenant=tenant, user=current.user_id)
     current.is_active = False
     current.save(update_fields=["is_active"])
     return current

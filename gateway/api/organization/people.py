@@ -167,9 +167,12 @@ class AdminKeysView(OrganizationView):
 
     def post(self, request: Request) -> Response:
         """Make one; its `value` can't be had again."""
-        data = self.body("name", "expires_in_seconds")
+        data, by = self.body("name", "expires_in_seconds"), self.access.admin_key
         key, secret = admin_keys.create_admin_key(
-            tenant=self.tenant, name=self.text(data, "name"), expires_at=expiry_of(data, None)
+            tenant=self.tenant,
+            name=self.text(data, "name"),
+            expires_at=expiry_of(data, None),
+            created_by=None if by is None else by.created_by,  # whose it is too
         )
         return Response({**shown_admin_key(key), "value": secret}, headers={"Cache-Control": "no-store"})
 

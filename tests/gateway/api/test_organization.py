@@ -13,7 +13,7 @@ from django.test import Client
 from billing.models import UsageRollup
 from gateway.models import AdminAPIKey, APIKey, AuditEvent, Invitation, Project
 from gateway.runtime.principals import load_by_key
-from gateway.services import admin_keys
+from gateway.services import admin_keys, members
 from routing.models import PublicModel
 from tests.gateway.post import sent_mail
 
@@ -89,6 +89,21 @@ def test_admin_keys_are_made_listed_and_revoked(acme, admin):
 def test_an_expired_admin_key_is_refused(acme, secret):
     AdminAPIKey.objects.of(acme.tenant).update(expires_at=datetime.now(UTC))
     assert ask(secret, "GET", "projects").status_code == 401
+
+
+@pytest.mark.parametrize("change", ["remove", "demote"])
+def test_who_is_no_owner_any_more_has_no_admin_keys(acme, secret, change):
+    """They could make themselves owner again."""
+    made = ask(secret, "POST", "admin_api_keys", {"name": "spare"}).json()["value"]
+    _, other = admin_keys.create_admin_key(tenant=acme.tenant, name="nobody's")
+    _, token = members.invite_member(tenant=acme.tenant, email="second@acme.example", role="owner")
+    members.accept_invitation(token=token.rstrip("/").rpartition("/")[2], password="a long pass phrase")
+    if change == "remove":
+        members.remove_member(tenant=acme.tenant, membership=acme.membership)
+    else:
+        members.change_role(tenant=acme.tenant, membership=acme.membership, role="admin")
+    assert [ask(one, "GET", "users").status_code for one in (secret, made, other)] == [401, 401, 200]
+    assert AuditEvent.objects.of(acme.tenant).filter(action="admin_key.revoked").count() == 2
 
 
 def test_projects(acme, admin):
