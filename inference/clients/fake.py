@@ -136,7 +136,8 @@ class FakeEngine:
                     param="messages",
                 )
             wanted = request.sampling.max_tokens
-            prepared = Prepared(request, count, most if wanted is None else min(wanted, most))
+            each = most if wanted is None else min(wanted, most)
+            prepared = Prepared(request, count, each * request.sampling.n)
         self._prepared[request.id] = (time.monotonic(), prepared)
         return prepared
 

@@ -91,7 +91,7 @@ async def test_answers_are_choices(app, world, path, body):
 @pytest.mark.parametrize(("path", "body"), [(CHAT, SAY), (COMPLETIONS, GO_ON)])
 async def test_answers_are_streamed_by_their_index(app, world, path, body):
     world.set_options(text="one two")
-    events = (await ask(app, path, {**body, "n": 2, "stream": True, "max_tokens": 4})).events()
+    events = (await ask(app, path, {**body, "n": 2, "stream": True, "max_tokens": 2})).events()
     assert events.pop()[1] == "[DONE]"
     texts, finished = ["", ""], {}
     for _, data in events:

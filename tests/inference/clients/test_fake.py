@@ -56,6 +56,18 @@ async def test_deltas_carry_tokens_per_delta_tokens() -> None:
     assert text_of(events) == "w1 w2 w3 w4 w5"
 
 
+@pytest.mark.parametrize(("answers", "each"), [(2, 1), (4, 3), (16, 5)])
+async def test_each_of_several_answers_has_its_own_limit(answers: int, each: int) -> None:
+    engine = fake(text="a b c d e f g")
+    request = chat("hi", n=answers, max_tokens=each)
+    prepared = await engine.prepare(request)
+    assert prepared.max_output == answers * each
+    events = [event async for event in engine.generate(prepared, prepared.max_output, is_final=True)]
+    ended = [(event.index, event.ended) for event in events if isinstance(event, Delta) and event.ended is not None]
+    assert ended == [(index, FinishReason.LENGTH) for index in range(answers)]
+    assert end_of(events).usage.output == answers * each
+
+
 async def test_guided_requests_are_refused_unless_the_text_is_meant_for_them() -> None:
     request = chat("hi", guidance=Guidance(GuidanceKind.JSON_OBJECT, param="response_format"))
     with pytest.raises(InvalidRequestError) as refused:
