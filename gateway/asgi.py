@@ -24,7 +24,6 @@ from gateway.edge.cors import with_cors  # noqa: E402
 from gateway.edge.embeddings import embeddings  # noqa: E402
 from gateway.edge.files import file, file_content, files  # noqa: E402
 from gateway.edge.guard import guarded  # noqa: E402
-from gateway.edge.http import Application  # noqa: E402
 from gateway.edge.kept import kept  # noqa: E402
 from gateway.edge.lifespan import lifespan  # noqa: E402
 from gateway.edge.messages import count_tokens, messages  # noqa: E402
@@ -45,6 +44,7 @@ from gateway.edge.stored_responses import cancel_response, input_items, stored_r
 from gateway.edge.tokenize import detokenize, tokenize  # noqa: E402
 from gateway.edge.usage import usage  # noqa: E402
 from gateway.edge.wire.errors import anthropic_error  # noqa: E402
+from gateway.http.asgi import Application  # noqa: E402
 from gateway.runtime.caps import Cap  # noqa: E402
 from gateway.services import scopes  # noqa: E402
 

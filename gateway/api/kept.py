@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from functools import wraps
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from django.db import transaction
@@ -16,18 +16,27 @@ from rest_framework.response import Response
 
 from billing.ids import uuid7
 from gateway.edge.kept import REPLAYED, check_key
+from gateway.models import Tenant
 from gateway.replay import answers
 from gateway.replay.answers import Claim, Stored
 from gateway.replay.log import Head
 from gateway.replay.replays import key_reused
 from gateway.secrets.sealing import seal, unseal
-
-if TYPE_CHECKING:
-    from gateway.api.base import TenantView
+from gateway.services.access import Access
 
 Handler = Callable[..., Response]
 
 _NOBODY = UUID(int=0)  # the claim's owner: it is made and filled in one transaction, so nobody ever sees it
+
+
+class OfTenant(Protocol):
+    """A view of one tenant, whose caller is known."""
+
+    @property
+    def access(self) -> Access: ...
+
+    @property
+    def tenant(self) -> Tenant: ...
 
 
 def kept(handler: Handler) -> Handler:
@@ -38,7 +47,7 @@ def kept(handler: Handler) -> Handler:
     """
 
     @wraps(handler)
-    def answered(view: TenantView, request: Request, *args: Any, **kwargs: Any) -> Response:
+    def answered(view: OfTenant, request: Request, *args: Any, **kwargs: Any) -> Response:
         key = request.headers.get("Idempotency-Key")
         if key is None:
             return handler(view, request, *args, **kwargs)
@@ -60,7 +69,7 @@ def kept(handler: Handler) -> Handler:
     return answered
 
 
-def _digest(view: TenantView, request: Request) -> bytes:
+def _digest(view: OfTenant, request: Request) -> bytes:
     """Return a digest of the request and of who sends it: another caller doesn't get what it may not see."""
     access = view.access
     caller = access.key or access.admin_key or access.user

@@ -14,8 +14,9 @@ from django.contrib.auth import get_user
 from django.http import parse_cookie
 
 from gateway.edge.access import address_of, bearer_of, missing_key, needed_scope, note_caller, require_use
-from gateway.edge.http import Scope, header_of, runtime_of
+from gateway.edge.http import runtime_of
 from gateway.errors.refusal import Refusal
+from gateway.http.asgi import Scope, header_of
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
 

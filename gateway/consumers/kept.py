@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from gateway.edge.http import Send, encode
 from gateway.edge.kept import log_of
 from gateway.edge.response_events import Event
-from gateway.edge.sse import event
+from gateway.http.asgi import Send, encode
+from gateway.http.sse import event
 from gateway.replay.log import EventLog
 from gateway.replay.replays import Answer
 

@@ -23,7 +23,7 @@ from gateway.consumers.streams import Request, Stream, Streams
 from gateway.edge.access import note_refusal
 from gateway.edge.answer import Answering, failure_of, relay
 from gateway.edge.disconnect import watching
-from gateway.edge.http import ClientLeftError, Receive, Scope, Send, runtime_of
+from gateway.edge.http import runtime_of
 from gateway.edge.kept import check_resumable
 from gateway.edge.response_events import Event, ResponseEvents, unanswered
 from gateway.edge.wire.decode import decode, unsupported
@@ -35,6 +35,7 @@ from gateway.generation.counting import count
 from gateway.generation.events import Outcome
 from gateway.generation.generation import start_generation
 from gateway.generation.intent import Intent
+from gateway.http.asgi import ClientLeftError, Receive, Scope, Send
 from gateway.logs import request_bound
 from gateway.models import Tenant
 from gateway.replay.replays import Answer, KeptRequest

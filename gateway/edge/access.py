@@ -9,8 +9,9 @@ from uuid import UUID
 from django.conf import settings
 
 from gateway.batches.credential import PREFIX, line_in
-from gateway.edge.http import Scope, header_of, runtime_of
+from gateway.edge.http import runtime_of
 from gateway.errors.refusal import Refusal
+from gateway.http.asgi import Scope, header_of
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
 from gateway.services.networks import is_within

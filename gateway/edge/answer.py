@@ -9,11 +9,11 @@ from typing import Protocol, TypeVar
 from billing.limits.headers import rate_headers
 from billing.limits.types import BucketState
 from gateway.edge.disconnect import watching
-from gateway.edge.http import ClientLeftError, Send, send_json
-from gateway.edge.sse import EventStream
 from gateway.edge.wire.usage import credits_text
 from gateway.errors.refusal import Refusal
 from gateway.generation.events import GenerationEvent, Outcome
+from gateway.http.asgi import ClientLeftError, Send, send_json
+from gateway.http.sse import EventStream
 from inference.types import Delta, FinishReason, Vector
 
 T = TypeVar("T")

@@ -9,8 +9,9 @@ from functools import lru_cache
 
 from django.conf import settings
 
-from gateway.edge.http import Application, ASGIMessage, Receive, Scope, Send, header_of, uploads
+from gateway.edge.http import uploads
 from gateway.errors.refusal import Refusal
+from gateway.http.asgi import Application, ASGIMessage, Receive, Scope, Send, header_of
 from gateway.runtime.caps import Cap
 
 _CLOSE = {"connection": "close"}

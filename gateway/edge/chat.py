@@ -7,18 +7,7 @@ from msgspec import UNSET, UnsetType
 from gateway.edge.access import note_model, principal_of
 from gateway.edge.answer import answer, failure_of
 from gateway.edge.disconnect import watching
-from gateway.edge.http import (
-    Receive,
-    Scope,
-    Send,
-    encode,
-    header_of,
-    read_body,
-    request_id_of,
-    require_method,
-    runtime_of,
-)
-from gateway.edge.sse import event
+from gateway.edge.http import read_body, request_id_of, require_method, runtime_of
 from gateway.edge.wire.chat import (
     AnswerMessage,
     CalledFunction,
@@ -40,6 +29,8 @@ from gateway.edge.wire.usage import ChatUsage, chat_usage
 from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.items import Answer, Change, ItemKind, Narrator, What
+from gateway.http.asgi import Receive, Scope, Send, encode, header_of
+from gateway.http.sse import event
 from inference.types import Delta, FinishReason, Vector
 
 _DONE = b"data: [DONE]\n\n"

@@ -12,19 +12,8 @@ from billing.ids import uuid7
 from gateway.edge.access import note_model, principal_of
 from gateway.edge.answer import answer, failure_of
 from gateway.edge.disconnect import watching
-from gateway.edge.http import (
-    Receive,
-    Scope,
-    Send,
-    encode,
-    header_of,
-    read_body,
-    request_id_of,
-    require_method,
-    runtime_of,
-)
+from gateway.edge.http import read_body, request_id_of, require_method, runtime_of
 from gateway.edge.several import Several
-from gateway.edge.sse import event
 from gateway.edge.wire.common import TASK_HEADER
 from gateway.edge.wire.completions import Completion, CompletionChoice, CompletionRequest
 from gateway.edge.wire.decode import decode
@@ -35,6 +24,8 @@ from gateway.errors.refusal import Refusal
 from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.items import Answer, Change, Narrator, What
+from gateway.http.asgi import Receive, Scope, Send, encode, header_of
+from gateway.http.sse import event
 from inference.types import Delta, FinishReason, Vector
 
 MOST_AT_ONCE = 8  # prompts of one request that run together

@@ -1,29 +1,16 @@
-"""Helpers of ASGI endpoints: types, values of the scope, reading and sending bodies."""
+"""Helpers of ASGI endpoints: what the scope of a request has, its method, its body."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import cast
 from uuid import UUID
 
-import msgspec
-
 from gateway.errors.refusal import Refusal
+from gateway.http.asgi import ClientLeftError, Receive, Scope, header_of
 from gateway.runtime.caps import Cap
-
-if TYPE_CHECKING:
-    from gateway.runtime.runtime import Runtime
-
-Scope = MutableMapping[str, Any]
-ASGIMessage = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[ASGIMessage]]
-Send = Callable[[ASGIMessage], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-Headers = Mapping[str, str]
+from gateway.runtime.runtime import Runtime
 
 MOST_UPLOADED = 64 * 1024 * 1024
-
-encode = msgspec.json.Encoder().encode
 
 
 def _too_many_uploads() -> Refusal:
@@ -33,10 +20,6 @@ def _too_many_uploads() -> Refusal:
 
 # Bytes of bodies that are being received, by tenant or, before that is known, by address.
 uploads: Cap[UUID | str] = Cap(MOST_UPLOADED, _too_many_uploads)
-
-
-class ClientLeftError(Exception):
-    """The client closed the connection before its request was read or answered."""
 
 
 def runtime_of(scope: Scope) -> Runtime:
@@ -50,14 +33,6 @@ def runtime_of(scope: Scope) -> Runtime:
 def request_id_of(scope: Scope) -> UUID:
     """The id that `guarded` gave this request."""
     return cast("UUID", scope["request_id"])
-
-
-def header_of(scope: Scope, name: bytes) -> str | None:
-    """The first header called `name` (lower case), or None."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return cast("bytes", value).decode("latin-1")
-    return None
 
 
 def require_method(scope: Scope, *methods: str) -> None:
@@ -88,29 +63,3 @@ async def read_body(scope: Scope, receive: Receive, owner: UUID) -> bytes:
             if not message.get("more_body", False):
                 return chunks[0] if len(chunks) == 1 else b"".join(chunks)
             take(len(chunks[-1]))
-
-
-async def send_json(send: Send, status: int, body: object, headers: Headers | None = None) -> None:
-    """Send `body` as the whole answer."""
-    await send_bytes(send, status, encode(body), "application/json", headers)
-
-
-async def send_bytes(send: Send, status: int, body: bytes, content_type: str, headers: Headers | None = None) -> None:
-    """Send `body` as the whole answer."""
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [
-                (b"content-type", content_type.encode()),
-                (b"content-length", str(len(body)).encode()),
-                *raw_headers(headers or {}),
-            ],
-        }
-    )
-    await send({"type": "http.response.body", "body": body})
-
-
-def raw_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """Headers as ASGI wants them."""
-    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

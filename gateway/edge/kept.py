@@ -11,22 +11,12 @@ from contextlib import ExitStack, aclosing
 
 from gateway.edge.access import principal_of
 from gateway.edge.disconnect import watching
-from gateway.edge.http import (
-    Application,
-    Receive,
-    Scope,
-    Send,
-    encode,
-    header_of,
-    read_body,
-    request_id_of,
-    runtime_of,
-    send_bytes,
-)
-from gateway.edge.sse import EventStream, event
+from gateway.edge.http import read_body, request_id_of, runtime_of
 from gateway.edge.wire.common import TASK_HEADER
 from gateway.errors.faults import READER_TOO_SLOW
 from gateway.errors.refusal import Refusal
+from gateway.http.asgi import Application, Receive, Scope, Send, encode, header_of, send_bytes
+from gateway.http.sse import EventStream, event
 from gateway.replay.answers import Claim, Stored
 from gateway.replay.log import Batch, EventLog, events_of
 from gateway.replay.replays import Answer, KeptRequest

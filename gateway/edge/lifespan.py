@@ -7,7 +7,7 @@ import os
 import structlog
 
 from gateway.bootstrap import open_runtime
-from gateway.edge.http import Receive, Scope, Send
+from gateway.http.asgi import Receive, Scope, Send
 from gateway.management.watchdog import REPLACES
 from gateway.runtime.runtime import Runtime
 

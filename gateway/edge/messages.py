@@ -11,19 +11,7 @@ from billing.limits.headers import rate_headers
 from gateway.edge.access import note_model, principal_of
 from gateway.edge.answer import answer, failure_of
 from gateway.edge.disconnect import watching
-from gateway.edge.http import (
-    Receive,
-    Scope,
-    Send,
-    encode,
-    header_of,
-    read_body,
-    request_id_of,
-    require_method,
-    runtime_of,
-    send_json,
-)
-from gateway.edge.sse import event
+from gateway.edge.http import read_body, request_id_of, require_method, runtime_of
 from gateway.edge.wire.common import TASK_HEADER
 from gateway.edge.wire.decode import decode
 from gateway.edge.wire.errors import anthropic_error
@@ -44,6 +32,8 @@ from gateway.generation.counting import count
 from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.items import Change, Item, ItemKind, Narrator, What
+from gateway.http.asgi import Receive, Scope, Send, encode, header_of, send_json
+from gateway.http.sse import event
 from inference.types import Delta, FinishReason, Vector
 
 SIGNATURE = "sluice"  # of every thought: clients leave one without out of the next request

@@ -5,7 +5,8 @@ from __future__ import annotations
 from django.utils.crypto import constant_time_compare
 
 from gateway.edge.access import bearer_of
-from gateway.edge.http import Receive, Scope, Send, require_method, runtime_of, send_bytes, send_json
+from gateway.edge.http import require_method, runtime_of
+from gateway.http.asgi import Receive, Scope, Send, send_bytes, send_json
 from gateway.runtime.metrics import CONTENT_TYPE
 from gateway.runtime.readiness import operator_token
 

@@ -9,22 +9,9 @@ from billing.limits.headers import rate_headers
 from gateway.edge.access import note_model, principal_of
 from gateway.edge.answer import Answering, answer
 from gateway.edge.disconnect import watching
-from gateway.edge.http import (
-    Receive,
-    Scope,
-    Send,
-    encode,
-    header_of,
-    read_body,
-    request_id_of,
-    require_method,
-    runtime_of,
-    send_bytes,
-    send_json,
-)
+from gateway.edge.http import read_body, request_id_of, require_method, runtime_of
 from gateway.edge.kept import write_answer
 from gateway.edge.response_events import Event, ResponseEvents
-from gateway.edge.sse import event
 from gateway.edge.wire.common import TASK_HEADER
 from gateway.edge.wire.decode import decode, invalid, unsupported
 from gateway.edge.wire.response_object import Response, begun
@@ -34,6 +21,8 @@ from gateway.generation.counting import count
 from gateway.generation.events import Outcome
 from gateway.generation.generation import start_generation
 from gateway.generation.intent import Intent
+from gateway.http.asgi import Receive, Scope, Send, encode, header_of, send_bytes, send_json
+from gateway.http.sse import event
 from gateway.runtime.principal import Principal
 from gateway.stored.conversation import owner_of, turns_before, with_items
 from gateway.stored.runs import Asked, BackgroundRun

@@ -10,16 +10,17 @@ import msgspec
 from billing.ids import request_id_in
 from gateway.edge.access import principal_of
 from gateway.edge.disconnect import watching
-from gateway.edge.http import Receive, Scope, Send, encode, require_method, runtime_of, send_bytes, send_json
+from gateway.edge.http import require_method, runtime_of
 from gateway.edge.kept import write_answer
 from gateway.edge.query import query_of
 from gateway.edge.response_events import QUEUED_EVENTS, only_end
-from gateway.edge.sse import EventStream, event
 from gateway.edge.wire.common import refuse_unless_neutral
 from gateway.edge.wire.decode import decode, invalid
 from gateway.edge.wire.responses import check_included
 from gateway.edge.wire.stored import DeletedResponse, InputItems, ItemsQuery, RetrieveQuery
 from gateway.errors.refusal import Refusal
+from gateway.http.asgi import Receive, Scope, Send, encode, send_bytes, send_json
+from gateway.http.sse import EventStream, event
 from gateway.models import StoredResponse
 from gateway.stored import rows
 from gateway.stored.conversation import items_of, owner_of, turns_of

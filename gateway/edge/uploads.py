@@ -15,22 +15,14 @@ from django.conf import settings
 from billing.ids import uuid7
 from gateway.edge.bounds import allow_body
 from gateway.edge.disconnect import watching
-from gateway.edge.http import (
-    ClientLeftError,
-    Receive,
-    Scope,
-    Send,
-    header_of,
-    request_id_of,
-    runtime_of,
-    send_json,
-)
+from gateway.edge.http import request_id_of, runtime_of
 from gateway.edge.kept import check_key, digest_of, write_answer
 from gateway.edge.wire.decode import decode, invalid
 from gateway.edge.wire.files import FileForm, file_object
 from gateway.errors.refusal import Refusal
 from gateway.files import storage
 from gateway.files.multipart import Form, too_large
+from gateway.http.asgi import ClientLeftError, Receive, Scope, Send, header_of, send_json
 from gateway.models import StoredFile
 from gateway.replay import answers
 from gateway.replay.answers import Claim

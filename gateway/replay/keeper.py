@@ -14,10 +14,10 @@ from uuid import UUID
 
 import structlog
 
-from gateway.edge.http import Application, ASGIMessage, ClientLeftError, Scope, encode
-from gateway.edge.sse import event
 from gateway.errors.faults import refusal_of
 from gateway.errors.refusal import Refusal, internal_error
+from gateway.http.asgi import Application, ASGIMessage, ClientLeftError, Scope, encode
+from gateway.http.sse import event
 from gateway.replay.answers import Stored
 from gateway.replay.delivery import Closings, Delivery, delivering
 from gateway.replay.log import EventLog, Head, events_of

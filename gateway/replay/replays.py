@@ -13,9 +13,9 @@ import msgspec
 import structlog
 from django.db import Error as DatabaseError
 
-from gateway.edge.http import Application, Scope
 from gateway.errors.refusal import Refusal
 from gateway.errors.service import DatabaseBusyError
+from gateway.http.asgi import Application, Scope
 from gateway.replay import answers
 from gateway.replay.answers import Claim, Found, Stored
 from gateway.replay.delivery import Closings

@@ -13,9 +13,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from websockets.http11 import MAX_LINE_LENGTH, MAX_NUM_HEADERS
 
 from billing.ids import uuid7
-from gateway.edge.http import encode
 from gateway.edge.wire.errors import openai_error
 from gateway.errors.refusal import Refusal
+from gateway.http.asgi import encode
 from gateway.runtime.runtime import Runtime
 from gateway.server.bounds import Listener
 from gateway.server.transport import LingeringTransport

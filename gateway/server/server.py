@@ -14,7 +14,7 @@ import uvicorn
 from django.conf import settings
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from gateway.edge.http import Application
+from gateway.http.asgi import Application
 from gateway.runtime.runtime import Runtime
 from gateway.server.bounds import Addresses, Bounds, Listener
 from gateway.server.http import BoundedHTTP

@@ -15,9 +15,7 @@ import structlog
 from billing.ids import uuid7
 from gateway.edge.answer import relay
 from gateway.edge.disconnect import watching
-from gateway.edge.http import ClientLeftError, Receive, Scope, Send, encode
 from gateway.edge.response_events import Event, ResponseEvents, only_end, queued
-from gateway.edge.sse import event
 from gateway.edge.wire.response_object import IncompleteDetails, Response, ResponseFault, Status
 from gateway.edge.wire.responses import ResponseRequest
 from gateway.errors.faults import refusal_of
@@ -25,6 +23,8 @@ from gateway.errors.refusal import internal_error
 from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.intent import Intent
+from gateway.http.asgi import ClientLeftError, Receive, Scope, Send, encode
+from gateway.http.sse import event
 from gateway.replay import answers
 from gateway.replay.answers import Claim
 from gateway.replay.delivery import delivering

@@ -11,12 +11,12 @@ import structlog
 
 from billing.ids import request_id_in
 from billing.limits.types import BucketState
-from gateway.edge.http import encode
 from gateway.edge.response_events import ResponseEvents
 from gateway.edge.wire.response_object import Response
 from gateway.errors.refusal import Refusal
 from gateway.generation.events import GenerationEvent, Outcome
 from gateway.generation.generation import Generation
+from gateway.http.asgi import encode
 from gateway.models import Tenant
 from gateway.replay.delivery import delivering
 from gateway.runtime.principal import Principal

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from inference.errors import ModelRefusedError
 from inference.execution.adapters import MOST_RANK, Adapter
-from inference.execution.low_rank import Pair
+from inference.execution.linear import Pair
 from inference.execution.operators import Operators
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

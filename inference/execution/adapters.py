@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from inference.errors import InvalidRequestError, ModelRefusedError, OverloadedError, UnpreparedError
 
 if TYPE_CHECKING:
-    from inference.execution.low_rank import Pair
+    from inference.execution.linear import Pair
 
 MOST_LOADED = 16
 MOST_RANK = 128

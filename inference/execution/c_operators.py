@@ -10,8 +10,7 @@ from inference.execution.attention.base import Attention
 from inference.execution.attention.c import CAttention, unsupported
 from inference.execution.attention.reference import ReferenceAttention
 from inference.execution.kv_cache import KVCache
-from inference.execution.linear import Linear
-from inference.execution.low_rank import Pair
+from inference.execution.linear import Linear, Pair
 from inference.execution.operators import Operators
 from inference.kernels.cpu.elementwise import gelu_mul, rms_norm, silu_mul, softcap
 from inference.kernels.cpu.experts import combine, route

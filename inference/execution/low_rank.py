@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 import torch
 
 from inference.execution.adapters import Adapters
-from inference.execution.linear import Linear
+from inference.execution.linear import Linear, Pair
 
 Span = tuple[str, int, int]
 """An adapter's key, and the first and the end of the neighbouring tokens of a step that have it."""
-
-
-class Pair(Protocol):
-    """What an adapter adds to a linear layer: out [T, outputs] += (x [T, inputs] · downᵀ) · upᵀ, in place."""
-
-    def __call__(self, x: torch.Tensor, out: torch.Tensor) -> None: ...
 
 
 class TorchPair:

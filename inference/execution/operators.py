@@ -16,8 +16,8 @@ from inference.execution import experts
 from inference.execution.attention.base import Attention
 from inference.execution.attention.reference import ReferenceAttention
 from inference.execution.kv_cache import KVCache
-from inference.execution.linear import Linear, TorchLinear
-from inference.execution.low_rank import Pair, TorchPair
+from inference.execution.linear import Linear, Pair, TorchLinear
+from inference.execution.low_rank import TorchPair
 from inference.sampling.passes import Passes
 from inference.sampling.torch_passes import TorchPasses
 

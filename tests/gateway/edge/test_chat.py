@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from billing.limits.types import Bucket
-from gateway.edge import sse
 from gateway.generation import settlement
+from gateway.http import sse
 from inference.messages import Message
 from inference.types import Delta, EngineFault, Finished, FinishReason, Started, Usage
 from tests.gateway.edge.client import Exchange, ask, assert_error

@@ -8,7 +8,7 @@ import socket
 import aiohttp
 import pytest
 
-from gateway.edge.http import send_json
+from gateway.http.asgi import send_json
 from gateway.server import server as serving
 from gateway.server.bounds import Bounds, Listener
 from gateway.server.server import Server, configuration

@@ -1,0 +1,1 @@
+"""What HTTP means to a server, below every API: ASGI's types and messages, server-sent events."""
