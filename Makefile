@@ -44,7 +44,7 @@ layers: $(VENV)/.dev
 fast: $(VENV)/.dev
 	@$(PY) -m pytest -n 2 -m "not slow and not stack and not browser and not model" tests
 
-conformance: $(VENV)/.dev  ## unmodified clients, in environments of their own under var/; writes docs/clients.md anew
+conformance: $(VENV)/.dev  ## unmodified clients (all, or CLIENTS="openai-node llm"), in environments under var/; what came of them into docs/clients.md
 	@$(PY) -m tests.conformance $(CLIENTS)
 
 system:  ## PostgreSQL, Redis and Chromium from Debian's packages, where they are missing and may be installed

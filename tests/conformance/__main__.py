@@ -1,40 +1,47 @@
-"""python -m tests.conformance [CLIENT …]: try all clients, or those named, and write docs/clients.md anew with the
-latest results of each. Exits with 1 where a line fails, or works although expected.toml has a refusal for it.
+"""python -m tests.conformance [CLIENT …]: try all clients, or those named (as anthropic-node or "Anthropic Node"), and
+write what came of each into docs/clients.md, where clients that weren't tried now stay as they were. Exits with 1 where
+a line fails, or works although expected.toml has a refusal for it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from tests.conformance import environments, report
-from tests.conformance.clients import CLIENTS, Client
+from tests.conformance.clients import CLIENTS, Client, slug
 from tests.conformance.gateway import Gateway, serving
 from tests.conformance.report import Line, Tried
 
 PAGE = environments.ROOT / "docs/clients.md"
-RESULTS = environments.WHERE / "results"
 SECONDS = 600  # for all lines of one client
 
 
 def main() -> int:
-    asked = sys.argv[1:]
-    if unknown := set(asked) - {client.name for client in CLIENTS}:
-        sys.exit(f"no client is called {', '.join(sorted(unknown))}: {', '.join(client.name for client in CLIENTS)}")
-    chosen = [client for client in CLIENTS if not asked or client.name in asked]
+    chosen = _chosen(sys.argv[1:])
     ready = {name: environments.ready(name) for name in dict.fromkeys(client.environment for client in chosen)}
     refusals = report.expected()
     tried = []
     with serving() as gateway:
         for client in chosen:
             tried.append(_try(client, ready[client.environment], gateway, refusals.get(client.name, {})))
-            report.keep(tried[-1], RESULTS)
-    PAGE.write_text(report.page(report.kept([client.name for client in CLIENTS], RESULTS)))
+            PAGE.write_text(report.rewritten(PAGE.read_text(), tried[-1], [client.name for client in CLIENTS]))
     return _tell(tried)
+
+
+def _chosen(asked: list[str]) -> list[Client]:
+    """The clients of these names, all without any. Exit and list them where one is unknown."""
+    known = {slug(client.name): client for client in CLIENTS}
+    if unknown := [name for name in asked if slug(name) not in known]:
+        sys.exit(f"no client is called {', '.join(unknown)}. There are: {' '.join(known)}")
+    names = {slug(name) for name in asked}
+    return [client for name, client in known.items() if not names or name in names]
 
 
 def _try(
@@ -44,23 +51,30 @@ def _try(
     if ready is None:
         return Tried(client.name, "", skipped="Not tried: its packages, or Node.js and npm, could not be had.")
     folder = ready.folder if client.environment == "node" else Path(__file__).parent / "python"
-    done = subprocess.run(
-        [*ready.command, folder / client.program],
-        env={**os.environ, **gateway.environment},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    if done.stdout.startswith('{"skipped"'):
-        return Tried(client.name, "", skipped=f"Not tried: {json.loads(done.stdout)['skipped']}")
-    told = [json.loads(row) for row in done.stdout.splitlines() if row.startswith('{"line"')]
+    out, ended = _run([*ready.command, str(folder / client.program)], {**os.environ, **gateway.environment})
+    if out.startswith('{"skipped"'):
+        return Tried(client.name, "", skipped=f"Not tried: {json.loads(out)['skipped']}")
+    told = [json.loads(row) for row in out.splitlines() if row.startswith('{"line"')]
     lines = [report.judged(row["line"], row["error"], refusals) for row in told]
-    if done.returncode or not told:
-        lines.append(Line("its program ends well", "fails", done.stderr[-300:]))
+    if ended or not told:
+        lines.append(Line("its program ends well", "fails", ended or "it told of no line"))
     lines += [Line(name, "fails", "it wasn't tried") for name in refusals if name not in {row["line"] for row in told}]
     today = datetime.now(UTC).date().isoformat()
     return Tried(client.name, ready.version_of(client.package), tuple(lines), day=today)
+
+
+def _run(command: list[str], environment: dict[str, str]) -> tuple[str, str]:
+    """What the program printed, and how it ended unless it ended well. Nothing that it began outlives the call."""
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, start_new_session=True, **pipes) as program:
+        try:
+            out, said = program.communicate(timeout=SECONDS)
+        except BaseException as error:
+            os.killpg(program.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            return program.communicate()[0], f"it took more than {SECONDS} s"
+    return out, f"status {program.returncode}: {said[-300:]}" if program.returncode else ""
 
 
 def _tell(tried: list[Tried]) -> int:

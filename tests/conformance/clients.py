@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+
+def slug(name: str) -> str:
+    """A client's name as one word of a command line: ``Anthropic Node`` is ``anthropic-node``."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower().replace("'", ""))
 
 
 @dataclass(frozen=True)

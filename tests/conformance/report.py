@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,24 +65,33 @@ def judged(name: str, error: str | None, refusals: Mapping[str, Mapping[str, str
     return Line(name, "fails", error)
 
 
-def keep(tried: Tried, results: Path) -> None:
-    """Let what was tried stand in the folder `results` in place of what that has of the client."""
-    results.mkdir(parents=True, exist_ok=True)
-    (results / f"{tried.client}.json").write_text(json.dumps(asdict(tried), indent=1))
+def rewritten(written: str, tried: Tried, clients: Iterable[str]) -> str:
+    """Return docs/clients.md as `written` with the results of `tried` in place of its earlier ones. Those of the other
+    `clients` stay as they are, and so do its own where it couldn't be tried this time.
+    """
+    known = {it.client: it for it in _read(written)}
+    if tried.lines or not known.get(tried.client, tried).lines:
+        known[tried.client] = tried
+    return page(known.get(name, Tried(name, "", skipped="Not tried.")) for name in clients)
 
 
-def kept(clients: Iterable[str], results: Path) -> list[Tried]:
-    """The latest of each of `clients` in that folder; one that was never tried says so."""
-    found = []
-    for client in clients:
-        file = results / f"{client}.json"
-        told = json.loads(file.read_text()) if file.exists() else {"skipped": "Not tried."}
-        found.append(Tried(**{"client": client, "version": "", **told, "lines": _lines(told)}))
-    return found
+def _read(written: str) -> Iterator[Tried]:
+    """What a page tells of its clients."""
+    head, *sections = re.split(r"^## ", written, flags=re.MULTILINE)
+    versions = {row[1]: row for row in re.finditer(r"^\| (.+?) \| (.*?) \| (\d{4}-\d\d-\d\d) \|", head, re.MULTILINE)}
+    for section in sections:
+        client, _, told = section.partition("\n")
+        if row := versions.get(client):
+            lines = (found[2:-2] for found in told.splitlines()[3:] if found.startswith("| "))
+            yield Tried(client, row[2], tuple(map(_line, lines)), day=row[3])
+        else:
+            yield Tried(client, "", skipped=told.strip())
 
 
-def _lines(told: Mapping[str, Any]) -> tuple[Line, ...]:
-    return tuple(Line(**line) for line in told.get("lines", ()))
+def _line(row: str) -> Line:
+    name, told = (cell.replace("\\|", "|") for cell in re.split(r"(?<!\\) \| ", row))
+    outcome, _, why = told.partition(": ")
+    return Line(name, outcome, why)
 
 
 def page(clients: Iterable[Tried]) -> str:
@@ -96,7 +105,7 @@ def page(clients: Iterable[Tried]) -> str:
     head = f"| client | version | tried | {' | '.join(OUTCOMES)} |\n|---|---|---|---|---|---|\n"
     tables = [INTRODUCTION, head + "\n".join(rows)]
     for it in clients:
-        lines = "\n".join(f"| {line.name} | {_told(line)} |" for line in it.lines)
+        lines = "\n".join(f"| {_cell(line.name)} | {_told(line)} |" for line in it.lines)
         tables.append(f"## {it.client}\n\n" + (f"| what | |\n|---|---|\n{lines}" if lines else it.skipped))
     return "\n\n".join(table.strip() for table in tables) + "\n"
 
@@ -104,5 +113,9 @@ def page(clients: Iterable[Tried]) -> str:
 def _told(line: Line) -> str:
     if line.outcome == "works":
         return "works"
-    why = " ".join(line.why.split()).replace("|", "\\|")
-    return f"{line.outcome}: {why if len(why) <= 300 else why[:299] + '…'}"
+    why = " ".join(line.why.split())
+    return _cell(f"{line.outcome}: {why if len(why) <= 300 else why[:299] + '…'}")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

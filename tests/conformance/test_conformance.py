@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from tests.conformance import environments, report
+from tests.conformance.__main__ import PAGE, _chosen, _run
+from tests.conformance.clients import CLIENTS
 from tests.conformance.models import add_models
 from tests.gateway.edge.server import serving, with_runtime
 from tests.gateway.world import in_database, make_world, opened, settled
@@ -69,16 +71,41 @@ def test_page_tells_each_line_and_counts_them():
     assert "## Two\n\nNot tried: no Node.js." in page
 
 
-def test_results_of_a_client_stay_until_it_is_tried_again(tmp_path):
-    one, other, again = (
-        report.Tried(name, version, (report.Line("chat", "works"),))
-        for name, version in (("One", "1"), ("Two", "1"), ("One", "2"))
+def test_one_client_tried_again_leaves_the_lines_of_the_others():
+    first, again, other, absent = (
+        report.Tried("One", "1", (report.Line("chat", "works"),), day="2026-01-02"),
+        report.Tried("One", "2", (report.Line("chat", "works"), report.Line("tools", "works")), day="2026-01-03"),
+        report.Tried("Two: 2", "1", (report.Line("chat: a | b", "refused", "no a | b: neither"),), day="2026-01-02"),
+        report.Tried("Three", "", skipped="Not tried: no Node.js."),
     )
-    results = tmp_path / "results"
-    for tried in (one, other, again):
-        report.keep(tried, results)
-    assert report.kept(["One", "Two"], results) == [again, other]
-    assert report.kept(["Three"], results)[0].skipped == "Not tried."
+    clients = ["One", "Two: 2", "Three"]
+    page = report.page([first, other, absent])
+    assert report.rewritten(page, again, clients) == report.page([again, other, absent])
+    assert report.rewritten(page, report.Tried("One", "", skipped="Not tried: no network."), clients) == page
+    assert report.rewritten("", again, clients[:1]) == report.page([again])
+
+
+def test_the_page_is_read_as_it_is_written():
+    written = PAGE.read_text()
+    clients = [client.name for client in CLIENTS]
+    for client in clients:
+        assert report.rewritten(written, report.Tried(client, "", skipped="Not tried."), clients) == written
+
+
+@pytest.mark.parametrize("name", ["anthropic-node", "Anthropic Node"])
+def test_a_client_is_named_by_one_word(name):
+    assert [client.name for client in _chosen([name])] == ["Anthropic Node"]
+
+
+def test_an_unknown_client_is_told_with_those_there_are():
+    with pytest.raises(SystemExit, match=r"no client is called Anthropic, Node\. There are: openai-python "):
+        _chosen(["Anthropic", "Node"])
+
+
+def test_a_program_that_takes_too_long_is_ended_with_all_that_it_began(monkeypatch):
+    monkeypatch.setattr("tests.conformance.__main__.SECONDS", 0.2)
+    _, ended = _run(["sh", "-c", "sleep 3600 & wait"], dict(os.environ))
+    assert ended == "it took more than 0.2 s"
 
 
 def test_every_expected_refusal_has_what_it_says_and_a_reason():
