@@ -1,8 +1,8 @@
-"""What adapters cost: tokens per second of 1, 8 and 32 streams without any, all with one, and with sixteen in turns.
+"""What adapters cost: tokens per second of 1, 8 and 32 streams without any, all with one, and with up to sixteen in turns.
 
     python benchmarks/engine/adapters.py --model var/models/SmolLM2-135M-Instruct
 
-The adapters have random weights and change every linear layer. The three are run in turns in one process, so that a
+The adapters have random weights and change every linear layer. All are run in turns in one process, so that a
 noisy neighbour meets each; a cell has the best tokens per second of decoding, and in brackets that divided by the best
 without adapters. Times are those of decoding alone. Below stand how long loading one took, and their memory.
 """
@@ -30,7 +30,7 @@ from inference.types import GenerationRequest, SamplingParams
 from tests.inference.adapting import save_adapter
 
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
-KINDS = (0, 1, 16)
+KINDS = (0, 1, 2, 4, 8, 16)
 
 
 def run(loaded: LoadedModel, streams: int, adapters: int, *, prompt: int, new: int) -> float:

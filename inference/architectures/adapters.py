@@ -21,8 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from inference.errors import ModelRefusedError
 from inference.execution.adapters import MOST_RANK, Adapter
-from inference.execution.linear import Pair
-from inference.execution.operators import Operators
+from inference.execution.low_rank import LowRank, Part
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MOST_CONFIG_BYTES = 1_000_000
@@ -45,12 +44,12 @@ EXPECTED: Mapping[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A linear module of the checkpoint, which is a part of the model's linear layer `place`.
+    """A linear module of the checkpoint, which is a part of the model's linear layer at `place`.
 
     Its outputs begin at `begin` of that layer's, in the order `order` (int64 [outputs]); it has `inputs` inputs.
     """
 
-    place: str
+    place: int
     begin: int
     order: torch.Tensor
     inputs: int
@@ -58,27 +57,25 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class Modules:
-    """The modules of a model that adapters may change, by their names behind "layers.", and each layer's outputs."""
+    """The modules of a model that adapters may change, by their names behind "layers."."""
 
     by_name: dict[str, Module] = field(default_factory=dict)
-    outputs: dict[str, int] = field(default_factory=dict)
 
-    def add(self, place: str, orders: Mapping[str, torch.Tensor], inputs: int) -> None:
-        """Add the modules whose outputs, in these orders and one after the other, are those of the layer `place`."""
+    def add(self, place: int, orders: Mapping[str, torch.Tensor], inputs: int) -> None:
+        """Add the modules whose outputs, in these orders and one after the other, are those of the layer at `place`."""
         begin = 0
         for name, order in orders.items():
             self.by_name[name] = Module(place, begin, order, inputs)
             begin += len(order)
-        self.outputs[place] = begin
 
 
 class AdapterReader:
-    """Reads adapters for a model of `modules`, to be computed in `dtype` by `operators`."""
+    """Reads adapters for a model of `modules`, to be computed in `dtype` by `low_rank`."""
 
-    def __init__(self, modules: Modules, dtype: torch.dtype, operators: Operators) -> None:
+    def __init__(self, modules: Modules, dtype: torch.dtype, low_rank: LowRank) -> None:
         self._modules = modules
         self._dtype = dtype
-        self._operators = operators
+        self._low_rank = low_rank
 
     def read(self, folder: Path) -> Adapter:
         """Return the adapter in `folder`; raise ModelRefusedError with a reason that names no path."""
@@ -91,13 +88,11 @@ class AdapterReader:
             with weights.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256")
             digest.update(text)
-            pairs: dict[str, Pair] = {}
-            nbytes = 0
-            for place, parts in _by_place(tensors, self._modules).items():
-                down, up = self._joint(place, parts, scale)
-                nbytes += down.nbytes + up.nbytes
-                pairs[place] = self._operators.pair(down, up)
-            return Adapter(digest.hexdigest()[:32], pairs, nbytes)
+            layers: dict[int, list[Part]] = {}
+            for name, (down, up) in sorted(tensors.items()):
+                layers.setdefault(self._modules.by_name[name].place, []).append(self._part(name, down, up, scale))
+            packed = self._low_rank.pack(layers)
+            return Adapter(digest.hexdigest()[:32], packed, packed.nbytes)
 
     def _most_bytes(self) -> int:
         """The size of the largest adapter in float32, and its header."""
@@ -141,21 +136,13 @@ class AdapterReader:
             raise ModelRefusedError(f"{name} is {tensor.get_dtype()}, where only {', '.join(WIDTHS)} are read")
         return match[1], match[2]
 
-    def _joint(
-        self, place: str, parts: list[tuple[Module, tuple[torch.Tensor, ...]]], scale: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return one pair for all of a layer's modules: each has ranks of its own, and only they reach its outputs."""
-        down = torch.cat([down.float() for _, (down, _) in parts])
-        up = torch.zeros(self._modules.outputs[place], len(down))
-        first = 0
-        for module, (_, own) in parts:
-            end = first + own.shape[1]
-            up[module.begin : module.begin + len(own), first:end] = own.float()[module.order] * scale
-            first = end
-        joint = down.to(self._dtype), up.to(self._dtype)
-        if not all(bool(torch.isfinite(tensor).all()) for tensor in joint):
-            raise ModelRefusedError(f"the pair of {parts[0][0].place} is too large for {self._dtype}")
-        return joint
+    def _part(self, name: str, down: torch.Tensor, up: torch.Tensor, scale: float) -> Part:
+        """Return the pair of a module, its outputs in the layer's order."""
+        module = self._modules.by_name[name]
+        part = Part(module.begin, down.to(self._dtype), (up.float()[module.order] * scale).to(self._dtype))
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in (part.down, part.up)):
+            raise ModelRefusedError(f"the pair of {name} is too large for {self._dtype}")
+        return part
 
 
 def _file(folder: Path, name: str, most: int) -> Path:
@@ -225,16 +212,6 @@ def _check_complete(names: Mapping[str, Mapping[str, str]], targets: frozenset[s
     for target in targets:
         if not any(f".{module}".endswith(f".{target}") for module in names):
             raise ModelRefusedError(f"{WEIGHTS} has no pair of {_short(target)}, which is among target_modules")
-
-
-def _by_place(
-    tensors: Mapping[str, tuple[torch.Tensor, ...]], modules: Modules
-) -> dict[str, list[tuple[Module, tuple[torch.Tensor, ...]]]]:
-    places: dict[str, list[tuple[Module, tuple[torch.Tensor, ...]]]] = {}
-    for name, pair in sorted(tensors.items()):
-        module = modules.by_name[name]
-        places.setdefault(module.place, []).append((module, pair))
-    return places
 
 
 def _short(value: Any) -> str:

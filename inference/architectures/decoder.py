@@ -20,7 +20,7 @@ from inference.execution.adapters import Adapters
 from inference.execution.attention.base import Attention
 from inference.execution.inputs import StepBatch
 from inference.execution.kv_cache import KVCache, KVSpec, LayerShape
-from inference.execution.low_rank import StepPairs
+from inference.execution.low_rank import LowRank
 from inference.execution.operators import Operators
 
 # Where a checkpoint keeps the language model: alone, or beside others in one of two orders.
@@ -60,7 +60,7 @@ class Decoder:
         head = next((name for name in HEADS if name in weights), HEADS[0])
         matrix = self.embedding if form.is_tied else operators.place(weights.take(head, dtype))
         self.head = operators.linear(matrix, is_head=True)
-        self._step_pairs = StepPairs()
+        self._low_rank: LowRank = operators.low_rank()
         reader = LayerReader(
             weights,
             f"{root}layers.",
@@ -68,10 +68,10 @@ class Decoder:
             form=form,
             rotated=rotated,
             operators=operators,
-            step_pairs=self._step_pairs,
+            low_rank=self._low_rank,
         )
         self.layers = [reader.read(number) for number in range(len(form.layers))]
-        self.adapters: Adapters | None = Adapters(AdapterReader(reader.modules, dtype, operators).read)
+        self.adapters: Adapters | None = Adapters(AdapterReader(reader.modules, dtype, self._low_rank).read)
         shape = LayerShape(form.kv_heads, form.head_dim, form.head_dim)
         self.spec = KVSpec((shape,) * len(self.layers), dtype)
 
@@ -127,7 +127,7 @@ class Decoder:
         rotations = [rotations.of(batch.positions) for rotations in self.rotations.values()]
         compute = partial(self._run_layers, batch.attention)
         if batch.adapted and self.adapters is not None:
-            with self._step_pairs.of(self.adapters, batch.adapted) as key:
+            with self._low_rank.step(self.adapters.spans(batch.adapted)) as key:
                 hidden = operators.repeated(batch.attention, compute, hidden, *rotations, key=key)
         else:
             hidden = operators.repeated(batch.attention, compute, hidden, *rotations)

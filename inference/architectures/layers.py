@@ -14,7 +14,7 @@ from inference.architectures.weights import Weights
 from inference.errors import ModelRefusedError
 from inference.execution.experts import Activation, FeedForward, GatedFeedForward, MixtureOfExperts
 from inference.execution.linear import Linear
-from inference.execution.low_rank import AdaptedLinear, StepPairs
+from inference.execution.low_rank import LowRank
 from inference.execution.operators import Operators
 
 
@@ -53,14 +53,14 @@ class LayerReader:
         form: Form,
         rotated: int,
         operators: Operators,
-        step_pairs: StepPairs,
+        low_rank: LowRank,
     ) -> None:
         """`base` is the prefix of the tensors' names, to which a layer's number is added.
 
-        `step_pairs` tells the linear layers which tokens of a step have which adapters.
+        `low_rank` has what adapters add to the linear layers.
         """
         self.modules = Modules()
-        self._step_pairs = step_pairs
+        self._low_rank = low_rank
         self._weights = weights
         self._root = self._base = base
         self._dtype = dtype
@@ -146,9 +146,9 @@ class LayerReader:
     def _adapted(self, linear: Linear, orders: dict[str, torch.Tensor], inputs: int) -> Linear:
         """Return `linear` as adapters of the modules `orders` may change it, each with its outputs in that order."""
         number = self._base.removeprefix(self._root)
-        place = number + "+".join(orders)
-        self.modules.add(place, {number + name: order for name, order in orders.items()}, inputs)
-        return AdaptedLinear(linear, place, self._step_pairs)
+        adapted = self._low_rank.adapted(linear)
+        self.modules.add(adapted.place, {number + name: order for name, order in orders.items()}, inputs)
+        return adapted
 
     def _activation(self) -> Activation:
         return self._operators.silu_mul if self._form.activation == "silu" else self._operators.gelu_mul

@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from inference.errors import InvalidRequestError, ModelRefusedError, OverloadedError, UnpreparedError
 
-if TYPE_CHECKING:
-    from inference.execution.linear import Pair
+Span = tuple[str, int, int]
+"""An adapter's key, and the first and the end of the neighbouring tokens of a step that have it."""
 
 MOST_LOADED = 16
 MOST_RANK = 128
 
 log = logging.getLogger(__name__)
 
-_serials = itertools.count(1)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adapter:
-    """Weights that are added to a model's: `pairs` has those of the linear layers that it changes, by their names.
+    """Weights that are added to a model's, as its tier keeps them: `nbytes` is their size in memory.
 
-    `digest` identifies what it was read from, `nbytes` is its size in memory. `serial` is its own among all that were
-    ever loaded by this process.
+    `digest` identifies what they were read from.
     """
 
     digest: str
-    pairs: Mapping[str, Pair]
+    weights: Any
     nbytes: int
-    serial: int = field(default_factory=lambda: next(_serials))
 
 
 class Adapters:
@@ -122,9 +117,11 @@ class Adapters:
     def __contains__(self, key: object) -> bool:
         return key in self._loaded
 
-    def get(self, key: str) -> Adapter | None:
-        """Return the adapter, None where it isn't in memory."""
-        return self._loaded.get(key)
+    def spans(self, spans: Sequence[Span]) -> list[tuple[Any, int, int]]:
+        """Return the spans with their adapters' weights."""
+        found = [(self._loaded.get(key), begin, end) for key, begin, end in spans]
+        # One that was checked and isn't there any more belongs to a request that has ended, whose row is discarded.
+        return [(adapter.weights, begin, end) for adapter, begin, end in found if adapter is not None]
 
     @property
     def loaded(self) -> tuple[str, ...]:

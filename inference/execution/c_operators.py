@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import torch
 
@@ -10,12 +10,14 @@ from inference.execution.attention.base import Attention
 from inference.execution.attention.c import CAttention, unsupported
 from inference.execution.attention.reference import ReferenceAttention
 from inference.execution.kv_cache import KVCache
-from inference.execution.linear import Linear, Pair
+from inference.execution.linear import Linear
+from inference.execution.low_rank import LowRank, Part
 from inference.execution.operators import Operators
 from inference.kernels.cpu.elementwise import gelu_mul, rms_norm, silu_mul, softcap
 from inference.kernels.cpu.experts import combine, route
 from inference.kernels.cpu.library import Library
-from inference.kernels.cpu.linear import GROUP, DenseLinear, EightBitLinear, FourBitLinear, LowRankPair
+from inference.kernels.cpu.linear import GROUP, DenseLinear, EightBitLinear, FourBitLinear
+from inference.kernels.cpu.low_rank import LowRankStep, PackedAdapter
 from inference.sampling.cpu_passes import CPUPasses
 from inference.sampling.passes import Passes
 
@@ -45,8 +47,8 @@ class COperators(Operators):
     def router(self, weight: torch.Tensor) -> Linear:
         return DenseLinear(self._library, weight)
 
-    def pair(self, down: torch.Tensor, up: torch.Tensor) -> Pair:
-        return LowRankPair(self._library, down, up)
+    def low_rank(self) -> LowRank:
+        return CLowRank(self._library)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return rms_norm(self._library, x, weight, eps)
@@ -99,3 +101,22 @@ class COperators(Operators):
         if isinstance(attention, CAttention):
             return attention.rope_store(layer, joint, rotations, heads, query_norm, key_norm, eps)
         return super().rope_store(attention, layer, joint, rotations, heads, query_norm, key_norm, eps)
+
+
+class CLowRank(LowRank):
+    """A `LowRank` by one call for each layer, which is recorded once for every step of so many tokens."""
+
+    def __init__(self, library: Library) -> None:
+        super().__init__()
+        self._library = library
+        self._step = LowRankStep(library)
+
+    def pack(self, layers: Mapping[int, Sequence[Part]]) -> PackedAdapter:
+        parts = {place: [(part.begin, part.down, part.up) for part in layers[place]] for place in layers}
+        return PackedAdapter(self._library, self.places, parts)
+
+    def add(self, place: int, x: torch.Tensor, out: torch.Tensor) -> None:
+        self._step.add(place, x, out)
+
+    def _tell(self, spans: Sequence[tuple[PackedAdapter, int, int]]) -> Hashable:
+        return self._step.tell(spans)

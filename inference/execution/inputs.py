@@ -12,9 +12,9 @@ import numpy.typing as npt
 import torch
 
 from inference.core.step import Row
+from inference.execution.adapters import Span
 from inference.execution.attention.base import Attention, AttentionInputs
 from inference.execution.attention.tables import BlockTables
-from inference.execution.low_rank import Span
 
 
 @dataclass(frozen=True, slots=True)

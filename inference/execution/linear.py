@@ -18,12 +18,6 @@ class Linear(Protocol):
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor: ...
 
 
-class Pair(Protocol):
-    """What an adapter adds to a linear layer: out [T, outputs] += (x [T, inputs] · downᵀ) · upᵀ, in place."""
-
-    def __call__(self, x: torch.Tensor, out: torch.Tensor) -> None: ...
-
-
 @cache
 def packs(dtype: torch.dtype) -> bool:
     """Whether this torch and processor can pack weights of `dtype`; tried once, on a small one."""

@@ -1,65 +1,133 @@
-"""Linear layers to which the tokens of a step add what their adapters give: low-rank products, adapter by adapter."""
+"""Linear layers to which the tokens of a step add what their adapters give: low-rank products."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 
-from inference.execution.adapters import Adapters
-from inference.execution.linear import Linear, Pair
-
-Span = tuple[str, int, int]
-"""An adapter's key, and the first and the end of the neighbouring tokens of a step that have it."""
+from inference.execution.linear import Linear
 
 
-class TorchPair:
-    """A `Pair` by torch's operators, of `down` [rank, inputs] and `up` [outputs, rank]."""
+class Weights(Protocol):
+    """An adapter's pairs as one tier keeps them; `nbytes` is their size."""
 
-    def __init__(self, down: torch.Tensor, up: torch.Tensor) -> None:
-        self._down, self._up = down.t(), up.t()
-
-    def __call__(self, x: torch.Tensor, out: torch.Tensor) -> None:
-        out.addmm_(x @ self._down, self._up)
+    @property
+    def nbytes(self) -> int: ...
 
 
-class StepPairs:
-    """Which tokens of the step that runs have which adapters: none between steps."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What an adapter adds to the outputs of a linear layer from `begin` on: (x · downᵀ) · upᵀ.
+
+    `down` is [rank, inputs], `up` [outputs, rank].
+    """
+
+    begin: int
+    down: torch.Tensor
+    up: torch.Tensor
+
+
+class LowRank(ABC):
+    """The adapters' products of one model, by one tier's operators: which tokens of the step that runs have which.
+
+    Between steps none has any. A token's result depends on it and on its adapter alone where the tier is exact.
+    """
 
     def __init__(self) -> None:
-        self.spans: list[tuple[Mapping[str, Pair], int, int]] = []
+        self.places = 0  # linear layers that adapters may change
+
+    def adapted(self, base: Linear) -> AdaptedLinear:
+        """Return `base`, a layer of its own place, to which adapters are added."""
+        self.places += 1
+        return AdaptedLinear(base, self.places - 1, self)
 
     @contextmanager
-    def of(self, adapters: Adapters, spans: Sequence[Span]) -> Iterator[tuple[tuple[int, int, int], ...]]:
-        """Let the tokens of `spans` have their adapters; give what tells these from any others, for `repeated`."""
-        found = [(adapters.get(key), begin, end) for key, begin, end in spans]
-        # One that was checked and isn't there any more belongs to a request that has ended, whose row is discarded.
-        known = [(adapter, begin, end) for adapter, begin, end in found if adapter is not None]
-        self.spans = [(adapter.pairs, begin, end) for adapter, begin, end in known]
+    def step(self, spans: Sequence[tuple[Any, int, int]]) -> Iterator[Hashable]:
+        """Let the tokens from the first to the end of each span have the adapter of its weights.
+
+        Give what tells this step's products from others that can't be repeated in their place, for `repeated`.
+        """
+        key = self._tell(spans)
+        self.is_told = True
         try:
-            yield tuple((adapter.serial, begin, end) for adapter, begin, end in known)
+            yield key
         finally:
-            self.spans = []
+            self.is_told = False
+
+    is_told = False
+
+    @abstractmethod
+    def pack(self, layers: Mapping[int, Sequence[Part]]) -> Weights:
+        """Return the weights of an adapter which changes these layers, by their places."""
+
+    @abstractmethod
+    def add(self, place: int, x: torch.Tensor, out: torch.Tensor) -> None:
+        """Add to `out` [T, outputs], in place, what this step's adapters give for `x` [T, inputs]."""
+
+    @abstractmethod
+    def _tell(self, spans: Sequence[tuple[Any, int, int]]) -> Hashable:
+        """Keep the spans for `add`; they are in the order of their tokens."""
 
 
 class AdaptedLinear:
-    """The linear layer `name` of a model; the tokens of a step are changed by the adapters that they have.
+    """The linear layer `base`; the tokens of a step are changed by the adapters that they have.
 
     Those without one have the bits that `base` gives them.
     """
 
-    __slots__ = ("_base", "_name", "_step")
+    __slots__ = ("_base", "_low_rank", "place")
 
-    def __init__(self, base: Linear, name: str, step: StepPairs) -> None:
+    def __init__(self, base: Linear, place: int, low_rank: LowRank) -> None:
         self._base = base
-        self._name = name
-        self._step = step
+        self._low_rank = low_rank
+        self.place = place
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         out = self._base(x, residual)
-        for pairs, begin, end in self._step.spans:
-            pair = pairs.get(self._name)
-            if pair is not None:
-                pair(x.narrow(0, begin, end - begin), out.narrow(0, begin, end - begin))
+        if self._low_rank.is_told:
+            self._low_rank.add(self.place, x, out)
         return out
+
+
+@dataclass(frozen=True, slots=True)
+class TorchWeights:
+    layers: Mapping[int, Sequence[Part]]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.down.nbytes + part.up.nbytes for parts in self.layers.values() for part in parts)
+
+
+class TorchLowRank(LowRank):
+    """By torch's operators, adapter by adapter and module by module: the reference."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+        self._spans: Sequence[tuple[TorchWeights, int, int]] = ()
+
+    def pack(self, layers: Mapping[int, Sequence[Part]]) -> TorchWeights:
+        def placed(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.to(self._device)
+
+        return TorchWeights(
+            {
+                place: [Part(part.begin, placed(part.down), placed(part.up)) for part in parts]
+                for place, parts in layers.items()
+            }
+        )
+
+    def add(self, place: int, x: torch.Tensor, out: torch.Tensor) -> None:
+        for weights, begin, end in self._spans:
+            for part in weights.layers.get(place, ()):
+                changed = out.narrow(0, begin, end - begin).narrow(1, part.begin, len(part.up))
+                changed.addmm_(x.narrow(0, begin, end - begin) @ part.down.t(), part.up.t())
+
+    def _tell(self, spans: Sequence[tuple[TorchWeights, int, int]]) -> Hashable:
+        self._spans = spans
+        return tuple((id(weights), begin, end) for weights, begin, end in spans)

@@ -16,8 +16,8 @@ from inference.execution import experts
 from inference.execution.attention.base import Attention
 from inference.execution.attention.reference import ReferenceAttention
 from inference.execution.kv_cache import KVCache
-from inference.execution.linear import Linear, Pair, TorchLinear
-from inference.execution.low_rank import TorchPair
+from inference.execution.linear import Linear, TorchLinear
+from inference.execution.low_rank import LowRank, TorchLowRank
 from inference.sampling.passes import Passes
 from inference.sampling.torch_passes import TorchPasses
 
@@ -49,9 +49,9 @@ class Operators(ABC):
         """Return the linear layer of `weight` in its own dtype, since rounding may choose another expert."""
         return self.linear(weight)
 
-    def pair(self, down: torch.Tensor, up: torch.Tensor) -> Pair:
-        """Return what an adapter adds to a linear layer, of `down` [rank, inputs] and `up` [outputs, rank]."""
-        return TorchPair(self.place(down), self.place(up))
+    def low_rank(self) -> LowRank:
+        """Return the adapters' products of a model whose linear layers have none yet."""
+        return TorchLowRank(self.device)
 
     @abstractmethod
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

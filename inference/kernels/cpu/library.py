@@ -27,6 +27,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "linear_bf16": (None, [_P, _P, _P, _P, _P, _I, _I, _I]),
     "linear_w8a8": (ctypes.c_int, [_I, _P, _P, _P, _P, _P, _P, _P, _I, _I, _I]),
     "linear_w4": (ctypes.c_int, [_I, _P, _P, _P, _P, _P, _P, _I, _I, _I]),
+    "low_rank": (ctypes.c_int, [_I, _P, _I, _P, _P, _I, _I, _I]),
     "attend": (ctypes.c_int, [_I, *[_P] * 9, *[_I] * 8, _F, _F]),
     "rope_store": (None, [_I, *[_P] * 8, *[_I] * 6, _F]),
     "store": (None, [_I, *[_P] * 5, *[_I] * 5]),

@@ -79,19 +79,6 @@ class DenseLinear(_Linear):
         pack(weight.data_ptr(), *self._addresses, self._outputs, self._inputs)
 
 
-class LowRankPair:
-    """Adds (x [tokens, inputs] · downᵀ) · upᵀ to out [tokens, outputs] in place, in the dtype of down and up."""
-
-    def __init__(self, library: Library, down: torch.Tensor, up: torch.Tensor) -> None:
-        """`down` is [rank, inputs], `up` [outputs, rank]."""
-        odd = len(down) % 2  # words of bfloat16 hold two inputs
-        self._down = DenseLinear(library, torch.nn.functional.pad(down, (0, 0, 0, odd)))
-        self._up = DenseLinear(library, torch.nn.functional.pad(up, (0, odd)))
-
-    def __call__(self, x: torch.Tensor, out: torch.Tensor) -> None:
-        self._up(self._down(x), out, out)
-
-
 class EightBitLinear(_Linear):
     """W8A8: weights in eight bits with a scale for each output, activations quantised with one for each token.
 

@@ -78,7 +78,8 @@ INLINE vf v_rotate(vf x, vf turn) { return _mm512_fmaddsub_ps(x, _mm512_moveldup
 INLINE void prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 INLINE void prefetch_far(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
 
-/* acc + x·w in each lane, of one float, two bf16 (the lower first) or four bytes (unsigned in x, signed in w) a word.
+/* acc + x·w in each lane, of one float, two bf16 (the lower first) or four bytes (unsigned in x, signed in w) a word; x is one
+ * word for all lanes, but a vector in `v_dot_pairs`.
  * Around the intrinsics of the last two gcc 12 copies every accumulator, hence the assembler. */
 INLINE vf v_dot_fp32(vf acc, uint32_t x, vf w) { return _mm512_fmadd_ps(v_words(x), w, acc); }
 INLINE vf v_dot_bf16(vf acc, uint32_t x, vf w) {
@@ -89,6 +90,16 @@ INLINE vf v_dot_bf16(vf acc, uint32_t x, vf w) {
     const __m512i bits = _mm512_castps_si512(w);
     acc = _mm512_fmadd_ps(v_words(x << 16), _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)), acc);
     return _mm512_fmadd_ps(v_words(x & 0xffff0000), _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32((int32_t)0xffff0000))), acc);
+#endif
+}
+INLINE vf v_dot_pairs(vf acc, vf x, vf w) {
+#ifdef __AVX512BF16__
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(x), "v"(w));
+    return acc;
+#else
+    const __m512i a = _mm512_castps_si512(x), b = _mm512_castps_si512(w), high = _mm512_set1_epi32((int32_t)0xffff0000);
+    acc = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_slli_epi32(a, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(b, 16)), acc);
+    return _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_and_si512(a, high)), _mm512_castsi512_ps(_mm512_and_si512(b, high)), acc);
 #endif
 }
 INLINE vi v_dot_bytes(vi acc, uint32_t x, vi bytes) {
@@ -224,6 +235,14 @@ INLINE vf v_dot_bf16(vf acc, uint32_t x, vf w) {
     EACH high.p[i] = (part)((bits)w.p[i] & 0xffff0000u);
     EACH w.p[i] = (part)((bits)w.p[i] << 16);
     return v_fma(v_words(x & 0xffff0000), high, v_fma(v_words(x << 16), w, acc));
+}
+INLINE vf v_dot_pairs(vf acc, vf x, vf w) {
+    vf high = x, other = w;
+    EACH high.p[i] = (part)((bits)x.p[i] & 0xffff0000u);
+    EACH other.p[i] = (part)((bits)w.p[i] & 0xffff0000u);
+    EACH x.p[i] = (part)((bits)x.p[i] << 16);
+    EACH w.p[i] = (part)((bits)w.p[i] << 16);
+    return v_fma(high, other, v_fma(x, w, acc));
 }
 INLINE vi v_dot_bytes(vi acc, uint32_t x, vi w) {
     EACH {
