@@ -3,9 +3,10 @@ to sixteen.
 
     python benchmarks/engine/adapters.py --model var/models/SmolLM2-135M-Instruct
 
-The adapters have random weights and change every linear layer. Each number of adapters has an engine of its own, and they
-take their decoding steps in turns, so that a noisy neighbour meets all; a cell has the tokens per second of the median
-step, and in brackets that divided by those without adapters. Below stand how long loading one took, and their memory.
+The adapters have random weights and change every linear layer. Each number of adapters has an engine of its own, and
+they take their decoding steps in turns, so that a noisy neighbour meets all; a cell has the tokens per second of the
+median step, and in brackets that divided by those without adapters. Below stand how long loading one took, and their
+memory.
 """
 
 from __future__ import annotations
