@@ -32,7 +32,7 @@ from gateway.runtime.turns import Turns
 from inference.types import EngineFault
 
 SNAPSHOT_SECONDS = 1.0
-DRAIN_SECONDS = 0.5  # the server has let requests end for 8 s before it closes the runtime; the supervisor kills at 10
+DRAIN_SECONDS = 0.5  # the server has let requests end before it closes the runtime; the supervisor kills at 10
 DRAINED_SECONDS = 1.0
 
 log = structlog.get_logger(__name__)
@@ -240,7 +240,7 @@ class Runtime:
             epoch=self.epoch,
             engines=self.engines,
             look=self._look,
-            is_draining=self.is_draining,
+            is_draining=self.is_draining or self.is_leaving,
             has_lock=self.has_lock,
         )
 
@@ -259,16 +259,17 @@ class Runtime:
     # -- the end --------------------------------------------------------------------------------------------------
 
     async def drain(self, patience: float = DRAIN_SECONDS, last_patience: float = DRAINED_SECONDS) -> bool:
-        """Take no new request, refuse those that wait and let those that run end; stop them after `patience` seconds.
+        """Let requests end for `patience` seconds, those that wait or come meanwhile too; then take no new one, refuse
+        those that wait and stop those that run.
 
         False when some had not ended `last_patience` seconds later: their holds are left to the sweep.
         """
+        await self._idle(patience)
         self.is_draining = True
         self.gate.close()
         self.turns.close()
-        if not await self._idle(patience):
-            for generation in list(self.live.values()):
-                generation.cancel(faults.DRAINING)
+        for generation in list(self.live.values()):
+            generation.cancel(faults.DRAINING)
         return await self._idle(last_patience)
 
     async def _idle(self, patience: float) -> bool:

@@ -94,10 +94,23 @@ class BoundedHTTP(HttpToolsProtocol):
             websocket = cast("BoundedWebSocket", self.transport.get_protocol())
             websocket.place, self._place = self._place, None
 
-    def answer_last(self) -> None:
-        """Close the connection after the answer at hand, or the next: others take what comes later."""
+    def answer_last(self, idle_seconds: float) -> None:
+        """Let the answer at hand, or the next, be this connection's last: others take what comes later.
+
+        A connection that has had answers is closed once it was idle for `idle_seconds`. A new one isn't: its first
+        request is on its way.
+        """
         if self._is_running:
-            self.cycle.keep_alive = False
+            if self.cycle.response_started:
+                self.cycle.keep_alive = False
+            else:
+                self.cycle.default_headers = self.server_state.default_headers  # they say that it is the last
+        elif self.cycle is not None:
+            self.loop.call_later(idle_seconds, self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
+        if not self._is_running and not self._is_in_head:
+            self.transport.close()
 
     # -- what comes in ------------------------------------------------------------------------------------------------
 

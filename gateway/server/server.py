@@ -20,9 +20,10 @@ from gateway.server.bounds import Addresses, Bounds, Listener
 from gateway.server.http import BoundedHTTP
 from gateway.server.websocket import BoundedWebSocket
 
-IDLE_SECONDS = 1.0  # a gateway that is replaced closes idle connections then: a request may be on its way
+IDLE_SECONDS = 1.0  # a gateway that ends closes idle connections then: a request may be on its way
 LOOK_SECONDS = 0.05
-PATIENCE = 4.5  # the server cuts connections off after 6 s, and the supervisor waits for ten in all
+PATIENCE = 4.5  # of a gateway that is told to stop; the supervisor waits for ten seconds in all
+LAST_SECONDS = 1.5  # after that, for the errors of those that were ended
 OWN_FILES = 512  # descriptors kept for the database, engines, logs
 
 log = structlog.get_logger(__name__)
@@ -38,7 +39,7 @@ def configuration(application: Application, listener: Listener, **options: Any) 
             "ws": cast("Any", partial(BoundedWebSocket, listener=listener)),
             "ws_per_message_deflate": False,
             "ws_max_size": 2 * bounds.frame_bytes,  # up to which the application says what is wrong
-            "timeout_graceful_shutdown": 6,
+            "timeout_graceful_shutdown": LAST_SECONDS,
             "timeout_keep_alive": bounds.idle_seconds,
             "access_log": False,
             "log_config": None,
@@ -49,11 +50,12 @@ def configuration(application: Application, listener: Listener, **options: Any) 
 
 
 class Server(uvicorn.Server):
-    """Ends running requests with an error of the API before uvicorn would cut them off; may serve probes on another
-    port, or on the listening socket `probes_on`.
+    """Answers what comes on the connections that it has before it ends; may serve probes on another port, or on the
+    listening socket `probes_on`.
 
-    One that is told to leave takes no more connections, while others accept them on the same sockets, lets what runs
-    end for `leave_seconds` and then ends itself.
+    One that is to end takes no more connections. Whoever has one is answered, for `PATIENCE` seconds after SIGTERM and
+    for `leave_seconds` when others accept on the same sockets (`leave`); then requests that still run end with an error
+    of their API, before uvicorn would cut them off.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Server(uvicorn.Server):
         self._leave_seconds = leave_seconds
         self._is_to_leave = False
         self._leaving: asyncio.Task[None] | None = None
+        self._has_begun_to_leave = False
 
     def leave(self) -> None:
         """Have the server leave: from a signal's handler."""
@@ -80,7 +83,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the runtime and listen."""
         await super().startup(sockets)
-        runtime: Runtime | None = self.lifespan.state.get("runtime")
+        runtime = self._runtime
         if (listener := self._listener) is not None and runtime is not None:
             most = listener.bounds.connections
             runtime.metrics.gauges.follow(
@@ -104,39 +107,54 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Begin to leave, once told."""
         if self._is_to_leave and self._leaving is None:
-            self._leaving = asyncio.create_task(self._leave())
+            self._leaving = asyncio.create_task(self._leave_and_end())
         return await super().on_tick(counter)
 
-    async def _leave(self) -> None:
-        """Take no more connections, answer on those that there are as their last, and end once all are closed."""
+    async def _leave_and_end(self) -> None:
+        await self._leave(self._leave_seconds)
+        self.should_exit = True
+
+    async def _leave(self, seconds: float) -> None:
+        """Take no more connections, answer on those that there are as their last, until all are closed or `seconds`
+        are over.
+        """
+        if not self._has_begun_to_leave:
+            self._has_begun_to_leave = True
+            await self._begin_to_leave()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        connections = self.server_state.connections
+        while connections and loop.time() < until and not self.force_exit:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _begin_to_leave(self) -> None:
         log.info("gateway_leaves", connections=len(self.server_state.connections))
         for server in self.servers:
             server.close()
         self.config.encoded_headers.append((b"connection", b"close"))
         self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
-        runtime: Runtime | None = self.lifespan.state.get("runtime")
-        if runtime is not None:
+        if (runtime := self._runtime) is not None:
             runtime.leave()
-        loop = asyncio.get_running_loop()
+        await asyncio.sleep(0)  # what was accepted in this turn of the loop becomes a connection in the next
         for connection in list(self.server_state.connections):
             if isinstance(connection, BoundedHTTP):
-                connection.answer_last()
-                loop.call_later(IDLE_SECONDS, connection.shutdown)
-        until = loop.time() + self._leave_seconds
-        while self.server_state.connections and loop.time() < until:  # noqa: ASYNC110 - once in a process' life, and nobody tells
-            await asyncio.sleep(LOOK_SECONDS)
-        self.should_exit = True
+                connection.answer_last(IDLE_SECONDS)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let requests end for `PATIENCE` seconds; end the others with an error that says why, settled."""
-        runtime: Runtime | None = self.lifespan.state.get("runtime")
-        if runtime is not None:
-            runtime.leave()
-        draining = asyncio.create_task(runtime.drain(PATIENCE)) if runtime is not None else None
+        """Answer what runs and what still comes for `PATIENCE` seconds, then end it with an error that says why."""
+        if self._leaving is not None:
+            self._leaving.cancel()
+        until = asyncio.get_running_loop().time() + PATIENCE
+        await self._leave(PATIENCE)
+        if (runtime := self._runtime) is not None:
+            await runtime.drain(
+                max(0.0, until - asyncio.get_running_loop().time())
+            )  # what has no connection has it too
         await super().shutdown(sockets)
-        if draining is not None:
-            draining.cancel()
-            await asyncio.gather(draining, return_exceptions=True)
+
+    @property
+    def _runtime(self) -> Runtime | None:
+        return cast("Runtime | None", self.lifespan.state.get("runtime"))
 
 
 def gateway_server(

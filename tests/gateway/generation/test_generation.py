@@ -644,7 +644,7 @@ async def test_request_that_is_given_up_while_it_waits_has_touched_nothing():
     assert_clean(stand)
 
 
-async def test_drain_refuses_what_waits_at_once():
+async def test_drain_refuses_what_still_waits_when_its_patience_is_over():
     stand = await make_stand(terms={"concurrency": 1}, tokens=5, hang_at=2)
     first = await start(stand)
     waiting = asyncio.ensure_future(start(stand))

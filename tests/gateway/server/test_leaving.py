@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
 
+from gateway.asgi import application
 from gateway.http.asgi import send_json
 from gateway.server import server as serving
 from gateway.server.bounds import Bounds, Listener
 from gateway.server.server import Server, configuration
+from tests.gateway.edge.server import lifespan_with
+from tests.gateway.edge.world import KEY, make_world
 
 
 class Gateway:
@@ -121,3 +126,116 @@ async def test_what_runs_too_long_is_not_waited_for(listening, client, monkeypat
     await old.task
     slow.cancel()
     await asyncio.gather(slow, return_exceptions=True)
+
+
+ASKED = b'{"model": "small", "messages": [{"role": "user", "content": "Hi"}]}'
+HEAD = (
+    f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
+    f"content-type: application/json\r\ncontent-length: {len(ASKED)}\r\n\r\n"
+).encode()
+
+
+@asynccontextmanager
+async def stopping(listening, world):
+    """A server of the whole application, to which `stop` says SIGTERM; it takes no more connections then."""
+    config = configuration(application, Listener(Bounds.of_settings()), interface="asgi3")
+    config.load()
+    config.lifespan_class = lifespan_with(world.runtime)
+    server = Server(config)
+    ended = asyncio.create_task(server.serve([listening.dup()]))
+
+    async def stop():
+        server.should_exit = True
+        async with asyncio.timeout(10):
+            while not world.runtime.is_leaving:  # noqa: ASYNC110 - it looks ten times a second
+                await asyncio.sleep(0.005)
+
+    async with asyncio.timeout(10):
+        while not server.started:  # noqa: ASYNC110 - uvicorn tells nobody
+            await asyncio.sleep(0.005)
+    try:
+        yield SimpleNamespace(stop=stop, ended=ended, server=server)
+    finally:
+        server.should_exit = True
+        await ended
+
+
+async def connected(listening, server):
+    """A connection that the server has accepted."""
+    reader, writer = await asyncio.open_connection(*listening.getsockname())
+    async with asyncio.timeout(10):
+        while not server.server_state.connections:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.005)
+    return reader, writer
+
+
+@pytest.mark.parametrize("began", [b"", HEAD[:20], HEAD, HEAD + ASKED[:5]])
+async def test_request_on_an_accepted_connection_is_answered_by_a_gateway_that_stops(listening, began, monkeypatch):
+    """It was accepted just before the gateway stopped: no successor will ever see what comes on it."""
+    monkeypatch.setattr(serving, "PATIENCE", 60.0)
+    monkeypatch.setattr(serving, "IDLE_SECONDS", 0.0)
+    world = await make_world()
+    async with stopping(listening, world) as gateway:
+        reader, writer = await connected(listening, gateway.server)
+        writer.write(began)
+        await gateway.stop()
+        writer.write((HEAD + ASKED)[len(began) :])
+        answer = await reader.read()
+        await gateway.ended
+    assert answer.startswith(b"HTTP/1.1 200"), answer
+    assert b"\r\nconnection: close" in answer
+    writer.close()
+    await world.settled()
+
+
+async def test_queued_request_has_its_turn_in_a_gateway_that_stops(listening, monkeypatch):
+    monkeypatch.setattr(serving, "PATIENCE", 60.0)
+    world = await make_world()
+    world.set_principal(concurrency=1)
+    world.starting = asyncio.Event()
+    async with stopping(listening, world) as gateway:
+        streams = [await connected(listening, gateway.server) for _ in range(2)]
+        for _, writer in streams:
+            writer.write(HEAD + ASKED)
+        async with asyncio.timeout(10):
+            while not world.runtime.gate.waiting:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.005)
+        await gateway.stop()
+        world.starting.set()
+        answers = [await reader.read() for reader, _ in streams]
+    assert {answer[:12] for answer in answers} == {b"HTTP/1.1 200"}
+    assert all(b"\r\nconnection: close" in answer for answer in answers)
+    for _, writer in streams:
+        writer.close()
+    await world.settled()
+
+
+async def test_what_still_runs_or_waits_when_the_grace_is_over_is_refused(listening, monkeypatch):
+    monkeypatch.setattr(serving, "PATIENCE", 0.01)
+    world = await make_world()
+    world.set_principal(concurrency=1)
+    world.set_options(hang_at=1)
+    async with stopping(listening, world) as gateway:
+        streams = [await connected(listening, gateway.server) for _ in range(2)]
+        for _, writer in streams:
+            writer.write(HEAD + ASKED)
+        async with asyncio.timeout(10):
+            while not world.runtime.gate.waiting:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.005)
+        await gateway.stop()
+        answers = [await reader.read() for reader, _ in streams]
+    assert {answer[:12] for answer in answers} == {b"HTTP/1.1 503"}
+    assert all(b"server_draining" in answer for answer in answers)
+    for _, writer in streams:
+        writer.close()
+    await world.settled()
+
+
+async def test_idle_connection_does_not_hold_a_stop_up(listening, client, monkeypatch):
+    monkeypatch.setattr(serving, "PATIENCE", 60.0)
+    monkeypatch.setattr(serving, "IDLE_SECONDS", 0.0)
+    gateway = await Gateway(listening).up()
+    assert await ask(client) == (200, None)
+    gateway.server.should_exit = True
+    async with asyncio.timeout(30):  # half of its patience
+        await gateway.task
