@@ -28,7 +28,7 @@ import torch
 from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.execution.backend import LoadedModel
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.text.prepare import Prompt
 from inference.types import GenerationRequest, SamplingParams
 from tests.inference.adapting import save_adapter

@@ -38,7 +38,7 @@ from peers.workload import PARTS, measure
 
 from inference.architectures.load import load_model
 from inference.config import EngineConfig
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.text.prepare import Prompt
 from inference.types import GenerationRequest, SamplingParams
 

@@ -34,7 +34,7 @@ from inference.errors import InvalidRequestError
 from inference.execution.backend import LoadedModel
 from inference.guidance import library
 from inference.guidance.grammars import Grammars
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.messages import Message
 from inference.text.tokenizer import FolderTokenizer
 from inference.types import FinishReason, GenerationRequest, Guidance, GuidanceKind, SamplingParams

@@ -24,11 +24,11 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as a worker has it
 
 import torch
 
-from inference import local
 from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.execution.backend import LoadedModel
-from inference.local import LocalEngine
+from inference.local import engine as local
+from inference.local.engine import LocalEngine
 from inference.messages import Message
 from inference.text.prepare import Prompt
 from inference.text.tokenizer import FolderTokenizer

@@ -28,7 +28,7 @@ from inference.execution.backend import LoadedModel
 from inference.execution.inputs import StepBatch
 from inference.execution.kv_cache import KVCache, KVSpec, LayerShape
 from inference.execution.runner import TorchRunner
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.text.byte_tokenizer import VOCABULARY, ByteTokenizer
 from inference.text.prepare import Prompt
 from inference.types import GenerationRequest, Kind, SamplingParams

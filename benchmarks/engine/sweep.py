@@ -37,7 +37,7 @@ from inference.architectures.proof import distances, paged_logits, plain_logits,
 from inference.config import EngineConfig
 from inference.errors import ModelRefusedError
 from inference.execution.backend import LoadedModel
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.text.prepare import Prompt
 from inference.types import GenerationRequest, SamplingParams
 

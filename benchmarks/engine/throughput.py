@@ -29,7 +29,7 @@ from llama import Llama
 from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.execution.backend import LoadedModel
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.text.prepare import Prompt
 from inference.types import GenerationRequest, SamplingParams
 

@@ -19,7 +19,7 @@ from inference.execution.backend import LoadedModel
 from inference.execution.cuda.device import Cuda, Device
 from inference.execution.cuda.runner import CudaRunner
 from inference.execution.kv_cache import KVCache
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.text.prepare import Prompt
 from inference.types import GenerationRequest, Kind, SamplingParams
 

@@ -9,7 +9,7 @@ from inference.config import EngineConfig
 from inference.core.grammar import Grammar
 from inference.execution.backend import LoadedModel
 from inference.guidance.grammars import Grammars
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.text.prepare import Prompt
 from inference.text.tokenizer import Tokenizer
 from inference.types import GenerationRequest, Guidance, Health, Tokens

@@ -17,7 +17,7 @@ from typing import Protocol
 from inference.conversion import refusal_of
 from inference.core.output import Output
 from inference.errors import EngineError
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.protocol import (
     Batch,
     FromWorker,

@@ -13,7 +13,7 @@ from inference.config import EngineConfig
 from inference.core.scheduler import Scheduler
 from inference.execution.backend import LoadedModel
 from inference.execution.runner import TorchRunner
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.prepare import Prompt
 from inference.types import PositionLogprobs

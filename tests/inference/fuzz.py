@@ -25,7 +25,7 @@ from inference.core.scheduler import Scheduler
 from inference.core.step import RowFailure, StepPlan, StepResult
 from inference.errors import OverloadedError
 from inference.execution.backend import LoadedModel, Pending
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.prepare import Prompt
 from inference.types import FinishReason

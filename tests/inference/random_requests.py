@@ -11,7 +11,7 @@ from typing import Any
 from inference.core.grammar import Grammar
 from inference.core.output import Output
 from inference.guidance.grammars import Grammars
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.prepare import Prompt
 from inference.types import (

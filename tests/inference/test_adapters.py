@@ -15,7 +15,7 @@ from inference.core.scheduler import Scheduler
 from inference.errors import InvalidRequestError, OverloadedError, UnpreparedError
 from inference.execution.backend import LoadedModel
 from inference.execution.tiers import choose
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.types import SamplingParams
 from tests.inference.adapting import FUSED, merge, save_adapter

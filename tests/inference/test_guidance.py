@@ -15,7 +15,7 @@ from inference.config import EngineConfig
 from inference.core.scheduler import Scheduler
 from inference.errors import InvalidRequestError
 from inference.execution.backend import LoadedModel
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.messages import Message
 from inference.text.byte_tokenizer import END_OF_TURN, VOCABULARY, ByteTokenizer
 from inference.types import (

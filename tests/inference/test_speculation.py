@@ -13,7 +13,7 @@ from inference.config import EngineConfig
 from inference.core.scheduler import Scheduler
 from inference.core.step import RowResult, StepPlan
 from inference.execution.backend import LoadedModel, Pending, Runner
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.prepare import Prompt
 from inference.types import Finished, GenerationRequest, SamplingParams

@@ -13,7 +13,7 @@ from inference.core.grammar import Matcher
 from inference.errors import InvalidRequestError
 from inference.execution.backend import LoadedModel
 from inference.guidance.thinking import ThinkingGrammar, Thought
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.messages import Message
 from inference.text.byte_tokenizer import END_OF_TURN, VOCABULARY, ByteTokenizer
 from inference.tools import Function, ToolMode, Tools

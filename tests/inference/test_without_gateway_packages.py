@@ -34,7 +34,7 @@ for module in pkgutil.walk_packages(inference.__path__, "inference."):
 
 from inference.architectures.load import load_model
 from inference.config import EngineConfig
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.text.prepare import Prompt
 from inference.types import GenerationRequest, SamplingParams
 

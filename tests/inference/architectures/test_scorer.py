@@ -15,7 +15,7 @@ from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.errors import InvalidRequestError, ModelRefusedError
 from inference.execution.backend import LoadedModel
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.text.byte_tokenizer import END_OF_TURN, VOCABULARY, ByteTokenizer
 from inference.types import FinishReason, GenerationRequest, Kind
 from tests.inference.tiny import COMMON, SPECIAL

@@ -47,7 +47,7 @@ def test_a_model_without_room_is_refused() -> None:
 
 def test_the_context_that_is_announced_is_the_one_that_fits(tmp_path: Path) -> None:
     from inference.architectures.load import load_model
-    from inference.local import LocalEngine
+    from inference.local.engine import LocalEngine
     from tests.inference.tiny import save_tiny
 
     config = EngineConfig("test", str(save_tiny("llama", tmp_path)), dtype="float32", options={"cache": str(tmp_path)})

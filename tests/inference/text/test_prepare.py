@@ -13,7 +13,7 @@ from inference.architectures.fake import load_fake_model
 from inference.config import EngineConfig
 from inference.core.scheduler import Scheduler
 from inference.errors import InvalidRequestError
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.messages import Image, Message
 from inference.text.byte_tokenizer import VOCABULARY, ByteTokenizer
 from inference.text.prepare import CHARACTERS_PER_TOKEN

@@ -7,7 +7,7 @@ import pytest
 
 from inference.architectures.fake import load_fake_model
 from inference.config import EngineConfig
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.messages import Message
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.prepare import recommended_sampling

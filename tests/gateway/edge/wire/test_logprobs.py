@@ -10,7 +10,7 @@ from gateway.edge.wire.logprobs import completion_logprobs
 from gateway.generation.items import Narrator
 from inference.architectures.load import load_model
 from inference.config import EngineConfig
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.types import Delta
 from tests.inference.engine_contract import chat

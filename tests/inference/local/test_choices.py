@@ -15,7 +15,7 @@ from inference.core.output import Output
 from inference.core.step import StepPlan, StepResult
 from inference.errors import InvalidRequestError, OverloadedError
 from inference.execution.backend import LoadedModel, Pending
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.prepare import Prompt
 from inference.types import Finished, FinishReason, GenerationRequest, Kind, Resumed, SamplingParams, Usage

@@ -2,7 +2,7 @@
 
 From Python, without gateway and worker:
 
-    from inference.local import LocalEngine
+    from inference.local.engine import LocalEngine
     from inference.messages import Message
     from inference.types import GenerationRequest, SamplingParams
 
@@ -47,13 +47,13 @@ from inference.errors import InvalidRequestError
 from inference.execution.adapters import MOST_LOADED
 from inference.execution.backend import LoadedModel
 from inference.guidance.grammars import Grammars
-from inference.siblings import Siblings
+from inference.local.siblings import Siblings
+from inference.local.stepping import Stepper
+from inference.local.texts import Texts
 from inference.speculative.ngram import NgramProposer
-from inference.stepping import Stepper
 from inference.text.chats import Chats
 from inference.text.prepare import Preparer, Prompt, recommended_sampling
 from inference.text.tokenizer import Tokenizer
-from inference.texts import Texts
 from inference.types import (
     EngineInfo,
     Feature,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from inference.choices import Choices
 from inference.core.output import Output
 from inference.core.scheduler import Scheduler
+from inference.local.choices import Choices
 from inference.text.prepare import Prompt
 from inference.types import FinishReason, SamplingParams
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from inference import local
 from inference.architectures.fake import load_fake_model
 from inference.config import EngineConfig
 from inference.errors import DeviceLostError, EngineError, InvalidRequestError
 from inference.execution.backend import LoadedModel
-from inference.local import LocalEngine
+from inference.local import engine as local
+from inference.local.engine import LocalEngine
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.prepare import Prompt
 from inference.types import FinishReason, GenerationRequest, Resumed, Usage

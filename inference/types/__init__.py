@@ -1,0 +1,73 @@
+"""What crosses the engine seam: requests, events and usage, as plain immutable data. Everybody imports it from here."""
+
+from __future__ import annotations
+
+from inference.types.events import (
+    CallPiece,
+    Delta,
+    EngineFault,
+    Event,
+    Evidence,
+    Finished,
+    FinishReason,
+    Lost,
+    NothingRan,
+    PositionLogprobs,
+    Running,
+    Started,
+    TokenLogprob,
+    Told,
+    Usage,
+    Vector,
+)
+from inference.types.info import (
+    LOADING,
+    EngineInfo,
+    Feature,
+    Health,
+    Work,
+)
+from inference.types.requests import (
+    GenerationRequest,
+    Kind,
+    Prepared,
+    Resumed,
+    Tokens,
+)
+from inference.types.sampling import (
+    Guidance,
+    GuidanceKind,
+    SamplingParams,
+)
+
+__all__ = [
+    "LOADING",
+    "CallPiece",
+    "Delta",
+    "EngineFault",
+    "EngineInfo",
+    "Event",
+    "Evidence",
+    "Feature",
+    "FinishReason",
+    "Finished",
+    "GenerationRequest",
+    "Guidance",
+    "GuidanceKind",
+    "Health",
+    "Kind",
+    "Lost",
+    "NothingRan",
+    "PositionLogprobs",
+    "Prepared",
+    "Resumed",
+    "Running",
+    "SamplingParams",
+    "Started",
+    "TokenLogprob",
+    "Tokens",
+    "Told",
+    "Usage",
+    "Vector",
+    "Work",
+]

@@ -1,0 +1,109 @@
+"""What an engine is and how it is, as it crosses the engine seam."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import field
+from enum import StrEnum
+
+from inference.types.requests import Kind
+from inference.values import value
+
+
+class Feature(StrEnum):
+    """What a model can do in chats beside answering in text."""
+
+    TOOLS = "tools"
+    REASONING = "reasoning"  # its thought stands apart from its answer, and can be bounded
+    STRUCTURED_OUTPUTS = "structured_outputs"
+
+
+@value
+class EngineInfo:
+    """What a deployment's engine can do, as its worker announced it.
+
+    `max_context` bounds prompt and output together, `max_input` one prompt or one embedding input, both in tokens.
+    `revision` identifies the settings that it was loaded with. `details` are texts for operators (dtype, size of the
+    K/V cache, how the model was proved) and may name paths.
+    With `nests_vectors` the first dimensions of an embedding, made one long again, are a shorter embedding.
+    An engine that can't extend (`can_extend`) generates at most the allowance that a request begins with. With
+    `shares_prefixes` requests of different domains share cached prefixes, as their operator has accepted. `features`
+    are those that are known, and `max_output` bounds one answer, where the context doesn't alone (0).
+    """
+
+    deployment: str
+    model: str
+    kinds: frozenset[Kind]
+    max_context: int
+    max_input: int
+    block_size: int = 16
+    kv_blocks: int = 0
+    vector_width: int = 0
+    revision: str = ""
+    details: Mapping[str, str] = field(default_factory=dict)
+    can_extend: bool = True
+    shares_prefixes: bool = False
+    features: frozenset[Feature] = frozenset()
+    max_output: int = 0
+    nests_vectors: bool = False
+
+
+LOADING = "loading"  # `Health.reason` while the model is being loaded
+
+
+@value
+class Work:
+    """What an engine did since it was loaded.
+
+    `rows` is the sum over all steps, `seconds` what they took, `prefill_seconds` the part of that for prompts.
+    `prompt_tokens` were computed, `cached_tokens` of prompts taken from the prefix cache, `output_tokens` generated.
+    `preemptions` counts by cause; `tenants` are the device-seconds of those that had most.
+    """
+
+    steps: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    preemptions: Mapping[str, int] = field(default_factory=dict)
+    tenants: Mapping[str, float] = field(default_factory=dict)
+
+    def __add__(self, other: Work) -> Work:
+        """What two schedulers of one engine, or two replicas, did together."""
+        return Work(
+            self.steps + other.steps,
+            self.rows + other.rows,
+            self.seconds + other.seconds,
+            self.prefill_seconds + other.prefill_seconds,
+            self.prompt_tokens + other.prompt_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.output_tokens + other.output_tokens,
+            Counter(self.preemptions) + Counter(other.preemptions),
+            {name: self.tenants.get(name, 0) + other.tenants.get(name, 0) for name in {*self.tenants, *other.tenants}},
+        )
+
+
+@value
+class Health:
+    """A deployment's state now. It takes requests when `ready`; otherwise `reason` is why not.
+
+    `reason` is fit for clients; `detail` is for operators and may name paths. `running` and `waiting` count requests,
+    `kv_used` is the part of the KV blocks in use and `kv_cached` the part that only keeps prefixes (0 to 1), `steps`
+    counts since loading, and `work` tells what those did where the engine is ours. `revision` identifies the
+    settings that the state belongs to.
+    """
+
+    ready: bool
+    reason: str = ""
+    running: int = 0
+    waiting: int = 0
+    kv_used: float = 0.0
+    steps: int = 0
+    draining: bool = False
+    detail: str = ""
+    revision: str = ""
+    kv_cached: float = 0.0
+    work: Work | None = None
