@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
@@ -51,6 +52,7 @@ def refusal_of(error: Exception) -> Refusal | None:
     return answer
 
 
+@csrf_exempt  # nothing is done here, and who has no form's token is to read that there is no such address
 def unknown_endpoint(request: HttpRequest, path: str = "") -> HttpResponse:
     """Answer 404 for an address under /api/ that isn't any."""
     refusal = Refusal(404, "unknown_endpoint", f"There is no {request.method} {request.path}.")

@@ -26,7 +26,7 @@ from gateway.edge.wire.decode import invalid, unsupported
 from gateway.edge.wire.guidance import ChatFormats, guidance_of
 from gateway.edge.wire.limits import MAX_MESSAGES, MAX_PARTS
 from gateway.edge.wire.logprobs import ChatLogprobs, PromptLogprobs
-from gateway.edge.wire.parts import CallId, ChatContent, FunctionName, Reading
+from gateway.edge.wire.parts import AnswerContent, CallId, ChatContent, FunctionName, Reading
 from gateway.edge.wire.tools import ChatTool, ChatToolChoice, ToolList, tools_of
 from gateway.edge.wire.usage import ChatUsage
 from gateway.errors.refusal import Refusal
@@ -92,9 +92,11 @@ class CustomToolCall(msgspec.Struct, tag_field="type", tag="custom"):
     """Refused."""
 
 
-class AssistantTurn(_Turn, tag="assistant"):
+class AssistantTurn(msgspec.Struct, tag_field="role", tag="assistant", kw_only=True, forbid_unknown_fields=True):
     """What the model said, perhaps an SDK's whole message given back."""
 
+    content: AnswerContent | None = None
+    name: ShortText | None = None  # as others' turns have it
     refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None  # the same, as some servers call it
@@ -105,9 +107,8 @@ class AssistantTurn(_Turn, tag="assistant"):
     audio: Annotated[Anything, Only()] = UNSET
     function_call: Annotated[Anything, Only()] = UNSET
 
-    engine_role: ClassVar[str] = "assistant"
-
     def message(self, reading: Reading, at: str) -> Message:
+        """The turn, which stands in the field `at`, as a message."""
         refuse_unless_neutral(self, f"{at}.")
         content = self.refusal if self.content is None else self.content
         if not (self.tool_calls or self.reasoning_content or self.reasoning):
@@ -147,7 +148,7 @@ class FunctionTurn(msgspec.Struct, tag_field="role", tag="function"):
 Turn = SystemTurn | DeveloperTurn | UserTurn | AssistantTurn | ToolTurn | FunctionTurn
 
 
-def _required(content: ChatContent | None, at: str) -> ChatContent:
+def _required(content: ChatContent | AnswerContent | None, at: str) -> ChatContent | AnswerContent:
     if content is None:
         raise Refusal(400, "missing_required_parameter", f"'{at}.content' is required.", param=f"{at}.content")
     return content

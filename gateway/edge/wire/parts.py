@@ -29,6 +29,18 @@ class TextPart(_Text, tag_field="type", tag="text"):
     """A piece of text."""
 
 
+class AnswerTextPart(_Text, tag_field="type", tag="text"):
+    """A piece of what the model said. OpenAI's Agents SDK for Node.js gives it back with all else that the answer had,
+    which is not read here: the turn has it.
+    """
+
+    role: Anything = UNSET
+    refusal: Anything = UNSET
+    annotations: Anything = UNSET
+    tool_calls: Anything = UNSET
+    reasoning_content: Anything = UNSET
+
+
 class InputText(_Text, tag_field="type", tag="input_text"):
     """A piece of what was said to the model."""
 
@@ -84,8 +96,10 @@ class InputFile(msgspec.Struct, tag_field="type", tag="input_file"):
 
 
 ChatPart = TextPart | RefusalPart | ImagePart | AudioPart | FilePart
+AnswerPart = AnswerTextPart | RefusalPart | ImagePart | AudioPart | FilePart
 ResponsePart = InputText | OutputTextPart | RefusalPart | InputImage | InputFile | AudioPart
 ChatContent = str | Annotated[list[ChatPart], Meta(max_length=MAX_PARTS)]
+AnswerContent = str | Annotated[list[AnswerPart], Meta(max_length=MAX_PARTS)]
 ResponseContent = str | Annotated[list[ResponsePart], Meta(max_length=MAX_PARTS)]
 
 
@@ -98,7 +112,7 @@ class Reading:
         self._count = 0
 
     def content(
-        self, content: str | Sequence[ChatPart | ResponsePart], at: str, *, sees: bool = False
+        self, content: str | Sequence[ChatPart | AnswerPart | ResponsePart], at: str, *, sees: bool = False
     ) -> tuple[str | Image, ...]:
         """Return the text and, if it `sees`, the images of a content that stands in the field `at`."""
         if isinstance(content, str):
@@ -111,9 +125,9 @@ class Reading:
             for image in message.images:
                 self.note(image, "input")
 
-    def _part(self, part: ChatPart | ResponsePart, at: str, *, sees: bool) -> str | Image:
+    def _part(self, part: ChatPart | AnswerPart | ResponsePart, at: str, *, sees: bool) -> str | Image:
         match part:
-            case TextPart() | InputText() | OutputTextPart():
+            case TextPart() | AnswerTextPart() | InputText() | OutputTextPart():
                 refuse_unless_neutral(part, f"{at}.")
                 return part.text
             case RefusalPart():

@@ -69,8 +69,10 @@ def test_a_key_without_the_scope_is_403(acme):
     assert_error(response, 403, "insufficient_scope")
 
 
-def test_unknown_address_is_404_json():
-    assert_error(Client().get("/api/v1/nothing/"), 404, "unknown_endpoint")
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_unknown_address_is_404_json(method):
+    client = Client(enforce_csrf_checks=True)
+    assert_error(getattr(client, method)("/api/v1/nothing/"), 404, "unknown_endpoint")
 
 
 def test_broken_body_is_400(acme):

@@ -144,6 +144,25 @@ async def test_a_tool_loop_in_history_reaches_the_engine_from_chat(app, world):
     )
 
 
+async def test_an_answer_given_back_inside_its_own_text_is_its_text(app, world):
+    """As OpenAI's Agents SDK for Node.js does: what the message had beside the text stands in the text's part."""
+    kept = {
+        "role": "assistant",
+        "refusal": None,
+        "annotations": [],
+        "reasoning_content": "Ask.",
+        "tool_calls": [call(1)],
+    }
+    said = {"role": "assistant", "content": [{"type": "text", "text": "Let me look.", **kept}], "tool_calls": [call(1)]}
+    body = chat(HI, said, {"role": "tool", "tool_call_id": "call_1", "content": "rain"})
+    assert (await ask(app, CHAT, body)).status == 200
+    assert world.intent.messages[1] == Message(
+        "assistant", ("Let me look.", ToolCall("call_1", "weather", '{"city": "Oslo"}'))
+    )
+    refused = await ask(app, CHAT, chat({"role": "user", "content": said["content"]}))
+    assert_error(refused, 400, "unknown_parameter", param="messages[0].content[0].role")
+
+
 async def test_items_of_one_turn_are_one_message(app, world):
     def called(number):
         return {
