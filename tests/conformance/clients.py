@@ -32,6 +32,7 @@ CLIENTS = (
     Client("LlamaIndex", "llamaindex", "llamaindex_python.py", "llama-index-core"),
     Client("LiteLLM", "litellm", "litellm_python.py", "litellm"),
     Client("OpenAI Agents Python", "agents", "agents_python.py", "openai-agents"),
+    Client("OpenAI Agents JS", "node", "agents_node.mjs", "@openai/agents"),
     Client("instructor", "agents", "instructor_python.py", "instructor"),
     Client("pydantic-ai", "agents", "pydantic_ai_python.py", "pydantic-ai-slim"),
     Client("llm", "agents", "llm_python.py", "llm"),

@@ -37,6 +37,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "calls-City": {"script": [call("City", OSLO)], "guides": True},
     "calls-PartialCity": {"script": [call("PartialCity", OSLO)], "guides": True},
     "calls-final_result": {"script": [call("final_result", OSLO)], "guides": True},
+    "calls-final_answer": {"script": [call("final_answer", '{"answer": "It rains."}')], "guides": True},
 }
 EMBEDDER = "embeds"
 CARD = "conformance"
