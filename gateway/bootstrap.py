@@ -41,6 +41,7 @@ SEEN_INTERVAL = 30.0
 INSTALLATION_INTERVAL = 15.0
 CANCEL_INTERVAL = 1.0
 DELAY_INTERVAL = 0.25
+EXAMPLES_INTERVAL = 1.0
 
 log = structlog.get_logger(__name__)
 
@@ -148,6 +149,7 @@ def _loops(runtime: Runtime, lock: GatewayLock, poller: EpochPoller) -> list[Cal
         lambda: _observe_delay(metrics.loop_delay.observe),
         *_hints(poller, runtime),
         lambda: _each(SEEN_INTERVAL, seen, "nodes_seen"),
+        lambda: _each(EXAMPLES_INTERVAL, lambda: runtime.examples.read(runtime.snapshot.catalogue), "examples"),
         lambda: _each(CANCEL_INTERVAL, lambda: cancel_as_asked(runtime), "cancel_responses"),
     ]
 

@@ -301,6 +301,10 @@ SLUICE_RELAXED_POLICY = {
 SLUICE_TASKS = env.list(
     "SLUICE_TASKS", default=["chat", "embedding", "rerank", "extract", "classify", "summarize", "translate", "code"]
 )
+# The embedding model that compares requests for `auto` with the examples of routing rules ("": the first one of an own
+# engine), and how long such a request waits for it.
+SLUICE_EXAMPLES_MODEL = env.str("SLUICE_EXAMPLES_MODEL", default="")
+SLUICE_EXAMPLES_SECONDS = env.float("SLUICE_EXAMPLES_SECONDS", default=0.5)
 
 # Signing in
 AUTHENTICATION_BACKENDS = [

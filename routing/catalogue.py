@@ -70,10 +70,27 @@ class DeploymentEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Ceiling:
+    """What a rule's models may cost and how long they may take until the first token; None: no matter.
+
+    `price` is in µcr per million output tokens, `request_price` in µcr for the request, `ttft_ms` what the deployment's
+    latest requests took at `ttft_percentile`. `is_strict` refuses a request for which nothing holds it; else it gets
+    the nearest.
+    """
+
+    price: int | None = None
+    request_price: int | None = None
+    ttft_ms: int | None = None
+    ttft_percentile: int = 50
+    is_strict: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class RuleEntry:
     """An active rule with its `targets` as (model name, weight). Empty conditions and None match every request.
 
-    `fallbacks` are the targets for what none of the others can serve.
+    `fallbacks` are the targets for what none of the others can serve. A request without a task whose text comes as near
+    as `least_similarity` to one of the `examples` is taken to be for the rule's task.
     """
 
     name: str
@@ -83,6 +100,10 @@ class RuleEntry:
     max_prompt_tokens: int | None
     targets: tuple[tuple[str, int], ...]
     fallbacks: tuple[tuple[str, int], ...] = ()
+    structure: str = ""
+    examples: tuple[str, ...] = ()
+    least_similarity: float = 0.0
+    ceiling: Ceiling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +175,18 @@ def load() -> Catalogue:
             max_prompt_tokens=row.max_prompt_tokens,
             targets=tuple(targets.get((row.id, False), ())),
             fallbacks=tuple(targets.get((row.id, True), ())),
+            structure=row.structure,
+            examples=tuple(row.examples),
+            least_similarity=row.least_similarity / 100,
+            ceiling=_ceiling(row),
         )
         for row in RouteRule.objects.filter(is_active=True)
     )
     return Catalogue(models, {name: tuple(rows) for name, rows in deployments.items()}, rules)
+
+
+def _ceiling(row: RouteRule) -> Ceiling | None:
+    if row.max_price is None and row.max_request_price is None and row.max_ttft_ms is None:
+        return None
+    is_strict = row.beyond_ceiling == RouteRule.BeyondCeiling.REFUSE
+    return Ceiling(row.max_price, row.max_request_price, row.max_ttft_ms, row.ttft_percentile, is_strict)

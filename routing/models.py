@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import uuid
 
-from django.core.validators import MinValueValidator, RegexValidator
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
+
+LEAST_SIMILARITY = 35
+"""Percent: below it two texts have little to do with each other (measured: docs/benchmarks.md)."""
 
 
 class PublicModel(models.Model):
@@ -126,8 +129,26 @@ class RouteRule(models.Model):
     """The models that may serve a request for ``auto`` or ``auto:<task>`` that meets the rule's conditions.
 
     Rules are tried in order of `priority`, lowest first; the first whose conditions all hold and that has a target that
-    can serve the request decides. Empty `plan` and `task`, and conditions that are None, match every request.
+    can serve the request decides. Empty `plan`, `task` and `structure`, and conditions that are None, match every
+    request.
+
+    A request that doesn't say its task is taken to be for the rule's task if it has the `structure`, or else if its
+    text is at least `least_similarity` percent similar to one of the `examples`, and no other rule's come nearer.
+
+    Of targets that cost no more than `max_price` (µcr per million output tokens) and `max_request_price` (µcr), and
+    whose latest requests had their first token within `max_ttft_ms` at that percentile, the cheapest is taken;
+    `beyond_ceiling` says what happens where there is none.
     """
+
+    class Structure(models.TextChoices):
+        TOOLS = "tools", "tools, or answers of tools"
+        SCHEMA = "schema", "a schema or grammar for the answer"
+        IMAGES = "images", "images"
+        TEXT = "text", "text alone"
+
+    class BeyondCeiling(models.TextChoices):
+        REFUSE = "refuse", "refuse the request"
+        NEAREST = "nearest", "take the nearest"
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     name = models.CharField(max_length=80, unique=True)
@@ -136,6 +157,16 @@ class RouteRule(models.Model):
     task = models.CharField(max_length=40, blank=True)
     min_prompt_tokens = models.PositiveIntegerField(null=True, blank=True)
     max_prompt_tokens = models.PositiveIntegerField(null=True, blank=True)
+    structure = models.CharField(max_length=10, blank=True, choices=Structure)
+    examples = models.JSONField(default=list, blank=True)
+    least_similarity = models.PositiveSmallIntegerField(
+        default=LEAST_SIMILARITY, validators=[MinValueValidator(1), MaxValueValidator(100)]
+    )
+    max_price = models.PositiveBigIntegerField(null=True, blank=True)
+    max_request_price = models.PositiveBigIntegerField(null=True, blank=True)
+    max_ttft_ms = models.PositiveIntegerField(null=True, blank=True)
+    ttft_percentile = models.PositiveSmallIntegerField(default=50, choices=[(50, "p50"), (90, "p90")])
+    beyond_ceiling = models.CharField(max_length=10, choices=BeyondCeiling, default=BeyondCeiling.REFUSE)
     is_active = models.BooleanField(default=True)
 
     class Meta:

@@ -1,11 +1,30 @@
-"""What a request is for. The most explicit statement decides: field, endpoint, alias, then the plan."""
+"""What a request is for. The cheapest and most certain step that can tell decides.
+
+A field of the request, its endpoint, the alias it asks for, its structure, the nearest of the rules' examples, or the
+plan's default.
+"""
 
 from __future__ import annotations
 
-from routing.types import RouteQuery
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from routing.catalogue import RuleEntry
+from routing.conditions import by_structure, structure_of, to_compare, tokens_of
+from routing.types import Comparison, RouteQuery, Signal, Similarity
 
 AUTO = "auto"
 _OF_ENDPOINTS = {"embedding": "embedding", "score": "rerank"}
+MOST_SIMILARITIES = 5  # that are told
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The task of a request, the step that found it, and what each step up to the last said."""
+
+    task: str
+    source: str
+    signals: tuple[Signal, ...]
 
 
 def is_automatic(model: str) -> bool:
@@ -13,12 +32,97 @@ def is_automatic(model: str) -> bool:
     return model == AUTO or model.startswith(f"{AUTO}:")
 
 
-def detect_task(query: RouteQuery) -> tuple[str, str]:
-    """Return the task and its source, which is "field", "endpoint", "alias" or "plan"."""
+def says_task(query: RouteQuery) -> tuple[str, str]:
+    """Return the task that the request says itself and the step that reads it, or two empty strings."""
     if query.task:
         return query.task, "field"
     if task := _OF_ENDPOINTS.get(query.kind):
         return task, "endpoint"
     if query.model.startswith(f"{AUTO}:") and (alias := query.model.partition(":")[2]):
         return alias, "alias"
-    return query.plan_default_task, "plan"
+    return "", ""
+
+
+def find_task(query: RouteQuery, rules: Sequence[RuleEntry]) -> Found:
+    """Return the task of `query` for rules that are tried in this order."""
+    task, source = says_task(query)
+    if not is_automatic(query.model):
+        return Found(task or query.plan_default_task, source or "plan", ())
+    steps = [_field(query), _endpoint(query), _alias(query), _structure(query, rules), _examples(query, rules)]
+    steps.append((query.plan_default_task, Signal("plan", "decided", f"the default of the plan {query.plan}")))
+    signals: list[Signal] = []
+    found = source = ""
+    for told, signal in steps:
+        if found:
+            signals.append(Signal(signal.step, "skipped", "the task was known before"))
+            continue
+        signals.append(signal)
+        if told:
+            found, source = told, signal.step
+    return Found(found, source, tuple(signals))
+
+
+def nearest_rule(compared: Comparison, rules: Iterable[RuleEntry]) -> tuple[RuleEntry | None, tuple[Similarity, ...]]:
+    """Return the rule whose example comes nearest to one of the texts, and near enough, and that text's similarities.
+
+    The first text that comes near enough to anything decides; where none does the rule is None.
+    """
+    known = {rule.name: rule for rule in rules}
+    for group in compared.groups:
+        for one in group:
+            rule = known.get(one.rule)
+            if rule is not None and one.similarity >= rule.least_similarity:
+                return rule, group
+    return None, max(compared.groups, key=lambda group: group[0].similarity if group else 0.0, default=())
+
+
+_Step = tuple[str, Signal]
+
+
+def _field(query: RouteQuery) -> _Step:
+    if query.task:
+        return query.task, Signal("field", "decided", f"the request says {query.task}")
+    return "", Signal("field", "passed", "the request doesn't say its task")
+
+
+def _endpoint(query: RouteQuery) -> _Step:
+    if task := _OF_ENDPOINTS.get(query.kind):
+        return task, Signal("endpoint", "decided", f"the endpoint is for {task}")
+    return "", Signal("endpoint", "passed", "the endpoint is for any task")
+
+
+def _alias(query: RouteQuery) -> _Step:
+    alias = query.model.partition(":")[2]
+    if alias:
+        return alias, Signal("alias", "decided", f"{query.model} was asked for")
+    return "", Signal("alias", "passed", f"{query.model} names no task")
+
+
+def _structure(query: RouteQuery, rules: Sequence[RuleEntry]) -> _Step:
+    value = f"{' and '.join(structure_of(query))}, about {tokens_of(query):,} tokens"
+    rule = by_structure(query, rules)
+    if rule is None:
+        return "", Signal("structure", "passed", value)
+    return rule.task, Signal("structure", "decided", f"{value}: as rule “{rule.name}” takes for {rule.task}")
+
+
+def _examples(query: RouteQuery, rules: Sequence[RuleEntry]) -> _Step:
+    candidates = to_compare(query, rules)
+    if not candidates:
+        return "", Signal("examples", "passed", "no rule's examples can make a difference")
+    compared = query.compared
+    if compared is None:
+        return "", Signal("examples", "abstained", "its text was not compared with the rules' examples")
+    if compared.abstained:
+        return "", Signal("examples", "abstained", compared.abstained)
+    rule, group = nearest_rule(compared, candidates)
+    told = tuple(one for one in group if any(one.rule == rule.name for rule in candidates))[:MOST_SIMILARITIES]
+    if rule is not None:
+        found = next(one for one in group if one.rule == rule.name)
+        value = f"{found.similarity:.2f} similar to an example of rule “{rule.name}”"
+        return rule.task, Signal("examples", "decided", value, told)
+    if not told:
+        return "", Signal("examples", "abstained", "there was nothing to compare")
+    least = next(rule.least_similarity for rule in candidates if rule.name == told[0].rule)
+    value = f"no example is near: the nearest, of rule “{told[0].rule}”, at {told[0].similarity:.2f} of {least:.2f}"
+    return "", Signal("examples", "abstained", value, told)

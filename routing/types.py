@@ -6,9 +6,74 @@ from uuid import UUID
 
 import msgspec
 
+SOURCES = ("field", "endpoint", "alias", "structure", "examples", "plan")
+"""The steps that may find a request's task, in their order."""
+STEPS = (*SOURCES, "conversation", "ceiling")
+OUTCOMES = ("decided", "passed", "abstained", "skipped")
+
+
+class Similarity(msgspec.Struct, frozen=True):
+    """How near a request's text comes to the nearest `example` of a rule: the cosine of their embeddings."""
+
+    rule: str
+    similarity: float
+    example: str = ""
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """What comparing a request's texts with the rules' examples told; of a text that could not be compared
+    `abstained` says why.
+
+    `groups` has for each text that was compared, the most telling first, the nearest example of each rule, the most
+    similar first.
+    """
+
+    groups: tuple[tuple[Similarity, ...], ...] = ()
+    abstained: str = ""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What a conversation's earlier requests were given."""
+
+    model: str
+    task: str
+
+
+class Price(msgspec.Struct, frozen=True):
+    """What a model costs the tenant, in µcr: a million output tokens, and this request as far as that is known."""
+
+    per_million: int
+    request: int
+
+
+class Signal(msgspec.Struct, frozen=True):
+    """One step of a decision: what it looked at and found, as a sentence, and what came of it.
+
+    `outcome` is "decided", "passed" (it says nothing of this request), "abstained" (it could not tell) or "skipped" (an
+    earlier step had decided). `similarities` are those of the step "examples".
+    """
+
+    step: str  # one of STEPS
+    outcome: str
+    value: str
+    similarities: tuple[Similarity, ...] = ()
+
+    def explain(self) -> dict[str, object]:
+        """Return the signal as JSON-ready data. Examples are their operator's: only their rules are told."""
+        told: dict[str, object] = {"step": self.step, "outcome": self.outcome, "value": self.value}
+        if self.similarities:
+            told["similarities"] = [
+                {"rule": one.rule, "similarity": round(one.similarity, 3)} for one in self.similarities
+            ]
+        return told
+
 
 class RouteQuery(msgspec.Struct, frozen=True):
-    """A request as routing sees it, before it is tokenised. `model` is what the client wrote."""
+    """A request as routing sees it, before it is tokenised. `model` is what the client wrote.
+
+    `compared` is what comparing its text with the rules' examples told, None where nobody compared it. `kept` is what
+    the requests before it in its conversation were given.
+    """
 
     model: str
     kind: str  # "chat", "embedding" or "score"
@@ -18,6 +83,10 @@ class RouteQuery(msgspec.Struct, frozen=True):
     task: str | None = None  # the request's own task field
     prompt_characters: int = 0
     images: str = "none"  # what its messages have: "none", all as "data", or also "urls" that a server has to fetch
+    has_tools: bool = False
+    has_schema: bool = False
+    compared: Comparison | None = None
+    kept: Kept | None = None
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -49,11 +118,12 @@ class Route(msgspec.Struct, frozen=True):
     rate_card: str
     context_length: int
     task: str
-    task_source: str  # "field", "endpoint", "alias" or "plan"
+    task_source: str  # the step that found it: one of SOURCES
     rule: str  # the rule's name, or "" for a concrete model
     reason: str  # one sentence for people
     matched: int = 0  # tokens of the prompt that the replica has probably cached
     candidates: tuple[Candidate, ...] = ()
+    signals: tuple[Signal, ...] = ()  # the steps of a decision for ``auto``
 
     def explain(self) -> dict[str, object]:
         """Return the decision as JSON-ready data, as it is stored with the request and shown."""
@@ -65,6 +135,7 @@ class Route(msgspec.Struct, frozen=True):
             "task_source": self.task_source,
             "rule": self.rule,
             "reason": self.reason,
+            "signals": [signal.explain() for signal in self.signals],
             "candidates": [
                 {
                     "model": c.model,

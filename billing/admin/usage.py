@@ -111,7 +111,9 @@ class UsageRecordAdmin(SearchById, ReadOnlyAdmin):
             for one in route.get("candidates", [])
         )
         headings = ("Model", "Deployment", "Node", "Tokens to compute", "Tokens cached", "")
-        return format_html("{}{}", route.get("reason", ""), table(headings, passed, empty=""))
+        steps = ((one["step"], one["outcome"], one["value"]) for one in route.get("signals", []))
+        found = table(("Step", "Outcome", "What it saw"), steps, empty="")
+        return format_html("{}{}{}", route.get("reason", ""), found, table(headings, passed, empty=""))
 
     @display(description="Tenant")
     def display_tenant(self, record: Any) -> str:

@@ -1,6 +1,19 @@
 """The operator's admin of who may use Sluice, and its first page. It runs unscoped: see `OperatorScopeMiddleware`."""
 
-from gateway.admin import audit, batches, catalogue, deployments, keys, mail, nodes, people, plans, refusals, tenants
+from gateway.admin import (
+    audit,
+    batches,
+    catalogue,
+    deployments,
+    keys,
+    mail,
+    nodes,
+    people,
+    plans,
+    refusals,
+    rules,
+    tenants,
+)
 
 __all__ = [
     "audit",
@@ -13,5 +26,6 @@ __all__ = [
     "people",
     "plans",
     "refusals",
+    "rules",
     "tenants",
 ]

@@ -1,4 +1,4 @@
-"""Public models and rules. Here and not in `routing`, which knows neither price lists nor plans."""
+"""Public models. Here and not in `routing`, which knows no price lists."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from django import forms
 from django.contrib import admin
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
-from unfold.admin import ModelAdmin, TabularInline
+from unfold.admin import ModelAdmin
 from unfold.decorators import display
 
-from gateway.admin.choices import NameField, NamesField, plans, rate_cards, tasks
+from gateway.admin.choices import NameField, NamesField, rate_cards
 from inference.types import Kind
-from routing.models import PublicModel, RouteRule, RouteTarget
+from routing.models import PublicModel
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Any]
@@ -62,34 +62,3 @@ class PublicModelAdmin(ModelAdmin):
         """How many active deployments serve it."""
         count: int = model.active_count  # type: ignore[attr-defined] # annotated above
         return count
-
-
-class RouteRuleForm(ModelForm):
-    """When a rule holds: plan and task are names of what exists, or any."""
-
-    plan = NameField(plans, any_label="any plan")
-    task = NameField(tasks, any_label="any task", help_text="SLUICE_TASKS lists them.")
-
-    class Meta:
-        model = RouteRule
-        fields = ["name", "priority", "plan", "task", "min_prompt_tokens", "max_prompt_tokens", "is_active"]
-
-
-class TargetInline(TabularInline):
-    """The models that a rule may choose."""
-
-    model = RouteTarget
-    extra = 1
-    autocomplete_fields = ["model"]
-
-
-@admin.register(RouteRule)
-class RouteRuleAdmin(ModelAdmin):
-    """Rules in the order in which they are tried."""
-
-    list_display = ["name", "priority", "plan", "task", "min_prompt_tokens", "max_prompt_tokens", "is_active"]
-    list_filter = ["is_active", "plan", "task"]
-    search_fields = ["name", "plan", "task"]
-    form = RouteRuleForm
-    inlines = [TargetInline]
-    show_full_result_count = False

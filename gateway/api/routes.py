@@ -12,9 +12,11 @@ from rest_framework.response import Response
 from billing.models import Subscription
 from gateway.api.base import TenantView
 from gateway.errors.refusal import Refusal
+from gateway.generation.dry_run import Wanted, dry_run
 from gateway.runtime.live import live_of
-from routing.routes import route
-from routing.types import RouteQuery
+from routing.types import OUTCOMES, SOURCES, STEPS
+
+_TEXT = "What is asked: compared with the rules' examples, and stored nowhere."
 
 
 class QuerySerializer(serializers.Serializer[Any]):
@@ -23,7 +25,14 @@ class QuerySerializer(serializers.Serializer[Any]):
     model = serializers.CharField(max_length=120, default="auto")
     kind = serializers.ChoiceField(choices=["chat", "embedding", "score"], default="chat")
     task = serializers.CharField(max_length=40, allow_null=True, default=None)
-    prompt_characters = serializers.IntegerField(min_value=0, max_value=100_000_000, default=0)
+    text = serializers.CharField(max_length=20_000, allow_blank=True, default="", help_text=_TEXT)
+    prompt_characters = serializers.IntegerField(
+        min_value=0, max_value=100_000_000, allow_null=True, default=None, help_text="Without it the text's length."
+    )
+    max_tokens = serializers.IntegerField(min_value=1, max_value=2**31 - 1, allow_null=True, default=None)
+    tools = serializers.BooleanField(default=False, help_text="Whether it has tools, or answers of tools.")
+    schema = serializers.BooleanField(default=False, help_text="Whether its answer has a schema or grammar.")
+    images = serializers.ChoiceField(choices=["none", "data", "urls"], default="none")
 
 
 class CandidateSerializer(serializers.Serializer[Any]):
@@ -37,6 +46,22 @@ class CandidateSerializer(serializers.Serializer[Any]):
     rejected = serializers.CharField()
 
 
+class SimilaritySerializer(serializers.Serializer[Any]):
+    """How near the text comes to the nearest example of a rule, from -1 to 1."""
+
+    rule = serializers.CharField()
+    similarity = serializers.FloatField()
+
+
+class SignalSerializer(serializers.Serializer[Any]):
+    """A step of the decision: what it found, and whether it decided."""
+
+    step = serializers.ChoiceField(choices=STEPS)
+    outcome = serializers.ChoiceField(choices=OUTCOMES)
+    value = serializers.CharField()
+    similarities = SimilaritySerializer(many=True, required=False)
+
+
 class DecisionSerializer(serializers.Serializer[Any]):
     """The decision with its reason."""
 
@@ -44,9 +69,10 @@ class DecisionSerializer(serializers.Serializer[Any]):
     deployment = serializers.CharField()
     node = serializers.CharField()
     task = serializers.CharField()
-    task_source = serializers.ChoiceField(choices=["field", "endpoint", "alias", "plan"])
+    task_source = serializers.ChoiceField(choices=SOURCES)
     rule = serializers.CharField()
     reason = serializers.CharField()
+    signals = SignalSerializer(many=True)
     candidates = CandidateSerializer(many=True)
 
 
@@ -70,13 +96,6 @@ class RouteExplainView(TenantView):
         subscription = active.select_related("version__plan").first()
         if subscription is None:
             raise Refusal(403, "no_subscription", "This tenant has no active subscription.")
-        version = subscription.version
-        query = RouteQuery(
-            plan=version.plan.slug,
-            plan_default_task=version.default_task,
-            allowed_models=frozenset(version.allowed_models),
-            **wanted.validated_data,
-        )
         live = live_of(request._request)  # noqa: SLF001 - DRF's documented way to Django's request
-        decision = route(query, live.catalogue(), live)
+        decision = dry_run(live, subscription.version, Wanted(**wanted.validated_data), self.tenant.id)
         return Response(DecisionSerializer(decision.explain()).data)

@@ -25,6 +25,17 @@ _CLASSES = {
     "reasoning": "Reasoning",
 }
 
+_STEPS = {
+    "field": "Request’s task field",
+    "endpoint": "Endpoint",
+    "alias": "Name of the model",
+    "structure": "What the request has",
+    "examples": "Nearest example",
+    "plan": "Plan’s default",
+    "conversation": "Conversation",
+    "ceiling": "Ceiling",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ClassLine:
@@ -60,6 +71,8 @@ def detail(request: HttpRequest, place: Place, request_id: UUID) -> HttpResponse
         multiplier=f"{record.multiplier_bp / 100:g} %" if record.multiplier_bp != 10_000 else "",
         candidates=told(record, "candidates"),
         attempts=told(record, "attempts"),
+        signals=[{**one, "title": _STEPS.get(one.get("step", ""), "")} for one in told(record, "signals")],
+        task_source=_STEPS.get(record.route.get("task_source", ""), "").lower(),
         tokens_per_second=speed_of(record),
     )
     return render(request, "console/request.html", context)
@@ -79,7 +92,7 @@ def lines_of(record: UsageRecord) -> list[ClassLine]:
 
 
 def told(record: UsageRecord, part: str) -> list[dict[str, Any]]:
-    """Return the candidates of the routing decision, or of a request that moved its attempts."""
+    """Return the candidates or signals of the routing decision, or of a request that moved its attempts."""
     found = record.route.get(part, [])
     return found if isinstance(found, list) else []
 

@@ -49,6 +49,8 @@ def refusal_of_route(error: RoutingError, plans: tuple[str, ...] = (), *, image_
     """Return the refusal for a request that can't be routed; `plans` are those that include the model, if the tenant's
     doesn't, and `image_at` is the field of the request's first image.
     """
+    if error.code == "beyond_ceiling":
+        return Refusal(503, error.code, error.message, param="model", should_retry=False)
     status = _ROUTING.get(error.code)
     if status is None:
         return Refusal(503, error.code, error.message, headers=_SOON)

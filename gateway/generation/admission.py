@@ -15,6 +15,7 @@ from gateway.errors.faults import (
     lock_lost,
 )
 from gateway.errors.refusal import Refusal
+from gateway.generation.choosing import placed, remember
 from gateway.generation.intent import Intent, Tier
 from gateway.generation.limits import Limits
 from gateway.generation.meter import Meter
@@ -56,8 +57,7 @@ async def admit(
         raise draining()
     if not runtime.has_lock:
         raise lock_lost()
-    snapshot = await runtime.current_snapshot()
-    placement = Placement(runtime.engines, snapshot, principal, intent)
+    placement = await placed(runtime, principal, intent)
     try:
         return await _admit(runtime, placement, request_id, arrived_at)
     except BaseException:
@@ -89,6 +89,7 @@ async def _admit(
         runtime.supervise(limits.give_back())
         raise
     price.meter.granted(held.total)
+    remember(runtime, placement)
     if asyncio.get_running_loop().time() - lease_from > SLOW_SECONDS:
         price.meter.ask_early()
     return Admitted(

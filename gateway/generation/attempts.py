@@ -138,6 +138,7 @@ class Attempts:
             return Finished(FinishReason.ALLOWANCE, self._usage)
         if self._is_cancelled():
             return Finished(FinishReason.CANCELLED, self._usage)
+        flight.sent()
         stream = flight.engine.generate(self._prepared, *self._allowed())
         try:
             async with aclosing(cast("AsyncGenerator[Event, None]", stream)) as events:
@@ -145,6 +146,7 @@ class Attempts:
                     match event:
                         case Delta():
                             self._delivered = True
+                            flight.answered()
                             self._tokens += event.tokens
                             self._usage = event.usage
                         case Finished():

@@ -10,6 +10,7 @@ from uuid import UUID
 from billing.limits.types import BucketState, Take, Taken
 from gateway.errors.faults import draining, refusal_of_limit
 from gateway.errors.refusal import Refusal
+from gateway.generation import choosing
 from gateway.generation.admission import request_of
 from gateway.generation.intent import Intent
 from gateway.generation.placement import Placement
@@ -97,7 +98,7 @@ async def placed(
         decision = await runtime.rates.take([Take(bucket, 1) for bucket in principal.request_buckets])
         if not isinstance(decision, Taken):
             raise refusal_of_limit(decision)
-        placement = Placement(runtime.engines, await runtime.current_snapshot(), principal, intent)
+        placement = await choosing.placed(runtime, principal, intent)
         try:
             yield placement, decision.states
         finally:

@@ -9,9 +9,10 @@ from uuid import UUID
 
 import structlog
 
-from billing.rating import CardPrices
+from billing.rating import CardPrices, batch_multiplier
 from gateway.errors.faults import refusal_of_engine, refusal_of_key, refusal_of_route
 from gateway.errors.refusal import Refusal
+from gateway.generation.estimates import estimate
 from gateway.generation.intent import Intent
 from gateway.runtime.engines import Engines
 from gateway.runtime.flight import Flight
@@ -28,11 +29,11 @@ from inference.errors import (
 from inference.messages import Message
 from inference.types import GenerationRequest, Prepared
 from routing.catalogue import DeploymentEntry
+from routing.conditions import CHARACTERS_PER_TOKEN, tokens_of
 from routing.errors import RoutingError
 from routing.prefix import Digest, chain
-from routing.routes import CHARACTERS_PER_TOKEN
 from routing.routes import route as choose_route
-from routing.types import Route, RouteQuery
+from routing.types import Price, Route, RouteQuery
 
 T = TypeVar("T")
 
@@ -56,6 +57,7 @@ class _Besides:
         self._failed = failed
         self._engines = engines
         self.load, self.context, self.matched = engines.load, engines.context, engines.matched
+        self.ttft_ms = engines.ttft_ms
 
     def usable(self, replica: UUID) -> str:
         return self._failed.get(replica, "") or self._engines.usable(replica)
@@ -67,7 +69,9 @@ class Placement:
     `failed` has the replicas that didn't take or didn't keep it, each with the reason.
     """
 
-    def __init__(self, engines: Engines, snapshot: Snapshot, principal: Principal, intent: Intent) -> None:
+    def __init__(
+        self, engines: Engines, snapshot: Snapshot, principal: Principal, intent: Intent, query: RouteQuery
+    ) -> None:
         self.failed: dict[UUID, str] = {}
         self.attempts: list[dict[str, str]] = []  # the places that failed it, in order, as they are told
         self.flight: Flight | None = None
@@ -75,6 +79,7 @@ class Placement:
         self._snapshot = snapshot
         self.principal = principal
         self.intent = intent
+        self._query = query
         self._prefixes: dict[str, tuple[Digest, ...]] = {}
         self.route = self._routed()
 
@@ -173,29 +178,33 @@ class Placement:
         """Return where the request goes now, among deployments where it `stays` (None: all); raise the Refusal that
         says why nowhere.
         """
-        principal, intent, catalogue = self.principal, self.intent, self._snapshot.catalogue
+        principal, catalogue = self.principal, self._snapshot.catalogue
         failed = dict(self.failed)
         if stays is not None:
             for deployment in catalogue.all_deployments():
                 if not stays(deployment):
                     failed |= {replica.id: "the request stays where it began" for replica in deployment.replicas}
-        query = RouteQuery(
-            model=intent.model,
-            kind=intent.kind.value,
-            plan=principal.plan,
-            plan_default_task=principal.default_task,
-            allowed_models=principal.allowed_models,
-            task=intent.task,
-            prompt_characters=intent.characters,
-            images=intent.images,
-        )
         try:
             replicas = _Besides(self._engines, failed) if failed else self._engines
-            return choose_route(query, catalogue, replicas, prefix=self._prefix)
+            return choose_route(self._query, catalogue, replicas, prefix=self._prefix, price=self._price)
         except RoutingError as error:
             if error.code == "model_not_allowed" and principal.key_models and error.model not in principal.key_models:
                 raise refusal_of_key(error.model) from error
-            raise refusal_of_route(error, self._snapshot.plans_of(error.model), image_at=intent.image_at) from error
+            raise refusal_of_route(
+                error, self._snapshot.plans_of(error.model), image_at=self.intent.image_at
+            ) from error
+
+    def _price(self, model: str) -> Price | None:
+        """Return what the request would cost with `model`; None where no price of it is in force."""
+        entry = self._snapshot.catalogue.models.get(model)
+        card = None if entry is None else self._snapshot.prices.get(entry.rate_card)
+        if card is None:
+            return None
+        principal, intent = self.principal, self.intent
+        multiplier = (
+            principal.multiplier_bp if principal.line is None else batch_multiplier(principal.multiplier_bp, card)
+        )
+        return estimate(card, multiplier, tokens_of(self._query), intent.sampling.max_tokens)
 
     def _prefix(self, model: str) -> Sequence[Digest]:
         found = self._prefixes.get(model)

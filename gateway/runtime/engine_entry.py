@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from dataclasses import dataclass, field
 
 from gateway.runtime.breaker import Breaker
@@ -13,6 +15,8 @@ from routing.prefix import CHUNK_BYTES, PrefixIndex
 RUNNING_TOKENS = 64  # what a request costs others while it generates, as much as so many tokens of a prompt
 CHUNK_TOKENS = CHUNK_BYTES // 4
 PREFIX_CHUNKS = 16_384  # about a million tokens
+TTFT_REQUESTS = 128  # the latest whose time to first token is known
+TTFT_SECONDS = 300.0  # older ones say nothing: who was too slow gets no requests by which to show that it is not
 
 
 @dataclass(slots=True)
@@ -33,6 +37,7 @@ class EngineEntry:
     health: Health = field(default_factory=lambda: Health(ready=False, reason="not heard from yet"))
     breaker: Breaker = field(default_factory=Breaker)
     prefixes: PrefixIndex = field(default_factory=lambda: PrefixIndex(PREFIX_CHUNKS))
+    _ttfts: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=TTFT_REQUESTS))
 
     @property
     def obstacle(self) -> str:
@@ -44,3 +49,13 @@ class EngineEntry:
         """How many tokens it has to compute for this gateway and, by its own count of requests, for others."""
         others = max(0, self.health.running + self.health.waiting - self.requests)
         return self.uncached + RUNNING_TOKENS * (self.requests + others)
+
+    def took(self, ttft_ms: int) -> None:
+        """Note the time to first token of a request that it began just now."""
+        self._ttfts.append((time.monotonic(), ttft_ms))
+
+    @property
+    def ttfts(self) -> list[int]:
+        """The times to first token of its latest requests, in ms."""
+        since = time.monotonic() - TTFT_SECONDS
+        return [ttft_ms for at, ttft_ms in self._ttfts if at >= since]

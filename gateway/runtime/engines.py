@@ -22,6 +22,7 @@ from routing.prefix import Digest
 HEALTH_INTERVAL = 0.5
 HEALTH_TIMEOUT = 2.0
 CONNECT_INTERVAL = 0.1
+TTFT_LEAST = 5
 
 log = structlog.get_logger(__name__)
 
@@ -114,6 +115,15 @@ class Engines:
         """Return how many tokens of a prompt with these digests the replica has probably cached."""
         entry = self._entries.get(replica)
         return 0 if entry is None else CHUNK_TOKENS * entry.prefixes.matched(prefix)
+
+    def ttft_ms(self, deployment: UUID, percentile: int) -> int | None:
+        """Return that percentile of the time to first token that the deployment's latest requests from here took; None
+        where fewer than `TTFT_LEAST` did in the last minutes.
+        """
+        times = sorted(t for entry in self._entries.values() if entry.deployment.id == deployment for t in entry.ttfts)
+        if len(times) < TTFT_LEAST:
+            return None
+        return times[-(-len(times) * percentile // 100) - 1]
 
     def enter(
         self, replica: UUID, prompt_tokens: int, *, matched: int = 0, prefix: tuple[Digest, ...] = ()

@@ -5,6 +5,8 @@ Load is counted here and nowhere else, so that it returns to zero on every path.
 
 from __future__ import annotations
 
+import time
+
 from gateway.runtime.engine_entry import CHUNK_TOKENS, EngineEntry
 from routing.prefix import Digest
 
@@ -18,6 +20,7 @@ class Flight:
         self.engine = entry.engine
         self._entry = entry
         self._is_open = True
+        self._sent_at: float | None = None
         self._is_probe = entry.breaker.enter()
         self._uncached = max(0, prompt_tokens - matched)
         self._matched = matched
@@ -29,6 +32,16 @@ class Flight:
     def replica(self) -> str:
         """Where it runs, for people."""
         return self._entry.replica.place or self._entry.deployment.name
+
+    def sent(self) -> None:
+        """Note that the engine gets the request now."""
+        self._sent_at = time.monotonic()
+
+    def answered(self) -> None:
+        """Note that its first token has come; a second call does nothing."""
+        if self._sent_at is not None:
+            self._entry.took(round((time.monotonic() - self._sent_at) * 1000))
+            self._sent_at = None
 
     def started(self, cached_tokens: int) -> None:
         """Note that the prompt has been computed, `cached_tokens` of it taken from the cache."""

@@ -89,6 +89,10 @@ class Live:
         """Return how many tokens of a prompt with these digests the replica has probably cached."""
         return 0 if self.runtime is None else self.runtime.engines.matched(replica, prefix)
 
+    def ttft_ms(self, deployment: UUID, percentile: int) -> int | None:
+        """Return the time to first token of the deployment's latest requests at that percentile, if it is known."""
+        return None if self.runtime is None else self.runtime.engines.ttft_ms(deployment, percentile)
+
 
 def _state(entries: list[EngineEntry]) -> DeploymentState:
     ready = [entry for entry in entries if not entry.obstacle]

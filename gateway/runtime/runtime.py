@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 import structlog
+from django.conf import settings
 
 from billing.ids import uuid7
 from billing.limits.types import RateStore
@@ -18,8 +19,10 @@ from gateway.errors.refusal import Refusal
 from gateway.replay.replays import Replays
 from gateway.runtime import readiness
 from gateway.runtime.concurrency import ConcurrencyLimiter
+from gateway.runtime.conversations import Conversations
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch, EpochStaleError
+from gateway.runtime.examples import Examples
 from gateway.runtime.gateway_lock import GatewayLock
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.pace import Pace
@@ -115,6 +118,10 @@ class Runtime:
         self.snapshot = snapshot
         self.incarnation = incarnation or uuid7()
         self.gate = parts.gate
+        self.examples = Examples(
+            parts.engines, seconds=settings.SLUICE_EXAMPLES_SECONDS, model=settings.SLUICE_EXAMPLES_MODEL
+        )
+        self.conversations = Conversations()
         self.turns = Turns(parts.rates)
         self.pace = Pace()
         self.replays = Replays(self.threads, self.own_threads, self.incarnation, self.supervise)

@@ -21,7 +21,7 @@ from gateway.services.worker_environment import fetch_environment
 from gateway.services.worker_specs import WorkerSpecError, engine_config
 from routing.models import Deployment, Node
 from routing.services.catalogue import LOCAL, add_model
-from routing.services.defaults import ensure_default_routes
+from routing.services.defaults import ensure_default_routes, ensure_task_routes
 
 Tell = Callable[[str], None]
 
@@ -76,6 +76,7 @@ def add_first_models() -> FirstModels:
             description, options = FIRST_MODELS[model["name"]]
             _publish(model, name=name, rate_card=name, options=options, description=description)
     ensure_default_routes()
+    ensure_task_routes()
     return FirstModels(tuple(str(model["name"]).lower() for model in answer["models"]), answer["missing"])
 
 

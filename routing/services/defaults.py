@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from django.db import transaction
 
 from routing.models import PublicModel, RouteRule, RouteTarget
+from routing.services import task_examples
 
 DEFAULT_RULES = (  # name, priority, task, kind of its target
     ("embeddings", 100, "embedding", "embedding"),
     ("ranking", 110, "rerank", "score"),
     ("general chat", 1000, "", "chat"),
 )
+TASK_RULES = (  # name, priority, task, examples
+    ("labels", 200, "classify", task_examples.CLASSIFY),
+    ("fields", 210, "extract", task_examples.EXTRACT),
+    ("summaries", 220, "summarize", task_examples.SUMMARIZE),
+    ("programs", 230, "code", task_examples.CODE),
+    ("talk", 240, "chat", task_examples.TALK),
+)
+SPECIALISTS = {"classify": ("sluice-desk",), "extract": ("sluice-desk",)}
+"""The models that do a task better than the general one, the best first: whichever is installed gets it."""
 
 
 @transaction.atomic
@@ -21,9 +33,37 @@ def ensure_default_routes() -> None:
     """
     models = list(PublicModel.objects.filter(is_active=True))
     for name, priority, task, kind in DEFAULT_RULES:
-        fitting = [model for model in models if kind in model.kinds]
-        if not fitting:
-            continue
-        rule, _ = RouteRule.objects.get_or_create(name=name, defaults={"priority": priority, "task": task})
-        if not rule.targets.filter(model__is_active=True).exists():
-            RouteTarget.objects.get_or_create(rule=rule, model=fitting[0])
+        if target := _target(models, task, kind):
+            rule, _ = RouteRule.objects.get_or_create(name=name, defaults={"priority": priority, "task": task})
+            _aim(rule, target)
+
+
+@transaction.atomic
+def ensure_task_routes() -> None:
+    """Make sure that ``auto`` has a rule with examples for each common task of chats, each to who does it best.
+
+    Nothing is made where no model can compare examples. An existing rule stays as operators changed it.
+    """
+    models = list(PublicModel.objects.filter(is_active=True))
+    if _target(models, "", "embedding") is None:
+        return
+    for name, priority, task, examples in TASK_RULES:
+        if target := _target(models, task, "chat"):
+            fields = {"priority": priority, "task": task, "examples": list(examples)}
+            rule, _ = RouteRule.objects.get_or_create(name=name, defaults=fields)
+            _aim(rule, target)
+
+
+def _target(models: Sequence[PublicModel], task: str, kind: str) -> PublicModel | None:
+    """Return the model for the task: a specialist for it, else the first that is no specialist, else the first."""
+    fitting = {model.name: model for model in models if kind in model.kinds}
+    for name in SPECIALISTS.get(task, ()):
+        if name in fitting:
+            return fitting[name]
+    special = {name for names in SPECIALISTS.values() for name in names}
+    return next((model for name, model in fitting.items() if name not in special), next(iter(fitting.values()), None))
+
+
+def _aim(rule: RouteRule, target: PublicModel) -> None:
+    if not rule.targets.filter(model__is_active=True).exists():
+        RouteTarget.objects.get_or_create(rule=rule, model=target)

@@ -44,6 +44,17 @@ export function showMeter(container, turn) {
   container.replaceChildren(...parts);
 }
 
+const STEPS = {
+  field: "Request’s task field",
+  endpoint: "Endpoint",
+  alias: "Name of the model",
+  structure: "What the request has",
+  examples: "Nearest example",
+  plan: "Plan’s default",
+  conversation: "Conversation",
+  ceiling: "Ceiling",
+};
+
 /** Return "Why this model?": the route's explanation with the candidates that were passed over. */
 export function routeDetails(route) {
   const chosen = (candidate) => !candidate.rejected;
@@ -56,7 +67,10 @@ export function routeDetails(route) {
       chosen(candidate) ? " · chosen" : ` · passed over: ${candidate.rejected}`,
     ),
   );
-  const facts = [`task ${route.task} (from the ${route.task_source})`, route.rule ? `rule “${route.rule}”` : ""];
+  const facts = [`task ${route.task} (${(STEPS[route.task_source] ?? route.task_source).toLowerCase()})`, route.rule ? `rule “${route.rule}”` : ""];
+  const steps = (route.signals ?? []).filter((signal) => signal.outcome !== "skipped").map((signal) =>
+    el("li", { class: signal.outcome }, el("strong", {}, STEPS[signal.step] ?? signal.step), `: ${signal.value}`,
+      el("span", { class: "muted" }, ` · ${signal.outcome}`)));
   return el(
     "details",
     { class: "route" },
@@ -64,6 +78,7 @@ export function routeDetails(route) {
     el("div", { class: "route-body" },
       el("p", {}, route.reason),
       el("p", { class: "muted" }, facts.filter(Boolean).join(" · ")),
+      steps.length ? el("ol", { class: "steps" }, ...steps) : null,
       rows.length ? el("ul", {}, ...rows) : null),
   );
 }

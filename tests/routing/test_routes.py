@@ -49,11 +49,15 @@ def ask(name="auto", kind="chat", **more):
 class Replicas:
     """What is known of the replicas: all ready and idle, unless said otherwise."""
 
-    def __init__(self, unready=lambda _: "", load=lambda _: 0, contexts=None, matched=lambda _: 0):
+    def __init__(self, unready=lambda _: "", load=lambda _: 0, contexts=None, matched=lambda _: 0, ttfts=None):
+        self._ttfts = ttfts or {}
         self.usable, self.load, self._contexts, self._matched = unready, load, contexts or {}, matched
 
     def context(self, replica: UUID) -> int | None:
         return self._contexts.get(replica)
+
+    def ttft_ms(self, deployment: UUID, percentile: int) -> int | None:
+        return self._ttfts.get((deployment, percentile))
 
     def matched(self, replica, prefix):
         assert prefix, "asked only where there is a prompt to match"

@@ -14,12 +14,11 @@ from django.utils import timezone
 from billing.ids import uuid7
 from billing.models import RateCard, Subscription, Wallet
 from billing.services import cards
-from billing.services.plans import ensure_default_plans
 from billing.services.reconciliation import reconcile_if_due
 from gateway.models import APIKey, Invitation, Membership, Project, RefusalCount, Tenant, User
 from gateway.services import keys, tenants
 from gateway.services.mail import queue_mail
-from routing.models import Deployment, PublicModel, RouteRule
+from routing.models import Deployment, PublicModel
 from tests.gateway.post import sent_mail
 
 pytestmark = pytest.mark.django_db
@@ -263,15 +262,3 @@ def test_a_model_takes_only_a_rate_card_that_has_a_price(operator, db):
         assert set(page.context["adminform"].form.errors) == {"rate_card"}
     assert operator.post(url, {**data, "rate_card": "priced"}).status_code == 302
     assert (PublicModel.objects.get().rate_card, PublicModel.objects.get().kinds) == ("priced", ["chat"])
-
-
-def test_a_rule_takes_only_plans_and_tasks_that_exist(operator, db):
-    ensure_default_plans()
-    url = reverse("admin:routing_routerule_add")
-    data = {"name": "r", "priority": "1", "is_active": "on"}
-    data |= {"targets-TOTAL_FORMS": "0", "targets-INITIAL_FORMS": "0"}
-    page = operator.post(url, {**data, "plan": "bussiness", "task": "sumarize"})
-    assert set(page.context["adminform"].form.errors) == {"plan", "task"}
-    assert operator.post(url, {**data, "plan": "business", "task": "summarize"}).status_code == 302
-    assert operator.post(url, {**data, "name": "any", "plan": "", "task": ""}).status_code == 302
-    assert set(RouteRule.objects.values_list("plan", "task")) == {("business", "summarize"), ("", "")}

@@ -1,0 +1,90 @@
+"""What a request for ``auto`` is decided by: what it has, what its text is like, and what its conversation has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gateway.generation.intent import Intent
+from gateway.generation.placement import Placement
+from gateway.runtime.conversations import keys_of
+from gateway.runtime.examples import Asker, Examples
+from gateway.runtime.principal import Principal
+from gateway.runtime.runtime import Runtime
+from routing.catalogue import Catalogue
+from routing.conditions import to_compare
+from routing.tasks import is_automatic, says_task
+from routing.types import Kept, RouteQuery
+
+COMPARED_CHARACTERS = 400  # of a text's beginning and of its end: an instruction stands at one of them
+
+
+async def placed(runtime: Runtime, principal: Principal, intent: Intent) -> Placement:
+    """Return where the request of `intent` runs; raise the Refusal for why nowhere.
+
+    One for ``auto`` that doesn't say its task is compared with the rules' examples, if there are any.
+    """
+    snapshot = await runtime.current_snapshot()
+    query = query_of(principal, intent)
+    if is_automatic(intent.model) and intent.messages:
+        before, _ = keys_of(principal.tenant, principal.project, intent.messages)
+        query = msgspec.structs.replace(query, kept=runtime.conversations.get(before))
+    asker = Asker(principal.tenant, principal.queue, principal.priority, principal.weight)
+    query = await compared(runtime.examples, query, snapshot.catalogue, texts_of(intent), asker)
+    return Placement(runtime.engines, snapshot, principal, intent, query)
+
+
+async def compared(
+    examples: Examples, query: RouteQuery, catalogue: Catalogue, texts: Sequence[str], asker: Asker
+) -> RouteQuery:
+    """Return `query` with what comparing `texts` with the rules' examples told, if that can make a difference."""
+    if not is_automatic(query.model) or says_task(query)[0]:
+        return query
+    rules = to_compare(query, catalogue.rules)
+    if not rules:
+        return query
+    told = await examples.compare(catalogue, rules, texts, asker)
+    return msgspec.structs.replace(query, compared=told)
+
+
+def remember(runtime: Runtime, placement: Placement) -> None:
+    """Have the requests that go on from this one get the same model."""
+    principal, intent = placement.principal, placement.intent
+    if is_automatic(intent.model) and intent.messages:
+        _, key = keys_of(principal.tenant, principal.project, intent.messages)
+        runtime.conversations.keep(key, Kept(placement.route.model, placement.route.task))
+
+
+def query_of(principal: Principal, intent: Intent) -> RouteQuery:
+    """Return the request of `intent` as routing sees it."""
+    tools = intent.tools
+    return RouteQuery(
+        model=intent.model,
+        kind=intent.kind.value,
+        plan=principal.plan,
+        plan_default_task=principal.default_task,
+        allowed_models=principal.allowed_models,
+        task=intent.task,
+        prompt_characters=intent.characters,
+        images=intent.images,
+        has_tools=(tools is not None and bool(tools.callable)) or any(one.has_tools for one in intent.messages),
+        has_schema=intent.sampling.guidance is not None,
+    )
+
+
+def texts_of(intent: Intent) -> tuple[str, ...]:
+    """Return what is compared with examples, the most telling first: what the system is told, and the last question."""
+    if intent.prompt is not None:
+        return ends_of(intent.prompt) if isinstance(intent.prompt, str) else ()
+    by_role = {message.role: message for message in intent.messages}  # the last of each
+    texts = [" ".join(by_role[role].texts) for role in ("system", "user") if role in by_role]
+    return tuple(dict.fromkeys(end for text in texts for end in ends_of(text)))
+
+
+def ends_of(text: str) -> tuple[str, ...]:
+    """Return the beginning and the end of a long text, a short one whole, an empty one not at all."""
+    text = text.strip()
+    if len(text) <= 2 * COMPARED_CHARACTERS:
+        return (text,) if text else ()
+    return text[:COMPARED_CHARACTERS], text[-COMPARED_CHARACTERS:]

@@ -1,0 +1,82 @@
+"""Where a request would go now, and why, without running it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from asgiref.sync import async_to_sync
+from django.utils import timezone
+
+from billing.models import PlanVersion
+from billing.selectors.prices import prices_at
+from gateway.generation.choosing import compared, ends_of
+from gateway.generation.estimates import estimate
+from gateway.runtime.examples import Asker
+from gateway.runtime.live import Live
+from routing.catalogue import Catalogue
+from routing.conditions import tokens_of
+from routing.routes import route
+from routing.types import Price, Route, RouteQuery
+
+NOBODY = UUID(int=0)
+"""Who asks where no tenant does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A request as its sender describes it; without `prompt_characters` it has those of its `text`."""
+
+    model: str = "auto"
+    kind: str = "chat"
+    task: str | None = None
+    text: str = ""
+    prompt_characters: int | None = None
+    max_tokens: int | None = None
+    tools: bool = False
+    schema: bool = False
+    images: str = "none"
+
+
+def dry_run(live: Live, version: PlanVersion, wanted: Wanted, tenant: UUID = NOBODY) -> Route:
+    """Return the decision for a request of `tenant` on those terms; raise the RoutingError for why there is none.
+
+    Its text is compared with the rules' examples as a request's is, and kept nowhere but in that comparison's cache of
+    digests.
+    """
+    length = len(wanted.text) if wanted.prompt_characters is None else wanted.prompt_characters
+    query = RouteQuery(
+        model=wanted.model,
+        kind=wanted.kind,
+        plan=version.plan.slug,
+        plan_default_task=version.default_task,
+        allowed_models=frozenset(version.allowed_models),
+        task=wanted.task or None,
+        prompt_characters=length,
+        images=wanted.images,
+        has_tools=wanted.tools,
+        has_schema=wanted.schema,
+    )
+    catalogue = live.catalogue()
+    if live.runtime is not None:
+        asker = Asker(tenant, str(tenant), version.priority, 1000)
+        query = async_to_sync(compared)(live.runtime.examples, query, catalogue, ends_of(wanted.text), asker)
+    return route(query, catalogue, live, price=_Prices(live, version, query, wanted.max_tokens, catalogue))
+
+
+class _Prices:
+    """What models would cost on a plan's terms."""
+
+    def __init__(
+        self, live: Live, version: PlanVersion, query: RouteQuery, max_tokens: int | None, catalogue: Catalogue
+    ) -> None:
+        self._cards = live.runtime.snapshot.prices if live.runtime is not None else prices_at(timezone.now())
+        self._multiplier = version.multiplier_bp
+        self._tokens = tokens_of(query)
+        self._max_tokens = max_tokens
+        self._models = catalogue.models
+
+    def __call__(self, model: str) -> Price | None:
+        entry = self._models.get(model)
+        card = None if entry is None else self._cards.get(entry.rate_card)
+        return None if card is None else estimate(card, self._multiplier, self._tokens, self._max_tokens)

@@ -1,0 +1,295 @@
+"""Requests for ``auto``: compared with the rules' examples in bounded work, and faithful within a conversation."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from asgiref.sync import sync_to_async
+
+from billing.ids import uuid7
+from gateway.generation import choosing, dry_run
+from gateway.generation.choosing import COMPARED_CHARACTERS
+from gateway.generation.counting import count
+from gateway.generation.dry_run import Wanted
+from gateway.generation.generation import start_generation
+from gateway.runtime import examples as examples_module
+from gateway.runtime.conversations import Conversations, keys_of
+from gateway.runtime.live import Live
+from inference.messages import Message, Reasoning, ToolCall, ToolResult
+from routing.catalogue import RuleEntry
+from routing.types import Kept
+from tests.gateway.doubles import CARD, FAKE, collect, make_intent, make_principal, make_stand
+
+CHAT = frozenset({"chat"})
+GENERAL = replace(FAKE, name="general", kinds=CHAT)
+DESK = replace(FAKE, name="desk", kinds=CHAT, rate_card="desk-card")
+VECTORS = replace(FAKE, name="vectors", kinds=frozenset({"embedding"}))
+LABEL = "Which label has this ticket?"
+LABELS = RuleEntry(
+    "labels", "", "classify", None, None, (("desk", 1),), examples=(LABEL, "Sort it."), least_similarity=0.999
+)
+REST = RuleEntry("rest", "", "", None, None, (("general", 1),))
+
+
+async def make_auto(*rules, read=True, terms=None):
+    stand = await make_stand(models=(GENERAL, DESK, VECTORS), rules=rules or (LABELS, REST), terms=terms)
+    if read:
+        await stand.runtime.examples.read(stand.runtime.snapshot.catalogue)
+    stand.before = stand.engine_of("vectors").prepares
+    return stand
+
+
+def asked(stand):
+    """How many requests the embedding model got since the examples were read."""
+    return stand.engine_of("vectors").prepares - stand.before
+
+
+async def ask(stand, *texts, principal=None, **fields):
+    """Run a request whose messages are of the user and the assistant in turn; return its explanation."""
+    messages = tuple(
+        text if isinstance(text, Message) else Message(("user", "assistant")[index % 2], (text,))
+        for index, text in enumerate(texts)
+    )
+    intent = make_intent(**({"model": "auto", "messages": messages, "max_tokens": 4} | fields))
+    generation = await start_generation(stand.runtime, principal or stand.principal, intent, uuid7())
+    await collect(generation)
+    await stand.settled()
+    return generation.explain()
+
+
+def step(told, name):
+    return next(signal for signal in told["signals"] if signal["step"] == name)
+
+
+async def test_the_nearest_example_decides_and_nobody_pays_for_the_comparison():
+    stand = await make_auto()
+    told = await ask(stand, LABEL)
+    assert (told["model"], told["task"], told["task_source"], told["rule"]) == (
+        "desk",
+        "classify",
+        "examples",
+        "labels",
+    )
+    assert step(told, "examples")["similarities"] == [{"rule": "labels", "similarity": 1.0}]
+    assert asked(stand) == 1
+    assert [reserve.model for reserve in stand.writer.reserves] == ["desk"]
+    assert stand.writer.reserves[0].facts["route"]["signals"] == told["signals"]
+
+
+async def test_what_is_like_no_example_goes_where_the_plan_leads():
+    stand = await make_auto()
+    told = await ask(stand, "How is the weather?")
+    assert (told["model"], told["task"], told["task_source"]) == ("general", "chat", "plan")
+    assert step(told, "examples")["outcome"] == "abstained"
+
+
+@pytest.mark.parametrize(
+    ("rules", "fields"),
+    [
+        ((REST,), {}),
+        ((LABELS, REST), {"model": "general"}),
+        ((LABELS, REST), {"model": "auto:chat"}),
+        ((LABELS, REST), {"task": "chat"}),
+        ((RuleEntry("tools", "", "", None, None, (("general", 1),), structure="text"), LABELS, REST), {}),
+    ],
+    ids=["no examples", "a model's name", "alias", "field", "structure"],
+)
+async def test_who_needs_no_comparison_causes_none(rules, fields):
+    stand = await make_auto(*rules)
+    told = await ask(stand, LABEL, **fields)
+    assert told["model"] == "general"
+    assert asked(stand) == 0
+
+
+async def test_without_examples_nothing_is_read_either():
+    stand = await make_auto(REST)
+    assert stand.engine_of("vectors").prepares == 0
+
+
+async def test_examples_are_read_once_and_again_only_where_they_changed():
+    stand = await make_auto()
+    assert stand.before == 1  # both in one request
+    catalogue = stand.runtime.snapshot.catalogue
+    await stand.runtime.examples.read(catalogue)
+    assert asked(stand) == 0
+    more = replace(LABELS, examples=(*LABELS.examples, "One more."))
+    await stand.runtime.examples.read(replace(catalogue, rules=(more, REST)))
+    assert asked(stand) == 1
+    assert len(stand.runtime.examples._vectors) == 3
+
+
+async def test_a_tenants_own_text_is_compared_once_and_anothers_anew():
+    stand = await make_auto()
+    for _ in range(3):
+        await ask(stand, LABEL)
+    assert asked(stand) == 1
+    other = make_principal(stand.principal.wallet)
+    await ask(stand, LABEL, principal=other)
+    assert asked(stand) == 2  # who is answered sooner would know what others asked
+
+
+async def test_counting_tokens_goes_where_the_request_would():
+    stand = await make_auto()
+    intent = make_intent(model="auto", messages=(Message("user", (LABEL,)),))
+    assert (await count(stand.runtime, stand.principal, intent, uuid7())).model == "desk"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"ready": False}, "no embedding model is ready"), ({"prepare_error": "overloaded"}, "could not compare it")],
+)
+async def test_an_embedding_model_that_fails_stops_no_request(options, says):
+    stand = await make_auto()
+    engine = stand.engine_of("vectors")
+    engine.options = replace(engine.options, **options)
+    await stand.runtime.engines.look()
+    told = await ask(stand, LABEL)
+    assert told["model"] == "general"
+    assert says in step(told, "examples")["value"]
+    [entry] = [one for one in stand.runtime.engines.entries() if one.deployment.model == "vectors"]
+    assert (entry.requests, entry.uncached) == (0, 0)
+
+
+async def test_examples_that_are_not_read_yet_stop_no_request():
+    stand = await make_auto(read=False)
+    told = await ask(stand, LABEL)
+    assert told["model"] == "general"
+    assert "not read yet" in step(told, "examples")["value"]
+    assert asked(stand) == 0
+
+
+async def test_who_is_late_is_not_waited_for_again_at_once(settings):
+    settings.SLUICE_EXAMPLES_SECONDS = 0.0
+    stand = await make_auto()
+    told = await ask(stand, LABEL)
+    assert (told["model"], step(told, "examples")["value"]) == ("general", "the embedding model took longer than 0 s")
+    sent = asked(stand)
+    assert "late a moment ago" in step(await ask(stand, LABEL), "examples")["value"]
+    assert asked(stand) == sent
+    assert stand.runtime.examples._of_tenants == {}
+
+
+async def test_a_flood_of_one_tenant_waits_for_no_more_comparisons_than_it_may(monkeypatch):
+    stand = await make_auto()
+    release = asyncio.Event()
+    engine = stand.engine_of("vectors")
+    prepare = engine.prepare
+
+    async def slowly(request):
+        await release.wait()
+        return await prepare(request)
+
+    monkeypatch.setattr(engine, "prepare", slowly)
+    monkeypatch.setattr(stand.runtime.examples, "_seconds", 60.0)
+    catalogue = stand.runtime.snapshot.catalogue
+    asker = examples_module.Asker(stand.principal.tenant, "t", 0, 1000)
+
+    def compare(number, who=asker):
+        return asyncio.create_task(stand.runtime.examples.compare(catalogue, (LABELS,), (f"text {number}",), who))
+
+    running = [compare(number) for number in range(examples_module.MOST_OF_A_TENANT)]
+    await asyncio.sleep(0)
+    assert "already" in (await compare("more")).abstained
+    other = compare("other", asker._replace(tenant=uuid7()))
+    release.set()
+    told = await asyncio.gather(*running, other)
+    assert not any(one.abstained for one in told)
+    assert stand.runtime.examples._of_tenants == {}
+
+
+async def test_what_is_remembered_is_bounded(monkeypatch):
+    monkeypatch.setattr(examples_module, "MOST_REMEMBERED", 2)
+    stand = await make_auto()
+    for number in range(5):
+        await ask(stand, f"text {number}")
+    assert len(stand.runtime.examples._remembered) == 2
+
+
+def test_of_a_long_text_its_ends_are_compared_and_the_systems_instruction_first():
+    long = "a" * 1000 + "b" * 1000
+    intent = make_intent(messages=(Message("system", ("Label it.",)), Message("user", (long,))))
+    texts = choosing.texts_of(intent)
+    assert texts == ("Label it.", "a" * COMPARED_CHARACTERS, "b" * COMPARED_CHARACTERS)
+    raw = msgspec.structs.replace(intent, messages=(), prompt=(1, 2))
+    assert choosing.texts_of(raw) == ()
+    assert choosing.texts_of(msgspec.structs.replace(raw, prompt=" x ")) == ("x",)
+
+
+# -- conversations ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_conversation_stays_with_its_model():
+    stand = await make_auto()
+    stand.runtime.snapshot = replace(
+        stand.runtime.snapshot, prices={**stand.runtime.snapshot.prices, "desk-card": CARD}
+    )
+    assert (await ask(stand, LABEL))["model"] == "desk"
+    told = await ask(stand, LABEL, "billing", "Thank you!")
+    assert told["model"] == "desk"
+    assert "keeps desk" in step(told, "conversation")["value"]
+    told = await ask(stand, LABEL, "billing", "Thank you!", "Welcome.", "Bye.")
+    assert told["model"] == "desk"
+    assert (await ask(stand, "Something else", "billing", "Thank you!"))["model"] == "general"
+    other = make_principal(stand.principal.wallet)
+    assert (await ask(stand, LABEL, "billing", "Thank you!", principal=other))["model"] == "general"
+
+
+def test_a_request_is_known_by_what_was_said_before_the_last_answer():
+    tenant, project = uuid7(), uuid7()
+    system, first = Message("system", ("Be kind.",)), Message("user", ("Hello",))
+    answer, again = Message("assistant", (Reasoning("hm"), "Hi")), Message("user", ("And now?",))
+    before, own = keys_of(tenant, project, (system, first))
+    assert before is None
+    goes_on, _ = keys_of(tenant, project, (first, answer, again))
+    assert goes_on == own  # whatever the system said, and whatever was thought
+    called = Message("assistant", (ToolCall("1", "clock", "{}"),))
+    result = Message("tool", (ToolResult("1", ("noon",)),))
+    assert keys_of(tenant, project, (first, called, result))[0] == own
+    assert keys_of(uuid7(), project, (first, answer, again))[0] != own
+    assert keys_of(tenant, uuid7(), (first, answer, again))[0] != own
+    assert keys_of(tenant, project, (answer, first))[0] is None  # nothing was asked before that answer
+
+
+def test_the_least_recently_used_conversation_goes_first():
+    known = Conversations(most=2)
+    for name in (b"a", b"b", b"a", b"c"):
+        known.keep(name, Kept("m", name.decode()))
+    assert [known.get(name) is None for name in (b"a", b"b", b"c")] == [False, True, False]
+
+
+# -- the dry run ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_dry_run_goes_where_the_request_would_and_says_the_same():
+    stand = await make_auto()
+    told = await ask(stand, LABEL)
+    version = SimpleNamespace(
+        plan=SimpleNamespace(slug="business"),
+        default_task="chat",
+        allowed_models=[],
+        multiplier_bp=10_000,
+        priority=0,
+    )
+    decision = await sync_to_async(dry_run.dry_run)(Live(stand.runtime), version, Wanted(text=LABEL))
+    assert decision.model == "desk"
+    assert decision.explain()["signals"] == told["signals"]
+    assert next(one for one in decision.signals if one.similarities).similarities[0].example == LABEL
+
+
+async def test_the_time_to_first_token_of_a_deployment_is_measured():
+    stand = await make_auto(REST)
+    engines, [deployment] = stand.runtime.engines, stand.runtime.snapshot.catalogue.deployments["general"]
+    for _ in range(4):
+        await ask(stand, "x")
+    assert engines.ttft_ms(deployment.id, 50) is None
+    await ask(stand, "x")
+    [entry] = [one for one in engines.entries() if one.deployment.id == deployment.id]
+    assert len(entry.ttfts) == 5
+    entry._ttfts.clear()
+    for ms in range(1, 11):
+        entry.took(ms * 100)
+    assert (engines.ttft_ms(deployment.id, 50), engines.ttft_ms(deployment.id, 90)) == (500, 900)
