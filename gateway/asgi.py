@@ -54,20 +54,21 @@ probes = guarded(bounded(routed_by_path([*_PROBES, re_path(r"", unknown_endpoint
 
 _control_plane = counted_by_address(cast("Application", django_application))
 
-# Each path with its endpoint and what a key needs for it (None: it asks for no key).
+# Each path with its endpoint and what a key needs for it (None: it asks for no key). Whatever takes POSTs is `kept`;
+# uploads, which are too large to be read first, keep their answers themselves.
 http_routes = [
     path("v1/chat/completions", kept(chat_completions), scopes.CHAT),
     path("v1/completions", kept(completions), scopes.COMPLETIONS),
     path("v1/responses", kept(responses), scopes.RESPONSES),
-    path("v1/responses/input_tokens", input_tokens, scopes.RESPONSES),
+    path("v1/responses/input_tokens", kept(input_tokens), scopes.RESPONSES),
     path("v1/responses/<str:response_id>", stored_response, scopes.RESPONSES, "/v1/responses/{id}"),
-    path("v1/responses/<str:response_id>/cancel", cancel_response, scopes.RESPONSES, "/v1/responses/{id}/cancel"),
+    path("v1/responses/<str:response_id>/cancel", kept(cancel_response), scopes.RESPONSES, "/v1/responses/{id}/cancel"),
     path("v1/responses/<str:response_id>/input_items", input_items, scopes.RESPONSES, "/v1/responses/{id}/input_items"),
     path("v1/embeddings", kept(embeddings), scopes.EMBEDDINGS),
     path("v1/messages", kept(messages), scopes.MESSAGES, error_body=anthropic_error),
-    path("v1/messages/count_tokens", count_tokens, scopes.MESSAGES, error_body=anthropic_error),
-    path("v1/tokenize", tokenize, scopes.TOKENIZE),
-    path("v1/detokenize", detokenize, scopes.TOKENIZE),
+    path("v1/messages/count_tokens", kept(count_tokens), scopes.MESSAGES, error_body=anthropic_error),
+    path("v1/tokenize", kept(tokenize), scopes.TOKENIZE),
+    path("v1/detokenize", kept(detokenize), scopes.TOKENIZE),
     path("v1/rerank", kept(rerank), scopes.RANKING),
     path("v1/score", kept(score), scopes.RANKING),
     path("v1/models", models, scopes.MODELS),
@@ -77,7 +78,7 @@ http_routes = [
     path("v1/files/<str:file_id>/content", file_content, scopes.FILES, "/v1/files/{id}/content"),
     path("v1/batches", kept(batches), scopes.BATCHES),
     path("v1/batches/<str:batch_id>", batch, scopes.BATCHES, "/v1/batches/{id}"),
-    path("v1/batches/<str:batch_id>/cancel", cancel, scopes.BATCHES, "/v1/batches/{id}/cancel"),
+    path("v1/batches/<str:batch_id>/cancel", kept(cancel), scopes.BATCHES, "/v1/batches/{id}/cancel"),
     path("v1/usage/<str:request_id>", usage, scopes.USAGE, "/v1/usage/{id}"),
     re_path(r"^v1/organization/", _control_plane, "/v1/organization/*"),
     re_path(r"^v1(/|$)", unknown_endpoint, "/v1/*"),

@@ -83,7 +83,6 @@ class Endpoint:
     body: Struct | None = None
     example: Mapping[str, Any] | None = None
     parameter: str = ""
-    is_kept: bool = False  # its answers are, under an idempotency key
     form: Struct | None = None
     query: Struct | None = None
 
@@ -101,7 +100,6 @@ ENDPOINTS = (
         {_JSON: ChatCompletion, _EVENTS: ChatChunk},
         ChatRequest,
         {"model": "auto", "messages": [{"role": "user", "content": _QUESTION}], "max_tokens": 64},
-        is_kept=True,
     ),
     Endpoint(
         "post",
@@ -113,7 +111,6 @@ ENDPOINTS = (
         {_JSON: Response, _EVENTS: Response},
         ResponseRequest,
         {"model": "auto", "input": _QUESTION, "max_output_tokens": 64},
-        is_kept=True,
     ),
     Endpoint(
         "post",
@@ -172,7 +169,6 @@ ENDPOINTS = (
         {_JSON: AnsweredMessage, _EVENTS: MessageEvent},
         MessageRequest,
         {"model": "auto", "messages": [{"role": "user", "content": _QUESTION}], "max_tokens": 64},
-        is_kept=True,
     ),
     Endpoint(
         "post",
@@ -193,7 +189,6 @@ ENDPOINTS = (
         {_JSON: Completion, _EVENTS: Completion},
         CompletionRequest,
         {"model": "auto", "prompt": "The capital of France is", "max_tokens": 16},
-        is_kept=True,
     ),
     Endpoint(
         "post",
@@ -204,7 +199,6 @@ ENDPOINTS = (
         {_JSON: EmbeddingAnswer},
         EmbeddingRequest,
         {"model": "auto", "input": ["A text", "Another one"]},
-        is_kept=True,
     ),
     Endpoint(
         "post",
@@ -453,7 +447,7 @@ def _paths() -> dict[str, Any]:
             operation["parameters"] = [
                 {"in": "path", "name": endpoint.parameter, "required": True, "schema": {"type": "string"}}
             ]
-        if endpoint.is_kept:
+        if endpoint.method == "post":
             operation.setdefault("parameters", []).extend(_KEPT if _EVENTS in endpoint.answers else _KEPT[:1])
         if endpoint.query is not None:
             fields = _fields(endpoint.query)

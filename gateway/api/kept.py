@@ -52,7 +52,7 @@ def kept(handler: Handler) -> Handler:
         if key is None:
             return handler(view, request, *args, **kwargs)
         check_key(key)
-        run, claim = uuid7(), Claim(view.tenant.id, f"key:{key}", _digest(view, request))
+        run, claim = uuid7(), Claim(view.tenant.id, f"management:{key}", _digest(view, request))
         with transaction.atomic():
             found = answers.claim(claim, run, _NOBODY)
             if found.is_other:

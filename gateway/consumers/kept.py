@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable
 
-from gateway.edge.kept import log_of
 from gateway.edge.response_events import Event
 from gateway.http.asgi import Send, encode
-from gateway.http.sse import event
-from gateway.replay.log import EventLog
-from gateway.replay.replays import Answer
+from gateway.http.sse import data_of, event
 
 _HEAD = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
-_DATA = b"data: "
 _ERROR = b"event: error\n"
 
 
@@ -32,18 +27,7 @@ def writer(send: Send) -> Callable[..., Awaitable[None]]:
     return write
 
 
-@contextmanager
-def reading(answer: Answer) -> Iterator[EventLog]:
-    """Yield the log of an answer that is made, or was, to one more reader."""
-    if answer.keeper is not None:
-        with answer.keeper.reading() as log:
-            yield log
-    else:
-        assert answer.stored is not None, "an answer is stored or being made"
-        yield log_of(answer.stored, answer.first)
-
-
 def message_of(told: bytes) -> bytes:
     """Return an event of the log as a websocket's message, in JSON."""
-    data = told.partition(_DATA)[2].rstrip(b"\n")
+    data = data_of(told)
     return b'{"type":"error",' + data[1:] if told.startswith(_ERROR) else data

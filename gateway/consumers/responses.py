@@ -24,7 +24,7 @@ from gateway.edge.access import note_refusal
 from gateway.edge.answer import Answering, failure_of, relay
 from gateway.edge.disconnect import watching
 from gateway.edge.http import runtime_of
-from gateway.edge.kept import check_resumable
+from gateway.edge.kept import check_resumable, take_request
 from gateway.edge.response_events import Event, ResponseEvents, unanswered
 from gateway.edge.wire.decode import decode, unsupported
 from gateway.edge.wire.response_object import Response, begun
@@ -38,6 +38,7 @@ from gateway.generation.intent import Intent
 from gateway.http.asgi import ClientLeftError, Receive, Scope, Send
 from gateway.logs import request_bound
 from gateway.models import Tenant
+from gateway.replay import answers
 from gateway.replay.replays import Answer, KeptRequest
 from gateway.runtime import tracing
 from gateway.runtime.caps import Cap
@@ -150,9 +151,30 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
                 self._streams.create(decode(ResponseResume, frame), len(frame))
             case "response.cancel":
                 cancel = decode(ResponseCancel, frame)
-                self._streams.cancel(cancel.stream_id, cancel.response_id)
+                stream = self._streams.cancel(cancel.stream_id, cancel.response_id)
+                made_elsewhere = cancel.response_id if stream is None else stream.made_elsewhere
+                if made_elsewhere:
+                    self._runtime.supervise(self._cancel_elsewhere(made_elsewhere, cancel, stream))
             case other:
                 raise unsupported("type", f"there is no client event '{other}'")
+
+    async def _cancel_elsewhere(self, shown: str, cancel: ResponseCancel, stream: Stream | None) -> None:
+        """Have a response end that goes on without its socket, by whichever process makes it."""
+        identifier = request_id_in(shown)
+        if identifier is None:
+            return
+        try:
+            principal = await self._caller.principal({} if stream is None else stream.metadata)
+            claim = claim_of(owner_of(principal), identifier, principal.user)
+            await self._runtime.threads.run(partial(answers.ask_to_cancel, claim))
+        except Exception as error:
+            refusal = refusal_of(error)
+            if refusal is None:
+                log.exception("unhandled", path=self.scope["path"])
+                refusal = internal_error()
+            await self._sender.refuse(
+                refusal, self.scope["request_id"], stream_id=cancel.stream_id, event_id=cancel.event_id
+            )
 
     async def _refuse(self, refusal: Refusal, event: ClientEvent = NO_EVENT) -> None:
         await self._sender.refuse(refusal, self.scope["request_id"], stream_id=event.stream_id, event_id=event.event_id)
@@ -253,12 +275,13 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
             answer = await attached(self._runtime, claim, self.scope)
         if identifier is None or answer is None:
             raise not_resumable(request.response_id)
+        await take_request(self._runtime, principal)
         if (generation := self._runtime.live.get(identifier)) is not None:
             stream.began(generation)
         await self._read(stream, answer, request.starting_after)
 
     async def _read(self, stream: Stream, answer: Answer, after: int | None) -> None:
-        with kept.reading(answer) as event_log:
+        with answer.reading() as event_log:
             await event_log.begun()
             check_resumable(event_log, after)
             async with aclosing(event_log.read(after)) as batches:

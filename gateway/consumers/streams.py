@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from gateway.edge.wire.responses import ResponseCreate, ResponseResume
@@ -26,10 +26,25 @@ class Stream:
     stream_id: str | None
     waiting: deque[tuple[Request, int]] = field(default_factory=deque)  # with its size in bytes
     generation: Running | None = None
-    resumes: str = ""  # the id of the response that it goes on with
+    request: Request | None = None  # whose response runs
     is_kept: bool = False  # the response goes on without the socket
     is_stopped: bool = False  # the response that runs, or is being started, shall end
     task: asyncio.Task[None] | None = None
+
+    @property
+    def resumes(self) -> str:
+        """The id of the response that it goes on with; empty if it makes its own."""
+        return self.request.response_id if isinstance(self.request, ResponseResume) else ""
+
+    @property
+    def made_elsewhere(self) -> str:
+        """The same, if this process isn't known to make it."""
+        return self.resumes if self.generation is None else ""
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """What its client said with the request, of which project it is."""
+        return (None if self.request is None else self.request.metadata) or {}
 
     def began(self, generation: Running) -> None:
         """Note that the response runs; cancels it at once if the stream was stopped meanwhile."""
@@ -77,17 +92,18 @@ class Streams:
         self._idle.clear()
         stream.task = self._runtime.supervise(self._run(stream))
 
-    def cancel(self, stream_id: str | None, identifier: str | None) -> None:
-        """Stop the stream's response, or the response called `identifier`; does nothing when it has ended."""
-        if identifier is None:
-            stream = self._busy.get(stream_id)
-            if stream is not None:
-                stream.stop()
-            return
+    def cancel(self, stream_id: str | None, identifier: str | None) -> Stream | None:
+        """Stop the stream's response, or the response called `identifier`, and return its stream; None where none of
+        these runs it.
+        """
+        found = None if identifier is not None else self._busy.get(stream_id)
         for stream in self._busy.values():
             made = "" if stream.generation is None else f"resp_{stream.generation.id.hex}"
-            if identifier in {made, stream.resumes}:
-                stream.stop()
+            if identifier is not None and identifier in {made, stream.resumes}:
+                found = stream
+        if found is not None:
+            found.stop()
+        return found
 
     def close(self) -> None:
         """Stop all responses but those that are kept, and drop all waiting requests; settling goes on without the
@@ -116,11 +132,11 @@ class Streams:
                 request, size = stream.waiting.popleft()
                 self._waiting_bytes -= size
                 stream.is_stopped = self._is_closed
-                stream.resumes = request.response_id if isinstance(request, ResponseResume) else ""
+                stream.request = request
                 try:
                     await self._work(stream, request)
                 finally:
-                    stream.generation, stream.is_kept = None, False
+                    stream.generation, stream.request, stream.is_kept = None, None, False
         finally:
             del self._busy[stream.stream_id]
             if not self._busy:

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Iterator
-from contextlib import ExitStack, aclosing
+from contextlib import aclosing
 
+from billing.limits.headers import rate_headers
+from billing.limits.types import BucketState, Take, Taken
 from gateway.edge.access import principal_of
 from gateway.edge.disconnect import watching
 from gateway.edge.http import read_body, request_id_of, runtime_of
 from gateway.edge.wire.common import TASK_HEADER
-from gateway.errors.faults import READER_TOO_SLOW
+from gateway.errors.faults import READER_TOO_SLOW, refusal_of_limit
 from gateway.errors.refusal import Refusal
 from gateway.http.asgi import Application, Receive, Scope, Send, encode, header_of, send_bytes
 from gateway.http.sse import EventStream, event
-from gateway.replay.answers import Claim, Stored
-from gateway.replay.log import Batch, EventLog, events_of
+from gateway.replay.answers import Claim
+from gateway.replay.log import Batch, EventLog
 from gateway.replay.replays import Answer, KeptRequest
+from gateway.runtime.principal import Principal
+from gateway.runtime.runtime import Runtime
 
 MOST_CHARACTERS = 255
 MOST_BEHIND = 1 << 20  # bytes
@@ -50,7 +54,7 @@ async def _answer(endpoint: Application, scope: Scope, receive: Receive, send: S
     after = last_event_of(scope)
     principal = await principal_of(scope)
     body = await read_body(scope, receive, principal.tenant)
-    name = f"key:{principal.project.hex}:{key}"
+    name = name_of(principal, key)
     grace: float | None = principal.resume_s
     if principal.line is not None:  # whoever took it over asks for its answer, however late
         name, grace = f"line:{principal.line.id.hex}", None
@@ -58,19 +62,20 @@ async def _answer(endpoint: Application, scope: Scope, receive: Receive, send: S
     async with watching(scope, receive) as client:
         request = KeptRequest(asked, request_id_of(scope), endpoint, scope, body, grace=grace)
         answer = await runtime_of(scope).replays.answer(request)
-        await write_answer(answer, scope, client, send, after=after)
+        await write_answer(answer, scope, principal, client, send, after=after)
 
 
-async def write_answer(answer: Answer, scope: Scope, client: watching, send: Send, *, after: int | None = None) -> None:
-    """Write a kept answer: a stream from behind number `after` on, anything else whole."""
-    with ExitStack() as reading:
-        if answer.keeper is not None:
-            log = reading.enter_context(answer.keeper.reading())
-        else:
-            assert answer.stored is not None, "an answer is stored or being made"
-            log = log_of(answer.stored, answer.first)
+async def write_answer(
+    answer: Answer, scope: Scope, principal: Principal, client: watching, send: Send, *, after: int | None = None
+) -> None:
+    """Write a kept answer: a stream from behind number `after` on, anything else whole. To have one again takes a
+    request of the rate of `principal`; a 429 Refusal where there is none left.
+    """
+    states = () if answer.is_new else await take_request(runtime_of(scope), principal)
+    again = {} if answer.is_new else {**REPLAYED, **dict(rate_headers(states))}
+    with answer.reading() as log:
         head = await log.begun()
-        headers = {**dict(head.headers), **({} if answer.is_new else REPLAYED)}
+        headers = {**dict(head.headers), **again}
         if not head.is_stream:
             body = await log.whole()
             client.stop()
@@ -82,6 +87,22 @@ async def write_answer(answer: Answer, scope: Scope, client: watching, send: Sen
             is_behind = await _write_batches(batches, stream)
             client.stop()
             await stream.finish(_too_slow(scope) if is_behind else b"")
+
+
+async def take_request(runtime: Runtime, principal: Principal) -> tuple[BucketState, ...]:
+    """Take one request of the rates of `principal` for an answer that it has again, and return them; raise the 429.
+
+    What runs has taken its own: this is asked for when it is known that nothing will.
+    """
+    decision = await runtime.rates.take([Take(bucket, 1) for bucket in principal.request_buckets])
+    if not isinstance(decision, Taken):
+        raise refusal_of_limit(decision)
+    return decision.states
+
+
+def name_of(principal: Principal, key: str) -> str:
+    """Return the name under which the answer of a client's key is kept: the key is its project's."""
+    return f"key:{principal.project.hex}:{key}"
 
 
 def check_key(key: str) -> None:
@@ -157,12 +178,3 @@ def check_resumable(log: EventLog, after: int | None) -> None:
 def numbered(first: int, events: Iterable[bytes]) -> bytes:
     """Return server-sent events under their numbers."""
     return b"".join([b"id: %d\n%b" % (first + place, told) for place, told in enumerate(events)])
-
-
-def log_of(stored: Stored, first: int) -> EventLog:
-    """Return the events of a stored answer, the first of which has the number `first`."""
-    log = EventLog(first)
-    log.begin(stored.head)
-    log.append(*(events_of(stored.body) if stored.head.is_stream else [stored.body]))
-    log.end()
-    return log

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
-from billing.ids import moment_of
+from billing.ids import moment_of, uuid7
 from billing.limits.headers import rate_headers
 from gateway.edge.access import note_model, principal_of
 from gateway.edge.answer import Answering, answer
@@ -23,7 +24,9 @@ from gateway.generation.generation import start_generation
 from gateway.generation.intent import Intent
 from gateway.http.asgi import Receive, Scope, Send, encode, header_of, send_bytes, send_json
 from gateway.http.sse import event
+from gateway.replay.delivery import delivering
 from gateway.runtime.principal import Principal
+from gateway.stored import rows
 from gateway.stored.conversation import owner_of, turns_before, with_items
 from gateway.stored.runs import Asked, BackgroundRun
 from gateway.stored.storing import StoredAnswer, Storing, is_stored
@@ -38,11 +41,13 @@ async def responses(scope: Scope, receive: Receive, send: Send) -> None:
     note_model(scope, request.model)
     if request.stream_options is not None and not request.stream:
         raise unsupported("stream_options", "it is only allowed when 'stream' is true")
-    runtime, stores = runtime_of(scope), is_stored(principal, request.store)
+    runtime, stores, delivery = runtime_of(scope), is_stored(principal, request.store), delivering.get()
     if request.background and not stores:
         raise invalid("background", "A response in the background is stored: send 'store': true with it.")
     intent = await _intent(scope, principal, request)
-    identifier = request_id_of(scope)
+    # Under a key the answer to the request is one run, and a response in the background another.
+    is_apart = request.background and delivery is not None
+    identifier = uuid7() if is_apart else request_id_of(scope)
     storing = Storing(principal, identifier, request.input, previous=request.previous_response_id)
     if request.background:
         await _in_background(scope, receive, send, Asked(request, identifier, principal, intent, storing))
@@ -82,12 +87,15 @@ async def _in_background(scope: Scope, receive: Receive, send: Send, asked: Aske
     response.status = "queued"
     await runtime.threads.run(lambda: asked.storing.add(response, is_background=True))
     body = encode(response)
+    if (delivery := delivering.get()) is not None:
+        delivery.needs_reader = False
+        delivery.also.append(partial(rows.tell_of, delivery.run, asked.identifier))
     answer = await BackgroundRun(runtime, asked, response).begin(scope)
     if not asked.request.stream:
         await send_bytes(send, 200, body, "application/json")
         return
     async with watching(scope, receive) as client:
-        await write_answer(answer, scope, client, send)
+        await write_answer(answer, scope, asked.principal, client, send)
 
 
 async def _intent(scope: Scope, principal: Principal, request: ResponseRequest) -> Intent:

@@ -25,7 +25,17 @@ from gateway.models import StoredResponse
 from gateway.stored import rows
 from gateway.stored.conversation import items_of, owner_of, turns_of
 from gateway.stored.rows import Owner
-from gateway.stored.runs import attached, cancelled, claim_of
+from gateway.stored.runs import attached, cancelled, cancelled_unstored, claim_of
+
+
+class _Error(msgspec.Struct):
+    code: str = "answer_lost"
+    message: str = "This response ended without an answer."
+
+
+class _Ended(msgspec.Struct):
+    response: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    error: _Error | None = None
 
 
 async def stored_response(scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,7 +71,8 @@ async def cancel_response(scope: Scope, receive: Receive, send: Send) -> None:
     runtime = runtime_of(scope)
     row = await runtime.threads.run(lambda: _found(owner, identifier))
     if row is None:
-        raise not_found(shown)
+        await send_bytes(send, 200, await _cancelled_unstored(scope, owner, identifier, shown), "application/json")
+        return
     if not row.is_background:
         raise Refusal(400, "not_in_background", "Only responses in the background are cancelled.", param="response_id")
     if row.status in rows.RUNNING:
@@ -71,15 +82,29 @@ async def cancel_response(scope: Scope, receive: Receive, send: Send) -> None:
     await send_bytes(send, 200, bytes(row.body), "application/json")
 
 
+async def _cancelled_unstored(scope: Scope, owner: Owner, identifier: UUID, shown: str) -> bytes:
+    """Cancel a response of a websocket that outlives it, and return what became of it."""
+    last = await cancelled_unstored(runtime_of(scope), owner, identifier, scope)
+    if last is None:
+        raise not_found(shown)
+    ended = msgspec.json.decode(last, type=_Ended)
+    response = bytes(ended.response)
+    if not response:
+        error = ended.error or _Error()
+        raise Refusal(409, error.code, error.message, param="response_id", should_retry=False)
+    return response
+
+
 async def _stream(scope: Scope, receive: Receive, send: Send, row: StoredResponse, after: int | None) -> None:
     if not row.is_background:
         raise invalid("stream", "Only responses in the background are streamed again: leave 'stream' out.")
     runtime = runtime_of(scope)
-    owner = Owner(row.tenant_id, row.project_id)
+    principal = await principal_of(scope)
+    owner = owner_of(principal)
     async with watching(scope, receive) as client:
         answer = await attached(runtime, claim_of(owner, row.id), scope)
         if answer is not None:
-            await write_answer(answer, scope, client, send, after=after)
+            await write_answer(answer, scope, principal, client, send, after=after)
             return
         newer = await runtime.threads.run(partial(_found, owner, row.id))  # it may have ended just now
         row = newer or row

@@ -16,7 +16,7 @@ from billing.ids import uuid7
 from gateway.edge.bounds import allow_body
 from gateway.edge.disconnect import watching
 from gateway.edge.http import request_id_of, runtime_of
-from gateway.edge.kept import check_key, digest_of, write_answer
+from gateway.edge.kept import check_key, digest_of, name_of, write_answer
 from gateway.edge.wire.decode import decode, invalid
 from gateway.edge.wire.files import FileForm, file_object
 from gateway.errors.refusal import Refusal
@@ -84,7 +84,7 @@ async def upload(scope: Scope, receive: Receive, send: Send, principal: Principa
         asked = msgspec.structs.replace(claim, digest=digest_of(scope, given_all))
         answer = await _stored_once(scope, asked, store, draft)
         async with watching(scope, receive) as client:
-            await write_answer(answer, scope, client, send)
+            await write_answer(answer, scope, principal, client, send)
 
 
 def _claim_of(scope: Scope, principal: Principal) -> Claim | None:
@@ -92,7 +92,7 @@ def _claim_of(scope: Scope, principal: Principal) -> Claim | None:
     if (key := header_of(scope, b"idempotency-key")) is None:
         return None
     check_key(key)
-    return Claim(principal.tenant, f"key:{key}", b"")
+    return Claim(principal.tenant, name_of(principal, key), b"")
 
 
 async def _store(threads: DatabaseThreads, begin: Callable[[], StoredFile], draft: Path, send: Send) -> None:

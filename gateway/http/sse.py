@@ -88,3 +88,8 @@ class EventStream:
 def event(data: bytes, name: str = "") -> bytes:
     """One event, with its `name` where the API has them."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), data) if name else b"data: %b\n\n" % data
+
+
+def data_of(told: bytes) -> bytes:
+    """Return the data of one event of ours."""
+    return told.partition(b"data: ")[2].rstrip(b"\n")

@@ -29,6 +29,8 @@ class KeptAnswer(models.Model):
     owner = models.UUIDField(null=True, help_text="Null: the last run failed, and whoever comes next runs it anew.")
     lease_until = models.DateTimeField()
     read_at = models.DateTimeField(null=True, help_text="When a reader at another gateway was last seen.")
+    is_cancelling = models.BooleanField(default=False, help_text="Its end was asked for while it ran.")
+    about = models.UUIDField(null=True, db_index=True, help_text="The response of another run whose events these are.")
     created_at = models.DateTimeField(db_default=Now())
     expires_at = models.DateTimeField(db_index=True)
     finished_at = models.DateTimeField(null=True)

@@ -32,7 +32,6 @@ class StoredResponse(models.Model):
     previous = models.UUIDField(null=True)
     status = models.CharField(max_length=11, choices=Status)
     is_background = models.BooleanField(default=False)
-    is_cancelling = models.BooleanField(default=False, help_text="Its end was asked for while it ran.")
     input = models.BinaryField()
     body = models.BinaryField()
     size = models.PositiveBigIntegerField()

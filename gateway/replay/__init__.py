@@ -5,8 +5,8 @@ How an endpoint uses it:
 - `kept(endpoint)` in `gateway/asgi.py` is all that ``Idempotency-Key`` and ``Last-Event-ID`` need (`edge/kept.py`).
 - To keep an answer for another reason (stored, in the background), await `runtime.replays.answer(KeptRequest(Claim(
   tenant, NAME, digest), run, endpoint, scope, body, grace=None))` with a NAME such as ``response:…`` (clients' keys are
-  ``key:…``), and write what it returns with `edge.kept.write_answer`, or read `answer.keeper.log` by yourself
-  (`EventLog.read(after)`, `whole()`), inside `with answer.keeper.reading()`.
+  ``key:…``), and write what it returns with `edge.kept.write_answer`, or read its log by yourself
+  (`EventLog.read(after)`, `whole()`), inside `with answer.reading()`.
 - Inside an endpoint `delivering.get()` is the `Delivery` of the kept answer, None on the direct path; what is appended
   to its `also` is called in the transaction that stores the answer, before anything is charged.
 - `keeper.leave(refusal)` ends a run early, as if its client had left; with `grace=None` it goes on without readers.

@@ -78,6 +78,8 @@ def claim(asked: Claim, run: UUID, owner: UUID, kept_for: timedelta = KEPT_FOR) 
     KeptAnswer.objects.unscoped().bulk_create([new], ignore_conflicts=True)
     row = _of(asked).first()
     if row is None:  # given up in that moment
+        if KeptAnswer.objects.unscoped().filter(run=run).exists():
+            raise ValueError(f"{run} makes another answer already: a run has one")
         return claim(asked, run, owner, kept_for)
     if row.run == run:
         return Found(run, row.restarts, is_ours=True)
@@ -97,6 +99,8 @@ def claim(asked: Claim, run: UUID, owner: UUID, kept_for: timedelta = KEPT_FOR) 
         owner=owner,
         lease_until=now + LEASE,
         read_at=None,
+        is_cancelling=False,
+        about=None,
         expires_at=now + kept_for,
         finished_at=None,
         status=None,
@@ -160,10 +164,26 @@ def forget(run: UUID, *, was_told: bool) -> None:
         mine.delete()
 
 
-def erase(run: UUID) -> None:
-    """Keep nothing of what the stored answer of `run` said: whoever asks for it again is told so. Its charge stays."""
-    told = KeptAnswer.objects.unscoped().filter(run=run, finished_at__isnull=False)
+def tell_of(run: UUID, response: UUID) -> None:
+    """Note that the answer of `run` tells of a response that another run makes: it is erased with that."""
+    KeptAnswer.objects.unscoped().filter(run=run).update(about=response)
+
+
+def erase(request: UUID) -> None:
+    """Keep nothing of what was stored as answer of `request`: whoever asks for it again is told. Its charge stays."""
+    told = KeptAnswer.objects.unscoped().filter(Q(run=request) | Q(about=request), finished_at__isnull=False)
     told.update(status=404, headers=_ERASED_HEADERS, body=zlib.compress(_ERASED))
+
+
+def ask_to_cancel(claim: Claim) -> None:
+    """Have whichever gateway makes the answer of `claim` end it."""
+    _of(claim).filter(finished_at=None).update(is_cancelling=True)
+
+
+def to_cancel(owner: UUID) -> list[UUID]:
+    """Return the runs of `owner` whose end was asked for."""
+    asked = KeptAnswer.objects.unscoped().filter(owner=owner, finished_at=None, is_cancelling=True)
+    return list(asked.values_list("run", flat=True))
 
 
 def renew(owner: UUID, runs: Collection[UUID]) -> None:

@@ -28,6 +28,8 @@ class Delivery:
         self.closings: Closings = {}
         self.also: list[Callable[[], object]] = []
         """Done in the transaction that stores the answer."""
+        self.needs_reader = True
+        """Whether the run is ended when nobody reads it; what goes on by itself is read to its end."""
         self._open: set[UUID] = set()
         self._stored: bool | None = None
         self._is_decided = False

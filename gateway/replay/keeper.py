@@ -107,7 +107,7 @@ class Keeper:
         patience = max(self._grace, ELSEWHERE_SECONDS)
         if elsewhere is not None and elsewhere < patience:
             self._wait_for_readers(patience - elsewhere)
-        elif not self._readers:
+        elif not self._readers and self.delivery.needs_reader:
             self.leave(nobody_read(self._grace))
 
     def leave(self, reason: Refusal) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
@@ -21,7 +21,7 @@ from gateway.replay.answers import Claim, Found, Stored
 from gateway.replay.delivery import Closings
 from gateway.replay.follower import Follower
 from gateway.replay.keeper import Keeper
-from gateway.replay.log import RUN_NUMBERS, EventLog
+from gateway.replay.log import RUN_NUMBERS, EventLog, events_of
 from gateway.runtime.caps import Cap
 from gateway.runtime.threads import DatabaseThreads
 
@@ -69,6 +69,20 @@ class Answer(msgspec.Struct, frozen=True):
     keeper: Keeper | Follower | None = None
     stored: Stored | None = None
     first: int = 0  # the number of the stored answer's first event
+
+    @contextmanager
+    def reading(self) -> Iterator[EventLog]:
+        """Yield its events to one more reader."""
+        if self.keeper is not None:
+            with self.keeper.reading() as event_log:
+                yield event_log
+            return
+        assert self.stored is not None, "an answer is stored or being made"
+        event_log = EventLog(self.first)
+        event_log.begin(self.stored.head)
+        event_log.append(*(events_of(self.stored.body) if self.stored.head.is_stream else [self.stored.body]))
+        event_log.end()
+        yield event_log
 
 
 class Replays:

@@ -78,6 +78,13 @@ def change(identifier: UUID, *, status: str, body: bytes) -> None:
         answers.erase(identifier)
 
 
+def tell_of(run: UUID, identifier: UUID) -> None:
+    """Let the answer of `run`, which is being stored, be deleted with the response `identifier`, of which it tells."""
+    answers.tell_of(run, identifier)
+    if not StoredResponse.objects.unscoped().filter(id=identifier).exists():
+        answers.erase(identifier)
+
+
 def find(owner: Owner, identifier: UUID) -> StoredResponse | None:
     """Return the response, or None where there is none."""
     return _good(owner).filter(id=identifier).first()
@@ -100,17 +107,6 @@ def remove(owner: Owner, identifier: UUID) -> bool:
 def is_running(owner: Owner, identifier: UUID) -> bool:
     """Whether the response is still being made."""
     return _good(owner).filter(id=identifier, status__in=RUNNING).exists()
-
-
-def ask_to_cancel(identifier: UUID) -> None:
-    """Have whoever makes the response end it."""
-    StoredResponse.objects.unscoped().filter(id=identifier, status__in=RUNNING).update(is_cancelling=True)
-
-
-def to_cancel(identifiers: Collection[UUID]) -> list[UUID]:
-    """Return those of the responses whose end was asked for."""
-    asked = StoredResponse.objects.unscoped().filter(id__in=identifiers, is_cancelling=True)
-    return list(asked.values_list("id", flat=True))
 
 
 def fail_if_lost(row: StoredResponse) -> bool:

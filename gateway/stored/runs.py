@@ -24,11 +24,12 @@ from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.intent import Intent
 from gateway.http.asgi import ClientLeftError, Receive, Scope, Send, encode
-from gateway.http.sse import event
+from gateway.http.sse import data_of, event
 from gateway.replay import answers
 from gateway.replay.answers import Claim
 from gateway.replay.delivery import delivering
 from gateway.replay.keeper import answer_lost
+from gateway.replay.log import events_of
 from gateway.replay.replays import Answer, KeptRequest
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
@@ -188,25 +189,40 @@ async def _lost(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def cancelled(runtime: Runtime, owner: Owner, identifier: UUID) -> None:
     """Have a response in the background end, and wait a while for that, wherever it is made."""
-    run = runtime.background.get(identifier)
+    run, claim = runtime.background.get(identifier), claim_of(owner, identifier)
     with suppress(TimeoutError):
         async with asyncio.timeout(CANCEL_SECONDS):
             if run is not None:
                 run.cancel()
                 await run.ended()
                 return
-            await runtime.threads.run(lambda: rows.ask_to_cancel(identifier))
-            while await runtime.threads.run(lambda: rows.is_running(owner, identifier)):  # noqa: ASYNC110 - another process
+            while await runtime.threads.run(lambda: rows.is_running(owner, identifier)):
+                await runtime.threads.run(lambda: answers.ask_to_cancel(claim))  # again: it may only just begin
                 await asyncio.sleep(LOOK_SECONDS)
 
 
+async def cancelled_unstored(runtime: Runtime, owner: Owner, identifier: UUID, scope: Scope) -> bytes | None:
+    """Have a response of a websocket that isn't stored, or not yet, end wherever it is made; return its last event as
+    JSON, None where there is no such response.
+    """
+    claim = claim_of(owner, identifier)
+    await runtime.threads.run(lambda: answers.ask_to_cancel(claim))
+    answer = await attached(runtime, claim, scope)
+    if answer is None:
+        return None
+    with answer.reading() as event_log:
+        return data_of(events_of(await event_log.whole())[-1])
+
+
 async def cancel_as_asked(runtime: Runtime) -> None:
-    """Cancel those of this process' responses whose end was asked for at another."""
-    if runtime.background:
-        identifiers = list(runtime.background)
-        for identifier in await runtime.own_threads.run(lambda: rows.to_cancel(identifiers)):
-            if (run := runtime.background.get(identifier)) is not None:
-                run.cancel()
+    """Cancel those of this process' responses whose end was asked for elsewhere."""
+    if not len(runtime.replays):
+        return
+    for identifier in await runtime.own_threads.run(lambda: answers.to_cancel(runtime.incarnation)):
+        if (run := runtime.background.get(identifier)) is not None:
+            run.cancel()
+        elif (generation := runtime.live.get(identifier)) is not None:  # else it is asked for until it began
+            generation.cancel(None)
 
 
 async def _write(send: Send, events: Iterable[Event], *, more: bool = True) -> None:

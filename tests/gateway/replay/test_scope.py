@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
 
 
 async def test_another_tenant_has_the_same_key_for_itself(gateway):
+    other = await in_database(make_world)
     async with gateway(tokens=3) as bench:
-        other = await in_database(make_world)
         mine = await bench.ask(chat()).finished()
         others = await bench.ask(chat("another"), secret=other.secret).finished()
         assert others.status == 200

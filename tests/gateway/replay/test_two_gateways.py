@@ -12,12 +12,14 @@ import pytest
 from billing.ids import uuid7
 from gateway.consumers import responses
 from gateway.replay import follower
+from gateway.replay.answers import to_cancel
 from gateway.replay.mirror import Mirror
 from gateway.replay.replays import Replays
+from gateway.stored.runs import cancel_as_asked
 from tests.gateway.consumers.socket import Socket
 from tests.gateway.replay.conftest import Bench, chat
 from tests.gateway.stored.test_resumed import CREATE, ENDS, resume
-from tests.gateway.world import assert_books, in_database, settled
+from tests.gateway.world import assert_books, in_database, make_world, settled
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
 
@@ -166,3 +168,85 @@ async def test_a_response_goes_on_over_a_socket_at_another_gateway(gateway, requ
         text = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
         assert text.split() == [f"w{number}" for number in range(1, 21)]
     await in_database(assert_books, bench.world, records=1)
+
+
+async def test_a_response_is_cancelled_over_a_socket_at_another_gateway(gateway):
+    async with gateway(tokens=20, hang_at=10) as bench, beside(bench) as other:
+        first = await Socket(bench.app, key=bench.world.secret).opened()
+        first.send(CREATE)
+        events = await first.until("response.output_text.delta")
+        identifier = events[0]["response"]["id"]
+        second = await Socket(other.app, key=bench.world.secret).opened()
+        second.send({"type": "response.cancel", "response_id": identifier})
+        await cancelled_by(bench)
+        events += await first.until(*ENDS)
+        assert (events[-1]["type"], events[-1]["response"]["status"]) == ("response.incomplete", "cancelled")
+        second.send(resume(identifier))
+        assert await second.until(*ENDS) == events
+        await first.leave()
+        await second.leave()
+    charged, _ = await in_database(assert_books, bench.world, records=1)
+    assert charged == events[-1]["response"]["usage"]["credits_micro"] > 0
+
+
+async def test_a_response_is_cancelled_where_it_is_gone_on_from_without_its_id(gateway):
+    async with gateway(tokens=20, hang_at=10) as bench, beside(bench) as other:
+        first = await Socket(bench.app, key=bench.world.secret).opened()
+        first.send(CREATE)
+        begun = await first.until("response.output_text.delta")
+        await first.leave()
+        second = await Socket(other.app, key=bench.world.secret).opened()
+        second.send(resume(begun[0]["response"]["id"]))
+        while not other.runtime.replays._followers:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+        second.send({"type": "response.cancel"})
+        await cancelled_by(bench)
+        assert (await second.until(*ENDS))[-1]["response"]["status"] == "cancelled"
+        await second.leave()
+    await in_database(assert_books, bench.world, records=1)
+
+
+async def test_a_response_of_a_socket_is_cancelled_over_http_at_another_gateway(gateway):
+    async with gateway(tokens=20, hang_at=10) as bench, beside(bench) as other:
+        first = await Socket(bench.app, key=bench.world.secret).opened()
+        first.send(CREATE)
+        events = await first.until("response.output_text.delta")
+        path = f"/v1/responses/{events[0]['response']['id']}/cancel"
+        asked = other.ask({}, key=None, path=path)
+        await cancelled_by(bench)
+        events += await first.until(*ENDS)
+        answer = await asked.finished()
+        assert (answer.status, answer.json()) == (200, events[-1]["response"])
+        again = await bench.ask({}, key=None, path=path).finished()
+        assert (again.status, again.json()) == (200, events[-1]["response"])
+        await first.leave()
+    await in_database(assert_books, bench.world, records=1)
+
+
+async def test_nobody_else_cancels_a_response(gateway):
+    stranger = await in_database(make_world)
+    async with gateway(tokens=20, hang_at=10) as bench, beside(bench) as other:
+        first = await Socket(bench.app, key=bench.world.secret).opened()
+        first.send(CREATE)
+        [begun, *_] = await first.until("response.output_text.delta")
+        identifier = begun["response"]["id"]
+        second = await Socket(other.app, key=stranger.secret).opened()
+        second.send({"type": "response.cancel", "response_id": identifier})
+        path = f"/v1/responses/{identifier}/cancel"
+        refused = await other.ask({}, key=None, path=path, secret=stranger.secret).finished()
+        assert (refused.status, refused.json()["error"]["code"]) == (404, "response_not_found")
+        await second.leave()
+        while other.runtime._tasks - bench.runtime._tasks:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+        assert await in_database(to_cancel, bench.runtime.incarnation) == []
+        bench.engine.release()
+        assert (await first.until(*ENDS))[-1]["type"] == "response.completed"
+        await first.leave()
+
+
+async def cancelled_by(bench):
+    """Have the gateway look for what it is to cancel until it has found something."""
+    async with asyncio.timeout(20):
+        while not await in_database(to_cancel, bench.runtime.incarnation):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+    await cancel_as_asked(bench.runtime)

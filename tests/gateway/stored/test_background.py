@@ -139,7 +139,7 @@ async def test_it_is_cancelled_from_another_gateway(tmp_path, monkeypatch):
             await asyncio.sleep(0.01)
         runtime.background.clear()  # as another gateway sees it
         cancelling = asyncio.ensure_future(client.responses.cancel(made.id))
-        asked = StoredResponse.objects.unscoped().filter(is_cancelling=True)
+        asked = KeptAnswer.objects.unscoped().filter(is_cancelling=True)
         while not await in_database(asked.all().exists):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
         runtime.background.update(here)
