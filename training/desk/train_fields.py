@@ -1,0 +1,139 @@
+"""Train the adapter that makes a small chat model a specialist for tickets.
+
+    python -m training.desk.train_fields --model FOLDER --out FOLDER --steps 1000
+
+Repeatable from `--seed` on one machine; run again with the same `--out` it goes on where it was. The learning rate
+rises for the first steps, stays, and falls to nothing in the last fifth: whoever has less time than thought gives fewer
+steps when going on. `curve.jsonl` has a line each ten steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from training.desk import lora
+from training.desk.conversations import Conversation, batches
+
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+RISE, FALL = 20, 0.2
+LOGGED, SAVED = 10, 25
+
+
+def rate(step: int, steps: int, most: float) -> float:
+    """Return the learning rate at `step` (from 0) of `steps`."""
+    return most * min(1.0, (step + 1) / RISE, (steps - step) / max(1.0, FALL * steps))
+
+
+def loss_of(model: Any, batch: list[Conversation], device: torch.device) -> torch.Tensor:
+    """Return the mean loss over the answers' tokens alone; no other position reaches the vocabulary."""
+    longest = max(len(one.ids) for one in batch)
+    ids = torch.zeros(len(batch), longest, dtype=torch.long)
+    places: list[tuple[int, int]] = []
+    weights: list[float] = []
+    for row, one in enumerate(batch):
+        ids[row, : len(one.ids)] = torch.tensor(one.ids)
+        answered = range(one.begin, len(one.ids))
+        places += [(row, place) for place in answered]
+        weights += [one.weight] * len(answered)
+    rows, columns = torch.tensor(places).T
+    # Causal, and padded behind: no token sees the padding, so no mask is needed.
+    hidden = model.model(input_ids=ids.to(device), use_cache=False).last_hidden_state
+    logits = model.lm_head(hidden[rows, columns - 1]).float()
+    each = nn.functional.cross_entropy(logits, ids[rows, columns].to(device), reduction="none")
+    weight = torch.tensor(weights, device=device)
+    return (each * weight).sum() / weight.sum()
+
+
+def train(options: argparse.Namespace) -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(options.seed)
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.bfloat16).to(device)
+    pairs = lora.adapt(model, TARGETS, options.rank, 2.0 * options.rank)
+    parameters = [one for pair in pairs.values() for one in pair.parameters() if one.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=options.rate, betas=(0.9, 0.98), weight_decay=0.0)
+    out = Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    step, seconds = _resume(out, pairs, optimizer)
+    drawn = batches("train", options.seed, options.batch, tokenizer, first=step)
+    begun, losses = time.monotonic(), []
+    while step < options.steps:
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step, options.steps, options.rate)
+        loss = loss_of(model, next(drawn), device)
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        step += 1
+        spent = seconds + time.monotonic() - begun
+        if step % LOGGED == 0 or step == options.steps:
+            line = {
+                "step": step,
+                "examples": step * options.batch,
+                "loss": round(sum(losses) / len(losses), 4),
+                "rate": optimizer.param_groups[0]["lr"],
+                "seconds": round(spent),
+            }
+            print(json.dumps(line), flush=True)
+            with (out / "curve.jsonl").open("a") as file:
+                file.write(json.dumps(line) + "\n")
+            losses = []
+        if step % SAVED == 0 or step == options.steps:
+            _save(out, pairs, optimizer, step, spent)
+    lora.save(out / "adapter", pairs, base=options.name, task="CAUSAL_LM", dtype=torch.bfloat16)
+
+
+def _save(out: Path, pairs: dict[str, lora.LowRank], optimizer: torch.optim.Optimizer, step: int, spent: float) -> None:
+    """Write what going on needs, whole or not at all."""
+    state = {
+        "step": step,
+        "seconds": spent,
+        "pairs": {name: pair.state_dict() for name, pair in _own(pairs).items()},
+        "optimizer": optimizer.state_dict(),
+    }
+    torch.save(state, out / "state.pt.new")
+    (out / "state.pt.new").replace(out / "state.pt")
+
+
+def _own(pairs: dict[str, lora.LowRank]) -> dict[str, nn.ParameterDict]:
+    return {name: nn.ParameterDict({"A": pair.lora_A, "B": pair.lora_B}) for name, pair in pairs.items()}
+
+
+def _resume(out: Path, pairs: dict[str, lora.LowRank], optimizer: torch.optim.Optimizer) -> tuple[int, float]:
+    """Return the step and the seconds that were reached in `out`, and take up their state; 0 where there is none."""
+    if not (out / "state.pt").is_file():
+        return 0, 0.0
+    state = torch.load(out / "state.pt", weights_only=True)
+    with torch.no_grad():
+        for name, own in _own(pairs).items():
+            for part, number in own.items():
+                number.copy_(state["pairs"][name][part])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["step"], state["seconds"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="the folder of SmolLM2-135M-Instruct")
+    parser.add_argument("--name", default="HuggingFaceTB/SmolLM2-135M-Instruct", help="what the adapter says it is for")
+    parser.add_argument("--out", required=True, help="where check-points, the curve and the adapter go")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--rank", type=int, default=8)
+    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=1)
+    train(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()
