@@ -29,7 +29,7 @@ def _amount(random: Random, split: Split) -> str:
 
 
 def _date(random: Random, split: Split) -> str:
-    year = random.choice((2024, 2025)) if split == "train" else 2026
+    year = random.choice((2024, 2025)) if split != "held_out" else 2026
     month, day = random.randrange(1, 12), random.randrange(1, 29)
     name = MONTHS[month - 1]
     return random.choice(
@@ -44,7 +44,7 @@ def _date(random: Random, split: Split) -> str:
 
 
 def _phone(random: Random, split: Split) -> str:
-    country = random.choice(("+49", "+44", "+1", "+33") if split == "train" else ("+47", "+39", "+351"))
+    country = random.choice(("+49", "+44", "+1", "+33") if split != "held_out" else ("+47", "+39", "+351"))
     groups = [str(random.randrange(100, 1000)), str(random.randrange(100, 1000)), str(random.randrange(1000, 10_000))]
     return f"{country} {random.choice((' ', '-')).join(groups)}"
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-Split = Literal["train", "held_out"]
+Split = Literal["train", "held_out", "fit", "dev"]
+"""`train` and `held_out` share nothing. `dev` is each fifth text of `train`, for choices between ways of training; then
+`fit`, the others, is what is trained on."""
 
 DATA = Path(__file__).parent / "data"
 OTHER = "other"
@@ -21,6 +23,12 @@ def _read(name: str) -> Mapping[str, Any]:
         return tomllib.load(file)
 
 
+def _of(given: Mapping[str, Sequence[str]], split: Split) -> tuple[str, ...]:
+    if split in given:
+        return tuple(given[split])
+    return tuple(text for number, text in enumerate(given["train"]) if (number % 5 == 1) == (split == "dev"))
+
+
 def labels() -> tuple[str, ...]:
     """Return the labels that are built in, without `OTHER`."""
     return tuple(label for label in _read("situations") if label != OTHER)
@@ -28,34 +36,34 @@ def labels() -> tuple[str, ...]:
 
 def situations(label: str, split: Split) -> tuple[str, ...]:
     """Return the sentences that make a ticket one of `label`."""
-    return tuple(_read("situations")[label][split])
+    return _of(_read("situations")[label], split)
 
 
 def details(split: Split) -> tuple[str, ...]:
     """Return sentences that carry fields and no label."""
-    return tuple(_read("details")[split])
+    return _of(_read("details"), split)
 
 
 def talk(kind: str, split: Split) -> tuple[str, ...]:
     """Return what people say around the matter: greetings, closings, chatter, anger."""
-    return tuple(_read("talk")[kind][split])
+    return _of(_read("talk")[kind], split)
 
 
 def asides(split: Split, *, but: str = "") -> tuple[str, ...]:
     """Return sentences that name another matter than `but` only to say that it isn't meant."""
-    return tuple(text for label, given in _read("talk")["asides"].items() if label != but for text in given[split])
+    return tuple(text for label, given in _read("talk")["asides"].items() if label != but for text in _of(given, split))
 
 
 def words(kind: str, split: Split) -> tuple[str, ...]:
     """Return the words that fill a slot of `kind`."""
-    return tuple(_read("fillers")[kind][split])
+    return _of(_read("fillers")[kind], split)
 
 
 def names_of(label: str, split: Split) -> tuple[str, ...]:
     """Return other names that an instruction may use for `label`."""
-    return tuple(_read("fillers")["labels"][label][split])
+    return _of(_read("fillers")["labels"][label], split)
 
 
 def instructions(task: str, split: Split) -> tuple[str, ...]:
     """Return wordings of an instruction for `task`, with `{labels}` or `{fields}` in them."""
-    return tuple(_read("instructions")[task][split])
+    return _of(_read("instructions")[task], split)
