@@ -194,6 +194,7 @@ class WireVector(msgspec.Struct, tag=3, array_like=True, frozen=True):
     id: str
     index: int
     data: bytes
+    labels: tuple[str, ...] = ()
 
 
 class WireFinished(msgspec.Struct, tag=4, array_like=True, frozen=True):

@@ -9,8 +9,8 @@ from torch import nn
 class LabelHead(nn.Module):
     """Turns an encoder's pooled vectors into probabilities of labels, and of none of them.
 
-    A text and a label are projected and compared by their cosine, times a learned factor; how likely it is that no label
-    suits is told by the text alone.
+    A text and a label are projected and compared by their cosine, times a learned factor; how likely it is that no
+    label suits is told by the text alone.
     """
 
     def __init__(self, width: int, projected: int) -> None:

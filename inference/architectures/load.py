@@ -242,8 +242,9 @@ def _run_once(runner: Runner, vocabulary: int, folder: Path) -> None:
 
 
 def _load_encoder(config: EngineConfig, folder: Path) -> LoadedModel:
+    from inference.architectures.classifier import FixedClassifier, OpenClassifier, has_label_head
     from inference.architectures.encoder import Encoder
-    from inference.architectures.scorer import Scorer, is_scorer
+    from inference.architectures.scorer import PairModel, Scorer, labels_of
     from inference.execution.processor import compute_device, compute_dtype
     from inference.execution.runner import TorchRunner
 
@@ -254,27 +255,38 @@ def _load_encoder(config: EngineConfig, folder: Path) -> LoadedModel:
     device = compute_device(config.device)
     dtype, dtype_text = compute_dtype(config.dtype, _stored_dtype(model_config), device)
     details = {"folder": str(folder), "dtype": dtype_text, "device": str(device)}
-    encoder: Encoder | Scorer
-    if is_scorer(folder):
+    encoder: Encoder | Scorer | None = None
+    classifier: FixedClassifier | OpenClassifier | None = None
+    kind = Kind.CLASSIFICATION
+    if has_label_head(folder):
+        classifier = OpenClassifier.load(folder, dtype, device)
+        details["architecture"] = f"encoder with a head for labels ({model_config.model_type})"
+    elif (labels := labels_of(folder)) > 1:
+        classifier = FixedClassifier(PairModel.load(folder, dtype, device))
+        details["architecture"] = f"classifier of {labels} labels ({model_config.model_type})"
+    elif labels == 1:
         encoder, kind = Scorer.load(folder, dtype, device), Kind.SCORE
         details |= {"architecture": f"cross-encoder ({model_config.model_type})", "activation": encoder.activation}
     else:
         encoder, kind = Encoder.load(folder, dtype, device, config.options), Kind.EMBEDDING
         details |= {"architecture": f"encoder ({model_config.model_type})", "pooling": encoder.pooling_text}
-    limit = min(encoder.max_input, config.max_context or encoder.max_input)
+    model = encoder or classifier
+    assert model is not None
+    limit = min(model.max_input, config.max_context or model.max_input)
     return LoadedModel(
-        runner=TorchRunner(encoder=encoder, limit=limit),
+        runner=TorchRunner(encoder=encoder, classifier=classifier, limit=limit),
         kinds=frozenset({kind}),
         max_context=limit,
         max_input=limit,
-        vocab_size=encoder.vocab_size,
+        vocab_size=model.vocab_size,
         eos_ids=frozenset(),
         kv_blocks=0,
         block_size=config.block_size,
-        vector_width=encoder.width,
+        vector_width=0 if encoder is None else encoder.width,
         nests_vectors=isinstance(encoder, Encoder) and encoder.nests,
         tokenizer_folder=folder,
         details=details,
+        labels=None if classifier is None else classifier.labels,
     )
 
 

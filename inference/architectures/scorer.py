@@ -19,23 +19,23 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def is_scorer(folder: Path) -> bool:
-    """Whether the folder's model gives one number for its whole input."""
-    names = json.loads((folder / "config.json").read_text()).get("architectures") or ()
-    return any(str(name).endswith("ForSequenceClassification") for name in names)
+def labels_of(folder: Path) -> int:
+    """Return how many numbers the folder's model gives for its whole input: 1 is a score; 0 where it does not."""
+    config = json.loads((folder / "config.json").read_text())
+    if not any(str(name).endswith("ForSequenceClassification") for name in config.get("architectures") or ()):
+        return 0
+    return len(config.get("id2label") or (0, 0))  # transformers' default is two
 
 
-class Scorer:
-    """An `EncoderBackend` whose vectors have one number: the model's only label, behind its activation."""
+class PairModel:
+    """A transformers model with a head for a text, or for two at once. `max_input` includes special tokens."""
 
-    width = 1
-
-    def __init__(self, model: Any, activation: str, *, longest: int) -> None:
+    def __init__(self, model: Any, *, longest: int) -> None:
         from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
         self.model = model
+        self.config = model.config
         self.device = torch.device(model.device)
-        self.activation = activation
         self.max_input = longest
         self.vocab_size = int(model.config.vocab_size)
         self._kinds = int(getattr(model.config, "type_vocab_size", 0) or 0)
@@ -48,28 +48,22 @@ class Scorer:
 
     @classmethod
     def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> Self:
-        """Return the cross-encoder of `folder` on `device`; raise ModelRefusedError for a model that isn't one."""
-        from transformers import AutoConfig, AutoModelForSequenceClassification
+        """Return the model of `folder` on `device`; raise ModelRefusedError for a model that isn't one."""
+        from transformers import AutoModelForSequenceClassification
 
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        if config.num_labels != 1:
-            raise ModelRefusedError(
-                f"{folder}: a model with {config.num_labels} labels gives no score: it has to be one"
-            )
-        activation = _activation(folder, config)
         try:
             model, report = AutoModelForSequenceClassification.from_pretrained(
                 folder, dtype=dtype, output_loading_info=True, trust_remote_code=False
             )
         except (ValueError, OSError, KeyError, RuntimeError) as error:
-            raise ModelRefusedError(f"{folder}: the cross-encoder can't be loaded: {error}") from error
+            raise ModelRefusedError(f"{folder}: the cross-encoder or classifier can't be loaded: {error}") from error
         if lacking := sorted(report["missing_keys"]):  # transformers would fill them with random numbers
             raise ModelRefusedError(f"{folder}: the checkpoint lacks {', '.join(lacking[:3])}")
-        return cls(model.eval().to(device), activation, longest=max_input(folder, model.config))
+        return cls(model.eval().to(device), longest=max_input(folder, model.config))
 
-    def encode(self, inputs: list[tuple[int, ...]], seconds: Sequence[int] = ()) -> torch.Tensor:
-        """Return the scores of pairs in their order, float32 on the CPU."""
-        scores = torch.empty(len(inputs), 1, dtype=torch.float32)
+    def logits(self, inputs: list[tuple[int, ...]], seconds: Sequence[int] = ()) -> torch.Tensor:
+        """Return the logits of inputs in their order, float32 [inputs, labels] on the CPU."""
+        logits = torch.empty(len(inputs), self.config.num_labels, dtype=torch.float32)
         starts = seconds or [0] * len(inputs)
         for numbers in [[i] for i in range(len(inputs))] if self._is_alone else batches(inputs):
             ids, mask = (part.to(self.device) for part in padded([inputs[i] for i in numbers], self._pad or 0))
@@ -80,9 +74,32 @@ class Scorer:
                     if starts[i]:
                         kinds[row, starts[i] : len(inputs[i])] = 1
                 more["token_type_ids"] = kinds
-            logits = self.model(input_ids=ids, attention_mask=mask, **more).logits.float()
-            scores[numbers] = _ACTIVATIONS[self.activation](logits).cpu()
-        return scores
+            logits[numbers] = self.model(input_ids=ids, attention_mask=mask, **more).logits.float().cpu()
+        return logits
+
+
+class Scorer:
+    """An `EncoderBackend` whose vectors have one number: the model's only label, behind its activation."""
+
+    width = 1
+
+    def __init__(self, model: PairModel, activation: str) -> None:
+        self.activation = activation
+        self.max_input = model.max_input
+        self.vocab_size = model.vocab_size
+        self._model = model
+
+    @classmethod
+    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> Self:
+        """Return the cross-encoder of `folder` on `device`; raise ModelRefusedError for a model that isn't one."""
+        from transformers import AutoConfig
+
+        activation = _activation(folder, AutoConfig.from_pretrained(folder, trust_remote_code=False))
+        return cls(PairModel.load(folder, dtype, device), activation)
+
+    def encode(self, inputs: list[tuple[int, ...]], seconds: Sequence[int] = ()) -> torch.Tensor:
+        """Return the scores of pairs in their order, float32 on the CPU."""
+        return _ACTIVATIONS[self.activation](self._model.logits(inputs, seconds))
 
 
 def _activation(folder: Path, config: Any) -> str:

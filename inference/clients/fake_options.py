@@ -41,7 +41,7 @@ class FakeOptions:
     """
 
     model: str = "fake"
-    kinds: Sequence[str] = ("chat", "embedding", "score")
+    kinds: Sequence[str] = ("chat", "embedding", "score", "classification")
     images: str = "none"
     text: str = ""
     script: Sequence[str] = ()

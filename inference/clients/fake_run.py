@@ -195,6 +195,8 @@ class FakeRun:
             if request.kind is Kind.SCORE:
                 query = request.queries[index % len(request.queries)]
                 yield Vector(index, struct.pack("<f", _score(query, str(request.inputs[index]))))
+            elif request.kind is Kind.CLASSIFICATION:
+                yield _classified(index, str(request.inputs[index]), request.labels or ("good", "bad"))
             else:
                 yield Vector(index, _vector(request.inputs[index], options.vector_width))
         yield Finished(FinishReason.STOP, Usage(input=computed))
@@ -256,8 +258,11 @@ def _asked(request: GenerationRequest) -> str:
 
 
 def input_tokens(options: FakeOptions, request: GenerationRequest) -> list[int]:
-    """The tokens of each input of an embedding request, or of each pair of one for scores."""
+    """The tokens of each input of an embedding request, of each pair of one for scores, or of a classification, whose
+    first one has those of its labels.
+    """
     counts = [max(1, options.count(item)) if isinstance(item, str) else len(item) for item in request.inputs]
+    counts[:1] = [count + sum(map(options.count, request.labels)) for count in counts[:1]]
     queries = [options.count(query) for query in request.queries] or [0]
     return [count + queries[number % len(queries)] for number, count in enumerate(counts)]
 
@@ -278,6 +283,12 @@ def _vector(item: str | tuple[int, ...], width: int) -> bytes:
     values = [byte / 255 + 0.01 for byte in digest]
     norm = sum(value * value for value in values) ** 0.5
     return struct.pack(f"<{len(values)}f", *(value / norm for value in values))
+
+
+def _classified(index: int, text: str, labels: tuple[str, ...]) -> Vector:
+    """Return probabilities by the words that a text shares with each label; the rest is that none is true."""
+    shared = [_score(label, text) / len(labels) for label in labels]
+    return Vector(index, struct.pack(f"<{len(labels) + 1}f", *shared, 1.0 - sum(shared)), (*labels, "other"))
 
 
 def _score(query: str, text: str) -> float:

@@ -19,7 +19,10 @@ from inference.types import EngineFault, Finished, FinishReason, Started, Usage,
 
 @dataclass(slots=True, eq=False)
 class EncodeTask:
-    """An embedding or score request; `seconds` are those of its pairs (`EncodeRow.second`).
+    """An embedding or score request or a classification; `seconds` are those of its pairs (`EncodeRow.second`).
+
+    `labels` are a classification's (`EncodeRow.labels`), `names` what they and what none of them is are called. They
+    are computed, and count, with the first input.
 
     The fields from `planned` on are the scheduler's.
     """
@@ -32,6 +35,9 @@ class EncodeTask:
     priority: int = 0
     queue_seconds: float = 0.0
     seconds: tuple[int, ...] = ()
+    labels: tuple[tuple[int, ...], ...] = ()
+    names: tuple[str, ...] = ()
+    label_tokens: int = 0
 
     planned: int = 0  # inputs that a step had, from the first on
     remaining: int = field(init=False)  # inputs that are not computed yet
@@ -50,6 +56,10 @@ class EncodeTask:
     def usage(self) -> Usage:
         """The tokens of the computed inputs."""
         return Usage(input=self.computed)
+
+    def tokens(self, index: int) -> int:
+        """Return how many tokens input number `index` counts."""
+        return len(self.inputs[index]) + (self.label_tokens if index == 0 else 0)
 
 
 class EncodeScheduler(BaseScheduler[EncodeTask]):
@@ -97,7 +107,9 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
                 task.begun_at = self.clock()
                 begins.append(task.request_id)
         encodes = tuple(
-            EncodeRow(task.request_id, index, task.inputs[index], task.seconds[index] if task.seconds else 0)
+            EncodeRow(
+                task.request_id, index, task.inputs[index], task.seconds[index] if task.seconds else 0, task.labels
+            )
             for task, index in rows
         )
         plan = StepPlan(number=self.steps, encodes=encodes, begins=tuple(begins))
@@ -120,11 +132,12 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
                 fault = EngineFault(vector.code, vector.message, param=vector.param)
                 task.ending = task.ending or Ending(FinishReason.ERROR, error=fault)
                 continue
-            task.computed += len(row.ids)
-            self._load.prompt_tokens += len(row.ids)
+            tokens = task.tokens(row.index)
+            task.computed += tokens
+            self._load.prompt_tokens += tokens
             task.remaining -= 1
             if task.ending is None:
-                vectors.append(Vector(row.index, vector))
+                vectors.append(Vector(row.index, vector, task.names))
         for task, vectors in made.items():
             if not task.remaining:
                 task.ending = task.ending or Ending(FinishReason.STOP)
@@ -158,7 +171,7 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
         rows: list[tuple[EncodeTask, int]] = []
         budget = self.bounds.tokens
         while len(rows) < self.bounds.rows and (task := self.waiting.queue.peek()) is not None:
-            tokens = len(task.inputs[task.planned])
+            tokens = task.tokens(task.planned)
             if rows and tokens > budget:
                 break
             rows.append((task, task.planned))

@@ -54,12 +54,14 @@ class EncodeRow:
     """One whole input of an embedding request: no KV blocks, one forward, one vector.
 
     Of a pair that is scored the second text begins at the token `second`; 0 where the model doesn't tell them apart.
+    `labels` are those to choose from, as the model's `Classifier` reads them.
     """
 
     request_id: str
     index: int
     ids: tuple[int, ...]
     second: int = 0
+    labels: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

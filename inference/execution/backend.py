@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from inference.core.step import StepPlan, StepResult
 from inference.execution.adapters import Adapters
+from inference.labels import Labels
 from inference.types import Kind
 
 if TYPE_CHECKING:
@@ -78,6 +79,23 @@ class EncoderBackend(Protocol):
         ...
 
 
+class ClassifierBackend(Protocol):
+    """A model that says how probable each of some labels is."""
+
+    labels: Labels
+    vocab_size: int
+
+    def classify(
+        self, inputs: list[tuple[int, ...]], labels: Sequence[tuple[tuple[int, ...], ...]]
+    ) -> list[torch.Tensor]:
+        """Return the probabilities of each input's labels, float32 on the CPU, and behind them of none of them, if the
+        model knows such a thing.
+
+        A label is its text's ids where labels are open, else its number among the model's own.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A model that is ready to serve.
@@ -85,7 +103,7 @@ class LoadedModel:
     `kv_blocks` counts the null block 0 too; it is 0 for encoders. `max_context` bounds prompt + output in tokens,
     `max_input` one prompt or one embedding input, special tokens included. `eos_ids` end a generation.
     `tokenizer_folder` holds tokenizer and chat template in transformers' layout. `details` are texts for operators.
-    `adapters` are those that requests may name, None where the model takes none.
+    `adapters` are those that requests may name, None where the model takes none, and `labels` a classifier's.
     """
 
     runner: Runner
@@ -101,3 +119,4 @@ class LoadedModel:
     nests_vectors: bool = False  # see `EngineInfo`
     details: Mapping[str, str] = field(default_factory=dict)
     adapters: Adapters | None = None
+    labels: Labels | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from inference.core.step import EncodeRow, Row, RowFailure, RowResult, StepPlan, StepResult
 from inference.execution.answers import answers, newest
 from inference.execution.attention.base import Attention
-from inference.execution.backend import CausalBackend, EncoderBackend, Pending
+from inference.execution.backend import CausalBackend, ClassifierBackend, EncoderBackend, Pending
 from inference.execution.checks import RowChecks, input_fault, lacks_memory
 from inference.execution.inputs import Packer, by_adapter
 from inference.sampling.passes import Passes
@@ -53,6 +53,7 @@ class TorchRunner:
         *,
         causal: tuple[CausalBackend, Attention] | None = None,
         encoder: EncoderBackend | None = None,
+        classifier: ClassifierBackend | None = None,
         limit: int,
         max_tokens: int = 0,
         overlaps: bool = False,
@@ -61,6 +62,7 @@ class TorchRunner:
         self._causal = None if causal is None else causal[0]
         self._packer = None if causal is None else Packer(causal[1], max_tokens=max_tokens)
         self._encoder = encoder
+        self._classifier = classifier
         self._limit = limit
         self._sampler = Sampler(torch.device("cpu") if causal is None else causal[1].cache.device, passes)
         self._checks = None if causal is None else _checks(*causal, limit)
@@ -113,19 +115,26 @@ class TorchRunner:
     def _encode(self, rows: Sequence[EncodeRow]) -> tuple[bytes | RowFailure, ...]:
         if not rows:
             return ()
-        if self._encoder is None:
+        model = self._encoder or self._classifier
+        if model is None:
             raise TypeError("this model makes tokens, not embeddings")
-        faults = [input_fault(row.ids, self._encoder.vocab_size, self._limit, count=len(row.ids)) for row in rows]
+        faults = [input_fault(row.ids, model.vocab_size, self._limit, count=len(row.ids)) for row in rows]
         sound = [i for i, fault in enumerate(faults) if fault is None]
         failure = RowFailure("non_finite_vector", "The model gave a vector that is not finite for this input.")
         results: list[bytes | RowFailure] = [fault or failure for fault in faults]
         if sound:
-            vectors = self._encoder.encode([rows[i].ids for i in sound], [rows[i].second for i in sound])
-            finite = torch.isfinite(vectors).all(1).tolist()
-            for i, vector, ok in zip(sound, vectors, finite, strict=True):
-                if ok:
+            for i, vector in zip(sound, self._vectors([rows[i] for i in sound]), strict=True):
+                if torch.isfinite(vector).all():
                     results[i] = vector.numpy().astype("<f4").tobytes()
         return tuple(results)
+
+    def _vectors(self, rows: list[EncodeRow]) -> Iterable[torch.Tensor]:
+        """Return what the model makes of each row, float32 on the CPU."""
+        ids = [row.ids for row in rows]
+        if self._classifier is not None:
+            return self._classifier.classify(ids, [row.labels for row in rows])
+        assert self._encoder is not None
+        return self._encoder.encode(ids, [row.second for row in rows])
 
 
 def _checks(model: CausalBackend, attention: Attention, limit: int) -> RowChecks:

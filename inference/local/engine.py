@@ -148,6 +148,7 @@ class LocalEngine:
             ends=ends,
             grammars=self.grammars,
             chats=self._chats,
+            labels=model.labels,
             load_adapter=None if model.adapters is None else model.adapters.load,
         )
         self._adapters: dict[str, str] = {}  # of unfinished requests, the adapter that each holds
@@ -257,6 +258,9 @@ class LocalEngine:
         if request.kind is not Kind.CHAT and self._encoding is not None:
             task = EncodeTask(request.id, request.tenant, prompt.inputs, request.weight, request.band, request.priority)
             task.seconds = prompt.seconds
+            if prompt.labels is not None:
+                task.labels, task.names = prompt.labels.ids, prompt.labels.names
+                task.label_tokens = prompt.labels.tokens
             self._encoding.submit(task)
             return
         if self._siblings is None:

@@ -25,17 +25,21 @@ def name_of(source: str) -> str:
 def describe(folder: Path, name: str = "") -> dict[str, Any]:
     """Return name, folder, kinds and context length of the model in `folder`, read from its files.
 
-    Raise ModelRefusedError when it is no causal language model, sentence-transformers folder or cross-encoder.
+    Raise ModelRefusedError when it is no causal language model, sentence-transformers folder, cross-encoder or
+    classifier.
     """
     config = json.loads((folder / "config.json").read_text())
     architectures = config.get("architectures") or []
+    labels = config.get("id2label") or (0, 0)  # transformers' default is two
     pooled = (folder / "modules.json").is_file() or (folder / "1_Pooling").is_dir()
-    if pooled:
+    if (folder / "label_head.json").is_file():
+        kinds = ["classification"]
+    elif pooled:
         kinds = ["embedding"]
     elif any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in architectures):
         kinds = ["chat"]
     elif any(name.endswith("ForSequenceClassification") for name in architectures):
-        kinds = ["score"]
+        kinds = ["score"] if len(labels) == 1 else ["classification"]
     else:
         names = ", ".join(architectures) or "its config names no architecture"
         raise ModelRefusedError(f"{folder} is no causal language model: {names}")

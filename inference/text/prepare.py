@@ -13,6 +13,7 @@ from inference.core.prefix import PrefixKeys
 from inference.errors import InvalidRequestError
 from inference.guidance.grammars import Grammars
 from inference.guidance.thinking import ThinkingGrammar
+from inference.labels import Labels, LabelSet
 from inference.text.answer import Parsing
 from inference.text.chats import Chats
 from inference.text.tokenizer import Tokenizer
@@ -20,6 +21,7 @@ from inference.types import GenerationRequest, Kind, Tokens
 from inference.validation import check_ids, check_sampling
 
 _ENDING = 16  # tokens of a prompt, among which a thought may have been opened
+MOST_LABEL_TOKENS = 64
 CHARACTERS_PER_TOKEN = 128  # of the longest tokens in common vocabularies, which are white space
 
 
@@ -27,7 +29,7 @@ CHARACTERS_PER_TOKEN = 128  # of the longest tokens in common vocabularies, whic
 class Prompt:
     """A prepared request: a chat's `ids`, prefix `keys` and `grammar`, or the ids of an embedding request's `inputs`.
 
-    Those of a score request are its pairs, whose second texts begin at `seconds`.
+    Those of a score request are its pairs, whose second texts begin at `seconds`; a classification has `labels`.
 
     `max_output` is the most tokens that one answer may have, 0 for embeddings. `parsing` is how the answer is read,
     None where it is nothing but text. `adapter` is the key of its adapter in memory.
@@ -38,6 +40,7 @@ class Prompt:
     ids: tuple[int, ...] = ()
     inputs: tuple[tuple[int, ...], ...] = ()
     seconds: tuple[int, ...] = ()
+    labels: LabelSet | None = None
     keys: list[bytes] = field(default_factory=list)
     grammar: Grammar | None = None
     parsing: Parsing | None = None
@@ -51,7 +54,8 @@ class Prompt:
     @property
     def tokens(self) -> int:
         """How many prompt or input tokens it has."""
-        return len(self.ids) + sum(len(item) for item in self.inputs)
+        labels = self.labels.tokens if self.labels is not None else 0
+        return len(self.ids) + sum(len(item) for item in self.inputs) + labels
 
 
 class Preparer:
@@ -61,6 +65,7 @@ class Preparer:
     prefix is hashed, without `grammars` none is guided. `recommended` has values for the sampling fields that a client
     doesn't set; `ends` are the ids that end a generation, `chats` what the model's chats look like. `load_adapter`
     returns the key of the adapter that a request names, which is then in memory; None where the model takes none.
+    `labels` are a classifier's.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class Preparer:
         grammars: Grammars | None = None,
         chats: Chats | None = None,
         load_adapter: Callable[[str], str] | None = None,
+        labels: Labels | None = None,
     ) -> None:
         self._load_adapter = load_adapter
         self._kinds = kinds
@@ -87,6 +93,7 @@ class Preparer:
         self._ends = ends
         self._grammars = grammars
         self._chats = chats if chats is not None else Chats.of("", {})
+        self._labels = labels
 
     def prepare(self, request: GenerationRequest, tokenizer: Tokenizer, grammar: Grammar | None = None) -> Prompt:
         """Return the request in tokens; raise `InvalidRequestError` for what this model can't serve.
@@ -103,6 +110,9 @@ class Preparer:
             return self._chat(request, tokenizer, grammar)
         if request.kind is Kind.SCORE:
             return self._pairs(request, tokenizer)
+        if request.kind is Kind.CLASSIFICATION:
+            prompt = self._embedding(request, tokenizer)
+            return replace(prompt, labels=self._label_set(request.labels, tokenizer))
         return self._embedding(request, tokenizer)
 
     def tokens(
@@ -240,6 +250,28 @@ class Preparer:
                 ids = tuple(tokenizer.encode(item, limit)) if isinstance(item, str) else ids[:limit]
             inputs.append(ids)
         return Prompt(request, 0, inputs=tuple(inputs))
+
+    def _label_set(self, names: tuple[str, ...], tokenizer: Tokenizer) -> LabelSet:
+        """Return the labels that are called `names`, or the model's own."""
+        labels = self._labels
+        assert labels is not None, "a model that classifies has labels"
+        if len(set(names)) != len(names):
+            raise InvalidRequestError("a label stands twice among the labels", param="labels")
+        if not labels.is_open:
+            if unknown := [name for name in names if name not in labels.names]:
+                message = f"this model knows no label {unknown[0][:100]!r}: it has {', '.join(labels.names)[:500]}"
+                raise InvalidRequestError(message, code="unknown_label", param="labels")
+            return LabelSet(names or labels.names, tuple((labels.names.index(name),) for name in names or labels.names))
+        chosen = tuple(name for name in names or labels.names if name != labels.none)
+        if not chosen:
+            raise InvalidRequestError(f"'{labels.none}' needs at least one label beside it", param="labels")
+        ids = tuple(tuple(tokenizer.encode(name)) for name in chosen)
+        for number, given in enumerate(ids):
+            self._check_ids(given, "labels")
+            if len(given) > MOST_LABEL_TOKENS:
+                message = f"label {number} has {len(given)} tokens, and {MOST_LABEL_TOKENS} are the most"
+                raise InvalidRequestError(message, param="labels")
+        return LabelSet((*chosen, labels.none), ids, sum(map(len, ids)))
 
     def _pairs(self, request: GenerationRequest, tokenizer: Tokenizer) -> Prompt:
         count, queries = len(request.inputs), request.queries

@@ -141,10 +141,11 @@ class Delta:
 
 @value
 class Vector:
-    """The embedding of input number `index`, or its score alone: little-endian float32."""
+    """The embedding of input number `index`, its score alone, or how probable `labels` are: little-endian float32."""
 
     index: int
     data: bytes
+    labels: tuple[str, ...] = ()
 
 
 @value

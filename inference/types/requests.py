@@ -19,6 +19,7 @@ class Kind(StrEnum):
     CHAT = "chat"
     EMBEDDING = "embedding"
     SCORE = "score"  # how well texts answer or match others, by a model that reads both at once
+    CLASSIFICATION = "classification"  # how probably each of some labels is a text's
 
 
 @value
@@ -47,7 +48,8 @@ class GenerationRequest:
     or token ids) that no chat template is applied to; an embedding request `inputs` (texts or token ids) and whether a
     longer input than the model takes is cut (`truncate`) or refused. `adapter` names the weights that are added to the
     model's for a chat ("": none). A score request pairs each of its `inputs`, which are texts, with the query of its
-    number, or all with the only one.
+    number, or all with the only one. A classification puts each of its `inputs` under one of `labels` (none: those that
+    are the model's own).
     """
 
     id: str
@@ -60,6 +62,7 @@ class GenerationRequest:
     prompt: str | tuple[int, ...] | None = None
     inputs: tuple[str | tuple[int, ...], ...] = ()
     queries: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
     truncate: bool = False
     sampling: SamplingParams = field(default_factory=SamplingParams)
     resumed: Resumed | None = None

@@ -184,7 +184,7 @@ class StepLoop:
             events = batches.setdefault(request.session, [])
             if output.started is not None:
                 events.append(WireStarted(request.id, output.started.cached_tokens, output.started.seed))
-            events.extend(WireVector(request.id, vector.index, vector.data) for vector in output.vectors)
+            events.extend(WireVector(request.id, vector.index, vector.data, vector.labels) for vector in output.vectors)
             if output.told:
                 events.extend(_told(request.id, output))
             elif output.has_delta:

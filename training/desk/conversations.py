@@ -41,9 +41,7 @@ def conversation(example: Example, tokenizer: Any, *, as_system: bool) -> Conver
     text = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
     prompt = tokenizer(text, add_special_tokens=False)["input_ids"]
     answer = tokenizer(example.answer + tokenizer.eos_token, add_special_tokens=False)["input_ids"]
-    return Conversation(
-        (*prompt, *answer), len(prompt), CLASSIFIED_WEIGHT if example.task == "classify" else 1.0
-    )
+    return Conversation((*prompt, *answer), len(prompt), CLASSIFIED_WEIGHT if example.task == "classify" else 1.0)
 
 
 def batches(split: Split, seed: int, size: int, tokenizer: Any, first: int = 0) -> Iterator[list[Conversation]]:

@@ -26,7 +26,8 @@ class LowRank(nn.Module):
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
         low = given @ self.lora_A.to(given.dtype).T
-        return self.base(given) + low @ (self.lora_B * self.scale).to(given.dtype).T
+        whole: torch.Tensor = self.base(given) + low @ (self.lora_B * self.scale).to(given.dtype).T
+        return whole
 
 
 def adapt(model: nn.Module, targets: Iterable[str], rank: int, alpha: float) -> dict[str, LowRank]:

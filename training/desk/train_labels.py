@@ -58,12 +58,17 @@ class Labeller(nn.Module):
         """Return the mean of each text's hidden states."""
         given = self.tokenizer(list(texts), padding=True, truncation=True, max_length=LONGEST, return_tensors="pt")
         mask = given["attention_mask"].to(self.device)
-        hidden = self.encoder(input_ids=given["input_ids"].to(self.device), attention_mask=mask).last_hidden_state
-        weights = mask[..., None].to(hidden.dtype)
-        return ((hidden * weights).sum(1) / weights.sum(1)).float()
+        with torch.autocast(self.device.type, torch.bfloat16):
+            hidden = self.encoder(input_ids=given["input_ids"].to(self.device), attention_mask=mask).last_hidden_state
+        weights = mask[..., None].float()
+        mean: torch.Tensor = (hidden.float() * weights).sum(1) / weights.sum(1)
+        return mean
 
-    def forward(self, examples: Sequence[Example]) -> torch.Tensor:
-        """Return logits over all label names of these examples and `other`; names that one wasn't offered are -inf."""
+    def forward(self, examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return logits over all label names of these examples and `other`, and the numbers of the right ones.
+
+        Names that an example wasn't offered are -inf.
+        """
         names = sorted({name for example in examples for name in example.choices if name != OTHER})
         place = {name: number for number, name in enumerate((*names, OTHER))}
         logits = self.head(self.pooled([one.ticket.text for one in examples]), self.head.project(self.pooled(names)))
@@ -103,9 +108,9 @@ def train(options: argparse.Namespace) -> None:
         for group in optimizer.param_groups:
             group["lr"] = group["most"] * min(1.0, (step + 1) / RISE, (options.steps - step) / (0.5 * options.steps))
         logits, wanted = model(examples)
-        loss = nn.functional.cross_entropy(logits, wanted, label_smoothing=0.0)
+        loss = nn.functional.cross_entropy(logits, wanted)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_([*low, *model.head.parameters()], 1.0)
         optimizer.step()
         losses.append(loss.item())

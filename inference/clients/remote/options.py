@@ -67,6 +67,8 @@ class RemoteOptions:
         dialect = DIALECTS[options.dialect]
         if Kind.SCORE in options.kinds and not dialect.scores:
             raise ValueError(f"kinds: a server of dialect {options.dialect} isn't asked for scores: leave 'score' out")
+        if Kind.CLASSIFICATION in options.kinds:
+            raise ValueError("kinds: foreign servers aren't asked for labels: leave 'classification' out")
         if not options.shared_prefixes and not dialect.isolates_prefixes and Kind.CHAT in options.kinds:
             raise ValueError(
                 f"shared_prefixes: a server of dialect {options.dialect} shares its prefix cache between tenants;"

@@ -42,6 +42,19 @@ def test_an_embedding_model_has_its_own_length(tmp_path: Path) -> None:
     assert describe(folder) == {"name": "vec", "folder": str(folder), "kinds": ["embedding"], "context_length": 256}
 
 
+def test_a_head_says_what_a_model_is_for(tmp_path: Path) -> None:
+    head = {"architectures": ["BertForSequenceClassification"]}
+    assert describe(model(tmp_path / "one", **head, id2label={"0": "LABEL_0"}))["kinds"] == ["score"]
+    assert describe(model(tmp_path / "two", **head))["kinds"] == ["classification"]
+    assert describe(model(tmp_path / "three", **head, id2label={"0": "a", "1": "b", "2": "c"}))["kinds"] == [
+        "classification"
+    ]
+    folder = model(tmp_path / "any", architectures=["BertModel"])
+    (folder / "modules.json").write_text("[]")
+    (folder / "label_head.json").write_text("{}")
+    assert describe(folder)["kinds"] == ["classification"]
+
+
 def test_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelRefusedError, match="no causal language model: ViTModel"):
         describe(model(tmp_path / "vit", architectures=["ViTModel"]))

@@ -285,6 +285,11 @@ def test_a_server_without_scores_is_refused_by_name():
         check_remote("http://10.0.0.1", {"model": "m", "dialect": "sglang", "kinds": ["score"]})
 
 
+def test_no_server_is_asked_for_labels():
+    with pytest.raises(ValueError, match="kinds: foreign servers aren't asked for labels"):
+        check_remote("http://10.0.0.1", {"model": "m", "dialect": "vllm", "kinds": ["classification"]})
+
+
 async def test_truncation_is_asked_for_where_the_server_can(remote):
     engine, upstream = await remote(options={"kinds": ["embedding"]})
     await run(engine, embedding("one", truncate=True))
@@ -419,7 +424,7 @@ def test_an_image_counts_by_its_size():
 
 def test_names_are_unique():
     assert list(DIALECTS) == ALL
-    assert {kind.value for kind in Kind} == {"chat", "embedding", "score"}
+    assert {kind.value for kind in Kind} == {"chat", "embedding", "score", "classification"}
 
 
 async def test_a_drain_lets_requests_end_and_takes_no_new_ones(remote):

@@ -1,0 +1,112 @@
+"""Classifiers: checkpoints with labels of their own, and an encoder whose head compares texts with any labels."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from inference.architectures.encoder import Encoder
+from inference.architectures.label_head import LabelHead
+from inference.architectures.scorer import PairModel
+from inference.errors import ModelRefusedError
+from inference.labels import Labels
+
+HEAD, WEIGHTS = "label_head.json", "label_head.safetensors"
+MOST_KNOWN = 4096  # labels whose vectors are kept
+
+
+class FixedClassifier:
+    """A `ClassifierBackend` of a checkpoint that was trained for its own labels."""
+
+    def __init__(self, model: PairModel) -> None:
+        config = model.config
+        names = tuple(str(config.id2label[number]) for number in range(config.num_labels))
+        if len(set(names)) != len(names) or not all(names):
+            raise ModelRefusedError("two of the model's labels have the same name, or one has none")
+        self.labels = Labels(names)
+        self.vocab_size = model.vocab_size
+        self.max_input = model.max_input
+        self._model = model
+        self._is_each = config.problem_type == "multi_label_classification"
+
+    def classify(
+        self, inputs: list[tuple[int, ...]], labels: Sequence[tuple[tuple[int, ...], ...]]
+    ) -> list[torch.Tensor]:
+        """Return the probabilities of each input's labels: among these alone, or each by itself where several may be
+        true.
+        """
+        found = []
+        for logits, chosen in zip(self._model.logits(inputs), labels, strict=True):
+            own = logits[[number for (number,) in chosen]]
+            found.append(own.sigmoid() if self._is_each else own.softmax(-1))
+        return found
+
+
+class OpenClassifier:
+    """A `ClassifierBackend` of an encoder and a `LabelHead`: labels are texts too, whose vectors are kept."""
+
+    def __init__(self, encoder: Encoder, head: LabelHead, labels: Labels) -> None:
+        self.labels = labels
+        self.vocab_size = encoder.vocab_size
+        self.max_input = encoder.max_input
+        self._encoder = encoder
+        self._head = head
+        self._known: OrderedDict[tuple[int, ...], torch.Tensor] = OrderedDict()
+
+    @classmethod
+    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> Self:
+        """Return the classifier of `folder` on `device`; raise ModelRefusedError for a head that doesn't fit."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        encoder = Encoder.load(folder, dtype, device, {"normalize": False})
+        labels = _labels(json.loads((folder / HEAD).read_text()))
+        try:
+            tensors = load_file(folder / WEIGHTS)
+            head = LabelHead(encoder.width, len(tensors["text.weight"]))
+            head.load_state_dict(tensors)
+        except (SafetensorError, OSError, KeyError, RuntimeError) as error:
+            raise ModelRefusedError(f"{folder}: {WEIGHTS} doesn't fit: {error}") from error
+        return cls(encoder, head.eval(), labels)
+
+    def classify(
+        self, inputs: list[tuple[int, ...]], labels: Sequence[tuple[tuple[int, ...], ...]]
+    ) -> list[torch.Tensor]:
+        """Return the probabilities of each input's labels, the last that none of them is true."""
+        texts = self._encoder.encode(inputs)
+        vectors = self._vectors({label for chosen in labels for label in chosen})
+        return [
+            self._head(text[None], torch.stack([vectors[label] for label in chosen]))[0].softmax(-1)
+            for text, chosen in zip(texts, labels, strict=True)
+        ]
+
+    def _vectors(self, wanted: set[tuple[int, ...]]) -> dict[tuple[int, ...], torch.Tensor]:
+        """Return the labels' vectors; those that weren't seen lately are computed."""
+        new = sorted(wanted - self._known.keys())
+        if new:
+            self._known.update(zip(new, self._head.project(self._encoder.encode(new)), strict=True))
+        for label in wanted:
+            self._known.move_to_end(label)
+        found = {label: self._known[label] for label in wanted}
+        while len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+        return found
+
+
+def has_label_head(folder: Path) -> bool:
+    """Whether the folder's encoder has a head that compares texts with labels."""
+    return (folder / HEAD).is_file()
+
+
+def _labels(stated: dict[str, Any]) -> Labels:
+    names, none = stated.get("labels"), stated.get("none")
+    if not (isinstance(names, list) and names and all(isinstance(name, str) and name for name in names)):
+        raise ModelRefusedError(f"{HEAD} has no list of labels")
+    if not isinstance(none, str) or not none or none in names:
+        raise ModelRefusedError(f"{HEAD} has to say what `none` of its labels is called")
+    return Labels(tuple(names), is_open=True, none=none)

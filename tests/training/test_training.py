@@ -1,0 +1,195 @@
+"""Training: what is interrupted goes on to the same end, and what comes out is what our own engine serves."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from inference.local.engine import LocalEngine
+from inference.messages import Message
+from inference.sources.label_head import merge
+from inference.types import GenerationRequest, Kind, SamplingParams
+from tests.inference.text.folders import save_tokenizer
+from tests.inference.tiny import COMMON, save_tiny
+from training.desk import corpus, evaluate, train_fields, train_labels
+from training.desk.conversations import batches
+
+HELD_OUT = "16e89f43bf88e6dac3fcece0de8ab5d3b7c97a8f8799277c4df67a80280148e5"
+
+
+class SwitchedOffError(Exception):
+    """Stands for a machine that is switched off."""
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, after: int) -> None:
+    """Let only the first `after` calls of a module's function or a class' method be answered."""
+    real, calls = getattr(module, name), []
+
+    def called(*given: Any, **more: Any) -> Any:
+        calls.append(1)
+        if len(calls) > after:
+            raise SwitchedOffError
+        return real(*given, **more)
+
+    monkeypatch.setattr(module, name, called)
+
+
+def assert_same(one: Path, other: Path) -> None:
+    ours, theirs = load_file(one), load_file(other)
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        assert torch.equal(tensor, theirs[name]), name
+
+
+# -- fields -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory):
+    """A small chat model."""
+    folder = tmp_path_factory.mktemp("chat")
+    size = save_tokenizer(folder)
+    return save_tiny("llama", folder, vocab_size=size, max_position_embeddings=4096)
+
+
+def fields(chat: Path, out: Path) -> Namespace:
+    return Namespace(model=str(chat), name="tiny", out=str(out), steps=4, batch=2, rank=2, rate=1e-2, seed=3)
+
+
+def test_an_adapter_goes_on_where_it_was_and_is_served(chat, tmp_path, monkeypatch):
+    monkeypatch.setattr(train_fields, "SAVED", 1)
+    train_fields.train(fields(chat, tmp_path / "whole"))
+    with monkeypatch.context() as cut:
+        interrupt(cut, train_fields, "loss_of", 2)
+        with pytest.raises(SwitchedOffError):
+            train_fields.train(fields(chat, tmp_path / "cut"))
+    train_fields.train(fields(chat, tmp_path / "cut"))
+    weights = "adapter/adapter_model.safetensors"
+    assert_same(tmp_path / "whole" / weights, tmp_path / "cut" / weights)
+    assert any(tensor.abs().max() > 0 for name, tensor in load_file(tmp_path / "cut" / weights).items() if "_B" in name)
+
+    engine = LocalEngine.load(str(chat), dtype="float32", kv_tokens=2048)
+    engine.offer({"desk": tmp_path / "cut/adapter"})
+    sampling = SamplingParams(temperature=0.0, max_tokens=2)
+    messages = (Message("user", ("where is it",)),)
+    request = GenerationRequest("r", "t", "t", messages=messages, sampling=sampling, adapter="desk")
+    engine.submit(engine.prepare(request))
+    ends = [output.finished for output in iter_outputs(engine) if output.finished is not None]
+    assert [end.error for end in ends] == [None]
+
+
+def iter_outputs(engine: LocalEngine) -> list[Any]:
+    outputs: list[Any] = []
+    while engine.unfinished:
+        outputs += engine.step()
+    return outputs
+
+
+def test_batches_are_a_function_of_their_number(chat):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(chat)
+    whole = list(islice(batches("train", 1, 2, tokenizer), 20))
+    assert list(islice(batches("train", 1, 2, tokenizer, first=11), 9)) == whole[11:]
+    for one in (one for batch in whole for one in batch):
+        assert tokenizer.decode(one.ids[: one.begin]).endswith("<|im_start|>assistant\n")
+        assert one.ids[-1] == tokenizer.eos_token_id
+    answers = {tokenizer.decode(one.ids[one.begin : -1]) for batch in whole for one in batch}
+    assert any(answer.startswith("{") for answer in answers)
+
+
+# -- labels -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """A small encoder."""
+    from transformers import AutoConfig, AutoModel
+
+    folder = tmp_path_factory.mktemp("encoder")
+    size = save_tokenizer(folder, None)
+    torch.manual_seed(5)
+    given = {**COMMON, "vocab_size": size, "pad_token_id": 1, "max_position_embeddings": 512}
+    AutoModel.from_config(AutoConfig.for_model("bert", **given)).float().save_pretrained(folder)
+    return folder
+
+
+def labels(encoder: Path, out: Path, **changes: Any) -> Namespace:
+    given = {"model": str(encoder), "name": "tiny", "out": str(out), "split": "train", "steps": 4, "batch": 4}
+    return Namespace(**{**given, "rank": 2, "width": 8, "rate": 1e-2, "seed": 3, **changes})
+
+
+def test_a_head_goes_on_where_it_was_and_is_served(encoder, tmp_path, monkeypatch):
+    monkeypatch.setattr(train_labels, "SAVED", 1)
+    train_labels.train(labels(encoder, tmp_path / "whole"))
+    with monkeypatch.context() as cut:
+        interrupt(cut, train_labels.Labeller, "forward", 2)
+        with pytest.raises(SwitchedOffError):
+            train_labels.train(labels(encoder, tmp_path / "cut"))
+    train_labels.train(labels(encoder, tmp_path / "cut"))
+    for file in ("head/adapter_model.safetensors", "head/label_head.safetensors"):
+        assert_same(tmp_path / "whole" / file, tmp_path / "cut" / file)
+
+    served = tmp_path / "served"
+    merge(encoder, tmp_path / "cut/head", served, labels=["billing", "refund"], none="other")
+    engine = LocalEngine.load(str(served), dtype="float32")
+    model = train_labels.Labeller(str(encoder), 2, 8, torch.device("cpu"))
+    optimizer = torch.optim.AdamW([*model.head.parameters()])
+    state = torch.load(tmp_path / "cut/state.pt", weights_only=True)
+    monkeypatch.setattr(optimizer, "load_state_dict", lambda _: None)
+    assert train_labels._resume(tmp_path / "cut", model, optimizer)[0] == state["step"] == 4
+    for example in islice(train_labels.classified("train", 9), 6):
+        names = tuple(name for name in example.choices if name != "other")
+        request = GenerationRequest(
+            "r", "t", "t", kind=Kind.CLASSIFICATION, inputs=(example.ticket.text,), labels=names, truncate=True
+        )
+        engine.submit(engine.prepare(request))
+        [vector] = [vector for output in iter_outputs(engine) for vector in output.vectors]
+        with torch.no_grad():
+            text, given = model.pooled([example.ticket.text]), model.pooled(names)
+            expected = model.head(text, model.head.project(given))[0].softmax(-1).tolist()
+        assert vector.labels == (*names, "other")
+        assert np.frombuffer(vector.data, "<f4").tolist() == pytest.approx(expected, abs=0.05)  # bfloat16 there
+
+
+def test_a_head_on_an_encoder_that_stays_as_it_is(encoder, tmp_path):
+    train_labels.train(labels(encoder, tmp_path / "out", steps=2, rank=0, split="fit"))
+    assert [file.name for file in (tmp_path / "out/head").iterdir()] == ["label_head.safetensors"]
+    merge(encoder, tmp_path / "out/head", tmp_path / "served", labels=["a"], none="b")
+    assert_same(encoder / "model.safetensors", tmp_path / "served/model.safetensors")
+
+
+# -- what is measured -------------------------------------------------------------------------------------------------
+
+
+def test_the_held_out_file_is_fixed():
+    examples = evaluate.held_out()
+    assert evaluate.digest(examples) == HELD_OUT
+    assert sum(example.task == "classify" for example in examples) == 400
+
+
+def test_dev_and_fit_divide_what_is_trained_on():
+    from training.desk import texts
+
+    for label in texts.labels():
+        fit, dev = set(texts.situations(label, "fit")), set(texts.situations(label, "dev"))
+        assert fit | dev == set(texts.situations(label, "train"))
+        assert not fit & dev
+        assert len(dev) >= len(fit) // 5
+
+
+def test_what_counts_as_right():
+    examples = list(corpus.examples("dev", 1, 40))
+    answers = [example.answer for example in examples]
+    assert {line["right"] for line in evaluate.table(examples, answers).values()} == {1.0}
+    extract = next(example for example in examples if example.task == "extract")
+    assert not evaluate.is_right(extract, extract.answer[:-1])
+    assert not evaluate.is_right(extract, extract.answer.replace("null", '"x"', 1))
+    assert evaluate.is_right(extract, extract.answer.replace(", ", ","))
