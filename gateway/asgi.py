@@ -19,6 +19,7 @@ from gateway.consumers.responses import (  # noqa: E402 - models need Django to 
 from gateway.edge.batches import batch, batches, cancel  # noqa: E402
 from gateway.edge.bounds import bounded, counted_by_address, limited_by_address  # noqa: E402
 from gateway.edge.chat import chat_completions  # noqa: E402
+from gateway.edge.classification import classify  # noqa: E402
 from gateway.edge.completions import completions  # noqa: E402
 from gateway.edge.cors import with_cors  # noqa: E402
 from gateway.edge.embeddings import embeddings  # noqa: E402
@@ -70,6 +71,7 @@ http_routes = [
     path("v1/tokenize", kept(tokenize), scopes.TOKENIZE),
     path("v1/detokenize", kept(detokenize), scopes.TOKENIZE),
     path("v1/rerank", kept(rerank), scopes.RANKING),
+    path("v1/classify", kept(classify), scopes.CLASSIFICATION),
     path("v1/score", kept(score), scopes.RANKING),
     path("v1/models", models, scopes.MODELS),
     path("v1/models/<path:name>", model, scopes.MODELS, "/v1/models/{id}"),

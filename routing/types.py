@@ -76,7 +76,7 @@ class RouteQuery(msgspec.Struct, frozen=True):
     """
 
     model: str
-    kind: str  # "chat", "embedding" or "score"
+    kind: str  # "chat", "embedding", "score" or "classification"
     plan: str
     plan_default_task: str
     allowed_models: frozenset[str]  # empty allows all

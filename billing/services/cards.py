@@ -23,8 +23,9 @@ DEFAULT_RATES: Mapping[str, Mapping[str, int]] = {
     "chat": {"input": 10_000_000, "cache_read": 1_000_000, "output": 40_000_000},
     "embedding": {"input": 2_000_000, "cache_read": 200_000, "output": 0},
     "score": {"input": 2_000_000, "cache_read": 200_000, "output": 0},
+    "classification": {"input": 2_000_000, "cache_read": 200_000, "output": 0},
 }
-"""By kind of model: 10, 1 and 40 credits per million tokens for chat, 2 for embeddings and scores."""
+"""By kind of model: 10, 1 and 40 credits per million tokens for chat, 2 for embeddings, scores and classification."""
 
 DEFAULT_CARDS: Mapping[str, str] = {"smollm2-135m-instruct": "chat", "all-minilm-l6-v2": "embedding"}
 """The cards of the first models, with the kind whose default rates they have."""

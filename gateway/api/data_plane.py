@@ -12,6 +12,7 @@ import msgspec
 from gateway.edge.wire import input_items
 from gateway.edge.wire.batches import BatchList, BatchObject, BatchQuery, BatchRequest
 from gateway.edge.wire.chat import ChatChunk, ChatCompletion, ChatRequest
+from gateway.edge.wire.classification import ClassifyAnswer, ClassifyRequest
 from gateway.edge.wire.common import SCHEMAS, Only, neutral_fields
 from gateway.edge.wire.completions import Completion, CompletionRequest
 from gateway.edge.wire.embeddings import EmbeddingAnswer, EmbeddingRequest
@@ -220,6 +221,18 @@ ENDPOINTS = (
         {_JSON: ScoreAnswer},
         ScoreRequest,
         {"model": "auto", "text_1": "A fruit", "text_2": ["A stone", "An apple"]},
+    ),
+    Endpoint(
+        "post",
+        "/v1/classify",
+        "classify",
+        "Classify texts",
+        "Answers with the most probable label of each text, and how probable each is: of labels that the request names,"
+        " where the model compares texts with any, or of the model's own.",
+        {_JSON: ClassifyAnswer},
+        ClassifyRequest,
+        {"model": "auto", "input": ["Where is my parcel?"], "labels": ["delivery", "billing"]},
+        is_kept=True,
     ),
     Endpoint(
         "post",

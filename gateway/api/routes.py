@@ -23,7 +23,7 @@ class QuerySerializer(serializers.Serializer[Any]):
     """A request as routing sees it."""
 
     model = serializers.CharField(max_length=120, default="auto")
-    kind = serializers.ChoiceField(choices=["chat", "embedding", "score"], default="chat")
+    kind = serializers.ChoiceField(choices=["chat", "embedding", "score", "classification"], default="chat")
     task = serializers.CharField(max_length=40, allow_null=True, default=None)
     text = serializers.CharField(max_length=20_000, allow_blank=True, default="", help_text=_TEXT)
     prompt_characters = serializers.IntegerField(

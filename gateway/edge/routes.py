@@ -96,11 +96,11 @@ def routed_by_type(applications: Mapping[str, Application]) -> Application:
 # Paths of clients whose base URL lacks /v1, has it twice, or is another server's. The management API has its own 404.
 NEAR_THE_API = (
     r"^(?!api/v1/)(?:(?:api|inference|openai|deployments/[^/]+|engines/[^/]+|v\d\w*)/)*"
-    r"(?:chat/completions|completions|responses|embeddings|rerank|score|messages|models|files|batches|(?:de)?tokenize)"
+    r"(?:chat/completions|completions|responses|embeddings|classify|rerank|score|messages|models|files|batches|(?:de)?tokenize)"
     r"(?:/|$)"
 )
 _ENDPOINT = re.compile(
-    r"/(chat/completions|completions|responses|embeddings|rerank|score|messages|models|(?:de)?tokenize)(?:/|$)"
+    r"/(chat/completions|completions|responses|embeddings|classify|rerank|score|messages|models|(?:de)?tokenize)(?:/|$)"
 )
 
 

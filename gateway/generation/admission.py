@@ -133,6 +133,7 @@ def request_of(principal: Principal, intent: Intent, identifier: str) -> Generat
         prompt=intent.prompt,
         inputs=intent.inputs,
         queries=intent.queries,
+        labels=intent.labels,
         truncate=intent.truncate,
         sampling=intent.sampling,
     )

@@ -26,7 +26,7 @@ class Intent(msgspec.Struct, frozen=True):
     those of the tier FLEX only when nobody's others wait.
     """
 
-    endpoint: str  # "chat.completions", "completions", "responses", "embeddings", "ranking"
+    endpoint: str  # "chat.completions", "completions", "responses", "embeddings", "ranking", "classification"
     kind: Kind
     model: str
     messages: tuple[Message, ...] = ()
@@ -36,6 +36,7 @@ class Intent(msgspec.Struct, frozen=True):
     image_at: str = ""  # the field of the first
     inputs: tuple[str | tuple[int, ...], ...] = ()
     queries: tuple[str, ...] = ()  # what the inputs are scored by: one, or one for each
+    labels: tuple[str, ...] = ()  # what the inputs are classified as; empty: the model's own
     dimensions: int | None = None  # of the vectors, where the client insists
     truncate: bool = False
     sampling: SamplingParams = msgspec.field(default_factory=SamplingParams)
@@ -52,6 +53,7 @@ class Intent(msgspec.Struct, frozen=True):
         texts += self.tools.characters if self.tools is not None else 0
         inputs = self.inputs if self.prompt is None else (self.prompt,)
         queries = sum(map(len, self.queries)) * (len(inputs) if len(self.queries) == 1 else 1)
+        queries += sum(map(len, self.labels))
         return texts + queries + sum(len(item) if isinstance(item, str) else 4 * len(item) for item in inputs)
 
     @property

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FIRST_TOKEN = "gen_ai.first_token"  # noqa: S105 - an event's name
 
-_OPERATIONS = {Kind.CHAT: "chat", Kind.EMBEDDING: "embeddings", Kind.SCORE: "rerank"}
+_OPERATIONS = {Kind.CHAT: "chat", Kind.EMBEDDING: "embeddings", Kind.SCORE: "rerank", Kind.CLASSIFICATION: "classify"}
 
 
 def engine_call(request: UUID, tenant: UUID, intent: Intent, route: Route) -> AbstractContextManager[Span | None]:

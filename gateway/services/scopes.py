@@ -31,6 +31,7 @@ RESPONSES = Need("responses.read", "responses.write")
 MESSAGES = Need.of("messages")
 EMBEDDINGS = Need.of("embeddings")
 RANKING = Need.of("ranking")
+CLASSIFICATION = Need.of("classification")
 TOKENIZE = Need.of("tokenize")
 FILES = Need("files.read", "files.write")
 BATCHES = Need("batches.read", "batches.write")
@@ -45,6 +46,7 @@ INFERENCE = {
     "messages": "Messages and counting their tokens",
     "embeddings": "Embeddings",
     "ranking": "Rerank and score",
+    "classification": "Classify",
     "tokenize": "Tokenize and detokenize",
     "files.read": "Files: list, download",
     "files.write": "Files: upload, delete",

@@ -54,6 +54,8 @@ class Trial:
                 answer = f"{self.vector_width} dimensions"
             case Kind.SCORE:
                 answer = "a score"
+            case Kind.CLASSIFICATION:
+                answer = f"{self.vector_width} probabilities"
             case _:
                 answer = f"“{' '.join(self.text.split())}”"
         return f"test prompt ({self.kind}): {answer}; {tokens}, {self.milliseconds} ms, {cost} credits"

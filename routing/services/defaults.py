@@ -12,6 +12,7 @@ from routing.services import task_examples
 DEFAULT_RULES = (  # name, priority, task, kind of its target
     ("embeddings", 100, "embedding", "embedding"),
     ("ranking", 110, "rerank", "score"),
+    ("classification", 120, "classify", "classification"),
     ("general chat", 1000, "", "chat"),
 )
 TASK_RULES = (  # name, priority, task, examples
@@ -27,7 +28,7 @@ SPECIALISTS = {"classify": ("sluice-desk",), "extract": ("sluice-desk",)}
 
 @transaction.atomic
 def ensure_default_routes() -> None:
-    """Make sure that ``auto`` has rules for embeddings and ranking and a fallback for chat.
+    """Make sure that ``auto`` has rules for embeddings, ranking and classification and a fallback for chat.
 
     An existing rule stays as operators changed it, but gets a target when it has no active one.
     """

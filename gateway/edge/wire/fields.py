@@ -14,6 +14,7 @@ import msgspec
 
 from gateway.edge.wire import (
     chat,
+    classification,
     completions,
     embeddings,
     input_items,
@@ -69,6 +70,7 @@ APIS: Mapping[str, tuple[tuple[Struct, str], ...]] = {
     "Embeddings": ((embeddings.EmbeddingRequest, ""),),
     "Tokenize": ((tokenize.TokenizeRequest, ""),),
     "Rerank": ((ranking.RerankRequest, ""), (ranking.RerankDocument, "documents[].")),
+    "Classify": ((classification.ClassifyRequest, ""),),
     "Score": ((ranking.ScoreRequest, ""),),
 }
 BESIDE = {"Responses over a websocket": "Responses"}  # whose fields it has too: only others are listed

@@ -119,7 +119,7 @@ def auto_card(cards: Sequence[ModelCard]) -> ModelCard:
         created=0,
         owned_by="sluice",
         description="Chooses a model by plan and task; charged as the model that was chosen.",
-        kinds=["chat", "embedding", "score"],
+        kinds=["chat", "classification", "embedding", "score"],
         **_lengths(max((card.context_length for card in cards), default=0), max(outputs, default=None)),
         **_modalities(("chat", "embedding"), sees=sees),
         capabilities=Capabilities(**can, vision=sees, embeddings=any(card.capabilities.embeddings for card in cards)),

@@ -169,7 +169,7 @@ def _add_remote_arguments(add: CommandParser) -> None:
     add.add_argument("--dialect", choices=remote_dialects(), default="generic", help="what kind of server it is")
     add.add_argument("--model", required=True, help="what the server calls the model")
     add.add_argument("--name", default="", help="public name; the server's if not given")
-    add.add_argument("--kinds", default="chat", help="chat, embedding, score, or several with commas")
+    add.add_argument("--kinds", default="chat", help="chat, embedding, score, classification, or several with commas")
     add.add_argument("--api-key-file", help="file with the server's API key; - reads standard input")
     add.add_argument("--rate-card", default="", help="price list; one of the model's name if not given")
     add.add_argument("--max-context", type=int, help="tokens, where the server doesn't say")

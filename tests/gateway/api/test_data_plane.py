@@ -66,7 +66,9 @@ RUN_ALONE = [one for one in ENDPOINTS if one.body and one.path != "/v1/batches"]
 
 @pytest.mark.parametrize("endpoint", RUN_ALONE, ids=lambda one: one.identifier)
 async def test_examples_run_and_their_answers_fit(document, app, world, endpoint):  # noqa: F811
-    model = {"embeddings": "embedder", "rerank": "embedder", "score": "ranker"}.get(endpoint.identifier, "small")
+    model = {"embeddings": "embedder", "rerank": "embedder", "score": "ranker", "classify": "sorter"}.get(
+        endpoint.identifier, "small"
+    )
     body = {**endpoint.example, "model": model}
     assert validator(document, endpoint.path).is_valid(body)
     answer = await ask(app, endpoint.path, body)

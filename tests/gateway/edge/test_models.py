@@ -22,8 +22,8 @@ from tests.services.postgres import free_port
 async def test_list_has_auto_context_and_prices(app):
     cards = (await ask(app, "/v1/models")).json()
     assert cards["object"] == "list"
-    assert [card["id"] for card in cards["data"]] == ["auto", "embedder", "org/big", "ranker", "small"]
-    auto, small = cards["data"][0], cards["data"][-1]
+    assert [card["id"] for card in cards["data"]] == ["auto", "embedder", "org/big", "ranker", "small", "sorter"]
+    auto, small = cards["data"][0], cards["data"][-2]
     assert (auto["context_length"], auto["pricing"]) == (8192, None)
     assert (small["context_length"], small["kinds"], small["created"]) == (2048, ["chat"], 1_700_000_000)
     assert small["pricing"]["request_fee"] == "0.000007"
@@ -121,6 +121,7 @@ async def test_probes_need_no_key(app, checks):
         "org/big-1": "ready",
         "embedder-1": "ready",
         "ranker-1": "ready",
+        "sorter-1": "ready",
     }
     answer = await ask(app, "/health", key=None)
     assert (answer.status, answer.body) == (503, b"")

@@ -22,6 +22,7 @@ MODELS = (
     ModelEntry("org/big", frozenset({"chat"}), 8192, "small", "A big model.", 1_700_000_001),
     ModelEntry("embedder", frozenset({"embedding"}), 256, "small", "Vectors.", 1_700_000_002),
     ModelEntry("ranker", frozenset({"score"}), 256, "small", "Scores.", 1_700_000_003),
+    ModelEntry("sorter", frozenset({"classification"}), 256, "small", "Labels.", 1_700_000_004),
 )
 PRICES = CardPrices.build(UUID(int=8), 7, [(0, "input", 1_000_000), (0, "output", 2_000_000)])
 ANSWER = "Hello there"  # two tokens of a fake engine, to the five of the prompt "Hi", of which two come from its cache
