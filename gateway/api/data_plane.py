@@ -232,7 +232,6 @@ ENDPOINTS = (
         {_JSON: ClassifyAnswer},
         ClassifyRequest,
         {"model": "auto", "input": ["Where is my parcel?"], "labels": ["delivery", "billing"]},
-        is_kept=True,
     ),
     Endpoint(
         "post",
