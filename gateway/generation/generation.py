@@ -274,7 +274,6 @@ class Generation:
                     spans.engine_ended(span, finished, self.route)
             self._hold.close()
             self._finished = finished
-            self._metrics.engine_ended(self.route.model, finished)
             with tracing.span("settle") as span:
                 charge, outcome = await self._settle(finished)
                 if span is not None:
@@ -290,6 +289,7 @@ class Generation:
             if self._delivery is not None:
                 self._delivery.settled(self.id, outcome)
             await self._tell_end(outcome, charge)
+        await asyncio.sleep(0)  # the reader, which was told just now, goes first
         report(self._metrics, self.route, outcome, self._finished)
 
     async def _generate(self) -> Finished:
