@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import cached_property
 
 import msgspec
 
@@ -19,7 +20,7 @@ class Tier(StrEnum):
     FLEX = "flex"
 
 
-class Intent(msgspec.Struct, frozen=True):
+class Intent(msgspec.Struct, frozen=True, dict=True):
     """One request of any endpoint. `sampling.max_tokens` is None when the client didn't bound the output.
 
     Of a tenant's waiting requests those of the `tier` PRIORITY are served first, then those with the lowest `priority`;
@@ -46,7 +47,7 @@ class Intent(msgspec.Struct, frozen=True):
     tier: Tier = Tier.DEFAULT
     stream: bool = False  # the client reads pieces as they are made; else it gets all or nothing
 
-    @property
+    @cached_property  # admission asks three times, and a chat may be long
     def characters(self) -> int:
         """Size of the prompt's text before tokenising."""
         texts = sum(message.characters for message in self.messages)
