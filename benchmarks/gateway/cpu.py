@@ -1,7 +1,7 @@
 """CPU of one gateway process per request, by load and by part; nothing on the machine beside it changes what it counts.
 
-    python benchmarks/gateway/cpu.py [--database sqlite|postgresql] [--remote] [--requests 400] [--streams 16]
-        [--rounds 7] [--parts] [--only JSON]
+    python benchmarks/gateway/cpu.py [--database sqlite|postgresql] [--redis] [--remote] [--requests 400] [--streams 16]
+        [--rounds 7] [--parts] [--floor] [--only JSON]
 
 Everything of the gateway runs in this process: the server's protocol on httptools, the data plane, the ledger's writer,
 the fake engine; with `--remote` instead of it the client of a model server (`upstream.py`, a process of its own, as is
@@ -30,9 +30,52 @@ from typing import Any, Self
 
 import uvloop
 from door import upstream
+from proxy import application as proxy
 from run import HERE, ROOT, home
 
 SAMPLE_SECONDS = 0.001
+# What of ours each promise takes: the first that a part's path begins with.
+PROMISES = {
+    "keys, revoked within a second": ("gateway/runtime/principal", "gateway/runtime/epoch", "gateway/services/keys"),
+    "rates, concurrency, the tenant's queue": (
+        "billing/limits",
+        "gateway/generation/limits",
+        "gateway/runtime/turns",
+        "gateway/runtime/concurrency",
+        "gateway/runtime/pace",
+        "gateway/runtime/caps",
+    ),
+    "prices, hold, exact settlement": (
+        "billing",
+        "gateway/generation/hold",
+        "gateway/generation/meter",
+        "gateway/generation/pricing",
+        "gateway/generation/settlement",
+    ),
+    "routing, replicas, breakers, fair queue": (
+        "routing",
+        "gateway/generation/placement",
+        "gateway/runtime/engine",
+        "gateway/runtime/breaker",
+        "gateway/runtime/flight",
+        "gateway/runtime/snapshot",
+        "inference/core",
+        "inference/clients/remote/queue",
+    ),
+    "logs, metrics, traces": (
+        "gateway/logs",
+        "gateway/runtime/metrics",
+        "gateway/runtime/tracing",
+        "gateway/generation/report",
+        "gateway/generation/spans",
+        "inference/logs",
+    ),
+    "reading and counting what the model server sends": ("inference",),
+    "a generation that outlives its client, and moves": ("gateway/generation", "gateway/runtime"),
+    "checked requests and answers of the API": ("gateway/edge/wire", "gateway/edge/chat", "gateway/edge/answer"),
+    "bounds, request ids, errors in the API's shape": ("gateway/edge", "gateway/server", "gateway"),
+    "uvicorn": ("server",),
+}
 WARM = 64
 PROMPT = ("word " * 40)[:200]
 LOADS = {"JSON": ("whole", False), "SSE of 64": ("stream", True)}
@@ -61,7 +104,7 @@ class Client(asyncio.Transport):
         self.writes += 1
         if self.writes == 1 and not data.startswith(b"HTTP/1.1 200 "):
             raise RuntimeError(data)
-        is_end = data.endswith(b"0\r\n\r\n") if self.run.is_stream else self.writes == 2
+        is_end = data.endswith(b"0\r\n\r\n") if self.run.is_stream else self.writes == self.run.writes
         if is_end:
             self.run.answered()
             asyncio.get_running_loop().call_soon(self.ask)
@@ -85,8 +128,9 @@ class Client(asyncio.Transport):
 class Run:
     """So many requests of one load."""
 
-    def __init__(self, server: Any, keys: list[str], load: str, streams: int) -> None:
+    def __init__(self, server: Any, keys: list[str], load: str, streams: int, writes: int = 2) -> None:
         self.server = server
+        self.writes = writes  # of a whole answer
         self.load = load
         self.is_stream = LOADS[load][1]
         self.left = self.open = 0
@@ -154,6 +198,14 @@ def part_of(frame: FrameType | None) -> str:
     return "server" if is_server else "event loop"
 
 
+def promise_of(part: str) -> str:
+    """Return for which of `PROMISES` a part of ours works, or that it is the event loop's."""
+    for promise, paths in PROMISES.items():
+        if part.startswith(paths):
+            return promise
+    return "event loop and sockets"
+
+
 def request_of(load: str, key: str) -> bytes:
     """Return one request of a load as a client writes it."""
     model, is_stream = LOADS[load]
@@ -168,7 +220,18 @@ def request_of(load: str, key: str) -> bytes:
     return "\r\n".join([*head, "", body]).encode()
 
 
-async def measure(options: argparse.Namespace, keys: list[str]) -> dict[str, Any]:
+async def opened(config: Any) -> Any:
+    """Return a server without listeners, its application started."""
+    import uvicorn
+
+    server = uvicorn.Server(config)
+    config.load()
+    server.lifespan = config.lifespan_class(config)
+    await server.lifespan.startup()
+    return server
+
+
+async def measure(options: argparse.Namespace, keys: list[str], address: str) -> dict[str, Any]:
     """Return by load the least CPU of a request, and the samples by part."""
     import uvicorn
 
@@ -179,24 +242,35 @@ async def measure(options: argparse.Namespace, keys: list[str]) -> dict[str, Any
     gc.collect()
     gc.freeze()  # as `manage.py gateway` does it
     gc.set_threshold(20_000, 20, 20)
-    server = uvicorn.Server(
+    server = await opened(
         configuration(application, Listener(Bounds.of_settings()), lifespan="on", proxy_headers=False)
     )
-    server.config.load()
-    server.lifespan = server.config.lifespan_class(server.config)
-    await server.lifespan.startup()
     await server.lifespan.state["runtime"].engines.connected(10)
-    found = {}
+    bare: Any = None
+    if options.floor:
+        bare = await opened(uvicorn.Config(proxy(address), lifespan="on", access_log=False, server_header=False))
+    found: dict[str, Any] = {}
     for load in [name for name in LOADS if options.only in name]:
         run = Run(server, keys, load, options.streams)
+        least = Run(bare, ["none"], load, options.streams, writes=3) if bare is not None else None
         await run.round(WARM)
-        rounds = [await run.round(options.requests) for _ in range(options.rounds)]
+        rounds, beside = [], []
+        for _ in range(options.rounds):
+            rounds.append(await run.round(options.requests))
+            if least is not None:  # in turns
+                await least.round(WARM)
+                beside.append(sum(await least.round(options.requests)))
         with Parts() as parts:
-            for _ in range(options.rounds if options.parts else 0):
+            for _ in range(options.rounds if options.parts or options.floor else 0):
                 await run.round(options.requests)
         run.close()
         found[load] = {"cpu": [1e6 * min(times) for times in zip(*rounds, strict=True)], "parts": dict(parts.seen)}
-    await server.lifespan.shutdown()
+        if least is not None:
+            least.close()
+            found[load]["bare"] = 1e6 * min(beside)
+    for one in (server, bare):
+        if one is not None:
+            await one.lifespan.shutdown()
     return found
 
 
@@ -208,16 +282,33 @@ def show(found: dict[str, Any]) -> None:
         print(f"| {load} | {loop + others:,.0f} | {loop:,.0f} | {others:,.0f} |")
     for load, seen in found.items():
         total = sum(seen["parts"].values())
-        if total:
+        if "bare" in seen:
+            show_floor(load, seen, total)
+        elif total:
             print(f"\n{load}, {total:,} samples of the event loop's thread:")
-        for part, count in Counter(seen["parts"]).most_common(30):
+        for part, count in Counter(seen["parts"]).most_common(0 if "bare" in seen else 30):
             print(f"  {100 * count / total:5.1f} % {seen['cpu'][0] * count / total:7.0f} µs  {part}")
+
+
+def show_floor(load: str, seen: dict[str, Any], total: int) -> None:
+    """Print what each promise takes of a request, beside a bare proxy."""
+    whole, bare = sum(seen["cpu"]), seen["bare"]
+    by_promise: Counter[str] = Counter()
+    for part, count in seen["parts"].items():
+        by_promise[promise_of(part)] += count
+    print(f"\n| {load}: of the event loop's thread, {total:,} samples | CPU µs per request | % |\n|---|---|---|")
+    for promise, count in by_promise.most_common():
+        print(f"| {promise} | {seen['cpu'][0] * count / total:,.0f} | {100 * count / total:.0f} |")
+    print(f"| **all, other threads too** | {whole:,.0f} | |")
+    print(f"| a bare proxy (uvicorn, aiohttp) that promises nothing | {bare:,.0f} | {100 * bare / whole:.0f} |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument("--remote", action="store_true", help="relay a model server instead of the fake engine")
+    parser.add_argument("--redis", action="store_true", help="count rates in a redis-server")
+    parser.add_argument("--floor", action="store_true", help="by promise, and beside a bare proxy")
     parser.add_argument("--requests", type=int, default=400, help="of each load in a round")
     parser.add_argument("--streams", type=int, default=16, help="connections that ask at once")
     parser.add_argument("--rounds", type=int, default=7)
@@ -227,8 +318,8 @@ def main() -> None:
     options = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
-        address = stack.enter_context(upstream(folder)) if options.remote else ""
-        environment, keys = stack.enter_context(home(options.database, address))
+        address = stack.enter_context(upstream(folder)) if options.remote or options.floor else ""
+        environment, keys = stack.enter_context(home(options.database, address, redis=options.redis))
         os.environ.update(environment, DJANGO_SETTINGS_MODULE="gateway.settings")
         import django
 
@@ -237,7 +328,7 @@ def main() -> None:
 
         with (folder / "gateway.log").open("w") as log:
             configure_logs(stream=log)
-            found = uvloop.run(measure(options, keys))
+            found = uvloop.run(measure(options, keys, address))
     if options.json:
         print(json.dumps(found))
     else:

@@ -1,6 +1,7 @@
 """The gateway as a door in front of a model server, beside the least proxy there is and beside LiteLLM.
 
-    python benchmarks/gateway/door.py [--database sqlite|postgresql] [--litellm FOLDER/bin/litellm] [--seconds 2]
+    python benchmarks/gateway/door.py [--database sqlite|postgresql] [--redis] [--litellm FOLDER/bin/litellm]
+        [--seconds 2]
 
 All of them relay the same server (`upstream.py`), which costs almost nothing, so that what is seen is the door: for
 ours keys, routing, rate limits, hold and settle in the ledger, usage and logs; for LiteLLM its master key without a
@@ -91,6 +92,7 @@ def figures(runs: list[Seen], cell: Cell) -> tuple[float, float, float, float, f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database", choices=["sqlite", "postgresql"], default="postgresql")
+    parser.add_argument("--redis", action="store_true", help="count rates in a redis-server, on the client's core")
     parser.add_argument("--litellm", help="its command, in an environment of its own")
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--repeats", type=int, default=3)
@@ -102,7 +104,9 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
         address = stack.enter_context(upstream(folder))
-        sluice, environment = stack.enter_context(gateway(options.database, address, name="Sluice"))
+        sluice, environment = stack.enter_context(
+            gateway(options.database, address, name="Sluice", redis=options.redis)
+        )
         bare = [str(HERE / "proxy.py"), "--upstream", address]
         more = {"keys": ["none"], "environment": {}, "ready": "/v1/models", "log": folder / "proxy.log"}
         targets = [stack.enter_context(server("bare proxy", bare, **more)), sluice]
@@ -120,7 +124,8 @@ def main() -> None:
     recorded = sum(model["count"] for model in audit["records"].values())
     if recorded != answered or audit["holds"] or audit["ledger"] != audit["wallets"]:
         raise RuntimeError(f"the books are wrong: {answered} answers, found {audit}")
-    print(f"{options.database}, load average {os.getloadavg()[0]:.1f}; medians of {options.repeats} runs\n")
+    stores = f"{options.database}{' and Redis' if options.redis else ''}"
+    print(f"{stores}, load average {os.getloadavg()[0]:.1f}; medians of {options.repeats} runs\n")
     print(
         "| load | door | requests/s | tokens/s | of the bare proxy | CPU µs per request | p50 / p99 ms | added p50 ms |"
     )

@@ -17,6 +17,13 @@ def application(upstream: str):
 
     async def app(scope, receive, send):
         nonlocal session
+        if scope["type"] == "lifespan":
+            for done in ("startup", "shutdown"):
+                await receive()
+                if done == "shutdown" and session is not None:
+                    await session.close()
+                await send({"type": f"lifespan.{done}.complete"})
+            return
         if session is None:
             session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         body, more = b"", True

@@ -95,10 +95,10 @@ def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 @contextmanager
-def home(database: str, upstream: str = ""):
+def home(database: str, upstream: str = "", *, redis: bool = False):
     """A seeded home: yield the environment of the gateways in it, and the tenants' keys.
 
-    The models are fake engines, or those of the server at the address `upstream`.
+    The models are fake engines, or those of the server at the address `upstream`; `redis` keeps the rates there.
     """
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
@@ -111,15 +111,21 @@ def home(database: str, upstream: str = ""):
             stack.callback(postgres.stop)
             url = f"postgresql://sluice@:{postgres.port}/{postgres.folder}/sluice"
         environment = {"SLUICE_HOME": str(folder), "SLUICE_ENV": "test", "DATABASE_URL": url}
+        if redis:
+            from tests.services.redis import RedisServer
+
+            server = RedisServer.start()
+            stack.callback(server.stop)
+            environment["REDIS_URL"] = server.url
         if upstream:
             environment |= {"SLUICE_REMOTE_NETWORKS": "127.0.0.0/8", "SLUICE_BENCH_UPSTREAM": upstream}
         yield environment, books("seed", environment)
 
 
 @contextmanager
-def gateway(database: str, upstream: str = "", *, name: str = ""):
+def gateway(database: str, upstream: str = "", *, name: str = "", redis: bool = False):
     """A seeded home with one gateway process on it."""
-    with home(database, upstream) as (environment, keys):
+    with home(database, upstream, redis=redis) as (environment, keys):
         log = Path(environment["SLUICE_HOME"], "gateway.log")
         command = ["manage.py", "gateway"]
         with server(name or database, command, keys=keys, environment=environment, ready="/readyz", log=log) as target:
