@@ -20,6 +20,7 @@ from gateway.generation.generation import Generation, start_generation
 from gateway.generation.meter import Meter
 from gateway.runtime.concurrency import ConcurrencyLimiter
 from gateway.runtime.turns import Turns
+from inference.messages import Message
 from inference.types import Delta, Finished, FinishReason, Kind, Started, Usage, Vector
 from tests.gateway.doubles import CARD, collect, make_intent, make_stand
 
@@ -817,3 +818,26 @@ async def test_an_ended_request_leaves_nothing_to_the_collector():
         gc.garbage.clear()
         gc.enable()
     assert left == []
+
+
+async def test_a_reader_has_the_end_before_it_is_logged_and_counted(monkeypatch):
+    order = []
+    monkeypatch.setattr(generation_module, "report", lambda *_: order.append("reported"))
+    stand = await make_stand(tokens=5)
+    generation = await start_generation(stand.runtime, stand.principal, make_intent(), uuid7())
+    await collect(generation)
+    order.append("read")
+    await stand.settled()
+    assert order == ["read", "reported"]
+
+
+async def test_a_prompt_is_measured_once(monkeypatch):
+    """Admission asks for its size three times: of a long conversation each was as much work as the rest of routing."""
+    measured = []
+    real = Message.characters.fget
+    monkeypatch.setattr(Message, "characters", property(lambda message: measured.append(message) or real(message)))
+    stand = await make_stand(tokens=5)
+    intent = make_intent()
+    await collect(await start_generation(stand.runtime, stand.principal, intent, uuid7()))
+    await stand.settled()
+    assert measured == list(intent.messages)
