@@ -60,7 +60,9 @@ def _try(
         lines.append(Line("its program ends well", "fails", ended or "it told of no line"))
     lines += [Line(name, "fails", "it wasn't tried") for name in refusals if name not in {row["line"] for row in told}]
     today = datetime.now(UTC).date().isoformat()
-    return Tried(client.name, ready.version_of(client.package), tuple(lines), day=today)
+    told_versions = [json.loads(row)["version"] for row in out.splitlines() if row.startswith('{"version"')]
+    version = told_versions[0] if told_versions else ready.version_of(client.package)
+    return Tried(client.name, version, tuple(lines), day=today)
 
 
 def _run(command: list[str], environment: dict[str, str]) -> tuple[str, str]:

@@ -20,17 +20,20 @@ from tests.stack.conftest import ROOT, Stack, migrate
 
 @dataclass(frozen=True)
 class Gateway:
-    """Where it is (without /v1), a key of its only tenant, and the folder of SmolLM2, None where it is missing."""
+    """Where it is (without /v1), a key of its only tenant and one that administers it, and the folder of SmolLM2, None
+    where it is missing.
+    """
 
     url: str
     key: str
+    admin_key: str
     folder: Path | None
     said: list[str]
 
     @property
     def environment(self) -> dict[str, str]:
         """What the clients' programs are told."""
-        found = {"SLUICE_URL": self.url, "SLUICE_KEY": self.key}
+        found = {"SLUICE_URL": self.url, "SLUICE_KEY": self.key, "SLUICE_ADMIN_KEY": self.admin_key}
         return found if self.folder is None else {**found, "SLUICE_TOKENIZER": str(self.folder)}
 
 
@@ -52,7 +55,7 @@ def serving() -> Iterator[Gateway]:
         stack.start()
         try:
             model = home / "models" / CHAT
-            yield Gateway(url, seeded["key"], model if model.is_dir() else None, stack.said)
+            yield Gateway(url, seeded["key"], seeded["admin_key"], model if model.is_dir() else None, stack.said)
         finally:
             try:
                 stack.stop()

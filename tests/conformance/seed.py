@@ -14,6 +14,7 @@ from billing.models import CreditGrant, Plan  # noqa: E402
 from billing.services import credits, plans, wallets  # noqa: E402
 from gateway.models import Project, Tenant  # noqa: E402
 from gateway.services import local_models  # noqa: E402
+from gateway.services.admin_keys import create_admin_key  # noqa: E402
 from gateway.services.keys import create_key  # noqa: E402
 from routing.services.defaults import ensure_default_routes  # noqa: E402
 from tests.conformance.models import add_models  # noqa: E402
@@ -34,7 +35,8 @@ def main() -> None:
     plans.subscribe(tenant.id, "max")
     credits.grant(wallet_id=wallet.id, amount=10**13, kind=CreditGrant.Kind.PROMOTIONAL, key="conformance")
     _, secret = create_key(tenant=tenant, project=project, name="conformance", scopes=["inference", "management"])
-    print(json.dumps({"key": secret}))
+    _, admin = create_admin_key(tenant=tenant, name="conformance")
+    print(json.dumps({"key": secret, "admin_key": admin}))
 
 
 main()

@@ -37,7 +37,7 @@ async def test_lines_of_the_openai_sdk(tmp_path):
         )
         out, _ = await told.communicate()
         await settled(runtime)
-    found = {row["line"]: row["error"] for row in map(json.loads, out.splitlines())}
+    found = {row["line"]: row["error"] for row in map(json.loads, filter(None, out.splitlines()))}
     assert found == dict.fromkeys(LINES)
 
 

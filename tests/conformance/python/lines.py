@@ -51,7 +51,8 @@ def run() -> None:
     for name, function in _lines.items():
         if asked and name not in asked:
             continue
-        print(json.dumps({"line": name, "error": _error(function)}), flush=True)
+        # On a line of its own, whatever the client printed.
+        print("\n" + json.dumps({"line": name, "error": _error(function)}), flush=True)
 
 
 def _error(function: Callable[[], Any]) -> str | None:

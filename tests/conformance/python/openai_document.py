@@ -38,6 +38,7 @@ def nullable(schema: Any) -> Any:
 
 
 document = nullable(json.loads(Path(COPY).read_text()))
+print(json.dumps({"version": document["info"]["version"]}), flush=True)
 for part in document["components"]["schemas"]["Response"]["allOf"]:
     # The API itself sends null until a response ends, for which the document has no word.
     if "usage" in part.get("properties", {}):
