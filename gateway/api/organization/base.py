@@ -53,6 +53,7 @@ class OrganizationView(TenantView):
     reads = "members"
     writes = "members"
     schema = None  # OpenAI documents it
+    metadata_class = None  # no OPTIONS, which would be answered from serializers, of which there are none
 
     def body(self, *names: str) -> Body:
         """Return the fields of the request's body; raise a 400 Refusal for one that isn't among `names`."""

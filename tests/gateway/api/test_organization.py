@@ -60,6 +60,13 @@ def ask(secret, method, path, body=None):
     return Client().generic(method, f"{BASE}/{path}", data, content_type="application/json", headers=headers)
 
 
+@pytest.mark.parametrize("path", ["admin_api_keys", "projects", "invites", "users", "costs"])
+def test_options_is_no_method_of_it(secret, path):
+    """It was a 500 where a POST is served."""
+    answer = ask(secret, "OPTIONS", path)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
+
+
 def test_each_kind_of_key_opens_its_own_door(acme, secret):
     assert ask(secret, "GET", "projects").status_code == 200
     assert load_by_key(secret).code == "invalid_api_key"
