@@ -11,6 +11,7 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
 django_application = get_asgi_application()
 
+from gateway.concurrency.caps import Cap  # noqa: E402
 from gateway.consumers.responses import (  # noqa: E402 - models need Django to be set up
     MOST_SOCKETS,
     ResponsesConsumer,
@@ -26,7 +27,6 @@ from gateway.edge.embeddings import embeddings  # noqa: E402
 from gateway.edge.files import file, file_content, files  # noqa: E402
 from gateway.edge.guard import guarded  # noqa: E402
 from gateway.edge.kept import kept  # noqa: E402
-from gateway.edge.lifespan import lifespan  # noqa: E402
 from gateway.edge.messages import count_tokens, messages  # noqa: E402
 from gateway.edge.models import model, models  # noqa: E402
 from gateway.edge.probes import health, liveness, metrics, readiness  # noqa: E402
@@ -44,10 +44,10 @@ from gateway.edge.routes import (  # noqa: E402
 from gateway.edge.stored_responses import cancel_response, input_items, stored_response  # noqa: E402
 from gateway.edge.tokenize import detokenize, tokenize  # noqa: E402
 from gateway.edge.usage import usage  # noqa: E402
-from gateway.edge.wire.errors import anthropic_error  # noqa: E402
 from gateway.http.asgi import Application  # noqa: E402
-from gateway.runtime.caps import Cap  # noqa: E402
+from gateway.server.lifespan import lifespan  # noqa: E402
 from gateway.services import scopes  # noqa: E402
+from gateway.wire.errors import anthropic_error  # noqa: E402
 
 # On a port of their own where SLUICE_METRICS_PORT is set, else beside the other paths.
 _PROBES = [path("healthz", liveness, None), path("readyz", readiness, None), path("metrics", metrics, None)]

@@ -18,10 +18,11 @@ from billing.limits.memory import MemoryRateStore
 from billing.limits.types import RateStore
 from billing.services.holds import end_leases_of_earlier_owners
 from billing.writer import open_writer
+from gateway.concurrency.limiter import ConcurrencyLimiter
+from gateway.database.threads import DatabaseThreads
 from gateway.generation.leases import Leases
 from gateway.generation.sweep import SWEEP_INTERVAL, SWEEP_LEASE, Sweep
 from gateway.replay import answers
-from gateway.runtime.concurrency import ConcurrencyLimiter
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch, EpochPoller
 from gateway.runtime.gateway_lock import GatewayLock, take_lock
@@ -31,7 +32,6 @@ from gateway.runtime.principals import Principals
 from gateway.runtime.refusals import Refusals
 from gateway.runtime.runtime import Parts, Runtime
 from gateway.runtime.snapshot import load_snapshot
-from gateway.runtime.threads import DatabaseThreads
 from gateway.services.nodes import note_seen
 from gateway.stored.runs import cancel_as_asked
 

@@ -20,7 +20,7 @@ from gateway.batches.intake import take_in
 from gateway.batches.results import finish
 from gateway.celery import app
 from gateway.files import storage
-from gateway.management.watchdog import touch_heartbeat
+from gateway.runtime.heartbeat import touch_heartbeat
 from gateway.services.batches import forget_batches
 from gateway.services.files import remove_files
 from gateway.services.mail import send_due_mail

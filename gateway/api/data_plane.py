@@ -9,15 +9,15 @@ from typing import Any
 
 import msgspec
 
-from gateway.edge.wire import input_items
-from gateway.edge.wire.batches import BatchList, BatchObject, BatchQuery, BatchRequest
-from gateway.edge.wire.chat import ChatChunk, ChatCompletion, ChatRequest
-from gateway.edge.wire.classification import ClassifyAnswer, ClassifyRequest
-from gateway.edge.wire.common import SCHEMAS, Only, neutral_fields
-from gateway.edge.wire.completions import Completion, CompletionRequest
-from gateway.edge.wire.embeddings import EmbeddingAnswer, EmbeddingRequest
-from gateway.edge.wire.files import FileDeleted, FileForm, FileList, FileObject, FileQuery
-from gateway.edge.wire.message_object import (
+from gateway.wire import input_items
+from gateway.wire.batches import BatchList, BatchObject, BatchQuery, BatchRequest
+from gateway.wire.chat import ChatChunk, ChatCompletion, ChatRequest
+from gateway.wire.classification import ClassifyAnswer, ClassifyRequest
+from gateway.wire.common import SCHEMAS, Only, neutral_fields
+from gateway.wire.completions import Completion, CompletionRequest
+from gateway.wire.embeddings import EmbeddingAnswer, EmbeddingRequest
+from gateway.wire.files import FileDeleted, FileForm, FileList, FileObject, FileQuery
+from gateway.wire.message_object import (
     AnsweredMessage,
     MessageEvent,
     MessageText,
@@ -25,13 +25,13 @@ from gateway.edge.wire.message_object import (
     MessageToolUse,
     TokenCount,
 )
-from gateway.edge.wire.messages import CountTokensRequest, MessageRequest
-from gateway.edge.wire.models import ModelCard, ModelList
-from gateway.edge.wire.ranking import RerankAnswer, RerankRequest, ScoreAnswer, ScoreRequest
-from gateway.edge.wire.response_object import FunctionCallOutput, OutputMessage, ReasoningOutput, Response
-from gateway.edge.wire.responses import InputTokensRequest, ResponseRequest
-from gateway.edge.wire.stored import DeletedResponse, InputItems, InputTokens
-from gateway.edge.wire.tokenize import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
+from gateway.wire.messages import CountTokensRequest, MessageRequest
+from gateway.wire.models import ModelCard, ModelList
+from gateway.wire.ranking import RerankAnswer, RerankRequest, ScoreAnswer, ScoreRequest
+from gateway.wire.response_object import FunctionCallOutput, OutputMessage, ReasoningOutput, Response
+from gateway.wire.responses import InputTokensRequest, ResponseRequest
+from gateway.wire.stored import DeletedResponse, InputItems, InputTokens
+from gateway.wire.tokenize import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 
 Struct = type[msgspec.Struct]
 

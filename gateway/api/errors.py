@@ -11,11 +11,11 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
-from gateway.edge.wire.errors import openai_error
 from gateway.errors.faults import refusal_of_route
 from gateway.errors.refusal import Refusal
 from gateway.errors.service import ServiceError
 from gateway.middleware import request_id_of
+from gateway.wire.errors import openai_error
 from routing.errors import RoutingError
 
 

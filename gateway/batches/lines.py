@@ -9,13 +9,11 @@ import msgspec
 from django.conf import settings
 from msgspec import Meta
 
-from gateway.edge.wire.decode import check_depth, decode, require_no_nul
 from gateway.errors.refusal import Refusal
+from gateway.wire.decode import check_depth, decode, require_no_nul
 
 MOST_LINES = 50_000
 _SKIPPED_AT_ONCE = 1 << 20
-
-Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
 
 
 class Line(msgspec.Struct, frozen=True):

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from django.conf import settings
 
-from gateway.batches.credential import credential_of
-from gateway.management.address import running_address
+from gateway.runtime.address import running_address
+from gateway.runtime.batch_lines import credential_of
 from gateway.runtime.principal import Line
 
 CONNECT_SECONDS = 5.0

@@ -10,7 +10,7 @@ from typing import Any
 from celery import beat
 from kombu.exceptions import KombuError
 
-from gateway.management.watchdog import touch_heartbeat
+from gateway.runtime.heartbeat import touch_heartbeat
 
 logger = logging.getLogger("sluice.jobs")
 

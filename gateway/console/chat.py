@@ -17,9 +17,9 @@ from billing.selectors.balances import Balance, balance_of
 from billing.selectors.prices import prices_at
 from billing.unit import format_credits
 from gateway.console.tenancy import Place, tenant_data, tenant_page
-from gateway.edge.wire.models import auto_card, model_card
 from gateway.models import Membership, Project, Tenant
 from gateway.runtime.live import Live, live_of
+from gateway.wire.models import auto_card, model_card
 
 CHAT = "chat"
 

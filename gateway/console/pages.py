@@ -7,9 +7,9 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
 
-from gateway.edge.wire.errors import openai_error
 from gateway.errors.refusal import Refusal, internal_error
 from gateway.middleware import request_id_of
+from gateway.wire.errors import openai_error
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:

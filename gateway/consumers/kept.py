@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 
-from gateway.edge.response_events import Event
+from gateway.answering.response_events import Event
 from gateway.http.asgi import Send, encode
 from gateway.http.sse import data_of, event
 

@@ -15,37 +15,37 @@ from channels.exceptions import StopConsumer
 from django.conf import settings
 
 from billing.ids import moment_of, request_id_in, uuid7
+from gateway.answering.answer import Answering, failure_of, relay
+from gateway.answering.response_events import Event, ResponseEvents, unanswered
+from gateway.concurrency.caps import Cap
 from gateway.consumers import kept
 from gateway.consumers.callers import Caller, caller_of
 from gateway.consumers.history import History
 from gateway.consumers.sender import EventSender
 from gateway.consumers.streams import Request, Stream, Streams
+from gateway.delivery.outcome import Outcome
 from gateway.edge.access import note_refusal
-from gateway.edge.answer import Answering, failure_of, relay
-from gateway.edge.disconnect import watching
 from gateway.edge.http import runtime_of
 from gateway.edge.kept import check_resumable, take_request
-from gateway.edge.response_events import Event, ResponseEvents, unanswered
-from gateway.edge.wire.decode import decode, unsupported
-from gateway.edge.wire.response_object import Response, begun
-from gateway.edge.wire.responses import ClientEvent, ResponseCancel, ResponseCreate, ResponseResume
 from gateway.errors.faults import draining, refusal_of
 from gateway.errors.refusal import Refusal, internal_error
 from gateway.generation.counting import count
-from gateway.generation.events import Outcome
 from gateway.generation.generation import start_generation
 from gateway.generation.intent import Intent
 from gateway.http.asgi import ClientLeftError, Receive, Scope, Send
+from gateway.http.disconnect import watching
 from gateway.logs import request_bound
 from gateway.models import Tenant
 from gateway.replay import answers
 from gateway.replay.replays import Answer, KeptRequest
 from gateway.runtime import tracing
-from gateway.runtime.caps import Cap
 from gateway.runtime.principal import Principal
 from gateway.stored.conversation import owner_of, turns_before, with_items
 from gateway.stored.runs import attached, claim_of
 from gateway.stored.storing import StoredAnswer, Storing, forbidden, is_stored
+from gateway.wire.decode import decode, unsupported
+from gateway.wire.response_object import Response, begun
+from gateway.wire.responses import ClientEvent, ResponseCancel, ResponseCreate, ResponseResume
 from inference.messages import Message
 from inference.types import Delta
 

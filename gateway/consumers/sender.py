@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from gateway.edge.wire.errors import openai_error
 from gateway.errors.refusal import Refusal
 from gateway.http.asgi import Send, encode
+from gateway.wire.errors import openai_error
 
 
 class EventSender:

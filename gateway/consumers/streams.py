@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from gateway.edge.wire.responses import ResponseCreate, ResponseResume
 from gateway.errors.refusal import Refusal
 from gateway.runtime.runtime import Running, Runtime
+from gateway.wire.responses import ResponseCreate, ResponseResume
 
 MOST_STREAMS = 16
 MOST_WAITING = 8

@@ -7,18 +7,18 @@ from itertools import chain
 from uuid import UUID
 
 from gateway.batches import selectors
+from gateway.delivery.delivery import delivering
 from gateway.edge.access import principal_of
 from gateway.edge.http import read_body, require_method, runtime_of
 from gateway.edge.query import id_in, query_of
-from gateway.edge.wire.batches import PREFIX, BatchQuery, BatchRequest, batch_list, batch_object
-from gateway.edge.wire.decode import decode, invalid, require_no_nul
-from gateway.edge.wire.files import PREFIX as FILE_PREFIX
 from gateway.errors.refusal import Refusal
 from gateway.http.asgi import Receive, Scope, Send, send_json
 from gateway.models import Batch
-from gateway.replay.delivery import delivering
 from gateway.runtime.principal import Principal
 from gateway.services import batches as services
+from gateway.wire.batches import PREFIX, BatchQuery, BatchRequest, batch_list, batch_object
+from gateway.wire.decode import decode, invalid, require_no_nul
+from gateway.wire.files import PREFIX as FILE_PREFIX
 
 
 async def batches(scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,10 +9,10 @@ from functools import lru_cache
 
 from django.conf import settings
 
+from gateway.concurrency.caps import Cap
 from gateway.edge.http import uploads
 from gateway.errors.refusal import Refusal
 from gateway.http.asgi import Application, ASGIMessage, Receive, Scope, Send, header_of
-from gateway.runtime.caps import Cap
 
 _CLOSE = {"connection": "close"}
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
+from gateway.answering.answer import answer, failure_of
+from gateway.delivery.outcome import Outcome
 from gateway.edge.access import note_model, principal_of
-from gateway.edge.answer import answer, failure_of
-from gateway.edge.disconnect import watching
 from gateway.edge.http import read_body, request_id_of, require_method, runtime_of
-from gateway.edge.wire.chat import (
+from gateway.generation.generation import Generation, start_generation
+from gateway.generation.items import Answer, Change, ItemKind, Narrator, What
+from gateway.http.asgi import Receive, Scope, Send, encode, header_of
+from gateway.http.disconnect import watching
+from gateway.http.sse import event
+from gateway.wire.chat import (
     AnswerMessage,
     CalledFunction,
     ChatChunk,
@@ -21,16 +26,11 @@ from gateway.edge.wire.chat import (
     ChunkToolCall,
     MessageToolCall,
 )
-from gateway.edge.wire.common import TASK_HEADER
-from gateway.edge.wire.decode import decode
-from gateway.edge.wire.errors import openai_error
-from gateway.edge.wire.logprobs import ChatLogprobs, prompt_logprobs, token_logprobs
-from gateway.edge.wire.usage import ChatUsage, chat_usage
-from gateway.generation.events import Outcome
-from gateway.generation.generation import Generation, start_generation
-from gateway.generation.items import Answer, Change, ItemKind, Narrator, What
-from gateway.http.asgi import Receive, Scope, Send, encode, header_of
-from gateway.http.sse import event
+from gateway.wire.common import TASK_HEADER
+from gateway.wire.decode import decode
+from gateway.wire.errors import openai_error
+from gateway.wire.logprobs import ChatLogprobs, prompt_logprobs, token_logprobs
+from gateway.wire.usage import ChatUsage, chat_usage
 from inference.types import Delta, FinishReason, Vector
 
 _DONE = b"data: [DONE]\n\n"

@@ -9,23 +9,23 @@ from types import MappingProxyType
 from msgspec import UNSET, UnsetType
 
 from billing.ids import uuid7
+from gateway.answering.answer import answer, failure_of
+from gateway.answering.several import Several
+from gateway.delivery.outcome import Outcome
 from gateway.edge.access import note_model, principal_of
-from gateway.edge.answer import answer, failure_of
-from gateway.edge.disconnect import watching
 from gateway.edge.http import read_body, request_id_of, require_method, runtime_of
-from gateway.edge.several import Several
-from gateway.edge.wire.common import TASK_HEADER
-from gateway.edge.wire.completions import Completion, CompletionChoice, CompletionRequest
-from gateway.edge.wire.decode import decode
-from gateway.edge.wire.errors import openai_error
-from gateway.edge.wire.logprobs import completion_logprobs, prompt_logprobs
-from gateway.edge.wire.usage import ChatUsage, chat_usage
 from gateway.errors.refusal import Refusal
-from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.items import Answer, Change, Narrator, What
 from gateway.http.asgi import Receive, Scope, Send, encode, header_of
+from gateway.http.disconnect import watching
 from gateway.http.sse import event
+from gateway.wire.common import TASK_HEADER
+from gateway.wire.completions import Completion, CompletionChoice, CompletionRequest
+from gateway.wire.decode import decode
+from gateway.wire.errors import openai_error
+from gateway.wire.logprobs import completion_logprobs, prompt_logprobs
+from gateway.wire.usage import ChatUsage, chat_usage
 from inference.types import Delta, FinishReason, Vector
 
 MOST_AT_ONCE = 8  # prompts of one request that run together

@@ -13,14 +13,14 @@ from gateway.edge.access import principal_of
 from gateway.edge.http import require_method, runtime_of
 from gateway.edge.query import id_in, query_of
 from gateway.edge.uploads import upload
-from gateway.edge.wire.decode import invalid
-from gateway.edge.wire.files import PREFIX, FileDeleted, FileQuery, file_list, file_object
 from gateway.errors.refusal import Refusal
 from gateway.files import selectors, storage
 from gateway.http.asgi import Receive, Scope, Send, header_of, raw_headers, send_json
 from gateway.models import StoredFile
 from gateway.runtime.principal import Principal
 from gateway.services import files as services
+from gateway.wire.decode import invalid
+from gateway.wire.files import PREFIX, FileDeleted, FileQuery, file_list, file_object
 
 READ_AT_ONCE = 256 * 1024
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")

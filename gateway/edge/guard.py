@@ -13,12 +13,12 @@ from billing.ids import uuid7
 from gateway.edge.access import note_refusal
 from gateway.edge.handshake import deny
 from gateway.edge.routes import NOWHERE, Route
-from gateway.edge.wire.errors import ANTHROPIC, ErrorBody, anthropic_error
 from gateway.errors.faults import refusal_of
 from gateway.errors.refusal import Refusal, internal_error
 from gateway.http.asgi import Application, ASGIMessage, ClientLeftError, Receive, Scope, Send, header_of, send_json
 from gateway.logs import request_bound
 from gateway.runtime import tracing
+from gateway.wire.errors import ANTHROPIC, ErrorBody, anthropic_error
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

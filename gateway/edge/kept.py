@@ -12,18 +12,18 @@ from contextlib import aclosing
 from billing.limits.headers import rate_headers
 from billing.limits.types import BucketState, Take, Taken
 from gateway.edge.access import principal_of
-from gateway.edge.disconnect import watching
 from gateway.edge.http import read_body, request_id_of, runtime_of
-from gateway.edge.wire.common import TASK_HEADER
 from gateway.errors.faults import READER_TOO_SLOW, refusal_of_limit
 from gateway.errors.refusal import Refusal
 from gateway.http.asgi import Application, Receive, Scope, Send, encode, header_of, send_bytes
+from gateway.http.disconnect import watching
 from gateway.http.sse import EventStream, event
 from gateway.replay.answers import Claim
 from gateway.replay.log import Batch, EventLog
 from gateway.replay.replays import Answer, KeptRequest
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
+from gateway.wire.common import TASK_HEADER
 
 MOST_CHARACTERS = 255
 MOST_BEHIND = 1 << 20  # bytes

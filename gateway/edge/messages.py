@@ -8,14 +8,20 @@ import msgspec
 from msgspec import UNSET
 
 from billing.limits.headers import rate_headers
+from gateway.answering.answer import answer, failure_of
+from gateway.delivery.outcome import Outcome
 from gateway.edge.access import note_model, principal_of
-from gateway.edge.answer import answer, failure_of
-from gateway.edge.disconnect import watching
 from gateway.edge.http import read_body, request_id_of, require_method, runtime_of
-from gateway.edge.wire.common import TASK_HEADER
-from gateway.edge.wire.decode import decode
-from gateway.edge.wire.errors import anthropic_error
-from gateway.edge.wire.message_object import (
+from gateway.generation.counting import count
+from gateway.generation.generation import Generation, start_generation
+from gateway.generation.items import Change, Item, ItemKind, Narrator, What
+from gateway.http.asgi import Receive, Scope, Send, encode, header_of, send_json
+from gateway.http.disconnect import watching
+from gateway.http.sse import event
+from gateway.wire.common import TASK_HEADER
+from gateway.wire.decode import decode
+from gateway.wire.errors import anthropic_error
+from gateway.wire.message_object import (
     AnsweredMessage,
     ContextManagement,
     MessageBlock,
@@ -26,14 +32,8 @@ from gateway.edge.wire.message_object import (
     StopReason,
     TokenCount,
 )
-from gateway.edge.wire.messages import CountTokensRequest, MessageRequest
-from gateway.edge.wire.usage import message_usage
-from gateway.generation.counting import count
-from gateway.generation.events import Outcome
-from gateway.generation.generation import Generation, start_generation
-from gateway.generation.items import Change, Item, ItemKind, Narrator, What
-from gateway.http.asgi import Receive, Scope, Send, encode, header_of, send_json
-from gateway.http.sse import event
+from gateway.wire.messages import CountTokensRequest, MessageRequest
+from gateway.wire.usage import message_usage
 from inference.types import Delta, FinishReason, Vector
 
 SIGNATURE = "sluice"  # of every thought: clients leave one without out of the next request

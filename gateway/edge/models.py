@@ -5,13 +5,13 @@ from __future__ import annotations
 from gateway.edge.access import principal_of
 from gateway.edge.http import require_method, runtime_of
 from gateway.edge.query import query_of
-from gateway.edge.wire.errors import ANTHROPIC
-from gateway.edge.wire.model_infos import ModelsQuery, info_of, page_of
-from gateway.edge.wire.models import ModelCard, ModelList, Served, auto_card, model_card
 from gateway.errors.refusal import Refusal
 from gateway.http.asgi import Receive, Scope, Send, header_of, send_json
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
+from gateway.wire.errors import ANTHROPIC
+from gateway.wire.model_infos import ModelsQuery, info_of, page_of
+from gateway.wire.models import ModelCard, ModelList, Served, auto_card, model_card
 from inference.types import Kind
 
 

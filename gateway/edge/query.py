@@ -8,8 +8,8 @@ from uuid import UUID
 
 import msgspec
 
-from gateway.edge.wire.decode import decode, invalid, require_no_nul
 from gateway.http.asgi import Scope
+from gateway.wire.decode import decode, invalid, require_no_nul
 
 T = TypeVar("T", bound=msgspec.Struct)
 

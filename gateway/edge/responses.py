@@ -7,29 +7,29 @@ from functools import partial
 
 from billing.ids import moment_of, uuid7
 from billing.limits.headers import rate_headers
+from gateway.answering.answer import Answering, answer
+from gateway.answering.response_events import Event, ResponseEvents
+from gateway.delivery.delivery import delivering
+from gateway.delivery.outcome import Outcome
 from gateway.edge.access import note_model, principal_of
-from gateway.edge.answer import Answering, answer
-from gateway.edge.disconnect import watching
 from gateway.edge.http import read_body, request_id_of, require_method, runtime_of
 from gateway.edge.kept import write_answer
-from gateway.edge.response_events import Event, ResponseEvents
-from gateway.edge.wire.common import TASK_HEADER
-from gateway.edge.wire.decode import decode, invalid, unsupported
-from gateway.edge.wire.response_object import Response, begun
-from gateway.edge.wire.responses import InputTokensRequest, ResponseRequest
-from gateway.edge.wire.stored import InputTokens
 from gateway.generation.counting import count
-from gateway.generation.events import Outcome
 from gateway.generation.generation import start_generation
 from gateway.generation.intent import Intent
 from gateway.http.asgi import Receive, Scope, Send, encode, header_of, send_bytes, send_json
+from gateway.http.disconnect import watching
 from gateway.http.sse import event
-from gateway.replay.delivery import delivering
 from gateway.runtime.principal import Principal
 from gateway.stored import rows
 from gateway.stored.conversation import owner_of, turns_before, with_items
 from gateway.stored.runs import Asked, BackgroundRun
 from gateway.stored.storing import StoredAnswer, Storing, is_stored
+from gateway.wire.common import TASK_HEADER
+from gateway.wire.decode import decode, invalid, unsupported
+from gateway.wire.response_object import Response, begun
+from gateway.wire.responses import InputTokensRequest, ResponseRequest
+from gateway.wire.stored import InputTokens
 from inference.types import Delta, Vector
 
 

@@ -12,10 +12,10 @@ from django import urls
 from django.urls import URLPattern
 from django.urls.resolvers import RoutePattern
 
-from gateway.edge.wire.errors import ErrorBody, openai_error
 from gateway.errors.refusal import Refusal
 from gateway.http.asgi import Application, Receive, Scope, Send
 from gateway.services.scopes import Need
+from gateway.wire.errors import ErrorBody, openai_error
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,24 +8,24 @@ from uuid import UUID
 import msgspec
 
 from billing.ids import request_id_in
+from gateway.answering.response_events import QUEUED_EVENTS, only_end
 from gateway.edge.access import principal_of
-from gateway.edge.disconnect import watching
 from gateway.edge.http import require_method, runtime_of
 from gateway.edge.kept import write_answer
 from gateway.edge.query import query_of
-from gateway.edge.response_events import QUEUED_EVENTS, only_end
-from gateway.edge.wire.common import refuse_unless_neutral
-from gateway.edge.wire.decode import decode, invalid
-from gateway.edge.wire.responses import check_included
-from gateway.edge.wire.stored import DeletedResponse, InputItems, ItemsQuery, RetrieveQuery
 from gateway.errors.refusal import Refusal
 from gateway.http.asgi import Receive, Scope, Send, encode, send_bytes, send_json
+from gateway.http.disconnect import watching
 from gateway.http.sse import EventStream, event
 from gateway.models import StoredResponse
 from gateway.stored import rows
 from gateway.stored.conversation import items_of, owner_of, turns_of
 from gateway.stored.rows import Owner
 from gateway.stored.runs import attached, cancelled, cancelled_unstored, claim_of
+from gateway.wire.common import refuse_unless_neutral
+from gateway.wire.decode import decode, invalid
+from gateway.wire.responses import check_included
+from gateway.wire.stored import DeletedResponse, InputItems, ItemsQuery, RetrieveQuery
 
 
 class _Error(msgspec.Struct):

@@ -13,25 +13,25 @@ import msgspec
 from django.conf import settings
 
 from billing.ids import uuid7
+from gateway.concurrency.caps import Cap
+from gateway.database.threads import DatabaseThreads
+from gateway.delivery.delivery import delivering
 from gateway.edge.bounds import allow_body
-from gateway.edge.disconnect import watching
 from gateway.edge.http import request_id_of, runtime_of
 from gateway.edge.kept import check_key, digest_of, name_of, write_answer
-from gateway.edge.wire.decode import decode, invalid
-from gateway.edge.wire.files import FileForm, file_object
 from gateway.errors.refusal import Refusal
 from gateway.files import storage
 from gateway.files.multipart import Form, too_large
 from gateway.http.asgi import ClientLeftError, Receive, Scope, Send, header_of, send_json
+from gateway.http.disconnect import watching
 from gateway.models import StoredFile
 from gateway.replay import answers
 from gateway.replay.answers import Claim
-from gateway.replay.delivery import delivering
 from gateway.replay.replays import Answer, KeptRequest
-from gateway.runtime.caps import Cap
 from gateway.runtime.principal import Principal
-from gateway.runtime.threads import DatabaseThreads
 from gateway.services import files as services
+from gateway.wire.decode import decode, invalid
+from gateway.wire.files import FileForm, file_object
 
 MOST_UPLOADS = 4
 ROOM_FOR_FORM = 64 * 1024  # bytes of a form's boundaries, headers and fields

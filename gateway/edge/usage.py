@@ -10,9 +10,9 @@ from billing.models import Hold, UsageRecord
 from billing.selectors.usage import hold_of, record_of
 from gateway.edge.access import principal_of
 from gateway.edge.http import require_method, runtime_of
-from gateway.edge.wire.usage import credits_text
 from gateway.errors.refusal import Refusal
 from gateway.http.asgi import Receive, Scope, Send, send_json
+from gateway.wire.usage import credits_text
 
 
 async def usage(scope: Scope, receive: Receive, send: Send) -> None:

@@ -8,13 +8,13 @@ from typing import NamedTuple
 from uuid import UUID
 
 from billing.limits.types import BucketState, Take, Taken
+from gateway.concurrency.caps import Cap
 from gateway.errors.faults import draining, refusal_of_limit
 from gateway.errors.refusal import Refusal
 from gateway.generation import choosing
 from gateway.generation.admission import request_of
 from gateway.generation.intent import Intent
 from gateway.generation.placement import Placement
-from gateway.runtime.caps import Cap
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
 from inference.engine import Engine

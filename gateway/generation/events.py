@@ -1,42 +1,14 @@
-"""The events of a generation, its outcome included, and the bounded buffer between it and the writer of the answer."""
+"""The events of a generation, and the bounded buffer between it and the writer of the answer."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 
-import msgspec
-
-from inference.types import Delta, EngineFault, FinishReason, Started, Usage, Vector
+from gateway.delivery.outcome import Outcome
+from inference.types import Delta, Started, Vector
 
 MOST_UNREAD = 1 << 20  # characters
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """The end of a generation, after its settle was answered.
-
-    `charge` is in µcr, None while the settlement is pending: what there is of the answer is delivered all the same, and
-    what it cost will stand in its usage record. `error` is the fault that ended it, and `is_waived` says that it was
-    charged nothing for that; CANCELLED without an error means that the client disconnected. `sluice_reason` is
-    ``credit_exhausted`` when the hold could not be extended. `available` is what the wallet has left, as far as this
-    settle knew it. `stop` is the stop string or id that ended it.
-    """
-
-    reason: FinishReason
-    usage: Usage
-    charge: int | None
-    sluice_reason: str | None = None
-    error: EngineFault | None = None
-    is_waived: bool = False
-    available: int | None = None
-    ttft_ms: int | None = None
-    duration_ms: int | None = None
-    stop: str | int | None = None
-
-    @property
-    def has_record(self) -> bool:
-        """Whether it has a usage record, or will have once its settlement is applied; without one nothing ran."""
-        return self.charge is None or self.is_waived or bool(self.usage.classes())
 
 
 GenerationEvent = Started | Delta | Vector | Outcome

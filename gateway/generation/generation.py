@@ -18,20 +18,21 @@ import structlog
 from billing.ids import moment_of
 from billing.limits.types import BucketState
 from billing.writer.operations import Release, Settle
+from gateway.concurrency.limiter import ConcurrencyLimiter
+from gateway.delivery.delivery import delivering
+from gateway.delivery.outcome import Outcome
 from gateway.errors import faults
 from gateway.errors.refusal import Refusal
 from gateway.generation import spans
 from gateway.generation.admission import Admitted, admit, check_dimensions
 from gateway.generation.attempts import Attempts
-from gateway.generation.events import EventBuffer, GenerationEvent, Outcome
+from gateway.generation.events import EventBuffer, GenerationEvent
 from gateway.generation.hold import Hold
 from gateway.generation.intent import Intent
 from gateway.generation.placement import Reach
 from gateway.generation.report import Times, report
 from gateway.generation.settlement import close_hold, closing, end_of
-from gateway.replay.delivery import delivering
 from gateway.runtime import tracing
-from gateway.runtime.concurrency import ConcurrencyLimiter
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Ledger, Running, Runtime

@@ -7,9 +7,9 @@ from uuid import UUID
 import msgspec
 
 from billing.limits.types import BucketState, Decision, Lease, Limited, RateStore, Take, Taken
+from gateway.concurrency.turns import Turns
 from gateway.errors.faults import refusal_of_limit
 from gateway.runtime.principal import Principal
-from gateway.runtime.turns import Turns
 
 LEASE_US = 30_000_000
 

@@ -17,11 +17,11 @@ from django.utils.crypto import salted_hmac
 from billing.rating import batch_multiplier
 from billing.writer.errors import WriterError
 from billing.writer.operations import Held, Refused, Repin, Reserve, Stale
+from gateway.delivery.delivery import delivering
 from gateway.errors.faults import ledger_unavailable, refusal_of_hold
 from gateway.errors.refusal import Refusal
 from gateway.generation.meter import HoldRequest, Meter
 from gateway.generation.placement import Placement
-from gateway.replay.delivery import delivering
 from gateway.runtime.runtime import Ledger
 from inference.types import Prepared
 

@@ -29,10 +29,10 @@ from billing.selectors.usage import Estimate, estimates_since
 from billing.services.holds import OrphanedHold, take_expired
 from billing.writer.errors import WriterError
 from billing.writer.operations import Answer, Release, Settle, Settled, TrueUp
+from gateway.database.threads import DatabaseThreads
 from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id
 from gateway.generation.settlement import closing, correction
 from gateway.replay.answers import closings_of
-from gateway.runtime.threads import DatabaseThreads
 from inference.engine import Engine
 from inference.errors import EngineError
 from inference.types import Evidence, Finished, FinishReason, Lost, NothingRan, Running, Usage

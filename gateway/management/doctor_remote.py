@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gateway.errors.service import ServiceError
 from gateway.management.symptom import Symptom
-from gateway.runtime.remote import REMOTE
+from gateway.secrets.remote_engines import REMOTE
 from gateway.secrets.sealing import SealError
 from gateway.services.trials import Seen, look_at
 from inference.engine import EngineSpec

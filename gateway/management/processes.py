@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway.management.watchdog import REPLACES, VARIABLE, Watchdog
+from gateway.management.watchdog import Watchdog
+from gateway.runtime.heartbeat import REPLACES, VARIABLE
 
 _PR_SET_PDEATHSIG = 1
 HAS_DEATH_SIGNAL = sys.platform == "linux"

@@ -1,17 +1,10 @@
-"""Whether a process still makes progress, by a heartbeat file that it touches.
-
-A supervised process finds the file's path in ``SLUICE_HEARTBEAT``. What proves progress differs (the gateway's event
-loop turns, the worker's reader turns and its steps end, jobs end), so each touches the file where it knows.
-"""
+"""Whether a process still makes progress, by the heartbeat file that it touches (`runtime/heartbeat.py`)."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-VARIABLE = "SLUICE_HEARTBEAT"
-REPLACES = "SLUICE_REPLACES"  # set for a process that isn't the first of its name: what there is besides is up
 START_SECONDS = 600.0  # until the first sign of life: imports and a slow disk are no hang
 _LONGEST_TURN = 1.0
 
@@ -46,9 +39,3 @@ class Watchdog:
         if touched_at != self._touched_at:
             self._touched_at, self._silence = touched_at, 0.0
         return self._silence > (START_SECONDS if touched_at is None else self.limit)
-
-
-def touch_heartbeat() -> None:
-    """Touch this process's heartbeat file, if it is watched."""
-    if heartbeat := os.environ.get(VARIABLE):
-        Path(heartbeat).touch()

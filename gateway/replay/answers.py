@@ -18,8 +18,8 @@ from django.db.models.functions import Least
 
 from billing import clock
 from billing.writer.operations import LEASE_SECONDS
+from gateway.delivery.delivery import Closings
 from gateway.models.kept import KeptAnswer
-from gateway.replay.delivery import Closings
 from gateway.replay.log import Head
 
 KEPT_FOR = timedelta(hours=24)

@@ -14,12 +14,12 @@ from uuid import UUID
 
 import structlog
 
+from gateway.delivery.delivery import Closings, Delivery, delivering
 from gateway.errors.faults import refusal_of
 from gateway.errors.refusal import Refusal, internal_error
 from gateway.http.asgi import Application, ASGIMessage, ClientLeftError, Scope, encode
 from gateway.http.sse import event
 from gateway.replay.answers import Stored
-from gateway.replay.delivery import Closings, Delivery, delivering
 from gateway.replay.log import EventLog, Head, events_of
 
 _MOMENTARY = ("x-ratelimit-", "retry-after", "set-cookie")  # headers that say nothing later
@@ -220,7 +220,7 @@ class Keeper:
 class _Client:
     """The client that a kept endpoint sees: it sent its whole body, and leaves when nobody wants the answer any more.
 
-    It is the request's `Connection` too (`gateway.edge.disconnect`).
+    It is the request's `Connection` too (`gateway.http.disconnect`).
     """
 
     def __init__(self) -> None:

@@ -13,17 +13,17 @@ import msgspec
 import structlog
 from django.db import Error as DatabaseError
 
+from gateway.concurrency.caps import Cap
+from gateway.database.threads import DatabaseThreads
+from gateway.delivery.delivery import Closings
 from gateway.errors.refusal import Refusal
 from gateway.errors.service import DatabaseBusyError
 from gateway.http.asgi import Application, Scope
 from gateway.replay import answers
 from gateway.replay.answers import Claim, Found, Stored
-from gateway.replay.delivery import Closings
 from gateway.replay.follower import Follower
 from gateway.replay.keeper import Keeper
 from gateway.replay.log import RUN_NUMBERS, EventLog, events_of
-from gateway.runtime.caps import Cap
-from gateway.runtime.threads import DatabaseThreads
 
 MOST_BYTES = 64 * 1024 * 1024  # of the answers of one tenant that are being made
 MOST_IN_ALL = 512 * 1024 * 1024

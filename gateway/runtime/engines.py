@@ -12,8 +12,8 @@ from gateway.home import worker_endpoint
 from gateway.runtime.engine_entry import CHUNK_TOKENS, EngineEntry
 from gateway.runtime.flight import Flight
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.remote import REMOTE, open_deployment
 from gateway.secrets.node_keys import gateway_key
+from gateway.secrets.remote_engines import REMOTE, open_deployment
 from inference.engine import Engine, EngineSpec
 from inference.types import EngineInfo, Feature, Health
 from routing.catalogue import DeploymentEntry, ReplicaEntry

@@ -16,13 +16,13 @@ from django.utils import timezone
 
 from billing.limits.types import Bucket
 from billing.models import Subscription
+from gateway.database.threads import DatabaseThreads
 from gateway.errors.faults import catalogue_unavailable
 from gateway.errors.refusal import Refusal
 from gateway.errors.service import DatabaseBusyError
 from gateway.models import APIKey, Membership, Project
 from gateway.runtime.epoch import UNKNOWN, Epoch, EpochStaleError, Stamp
 from gateway.runtime.principal import Principal
-from gateway.runtime.threads import DatabaseThreads
 from gateway.services.keys import digest_of, find_key
 from gateway.services.networks import parsed_networks
 from gateway.services.scopes import ALL, expanded

@@ -9,11 +9,11 @@ from django.db import connection
 from django.utils.crypto import salted_hmac
 
 from billing import triggers
+from gateway.database.threads import DatabaseThreads
 from gateway.home import is_disk_full
 from gateway.runtime import epoch_triggers
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch
-from gateway.runtime.threads import DatabaseThreads
 
 WRITER_BEHIND_SECONDS = 5.0
 LOOK_SECONDS = 1.0  # how long the database may take, and how long its answer is cached

@@ -11,10 +11,10 @@ from uuid import UUID, uuid5
 from django.db import connection, transaction
 from django.utils import timezone
 
+from gateway.database.threads import DatabaseThreads
 from gateway.errors.refusal import Refusal
 from gateway.models import RefusalCount
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.threads import DatabaseThreads
 
 MOST_COUNTS = 2_000  # between two writes; each is some hundred bytes
 

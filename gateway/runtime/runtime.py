@@ -14,24 +14,24 @@ from django.conf import settings
 from billing.ids import uuid7
 from billing.limits.types import RateStore
 from billing.writer.operations import Answer, Operation, Release, Settle
+from gateway.concurrency.limiter import ConcurrencyLimiter
+from gateway.concurrency.pace import Pace
+from gateway.concurrency.turns import Turns
+from gateway.database.threads import DatabaseThreads
 from gateway.errors import faults
 from gateway.errors.refusal import Refusal
 from gateway.replay.replays import Replays
 from gateway.runtime import readiness
-from gateway.runtime.concurrency import ConcurrencyLimiter
 from gateway.runtime.conversations import Conversations
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch, EpochStaleError
 from gateway.runtime.examples import Examples
 from gateway.runtime.gateway_lock import GatewayLock
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.pace import Pace
 from gateway.runtime.principal import Principal
 from gateway.runtime.principals import Principals
 from gateway.runtime.refusals import Refusals
 from gateway.runtime.snapshot import Snapshot, load_snapshot
-from gateway.runtime.threads import DatabaseThreads
-from gateway.runtime.turns import Turns
 from inference.types import EngineFault
 
 SNAPSHOT_SECONDS = 1.0

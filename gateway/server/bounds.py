@@ -10,9 +10,9 @@ from typing import Protocol
 import structlog
 from django.conf import settings
 
+from gateway.concurrency.caps import Cap
 from gateway.edge.bounds import client_network, too_many_connections
 from gateway.errors.refusal import Refusal
-from gateway.runtime.caps import Cap
 
 LOG_SECONDS = 10.0  # between two lines about connections that were turned away
 

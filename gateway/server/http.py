@@ -13,13 +13,13 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from websockets.http11 import MAX_LINE_LENGTH, MAX_NUM_HEADERS
 
 from billing.ids import uuid7
-from gateway.edge.wire.errors import openai_error
 from gateway.errors.refusal import Refusal
 from gateway.http.asgi import encode
 from gateway.runtime.runtime import Runtime
 from gateway.server.bounds import Listener
 from gateway.server.transport import LingeringTransport
 from gateway.server.websocket import BoundedWebSocket
+from gateway.wire.errors import openai_error
 
 MOST_PIPELINED = 8  # requests that wait for the answer to an earlier one on the same connection
 LINGER_SECONDS = 2.0  # how long a refused client's data is read and dropped, so that it gets the answer and not a reset

@@ -15,7 +15,7 @@ from billing.rating import CardPrices
 from billing.selectors.prices import prices_at
 from billing.services import cards
 from gateway.errors.service import ServiceError
-from gateway.runtime.remote import REMOTE
+from gateway.secrets.remote_engines import REMOTE
 from gateway.secrets.sealing import SealError, resealed, seal
 from gateway.services.trials import Tried, try_remote
 from inference.engine import EngineSpec

@@ -11,7 +11,7 @@ from billing import rating
 from billing.rating import CardPrices
 from billing.unit import format_credits
 from gateway.errors.service import ServiceError
-from gateway.runtime.remote import open_deployment
+from gateway.secrets.remote_engines import open_deployment
 from gateway.secrets.sealing import SealError
 from inference.engine import Engine, EngineSpec
 from inference.errors import EngineError

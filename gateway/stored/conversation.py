@@ -10,16 +10,16 @@ import msgspec
 from django.conf import settings
 
 from billing.ids import request_id_in
-from gateway.edge.wire.decode import decode, invalid
-from gateway.edge.wire.input_items import messages_of
-from gateway.edge.wire.parts import Reading
+from gateway.database.threads import DatabaseThreads
 from gateway.errors.refusal import Refusal
 from gateway.models import StoredResponse
 from gateway.runtime.principal import Principal
-from gateway.runtime.threads import DatabaseThreads
 from gateway.stored import rows
 from gateway.stored.items import references_in, response_of
 from gateway.stored.rows import Owner
+from gateway.wire.decode import decode, invalid
+from gateway.wire.input_items import messages_of
+from gateway.wire.parts import Reading
 from inference.messages import Message
 
 _ENDED = frozenset({"completed", "incomplete", "cancelled"})

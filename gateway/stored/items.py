@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from billing.ids import request_id_in
-from gateway.edge.wire.decode import decode
+from gateway.wire.decode import decode
 from inference.messages import Image, Message, Reasoning, ToolCall, ToolResult
 
 Item = dict[str, Any]

@@ -13,21 +13,19 @@ import msgspec
 import structlog
 
 from billing.ids import uuid7
-from gateway.edge.answer import relay
-from gateway.edge.disconnect import watching
-from gateway.edge.response_events import Event, ResponseEvents, only_end, queued
-from gateway.edge.wire.response_object import IncompleteDetails, Response, ResponseFault, Status
-from gateway.edge.wire.responses import ResponseRequest
+from gateway.answering.answer import relay
+from gateway.answering.response_events import Event, ResponseEvents, only_end, queued
+from gateway.delivery.delivery import delivering
+from gateway.delivery.outcome import Outcome
 from gateway.errors.faults import refusal_of
 from gateway.errors.refusal import internal_error
-from gateway.generation.events import Outcome
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.intent import Intent
 from gateway.http.asgi import ClientLeftError, Receive, Scope, Send, encode
+from gateway.http.disconnect import watching
 from gateway.http.sse import data_of, event
 from gateway.replay import answers
 from gateway.replay.answers import Claim
-from gateway.replay.delivery import delivering
 from gateway.replay.keeper import answer_lost
 from gateway.replay.log import events_of
 from gateway.replay.replays import Answer, KeptRequest
@@ -37,6 +35,8 @@ from gateway.stored import rows
 from gateway.stored.conversation import owner_of
 from gateway.stored.rows import Owner
 from gateway.stored.storing import Storing
+from gateway.wire.response_object import IncompleteDetails, Response, ResponseFault, Status
+from gateway.wire.responses import ResponseRequest
 
 log = structlog.get_logger(__name__)
 

@@ -11,19 +11,20 @@ import structlog
 
 from billing.ids import request_id_in
 from billing.limits.types import BucketState
-from gateway.edge.response_events import ResponseEvents
-from gateway.edge.wire.response_object import Response
+from gateway.answering.response_events import ResponseEvents
+from gateway.database.threads import DatabaseThreads
+from gateway.delivery.delivery import delivering
+from gateway.delivery.outcome import Outcome
 from gateway.errors.refusal import Refusal
-from gateway.generation.events import GenerationEvent, Outcome
+from gateway.generation.events import GenerationEvent
 from gateway.generation.generation import Generation
 from gateway.http.asgi import encode
 from gateway.models import Tenant
-from gateway.replay.delivery import delivering
 from gateway.runtime.principal import Principal
-from gateway.runtime.threads import DatabaseThreads
 from gateway.stored import rows
 from gateway.stored.conversation import owner_of
 from gateway.stored.items import listed, listed_messages
+from gateway.wire.response_object import Response
 from inference.messages import Message
 
 log = structlog.get_logger(__name__)

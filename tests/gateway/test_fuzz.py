@@ -22,7 +22,7 @@ import pytest
 
 from gateway import asgi
 from gateway.api.data_plane import ENDPOINTS
-from gateway.edge.wire.responses import ResponseCreate
+from gateway.wire.responses import ResponseCreate
 from routing.services.catalogue import add_model
 from routing.services.defaults import ensure_default_routes
 from tests.gateway.consumers.socket import Socket

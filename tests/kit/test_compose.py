@@ -12,7 +12,7 @@ import pytest
 import yaml
 from django.core.management import get_commands, load_command_class
 
-from gateway.management.watchdog import REPLACES, VARIABLE
+from gateway.runtime.heartbeat import REPLACES, VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())

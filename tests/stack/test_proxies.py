@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from gateway.management.watchdog import REPLACES
+from gateway.runtime.heartbeat import REPLACES
 from tests.services.postgres import free_port
 from tests.services.proxies import Scripted, caddy, nginx
 from tests.services.redis import RedisServer

@@ -15,12 +15,12 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from gateway.logs import background, configure_logs
-from gateway.management.address import address_of, announced
 from gateway.management.doctor import database_problem
 from gateway.management.ports import port_problem
 from gateway.management.supervisor import FATAL
-from gateway.management.watchdog import VARIABLE
+from gateway.runtime.address import address_of, announced
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
+from gateway.runtime.heartbeat import VARIABLE
 
 
 class Command(BaseCommand):

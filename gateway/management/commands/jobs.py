@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from gateway.management.doctor import database_problem
-from gateway.management.watchdog import touch_heartbeat
+from gateway.runtime.heartbeat import touch_heartbeat
 
 NICENESS = 5  # who waits for an answer goes before what nobody waits for
 

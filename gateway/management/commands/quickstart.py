@@ -14,9 +14,9 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from gateway.errors.service import ServiceError
-from gateway.management.address import address_of, usual_address
 from gateway.management.steps import Steps
 from gateway.management.welcome import told, welcome
+from gateway.runtime.address import address_of, usual_address
 from gateway.services import local_models
 
 

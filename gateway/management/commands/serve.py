@@ -15,7 +15,6 @@ from django.db import DatabaseError, connection
 
 from gateway.home import runtime_directory
 from gateway.logs import configure_logs
-from gateway.management.address import address_of, announced
 from gateway.management.doctor import database_problem
 from gateway.management.following import Following
 from gateway.management.gateways import Gateways, gateways_problem
@@ -23,6 +22,7 @@ from gateway.management.processes import ChildSpec
 from gateway.management.starting import Starting
 from gateway.management.supervisor import FATAL, Supervisor
 from gateway.management.welcome import told, welcome
+from gateway.runtime.address import address_of, announced
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
 from gateway.services.worker_specs import clear_socket
 

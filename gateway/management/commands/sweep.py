@@ -10,10 +10,10 @@ from django.core.management.base import BaseCommand
 
 from billing.writer.apply import apply_now
 from billing.writer.operations import Answer, Release, Settle, TrueUp
+from gateway.database.threads import DatabaseThreads
 from gateway.generation.sweep import Sweep
 from gateway.runtime.engines import Engines
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.threads import DatabaseThreads
 from routing import catalogue
 
 CONNECT_SECONDS = 5.0

@@ -15,11 +15,11 @@ from django.db import connections
 from billing import clock
 from billing.ids import uuid7
 from billing.models import UsageRecord
-from gateway.batches.credential import credential_of
 from gateway.batches.driver import Driver
 from gateway.batches.intake import take_in
 from gateway.batches.results import finish
 from gateway.models import APIKey, BatchLine, Tenant
+from gateway.runtime.batch_lines import credential_of
 from gateway.runtime.principal import Line
 from tests.gateway.batches.conftest import CHAT, chat_line, jsonl, make_due, run_jobs, stage
 from tests.gateway.edge.server import serving, with_runtime

@@ -18,8 +18,8 @@ from gateway.batches.intake import take_in
 from gateway.batches.results import finish
 from gateway.batches.sending import NotSentError, Reply, UnknownError, gateway_address
 from gateway.files import storage
-from gateway.management.address import announced
 from gateway.models import Batch, BatchLine, StoredFile
+from gateway.runtime.address import announced
 from gateway.services.batches import cancel_batch, forget_batches
 from gateway.services.files import delete_file, remove_files
 from tests.gateway.batches.conftest import Desk, chat_line, make_due

@@ -10,10 +10,10 @@ from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.sessions.backends.db import SessionStore
 
+from gateway.concurrency.caps import Cap
 from gateway.consumers import callers, responses
 from gateway.errors.refusal import Refusal
 from gateway.models import User
-from gateway.runtime.caps import Cap
 from inference.types import FinishReason
 from tests.gateway.consumers.socket import Socket
 

@@ -8,10 +8,10 @@ import pytest
 
 from billing.ids import uuid7
 from billing.limits.types import Bucket
+from gateway.concurrency.caps import Cap
 from gateway.consumers import responses
 from gateway.consumers.sender import EventSender
 from gateway.errors.refusal import Refusal
-from gateway.runtime.caps import Cap
 from inference.messages import Message
 from inference.types import FinishReason, Running
 from tests.gateway.consumers.socket import Socket

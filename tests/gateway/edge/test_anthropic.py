@@ -17,8 +17,8 @@ from inference.messages import Image, Message, Reasoning, ToolCall, ToolResult
 from inference.tools import ToolMode
 from inference.types import GuidanceKind
 from tests.gateway.edge.client import ask
-from tests.gateway.edge.wire.test_images import png
 from tests.gateway.edge.world import COST, KEY, PROMPT_COST
+from tests.gateway.wire.test_images import png
 
 MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 HI = [{"role": "user", "content": "Hi"}]

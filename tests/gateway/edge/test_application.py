@@ -8,11 +8,11 @@ import openai
 import pytest
 from channels.routing import URLRouter
 
-from gateway.edge import lifespan as lifespan_module
 from gateway.edge.guard import guarded
 from gateway.edge.routes import path
 from gateway.errors.refusal import Refusal
 from gateway.errors.service import DatabaseBusyError
+from gateway.server import lifespan as lifespan_module
 from inference.errors import OverloadedError
 from routing.errors import RoutingError
 from tests.gateway.consumers.socket import Socket

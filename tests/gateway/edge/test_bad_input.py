@@ -9,9 +9,9 @@ import time
 import pytest
 
 from gateway.edge.http import uploads
-from gateway.edge.wire import decode as decoding
-from gateway.edge.wire.limits import MAX_JSON_DEPTH
 from gateway.errors.refusal import Refusal
+from gateway.wire import decode as decoding
+from gateway.wire.limits import MAX_JSON_DEPTH
 from tests.gateway.edge.client import Exchange, ask, assert_error
 
 CHAT = "/v1/chat/completions"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.edge.wire import parts
+from gateway.wire import parts
 from inference.messages import Image, Message, Reasoning, ToolCall, ToolResult
 from tests.gateway.edge.client import ask, assert_error
-from tests.gateway.edge.wire.test_images import data_url, png
+from tests.gateway.wire.test_images import data_url, png
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 PNG = data_url(png(30, 20))

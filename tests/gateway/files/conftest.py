@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
+from gateway.database.threads import DatabaseThreads
 from gateway.models import Project, Tenant
-from gateway.runtime.threads import DatabaseThreads
 from tests.gateway.edge.world import KEY, make_world
 from tests.gateway.world import in_database
 

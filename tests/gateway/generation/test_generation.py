@@ -12,14 +12,14 @@ from billing.limits.types import Bucket, Lease, Taken
 from billing.rating import CardPrices, charge
 from billing.writer.errors import WriterBusyError, WriterError
 from billing.writer.operations import Extend, Release, Reserve, Settle
+from gateway.concurrency.limiter import ConcurrencyLimiter
+from gateway.concurrency.turns import Turns
 from gateway.errors import faults
 from gateway.errors.refusal import Refusal
 from gateway.generation import admission, hold, settlement
 from gateway.generation import generation as generation_module
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.meter import Meter
-from gateway.runtime.concurrency import ConcurrencyLimiter
-from gateway.runtime.turns import Turns
 from inference.messages import Message
 from inference.types import Delta, Finished, FinishReason, Kind, Started, Usage, Vector
 from tests.gateway.doubles import CARD, collect, make_intent, make_stand

@@ -13,9 +13,9 @@ from billing.ids import uuid7
 from billing.models import Hold, Wallet
 from billing.rating import charge
 from billing.writer.operations import Settle
+from gateway.delivery.outcome import Outcome
 from gateway.errors.refusal import Refusal
 from gateway.generation import settlement
-from gateway.generation.events import Outcome
 from gateway.generation.generation import start_generation
 from gateway.generation.leases import Leases
 from gateway.generation.sweep import Sweep

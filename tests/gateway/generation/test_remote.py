@@ -15,8 +15,8 @@ from billing.models import Hold, RateCardVersion, UsageRecord, Wallet
 from billing.rating import charge
 from billing.writer.apply import apply_now
 from billing.writer.operations import Renew, Reserve
+from gateway.database.threads import DatabaseThreads
 from gateway.generation.sweep import Sweep
-from gateway.runtime.threads import DatabaseThreads
 from routing.services.catalogue import add_model
 from tests.gateway.doubles import CARD
 from tests.gateway.edge.client import Exchange, ask, assert_error

@@ -23,11 +23,11 @@ from billing.services import rollups
 from billing.writer.apply import apply_now
 from billing.writer.errors import WriterError
 from billing.writer.operations import Held, Release, Renew, Reserve, Settle
+from gateway.database.threads import DatabaseThreads
 from gateway.edge.usage import usage_of_request
 from gateway.generation import sweep as sweep_module
 from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id
 from gateway.generation.sweep import Sweep
-from gateway.runtime.threads import DatabaseThreads
 from inference.clients.fake import FakeEngine
 from inference.engine import EngineSpec
 from inference.errors import UnreachableError

@@ -12,9 +12,9 @@ from django.db.models import F
 from billing.ids import uuid7
 from billing.models import Hold, UsageRecord
 from billing.writer.operations import Reserve, Settle
+from gateway.delivery.delivery import Delivery
 from gateway.generation.sweep import Sweep
 from gateway.models import KeptAnswer
-from gateway.replay.delivery import Delivery
 from tests.gateway.replay.conftest import chat
 from tests.gateway.world import in_database, settled
 

@@ -11,9 +11,9 @@ from django.db import OperationalError, connection, connections
 
 from billing.ids import uuid7
 from billing.writer.postgresql import driver
-from gateway.database import bounded_connection
+from gateway.database import bounded_connection, threads
 from gateway.generation.generation import start_generation
-from gateway.runtime import epoch, readiness, threads
+from gateway.runtime import epoch, readiness
 from gateway.services import keys
 from tests.gateway.doubles import collect, make_intent
 from tests.gateway.world import assert_books, in_database, make_world, opened, principal_of, settled

@@ -16,9 +16,9 @@ from django.utils import timezone
 from billing.models import Reconciliation
 from gateway import tasks
 from gateway.bootstrap import _pool_sources
+from gateway.concurrency.limiter import ConcurrencyLimiter
 from gateway.models import OutgoingMail, TaskState
 from gateway.runtime import metrics as module
-from gateway.runtime.concurrency import ConcurrencyLimiter
 from gateway.runtime.installation import read_installation
 from gateway.runtime.metrics import Metrics
 from gateway.services import task_states

@@ -17,13 +17,13 @@ from billing.ids import uuid7
 from billing.limits.types import Lease, Taken
 from billing.models import Hold, Subscription, UsageRecord
 from billing.services import plans
+from gateway.database.threads import DatabaseThreads
 from gateway.errors.refusal import Refusal
 from gateway.generation.generation import start_generation
 from gateway.models import APIKey, Membership, Project, Tenant, User
 from gateway.runtime import principals as principals_module
 from gateway.runtime.epoch import Epoch, Reading, read_epoch
 from gateway.runtime.principals import Principals, load_by_key, load_by_session
-from gateway.runtime.threads import DatabaseThreads
 from gateway.services import keys, tenants
 from tests.gateway.doubles import StandingEpoch, make_intent
 from tests.gateway.world import engine_of, in_database, make_world, opened, principal_of, settled

@@ -13,9 +13,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gateway.edge.bounds import bounded, client_network
-from gateway.edge.disconnect import watching
 from gateway.edge.guard import guarded
 from gateway.http.asgi import send_json
+from gateway.http.disconnect import watching
 from gateway.runtime.metrics import Metrics
 from gateway.server import http, server
 from gateway.server.bounds import Bounds, Listener

@@ -12,7 +12,7 @@ from billing.services import cards
 from gateway.errors.service import ServiceError
 from gateway.models import AuditEvent
 from gateway.runtime.engines import spec_of
-from gateway.runtime.remote import open_deployment
+from gateway.secrets.remote_engines import open_deployment
 from gateway.secrets.sealing import unseal
 from gateway.services.remote_models import add_remote_model, reseal_credentials, try_again
 from inference.types import Usage

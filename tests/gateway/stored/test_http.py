@@ -18,7 +18,7 @@ from gateway.services.purge import purge
 from gateway.stored import conversation, rows
 from inference.messages import Image, Message
 from tests.gateway.edge.test_sdk import COST, HI, stage
-from tests.gateway.edge.wire.test_images import data_url, png
+from tests.gateway.wire.test_images import data_url, png
 from tests.gateway.world import assert_books, in_database
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.money]

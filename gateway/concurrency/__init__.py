@@ -1,0 +1,1 @@
+"""How much goes on at once, of whom, and who waits for it."""

@@ -1,0 +1,1 @@
+"""What became of an answer: how each generation behind it ended, and whether it was delivered."""

@@ -1,0 +1,114 @@
+"""Decoding JSON to structs. `decode` raises nothing but a 400 Refusal that names the field."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from gateway.errors.refusal import Refusal
+from gateway.wire.limits import MAX_JSON_CONTAINERS, MAX_JSON_DEPTH, MAX_JSON_MEMBERS
+
+T = TypeVar("T")
+
+_TO_SQUARE = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_WHERE = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?$", re.DOTALL)
+_FIELD = re.compile(r"field `([^`]*)`")
+_SHOWN = 200
+
+
+@functools.cache
+def _decoder(kind: Any, is_lax: bool) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind, strict=not is_lax)
+
+
+def decode(kind: type[T], body: bytes | msgspec.Raw, *, at: str = "", is_lax: bool = False) -> T:
+    """Return `body` as a `kind`, or refuse it (400) with the path of the field that is wrong, below `at`.
+
+    Where it `is_lax` numbers may be texts.
+    """
+    if not at:
+        check_depth(bytes(body))
+    try:
+        value: T = _decoder(cast("Any", kind), is_lax).decode(body)
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error), at) from None
+    except RecursionError:
+        raise _too_deep() from None
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise Refusal(400, "invalid_json", f"The body is not valid JSON: {_sentence(str(error))}") from None
+    return value
+
+
+def check_depth(body: bytes) -> None:
+    """Refuse JSON that nests deeper than `MAX_JSON_DEPTH` or has more than `MAX_JSON_CONTAINERS` objects and arrays, or
+    `MAX_JSON_MEMBERS` names, before anything recurses into it or makes objects of it. Uses operations on the whole
+    text: a Python loop over 8 MB would block the event loop.
+    """
+    if body.count(b"[") + body.count(b"{") <= MAX_JSON_DEPTH and body.count(b":") <= MAX_JSON_MEMBERS:
+        return
+    # A quote that isn't escaped ends a string, so a colon behind it ends a name: few bodies need to be taken apart.
+    if body.count(b'":') - body.count(b'\\":') > MAX_JSON_MEMBERS:
+        raise _too_many_names()
+    outside = b"".join(body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
+    brackets = outside.translate(_TO_SQUARE, _NO_BRACKETS)
+    if b"[" * (MAX_JSON_DEPTH + 1) in brackets:
+        raise _too_deep()
+    if outside.count(b":") > MAX_JSON_MEMBERS:
+        raise _too_many_names()
+    if brackets.count(b"[") > MAX_JSON_CONTAINERS:
+        raise Refusal(400, "json_too_large", f"The body has more than {MAX_JSON_CONTAINERS} objects and arrays.")
+    for _ in range(MAX_JSON_DEPTH):
+        # Each pass removes the innermost pairs, so one level.
+        size, brackets = len(brackets), brackets.replace(b"[]", b"")
+        if len(brackets) == size:
+            break
+    if b"[]" in brackets or brackets.count(b"[") > MAX_JSON_DEPTH:
+        raise _too_deep()
+
+
+def unsupported(param: str, why: str = "") -> Refusal:
+    """The 400 for a field or value of the API that can't be honoured here; never ignored."""
+    return Refusal(400, "unsupported_parameter", f"'{param}' is not supported{f': {why}' if why else ''}.", param=param)
+
+
+def invalid(param: str, message: str) -> Refusal:
+    """The 400 for a value that is wrong in itself."""
+    return Refusal(400, "invalid_value", message, param=param)
+
+
+def require_no_nul(param: str, text: str) -> None:
+    """Refuse (400) a text with a NUL character, which PostgreSQL keeps in no text and no JSON."""
+    if "\0" in text:
+        raise invalid(param, f"'{param}' has a NUL character.")
+
+
+def _too_deep() -> Refusal:
+    return Refusal(400, "json_too_deep", f"The body nests deeper than {MAX_JSON_DEPTH} levels.")
+
+
+def _too_many_names() -> Refusal:
+    return Refusal(400, "json_too_large", f"The body's objects have more than {MAX_JSON_MEMBERS} names.")
+
+
+def _invalid(message: str, at: str) -> Refusal:
+    match = _WHERE.match(message)
+    what, path = (match["what"], match["path"] or "") if match else (message, "")
+    param = (at + path).replace("[...]", "").lstrip(".")  # msgspec's name for any value of a mapping
+    field = _FIELD.search(what)
+    if field and "missing required" in what:
+        param = f"{param}.{field[1]}".lstrip(".")
+        return Refusal(400, "missing_required_parameter", f"'{param}' is required.", param=param)
+    if field and "unknown field" in what:
+        param = f"{param}.{field[1]}".lstrip(".")[:_SHOWN]
+        return Refusal(400, "unknown_parameter", f"'{param}' is not a parameter of this endpoint.", param=param)
+    code = "invalid_type" if ", got `" in what else "invalid_value"
+    return Refusal(400, code, f"'{param or 'body'}': {_sentence(what)}", param=param or None)
+
+
+def _sentence(text: str) -> str:
+    text = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    return text if text.endswith(".") else text + "."

@@ -1,0 +1,68 @@
+"""A home knows where its gateway listens, while it does."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from gateway.runtime.address import address_of, announced, running_address, usual_address
+
+
+@pytest.fixture(autouse=True)
+def home(settings, monkeypatch, tmp_path):
+    settings.SLUICE_HOME = tmp_path
+    settings.SLUICE_BASE_URL = "http://127.0.0.1:8000"
+    monkeypatch.delenv("SLUICE_BASE_URL", raising=False)
+    return tmp_path
+
+
+def test_the_address_is_known_while_it_is_announced():
+    assert running_address() == ""
+    assert usual_address() == "http://127.0.0.1:8000"
+    with announced("http://127.0.0.1:8123"):
+        assert running_address() == "http://127.0.0.1:8123"
+        assert usual_address() == "http://127.0.0.1:8123"
+    assert running_address() == ""
+
+
+def test_a_chosen_base_url_goes_first(monkeypatch, settings):
+    monkeypatch.setenv("SLUICE_BASE_URL", "https://sluice.example.com")
+    settings.SLUICE_BASE_URL = "https://sluice.example.com"
+    with announced("http://127.0.0.1:8123"):
+        assert usual_address() == "https://sluice.example.com"
+
+
+def test_a_second_gateway_leaves_the_first_ones_address(home):
+    with announced("http://127.0.0.1:1"):
+        with announced("http://127.0.0.1:2"):
+            assert running_address() == "http://127.0.0.1:1"
+        assert running_address() == "http://127.0.0.1:1"
+
+
+def test_what_a_killed_gateway_left_is_stale(home):
+    code = (
+        "import sys, django; from django.conf import settings; from pathlib import Path\n"
+        f"settings.configure(SLUICE_HOME=Path({str(home)!r}))\n"
+        "from gateway.runtime.address import announced\n"
+        "with announced('http://127.0.0.1:8123'):\n    print('up', flush=True); sys.stdin.read()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ}
+    )
+    with process:
+        assert process.stdout.readline() == b"up\n"
+        assert running_address() == "http://127.0.0.1:8123"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert (home / "gateway.address").exists()
+    assert running_address() == ""
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("127.0.0.1", "http://127.0.0.1:80"), ("0.0.0.0", "http://127.0.0.1:80"), ("::", "http://[::1]:80")],
+)
+def test_an_address_can_be_asked_from_here(host, url):
+    assert address_of(host, 80) == url
