@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -385,15 +386,20 @@ def _components() -> dict[str, Any]:
 
 
 def _of_ecma(schema: Any) -> Any:
-    """Return a JSON schema whose patterns end as in clients' languages, where Python's end of a text is a letter."""
+    """Return a JSON schema whose patterns end as in clients' languages, where Python's end of a text is a letter, and
+    whose descriptions are docstrings without their indentation, which Python 3.13 and later take away themselves.
+    """
     if isinstance(schema, list):
         return [_of_ecma(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        name: value.replace(r"\Z", "$") if name == "pattern" and isinstance(value, str) else _of_ecma(value)
+        name: _TEXTS.get(name, _of_ecma)(value) if isinstance(value, str) else _of_ecma(value)
         for name, value in schema.items()
     }
+
+
+_TEXTS = {"pattern": lambda pattern: pattern.replace(r"\Z", "$"), "description": inspect.cleandoc}
 
 
 def _structs(kinds: list[Struct]) -> set[Struct]:

@@ -45,6 +45,7 @@ def serving() -> Iterator[Gateway]:
         home, port = Path(folder), free_port()
         url = f"http://127.0.0.1:{port}"
         environment = {**os.environ, "SLUICE_HOME": str(home), "SLUICE_ENV": "test", "SLUICE_BASE_URL": url}
+        environment |= dict.fromkeys(("SLUICE_API_RATE_CALLER", "SLUICE_API_RATE_ADDRESS"), "1000000/minute")
         for name in ("DJANGO_SETTINGS_MODULE", "DATABASE_URL", "REDIS_URL"):
             environment.pop(name, None)
         migrate(home)
