@@ -15,7 +15,7 @@ from inference.architectures.label_head import LabelHead
 from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.errors import InvalidRequestError, ModelRefusedError
-from inference.local import LocalEngine
+from inference.local.engine import LocalEngine
 from inference.text.byte_tokenizer import VOCABULARY, ByteTokenizer
 from inference.types import GenerationRequest, Kind, Usage
 from tests.inference.architectures.test_scorer import save_scorer
