@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
-LEAST_SIMILARITY = 35
+LEAST_SIMILARITY = 25
 """Percent: below it two texts have little to do with each other (measured: docs/benchmarks.md)."""
 
 

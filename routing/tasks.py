@@ -63,17 +63,17 @@ def find_task(query: RouteQuery, rules: Sequence[RuleEntry]) -> Found:
 
 
 def nearest_rule(compared: Comparison, rules: Iterable[RuleEntry]) -> tuple[RuleEntry | None, tuple[Similarity, ...]]:
-    """Return the rule whose example comes nearest to one of the texts, and near enough, and that text's similarities.
-
-    The first text that comes near enough to anything decides; where none does the rule is None.
+    """Return the rule whose example comes nearest to one of the texts, if it is near enough, and of each rule the
+    nearest example to any of them, the most similar first.
     """
     known = {rule.name: rule for rule in rules}
-    for group in compared.groups:
-        for one in group:
-            rule = known.get(one.rule)
-            if rule is not None and one.similarity >= rule.least_similarity:
-                return rule, group
-    return None, max(compared.groups, key=lambda group: group[0].similarity if group else 0.0, default=())
+    best: dict[str, Similarity] = {}
+    for one in (one for group in compared.groups for one in group if one.rule in known):
+        if one.rule not in best or one.similarity > best[one.rule].similarity:
+            best[one.rule] = one
+    ranked = tuple(sorted(best.values(), key=lambda one: -one.similarity))
+    near = (known[one.rule] for one in ranked if one.similarity >= known[one.rule].least_similarity)
+    return next(near, None), ranked
 
 
 _Step = tuple[str, Signal]
@@ -115,10 +115,10 @@ def _examples(query: RouteQuery, rules: Sequence[RuleEntry]) -> _Step:
         return "", Signal("examples", "abstained", "its text was not compared with the rules' examples")
     if compared.abstained:
         return "", Signal("examples", "abstained", compared.abstained)
-    rule, group = nearest_rule(compared, candidates)
-    told = tuple(one for one in group if any(one.rule == rule.name for rule in candidates))[:MOST_SIMILARITIES]
+    rule, ranked = nearest_rule(compared, candidates)
+    told = ranked[:MOST_SIMILARITIES]
     if rule is not None:
-        found = next(one for one in group if one.rule == rule.name)
+        found = next(one for one in ranked if one.rule == rule.name)
         value = f"{found.similarity:.2f} similar to an example of rule “{rule.name}”"
         return rule.task, Signal("examples", "decided", value, told)
     if not told:

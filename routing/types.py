@@ -24,8 +24,7 @@ class Comparison(msgspec.Struct, frozen=True):
     """What comparing a request's texts with the rules' examples told; of a text that could not be compared
     `abstained` says why.
 
-    `groups` has for each text that was compared, the most telling first, the nearest example of each rule, the most
-    similar first.
+    `groups` has for each text that was compared the nearest example of each rule, the most similar first.
     """
 
     groups: tuple[tuple[Similarity, ...], ...] = ()

@@ -17,7 +17,7 @@ from routing.conditions import to_compare
 from routing.tasks import is_automatic, says_task
 from routing.types import Kept, RouteQuery
 
-COMPARED_CHARACTERS = 400  # of a text's beginning and of its end: an instruction stands at one of them
+COMPARED_CHARACTERS = 200  # of a text's first line and of its last: an instruction stands at one of them
 
 
 async def placed(runtime: Runtime, principal: Principal, intent: Intent) -> Placement:
@@ -74,17 +74,20 @@ def query_of(principal: Principal, intent: Intent) -> RouteQuery:
 
 
 def texts_of(intent: Intent) -> tuple[str, ...]:
-    """Return what is compared with examples, the most telling first: what the system is told, and the last question."""
+    """Return what is compared with examples: lines of what the system is told, and of the last question."""
     if intent.prompt is not None:
         return ends_of(intent.prompt) if isinstance(intent.prompt, str) else ()
     by_role = {message.role: message for message in intent.messages}  # the last of each
-    texts = [" ".join(by_role[role].texts) for role in ("system", "user") if role in by_role]
+    texts = ["\n".join(by_role[role].texts) for role in ("system", "user") if role in by_role]
     return tuple(dict.fromkeys(end for text in texts for end in ends_of(text)))
 
 
 def ends_of(text: str) -> tuple[str, ...]:
-    """Return the beginning and the end of a long text, a short one whole, an empty one not at all."""
-    text = text.strip()
-    if len(text) <= 2 * COMPARED_CHARACTERS:
-        return (text,) if text else ()
-    return text[:COMPARED_CHARACTERS], text[-COMPARED_CHARACTERS:]
+    """Return the beginning of the text's first line and the end of its last, once if they are the same.
+
+    What is to be done stands there; what it is to be done with, often much longer, is like anything.
+    """
+    lines = text.strip().splitlines()
+    if not lines:
+        return ()
+    return tuple(dict.fromkeys((lines[0].strip()[:COMPARED_CHARACTERS], lines[-1].strip()[-COMPARED_CHARACTERS:])))

@@ -22,6 +22,12 @@ CLASSIFY = (
     "Rate the urgency of this incident from 1 to 5.",
     "Categorize: my parcel hasn't arrived although it was sent two weeks ago.",
     "Sort this feedback under one topic: price, quality, delivery, service.",
+    "Choose one topic from the list for each message.",
+    "Tell me whether the writer is satisfied, neutral or dissatisfied.",
+    "Which of these teams is responsible: hardware, software or accounts?",
+    "True or false: this message is a complaint.",
+    "Answer with one word: the mood of the author.",
+    "Route the request to the right group.",
 )
 EXTRACT = (
     "Extract the order number, the customer's name and the date from this message as JSON.",
@@ -40,6 +46,12 @@ EXTRACT = (
     "Turn this message into structured data with the given fields.",
     "Which serial number does the customer give?",
     "Identify the parties, the start date and the notice period in this contract.",
+    "Output JSON with these keys; use null for missing values.",
+    "List all numbers in the text and what they refer to.",
+    "Who is mentioned here? Names only.",
+    "What is the order id?",
+    "Make a table of all dates and amounts in the text.",
+    "Collect the contact details from this signature.",
 )
 SUMMARIZE = (
     "Summarize the following article in three sentences.",
@@ -58,6 +70,12 @@ SUMMARIZE = (
     "Give an overview of the reviews below: what do people like, what do they complain about?",
     "Recap what we have discussed so far.",
     "Make a brief digest of today's news items.",
+    "Make this text shorter.",
+    "Say in two sentences what this was about.",
+    "Write a headline and one line for this text.",
+    "Turn this into bullet points.",
+    "Reduce this to its essence.",
+    "What should I know from this long text?",
 )
 CODE = (
     "Write a Python function that reverses a linked list.",
@@ -76,6 +94,13 @@ CODE = (
     "Create a React component with a button that counts its clicks.",
     "You are a coding assistant. Answer with code only.",
     "I get a segmentation fault in this C program, here is the stack trace.",
+    "How do I sort a list of objects in Java?",
+    "Which data structure should I use for this in Go?",
+    "Show me how to call an API in TypeScript.",
+    "for (int i = 0; i < n; i++) { sum += a[i]; }",
+    "def add(a, b): return a + b",
+    "How do I undo my last commit in git?",
+    "Review my code.",
 )
 TALK = (
     "Hello! How are you today?",
@@ -94,4 +119,10 @@ TALK = (
     "Tell me a story about a dragon who is afraid of fire.",
     "What do you think about learning to play the piano at forty?",
     "Thank you, that was very kind of you!",
+    "Good evening, how was your day?",
+    "What is there to see in Rome in the summer?",
+    "How can I tell a friend that I can't come to her party?",
+    "What is the difference between jam and marmalade?",
+    "Do you know a game for a long car ride?",
+    "How do I clean a leather jacket?",
 )

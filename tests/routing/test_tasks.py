@@ -59,11 +59,13 @@ def test_the_cheapest_and_most_certain_step_that_can_tell_decides(query, rules, 
     assert {told[step] for step in after} <= {"skipped"}
 
 
-def test_the_first_text_that_comes_near_enough_decides():
-    weak, strong = near(("labels", 0.6)).groups, near(("programs", 0.9)).groups
-    assert find_task(ask(compared=Comparison(weak + strong)), ALL).task == "classify"
-    nothing = near(("labels", 0.2)).groups
-    assert find_task(ask(compared=Comparison(nothing + strong)), ALL).task == "code"
+def test_of_several_texts_the_one_that_comes_nearest_to_anything_decides():
+    weak, strong = near(("labels", 0.6)).groups, near(("programs", 0.9), ("labels", 0.1)).groups
+    for groups in (weak + strong, strong + weak):
+        found = find_task(ask(compared=Comparison(groups)), ALL)
+        assert found.task == "code"
+        [signal] = [one for one in found.signals if one.step == "examples"]
+        assert [(one.rule, one.similarity) for one in signal.similarities] == [("programs", 0.9), ("labels", 0.6)]
 
 
 def test_the_comparison_is_told_with_its_numbers_and_without_the_operators_texts():

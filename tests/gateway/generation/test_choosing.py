@@ -209,11 +209,13 @@ async def test_what_is_remembered_is_bounded(monkeypatch):
     assert len(stand.runtime.examples._remembered) == 2
 
 
-def test_of_a_long_text_its_ends_are_compared_and_the_systems_instruction_first():
-    long = "a" * 1000 + "b" * 1000
+def test_the_first_and_last_lines_are_compared_since_an_instruction_stands_there():
+    long = "Which label?" + "a" * 1000 + "\n\nHello, my lamp is broken.\n" + "b" * 1000 + " Thanks!\n"
     intent = make_intent(messages=(Message("system", ("Label it.",)), Message("user", (long,))))
     texts = choosing.texts_of(intent)
-    assert texts == ("Label it.", "a" * COMPARED_CHARACTERS, "b" * COMPARED_CHARACTERS)
+    assert texts[0] == "Label it."
+    assert [len(text) for text in texts[1:]] == [COMPARED_CHARACTERS] * 2
+    assert (texts[1][:12], texts[2][-7:]) == ("Which label?", "Thanks!")
     raw = msgspec.structs.replace(intent, messages=(), prompt=(1, 2))
     assert choosing.texts_of(raw) == ()
     assert choosing.texts_of(msgspec.structs.replace(raw, prompt=" x ")) == ("x",)
