@@ -115,7 +115,7 @@ def test_what_the_request_itself_says_comes_before_its_conversation():
 
 @pytest.mark.parametrize(
     "query",
-    [ask(allowed_models=frozenset({"small"})), ask(plan="free")],
+    [ask(plan="business", allowed_models=frozenset({"small"})), ask(plan="free")],
     ids=["not in the plan any more", "only for another plan's rules"],
 )
 def test_a_conversation_keeps_nothing_that_its_tenant_may_not_use_now(query):
