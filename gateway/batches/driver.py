@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import BinaryIO, Protocol
 from uuid import UUID
@@ -56,11 +56,12 @@ State = BatchLine.State
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A claimed line and what is to be sent for it."""
+    """A claimed line and what is to be sent for it; whether it `may_have_run` when somebody else had it."""
 
     line: BatchLine
     batch: Batch
     request: Request | None
+    may_have_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class Driver:
         self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._mine: dict[UUID, _Task] = {}
+        self._over: frozenset[UUID] = frozenset()  # batches of which nothing new may run
         self._renewed_at = 0.0
 
     @property
@@ -96,6 +98,7 @@ class Driver:
         if answers:
             self._note(answers)
         self._renew()
+        self._look_for_ends()
         room = _READY_AHEAD * self.slots - len(self._mine)
         if room >= self.slots or (room and not self._mine):
             self._take(room)
@@ -152,6 +155,13 @@ class Driver:
             mine = BatchLine.objects.filter(claim=self._claim, state=State.RUNNING)
             mine.update(claimed_until=clock.now() + CLAIM)
 
+    def _look_for_ends(self) -> None:
+        """Note which of the batches whose lines are claimed have been cancelled, or are over for another reason."""
+        mine = {task.batch.id for task in self._mine.values()}
+        if mine:
+            going_on = Batch.objects.unscoped().filter(_runs(clock.now()), id__in=mine)
+            self._over = frozenset(mine.difference(going_on.values_list("id", flat=True)))
+
     def _take(self, room: int) -> None:
         """Claim `room` lines at most and put them on their way."""
         now = clock.now()
@@ -161,8 +171,8 @@ class Driver:
                 lines = self._claimed(batch, count, now)
                 if lines:
                     source = _opened(batch, opened)
-                    for line in lines:
-                        self._begin(batch, line, source)
+                    for line, may_have_run in lines:
+                        self._begin(batch, line, source, may_have_run=may_have_run)
 
     def _shares(self, now: datetime, room: int) -> list[tuple[Batch, int]]:
         """Return how many lines to take of which batch: of each tenant its oldest with lines that are due, the next
@@ -183,21 +193,26 @@ class Driver:
             counts[tenant] += 1
         return [(oldest[tenant], count) for tenant, count in counts.items()]
 
-    def _claimed(self, batch: Batch, count: int, now: datetime) -> list[BatchLine]:
-        """Claim at most `count` lines of the batch, the first ones first, and return them."""
+    def _claimed(self, batch: Batch, count: int, now: datetime) -> list[tuple[BatchLine, bool]]:
+        """Claim at most `count` lines of the batch, the first ones first, and return them, and of each whether it may
+        have run.
+        """
         free = _lapsed(now)
         if Batch.objects.unscoped().filter(_runs(now), id=batch.id).exists():
             free |= _due(now)
+        else:
+            self._over |= {batch.id}
         lines = BatchLine.objects.filter(batch=batch)
-        ids = list(
-            lines.filter(free).exclude(id__in=list(self._mine)).order_by("number").values_list("id", flat=True)[:count]
-        )
+        chosen = lines.filter(free).exclude(id__in=list(self._mine)).order_by("number")
+        before = dict(chosen.values_list("id", "state")[:count])
+        ids = list(before)
         lines.filter(free, id__in=ids).update(
             state=State.RUNNING, claim=self._claim, claimed_until=now + CLAIM, attempts=F("attempts") + 1
         )
-        return list(lines.filter(id__in=ids, claim=self._claim, state=State.RUNNING).order_by("number"))
+        claimed = lines.filter(id__in=ids, claim=self._claim, state=State.RUNNING).order_by("number")
+        return [(line, before[line.id] == State.RUNNING) for line in claimed]
 
-    def _begin(self, batch: Batch, line: BatchLine, source: BinaryIO | OSError) -> None:
+    def _begin(self, batch: Batch, line: BatchLine, source: BinaryIO | OSError, *, may_have_run: bool) -> None:
         try:
             if isinstance(source, OSError):
                 raise source
@@ -208,7 +223,7 @@ class Driver:
             self._answers.put(_Answer(task, InputError(str(error))))
             return
         request = Request(Line(line.id, batch.id), batch.api_key, batch.endpoint, body)
-        task = self._mine[line.id] = _Task(line, batch, request)
+        task = self._mine[line.id] = _Task(line, batch, request, may_have_run)
         self._tasks.put(task)
         while len(self._threads) < min(self.slots, len(self._mine)):
             thread = threading.Thread(target=self._work, name="batch-line", daemon=True)
@@ -220,9 +235,15 @@ class Driver:
         with closing(self._sender()) as sender:
             while (task := self._tasks.get()) is not None:
                 assert task.request is not None, "what can't be read isn't sent"
+                request = task.request
+                if task.batch.id in self._over:
+                    if not task.may_have_run:
+                        self._answers.put(_Answer(task, NotSentError("the batch is over")))
+                        continue
+                    request = replace(request, line=replace(request.line, is_over=True))
                 reply: Reply | Exception
                 try:
-                    reply = sender.send(task.request)
+                    reply = sender.send(request)
                 except (NotSentError, UnknownError) as error:
                     reply = error
                 except Exception as error:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from django.db.models import F
 
+from gateway.batches.credential import OVER
 from gateway.batches.results import LineError, LineResponse, result_of
 from gateway.batches.sending import NotSentError, Reply, UnknownError
 from gateway.models import BatchLine
@@ -108,6 +109,8 @@ def outcome_of(line: BatchLine, reply: Reply | Exception, now: datetime) -> Outc
 
 def _refused(line: BatchLine, reply: Reply, code: str, now: datetime) -> Outcome:
     wait, is_counted, most = reply.retry_after or _back_off(line.attempts), True, MOST_ATTEMPTS
+    if code == OVER:  # it never ran: the end of the batch says why
+        return Outcome(_State.FAILED, line.attempts, now, counts={"failed": 1})
     if reply.status == 409:  # it runs, where this gateway can't see it
         return Outcome(_State.RUNNING, line.attempts - 1, now + timedelta(seconds=wait))
     if reply.status == 402:  # other requests' holds may only have the credit for a while

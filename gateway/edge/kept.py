@@ -11,11 +11,12 @@ from contextlib import aclosing
 
 from billing.limits.headers import rate_headers
 from billing.limits.types import BucketState, Take, Taken
+from gateway.batches.credential import OVER
 from gateway.edge.access import principal_of
 from gateway.edge.http import read_body, request_id_of, runtime_of
 from gateway.errors.faults import READER_TOO_SLOW, refusal_of_limit
 from gateway.errors.refusal import Refusal
-from gateway.http.asgi import Application, Receive, Scope, Send, encode, header_of, send_bytes
+from gateway.http.asgi import Application, Receive, Scope, Send, encode, header_of, send_bytes, send_json
 from gateway.http.disconnect import watching
 from gateway.http.sse import EventStream, event
 from gateway.replay.answers import Claim
@@ -58,11 +59,18 @@ async def _answer(endpoint: Application, scope: Scope, receive: Receive, send: S
     grace: float | None = principal.resume_s
     if principal.line is not None:  # whoever took it over asks for its answer, however late
         name, grace = f"line:{principal.line.id.hex}", None
+        endpoint = _not_run if principal.line.is_over else endpoint
     asked = Claim(principal.tenant, name, digest_of(scope, body, principal.key_models))
     async with watching(scope, receive) as client:
         request = KeptRequest(asked, request_id_of(scope), endpoint, scope, body, grace=grace)
         answer = await runtime_of(scope).replays.answer(request)
         await write_answer(answer, scope, principal, client, send, after=after)
+
+
+async def _not_run(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer in the place of a line of a batch that is over: it is kept, so that the line can't run later either."""
+    refusal = Refusal(410, OVER, "The batch ended before this line ran.", should_retry=False)
+    await send_json(send, refusal.status, scope["exchange"].route.error_body(refusal, request_id_of(scope)))
 
 
 async def write_answer(

@@ -18,10 +18,11 @@ _BATCH_WEIGHT = 100  # by what a plan's share of the engine is divided for batch
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a batch, as which a request was sent."""
+    """A line of a batch, as which a request was sent. When the batch `is_over` it may have run; it doesn't any more."""
 
     id: UUID
     batch: UUID
+    is_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)

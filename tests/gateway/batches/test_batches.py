@@ -21,7 +21,9 @@ from gateway.batches.results import finish
 from gateway.models import APIKey, BatchLine, Tenant
 from gateway.runtime.batch_lines import credential_of
 from gateway.runtime.principal import Line
+from gateway.services.batches import cancel_batch
 from tests.gateway.batches.conftest import CHAT, chat_line, jsonl, make_due, run_jobs, stage
+from tests.gateway.edge.client import ask
 from tests.gateway.edge.server import serving, with_runtime
 from tests.gateway.world import assert_books, engine_of, in_database, opened, settled
 
@@ -143,6 +145,7 @@ async def test_what_is_on_its_way_when_a_batch_is_cancelled_is_answered(place, s
         await in_database(driver.step)
         name = f"batch_{batch.id.hex}"
         assert (await client.batches.cancel(name)).status == "cancelling"
+        await in_database(driver.step)  # it learns of that
         await in_database(finish)
         assert (await client.batches.retrieve(name)).status == "cancelling"
         assert (await client.batches.cancel(name)).status == "cancelling"
@@ -152,9 +155,40 @@ async def test_what_is_on_its_way_when_a_batch_is_cancelled_is_answered(place, s
         assert ended.status == "cancelled"
         assert ended.cancelled_at >= ended.cancelling_at
         output, errors = await in_database(scene.desk.results, batch)
-        assert [line["custom_id"] for line in output] == ["c0", "c1"]  # one is ready beside the one on its way
-        assert [(line["custom_id"], line["error"]["code"]) for line in errors] == [("c2", "batch_cancelled")]
-        assert (ended.request_counts.completed, ended.request_counts.failed) == (2, 1)
+        assert [line["custom_id"] for line in output] == ["c0"]  # another was claimed, and wasn't sent yet
+        told = [(line["custom_id"], line["error"]["code"]) for line in errors]
+        assert told == [("c1", "batch_cancelled"), ("c2", "batch_cancelled")]
+        assert (ended.request_counts.completed, ended.request_counts.failed) == (1, 2)
+
+
+async def test_a_claimed_line_that_never_ran_doesnt_run_after_its_batch_was_cancelled(place, settings):
+    """Its process died before it sent it: whoever asks for its answer then must not have it run and charged."""
+    async with stage(place, settings) as scene:
+        batch = await in_database(scene.desk.begin, [chat_line(number) for number in range(2)])
+        await in_database(take_in)
+
+        def cancel_and_lapse():
+            running = BatchLine.objects.filter(batch=batch, number=1)
+            running.update(state=BatchLine.State.RUNNING, claimed_until=clock.now(), claim=uuid7(), attempts=1)
+            cancel_batch(scene.world.tenant.id, scene.world.project.id, batch.id)
+
+        await in_database(cancel_and_lapse)
+        await run_jobs(Driver(slots=1))
+        output, errors = await in_database(scene.desk.results, batch)
+        assert output == []
+        assert [(line["custom_id"], line["error"]["code"]) for line in errors] == [
+            ("c0", "batch_cancelled"),
+            ("c1", "batch_cancelled"),
+        ]
+        assert await in_database(scene.desk.records) == 0
+        [line, _] = await in_database(lambda: list(BatchLine.objects.filter(batch=batch).order_by("number")))
+        late = Line(line.id, batch.id)  # what was still on its way from the dead process comes only now
+        given = json.dumps(chat_line(0)["body"]).encode()
+        headers = {"idempotency-key": line.id.hex}
+        key = credential_of(scene.world.key_id, late)
+        refused = await ask(with_runtime(scene.runtime), CHAT, given, headers=headers, key=key)
+        assert (refused.status, refused.json()["error"]["code"]) == (410, "batch_over")
+        assert await in_database(scene.desk.records) == 0
 
 
 def errors_of(lines):
