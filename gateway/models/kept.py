@@ -13,7 +13,8 @@ from gateway.models.tenancy import Tenant
 
 
 class KeptAnswer(models.Model):
-    """The claim on one key of a tenant, and its answer once that is complete. The prompt is not stored, only a digest.
+    """The claim on one key of a tenant, and its answer once that is complete. The prompt is not stored, only a digest,
+    and the answer is sealed.
 
     `run` is the request that makes the answer, `owner` the gateway that works on it until `lease_until`; whoever takes
     a claim over when that is past begins a new run, which nothing of an earlier one can be stored under any more.

@@ -21,6 +21,7 @@ from billing.writer.operations import LEASE_SECONDS
 from gateway.delivery.delivery import Closings
 from gateway.models.kept import KeptAnswer
 from gateway.replay.log import Head
+from gateway.secrets.sealing import seal_bytes, unseal_bytes
 
 KEPT_FOR = timedelta(hours=24)
 LEASE = timedelta(seconds=LEASE_SECONDS)
@@ -117,7 +118,7 @@ def store(run: UUID, answer: Stored, closings: Closings, also: Iterable[Callable
     """Store the answer of `run`, and do `also` in the same transaction; False, with nothing changed, when the claim is
     another run's by now. Safe to repeat.
     """
-    body = zlib.compress(answer.body, _LEVEL)
+    body = seal_bytes(zlib.compress(answer.body, _LEVEL))
     with transaction.atomic():
         mine = KeptAnswer.objects.unscoped().filter(run=run)
         stored = mine.filter(finished_at=None, owner__isnull=False).update(
@@ -172,7 +173,7 @@ def tell_of(run: UUID, response: UUID) -> None:
 def erase(request: UUID) -> None:
     """Keep nothing of what was stored as answer of `request`: whoever asks for it again is told. Its charge stays."""
     told = KeptAnswer.objects.unscoped().filter(Q(run=request) | Q(about=request), finished_at__isnull=False)
-    told.update(status=404, headers=_ERASED_HEADERS, body=zlib.compress(_ERASED))
+    told.update(status=404, headers=_ERASED_HEADERS, body=seal_bytes(zlib.compress(_ERASED)))
 
 
 def ask_to_cancel(claim: Claim) -> None:
@@ -223,4 +224,4 @@ def _stored(row: KeptAnswer) -> Stored:
     headers = tuple((name, value) for name, value in row.headers["headers"])
     assert row.status is not None, "a stored answer has a status"
     assert row.body is not None, "a stored answer has a body"
-    return Stored(Head(row.status, headers, row.headers["stream"]), zlib.decompress(bytes(row.body)))
+    return Stored(Head(row.status, headers, row.headers["stream"]), zlib.decompress(unseal_bytes(bytes(row.body))))

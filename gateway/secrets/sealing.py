@@ -1,5 +1,5 @@
-"""Sealing what must be stored and read again, encrypted under a secret of the settings: API keys of remote engines, and
-the text of mail that waits.
+"""Sealing what must be stored and read again, encrypted under a secret of the settings: API keys of remote engines, the
+text of mail that waits, and answers that are kept.
 
 A new secret seals at once; what an earlier one sealed can be read for as long as that is a fallback.
 """
@@ -30,6 +30,20 @@ def unseal(sealed: str) -> str:
         return _keys().decrypt(sealed).decode() if sealed else ""
     except InvalidToken as error:
         raise SealError("the API key was stored under another secret: enter it again") from error
+
+
+@sensitive_variables("data")
+def seal_bytes(data: bytes) -> bytes:
+    """Return `data` encrypted."""
+    return _keys().encrypt(data)
+
+
+def unseal_bytes(sealed: bytes) -> bytes:
+    """Return what was sealed; raise `SealError`."""
+    try:
+        return _keys().decrypt(sealed)
+    except InvalidToken as error:
+        raise SealError("this was stored under another secret: give that as a fallback") from error
 
 
 def resealed(sealed: str) -> str:

@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from billing import clock
 from gateway.models import APIKey, KeptAnswer, Project
+from gateway.secrets.sealing import unseal_bytes
 from gateway.services import keys
 from gateway.services.purge import purge
 from tests.gateway.edge.client import assert_error
@@ -87,10 +88,14 @@ async def test_purge_deletes_what_is_over_and_no_prompt_was_ever_stored(gateway)
         return list(KeptAnswer.objects.unscoped().values())
 
     async with gateway(tokens=3) as bench:
-        await bench.ask(chat("my secret words")).finished()
+        answer = await bench.ask(chat("my secret words")).finished()
         [row] = await in_database(stored)
-        assert b"my secret words" not in zlib.decompress(bytes(row["body"]))
+        told = zlib.decompress(unseal_bytes(bytes(row["body"])))
+        assert told == answer.body
+        assert b"my secret words" not in told
         assert "my secret words" not in str({name: value for name, value in row.items() if name != "body"})
+        with pytest.raises(zlib.error):  # neither the database nor a backup of it says what was answered
+            zlib.decompress(bytes(row["body"]))
         await in_database(purge, timezone.now() + timedelta(hours=23))
         assert len(await in_database(stored)) == 1
         await in_database(purge, timezone.now() + timedelta(hours=25))
