@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 from django.db.models import F
 
-from gateway.batches.credential import OVER
 from gateway.batches.results import LineError, LineResponse, result_of
 from gateway.batches.sending import NotSentError, Reply, UnknownError
 from gateway.models import BatchLine
+from gateway.runtime.batch_lines import OVER
 
 MOST_ATTEMPTS = 8
 """Tries of a line that may have run, or in which a gateway or an engine failed; being too busy doesn't count."""

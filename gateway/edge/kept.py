@@ -11,7 +11,6 @@ from contextlib import aclosing
 
 from billing.limits.headers import rate_headers
 from billing.limits.types import BucketState, Take, Taken
-from gateway.batches.credential import OVER
 from gateway.edge.access import principal_of
 from gateway.edge.http import read_body, request_id_of, runtime_of
 from gateway.errors.faults import READER_TOO_SLOW, refusal_of_limit
@@ -22,6 +21,7 @@ from gateway.http.sse import EventStream, event
 from gateway.replay.answers import Claim
 from gateway.replay.log import Batch, EventLog
 from gateway.replay.replays import Answer, KeptRequest
+from gateway.runtime.batch_lines import OVER
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
 from gateway.wire.common import TASK_HEADER
