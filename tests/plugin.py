@@ -4,6 +4,8 @@ SLUICE_TEST_MODELS is where the first models are made, once for each run; set it
 kernels run in its interpreter, on the CPU's tensors.
 
 PostgreSQL is started from the system's binaries on a free port, once for all xdist workers, and stopped at the end.
+
+With ``--dist loadgroup`` each folder of `TOGETHER` runs in one worker, from the start of the run on.
 """
 
 from __future__ import annotations
@@ -15,6 +17,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+# Its tests share what takes long to start, and processes that shouldn't run twice at once.
+TOGETHER = ("tests/browser/", "tests/stack/")
+
+
+class ByFolder(LoadScopeScheduling):
+    """Gives the tests of each folder of `TOGETHER` to one worker, the largest folder first, and every other by itself.
+
+    xdist's own groups travel in the tests' ids, and pytest 9.2 keeps those as they are (pytest-xdist#1386).
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFolder | None:
+    """Choose who runs what, in the process that hands the tests out."""
+    return ByFolder(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from tests.browser.test_chat import answers, ask, pick
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.browser]
 
 
 def models_with(site, secret):

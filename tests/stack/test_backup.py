@@ -17,7 +17,7 @@ import pytest
 from tests.stack.conftest import ROOT, running_stack
 from tests.stack.web import ask
 
-pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow]
 
 
 def request_of(stack, tenant, **more):

@@ -12,7 +12,7 @@ import pytest
 from inference.worker.record import ends_in
 from tests.stack.web import ask
 
-pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow]
 
 SAY = {"model": "fake-chat", "messages": [{"role": "user", "content": "go on"}]}
 ASKED = 6000  # tokens: 18 s of them

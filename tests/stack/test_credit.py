@@ -12,7 +12,7 @@ import pytest
 
 from tests.stack.web import ask
 
-pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow]
 
 PROMPT = [{"role": "user", "content": "go on"}]
 

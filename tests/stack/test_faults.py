@@ -10,7 +10,7 @@ import pytest
 
 from tests.stack.conftest import running_stack
 
-pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ from tests.services.postgres import free_port
 from tests.stack.conftest import ROOT, Stack
 from tests.stack.web import ask
 
-pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.model, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.model]
 
 CHAT, EMBEDDING = "smollm2-135m-instruct", "all-minilm-l6-v2"
 QUESTION = "What is the capital of France?"

@@ -18,7 +18,7 @@ from tests.services.redis import RedisServer
 from tests.stack.conftest import ROOT, running_stack
 from tests.stack.web import ask
 
-pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow]
 
 WORDS = 2000
 MOST_WORDS = 4 * WORDS  # 40 s, so that both gateways are replaced before the end on a busy machine too

@@ -12,7 +12,7 @@ import pytest
 
 from tests.stack.web import ask
 
-pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
 HALF_OPEN = 200
 GIGABYTE = 1 << 30

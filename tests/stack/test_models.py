@@ -13,7 +13,7 @@ from tests.inference.tiny import save_tiny
 from tests.stack.conftest import running_stack
 from tests.stack.web import ask
 
-pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
 STEP = 0.01
 

@@ -19,7 +19,7 @@ from tests.services.postgres import free_port
 from tests.stack.conftest import ROOT, running_stack
 from tests.stack.web import ask
 
-pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
 STREAMS = 20
 SECONDS = 60.0

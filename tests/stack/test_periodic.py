@@ -19,7 +19,7 @@ import pytest
 from tests.services.redis import RedisServer
 from tests.stack.conftest import ROOT, database_of_this_run
 
-pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
 
 @dataclass

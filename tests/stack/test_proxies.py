@@ -31,7 +31,6 @@ from tests.stack.web import ask
 pytestmark = [
     pytest.mark.stack,
     pytest.mark.slow,
-    pytest.mark.xdist_group("stack"),
     # aiohttp leaves the end of a TLS connection to a loop that is over by then.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -21,7 +21,7 @@ import pytest
 
 from tests.stack.conftest import ROOT, running_stack
 
-pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

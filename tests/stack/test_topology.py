@@ -10,7 +10,7 @@ import pytest
 from tests.stack.clients import KINDS, REMOTE_KINDS, mixed_jobs, run_jobs
 from tests.stack.topology import NODE, running_topology
 
-pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow]
 
 REQUESTS, CONCURRENCY, SEED = 500, 32, 7
 

@@ -14,7 +14,7 @@ import pytest
 from tests.stack.conftest import running_stack
 from tests.stack.web import ask
 
-pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
 SILENCE = 3
 
