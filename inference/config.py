@@ -33,6 +33,9 @@ COUNTS: Mapping[str, tuple[int, int]] = {
     "max_waiting": (1, 2**20),
     "max_waiting_per_tenant": (1, 2**20),
     "speculation": (0, 64),
+    "most_adapters": (1, 4096),
+    "adapters_per_tenant": (0, 4096),
+    "adapter_bytes": (0, 2**40),
 }
 SECONDS: Mapping[str, float] = {"prefill_seconds": 60.0, "reclaim_seconds": 3600.0}
 Rule = tuple[Callable[[Any], bool], str]  # whether a value can be meant, and what can
@@ -82,8 +85,10 @@ class EngineConfig:
     drafts in a step, copied from its own text (0: none), where steps don't overlap. `max_context` 0 is the model's own.
     `sampling` holds recommended values of temperature, top_p, top_k and min_p, for requests that don't set them; they
     precede the model's own. `rates` are the rate card's of input, cache_read and output in any one unit: fairness
-    between tenants counts by their ratios. `options` are those of `load_model`, or for the architecture "fake" those of
-    `FakeModelOptions`.
+    between tenants counts by their ratios. `adapters` has the folder of each adapter that requests may name; at most
+    `most_adapters` of them are in memory, of `adapter_bytes` together (0: as many of rank 16), and of those at most
+    `adapters_per_tenant` are used by one tenant (0: half). `options` are those of `load_model`, or for the architecture
+    "fake" those of `FakeModelOptions`.
     """
 
     deployment: str
@@ -108,12 +113,16 @@ class EngineConfig:
     architecture: str = "auto"  # one of ARCHITECTURES
     sampling: Mapping[str, float] = field(default_factory=dict)
     rates: Mapping[str, int] = field(default_factory=dict)
+    most_adapters: int = 16
+    adapters_per_tenant: int = 0
+    adapter_bytes: int = 0
+    adapters: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def revision(self) -> str:
-        """A digest of every setting but `rates`: a deployment is loaded again when it changes."""
-        loaded = {name: value for name, value in asdict(self).items() if name != "rates"}
+        """A digest of every setting but `rates` and `adapters`: a deployment is loaded again when it changes."""
+        loaded = {name: value for name, value in asdict(self).items() if name not in {"rates", "adapters"}}
         return hashlib.sha256(json.dumps(loaded, sort_keys=True).encode()).hexdigest()[:16]
 
     def __post_init__(self) -> None:
@@ -131,6 +140,10 @@ class EngineConfig:
         for name, longest in SECONDS.items():
             self._require(name, _is_number(getattr(self, name), 0, longest), f"a number from 0 to {longest:g}")
         self._require("prefix_cache", isinstance(self.prefix_cache, bool), "true or false")
+        are_folders = isinstance(self.adapters, Mapping) and all(
+            isinstance(each, str) for each in self.adapters.values()
+        )
+        self._require("adapters", are_folders, "an object of folders")
         self._require_all("sampling", SAMPLING_FIELDS)
         self._require_all("options", {} if self.architecture == "fake" else LOAD_OPTIONS)
 

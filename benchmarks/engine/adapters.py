@@ -27,6 +27,7 @@ import torch
 
 from inference.architectures.load import load_model
 from inference.config import EngineConfig
+from inference.execution.adapters import Bounds
 from inference.execution.backend import LoadedModel
 from inference.local.engine import LocalEngine
 from inference.text.prepare import Prompt
@@ -91,7 +92,7 @@ def main() -> None:
             f"a{i}": save_adapter(options.model, Path(folder, str(i)), rank=options.rank, seed=i)
             for i in range(max(KINDS))
         }
-        loaded.adapters.offer(folders, max(KINDS))
+        loaded.adapters.offer(folders, Bounds(max(KINDS)))
         begin = time.perf_counter()
         for name in folders:
             loaded.adapters.load(name)

@@ -77,6 +77,11 @@ class AdapterReader:
         self._dtype = dtype
         self._low_rank = low_rank
 
+    def bytes_of(self, rank: int) -> int:
+        """Return about how much memory an adapter of this rank takes that changes every module."""
+        numbers = sum(rank * (module.inputs + len(module.order)) for module in self._modules.by_name.values())
+        return numbers * self._dtype.itemsize
+
     def read(self, folder: Path) -> Adapter:
         """Return the adapter in `folder`; raise ModelRefusedError with a reason that names no path."""
         with torch.inference_mode():

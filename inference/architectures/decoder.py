@@ -16,7 +16,7 @@ from inference.architectures.layers import Layer, LayerReader
 from inference.architectures.proof import Proof, proved
 from inference.architectures.rope import Rotations, frequencies, original_length, set_original_length
 from inference.architectures.weights import FolderWeights, ModelWeights, Weights
-from inference.execution.adapters import Adapters
+from inference.execution.adapters import TYPICAL_RANK, Adapters
 from inference.execution.attention.base import Attention
 from inference.execution.inputs import StepBatch
 from inference.execution.kv_cache import KVCache, KVSpec, LayerShape
@@ -71,7 +71,8 @@ class Decoder:
             low_rank=self._low_rank,
         )
         self.layers = [reader.read(number) for number in range(len(form.layers))]
-        self.adapters: Adapters | None = Adapters(AdapterReader(reader.modules, dtype, self._low_rank).read)
+        adapters = AdapterReader(reader.modules, dtype, self._low_rank)
+        self.adapters: Adapters | None = Adapters(adapters.read, adapters.bytes_of(TYPICAL_RANK))
         shape = LayerShape(form.kv_heads, form.head_dim, form.head_dim)
         self.spec = KVSpec((shape,) * len(self.layers), dtype)
 

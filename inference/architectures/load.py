@@ -137,10 +137,12 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
     limit = min(limit, model.proof.max_context or limit)
     if config.max_context:
         limit = min(limit, config.max_context)
+    if adapter_bytes := _adapter_bytes(model, config):
+        details["adapters"] = f"up to {config.most_adapters} in memory, {adapter_bytes / 1e6:.0f} MB"
     if device.type == "cpu":
         runner, attention, graphs = _on_cpu(model, config, limit, kv_share, passes=operators.passes())
     else:
-        runner, attention, graphs = _on_gpu(model, config, limit)
+        runner, attention, graphs = _on_gpu(model, config, limit, adapter_bytes)
     cache = attention.cache
     kv_tokens = (cache.blocks - 1) * cache.block_size
     details["kv"] = f"{kv_tokens} tokens, up to {cache.nbytes / 1e6:.0f} MB"
@@ -167,7 +169,14 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
         tokenizer_folder=folder,
         details=details,
         adapters=model.adapters,
+        adapter_bytes=adapter_bytes,
     )
+
+
+def _adapter_bytes(model: CausalBackend, config: EngineConfig) -> int:
+    """Return how much memory its adapters may take together."""
+    typical = 0 if model.adapters is None else model.adapters.typical_bytes
+    return typical and (config.adapter_bytes or config.most_adapters * typical)
 
 
 def _on_cpu(
@@ -193,8 +202,8 @@ def _on_cpu(
     return runner, attention, ""
 
 
-def _on_gpu(model: CausalBackend, config: EngineConfig, limit: int) -> tuple[Runner, Attention, str]:
-    """Return the runner, its attention over a cache of what is free, and how decoding runs."""
+def _on_gpu(model: CausalBackend, config: EngineConfig, limit: int, reserve: int) -> tuple[Runner, Attention, str]:
+    """Return the runner, its attention over a cache of what is free beside `reserve` bytes, and how decoding runs."""
     from inference.execution.cuda.build import Sizes, build
     from inference.execution.cuda.device import Cuda
 
@@ -205,6 +214,7 @@ def _on_gpu(model: CausalBackend, config: EngineConfig, limit: int) -> tuple[Run
         block_size=config.block_size,
         kv_tokens=config.kv_tokens,
         kv_dtype=config.kv_dtype,
+        reserve=reserve,
     )
     try:
         built = build(model, Cuda(model.device), sizes)

@@ -267,7 +267,9 @@ def _pieces(options: FakeOptions, message: Message) -> list[str]:
 
 
 def _check(options: FakeOptions, request: GenerationRequest) -> None:
-    """Raise `InvalidRequestError` for what an engine without guidance or thought refuses."""
+    """Raise `InvalidRequestError` for what an engine without adapters, guidance or thought refuses."""
+    if request.adapter and request.adapter not in options.adapters:
+        raise InvalidRequestError("this model takes no adapters", code="unknown_adapter", param="model")
     if request.sampling.demands_thought and not options.thinks:
         message = f"{options.model} doesn't reason: leave the effort of reasoning out, or set it to none"
         raise InvalidRequestError(message, code="reasoning_not_supported", param="reasoning")

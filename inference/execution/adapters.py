@@ -17,6 +17,7 @@ Span = tuple[str, int, int]
 
 MOST_LOADED = 16
 MOST_RANK = 128
+TYPICAL_RANK = 16
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +34,23 @@ class Adapter:
     nbytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What of a model's adapters is in memory: so many, of so many bytes (0: no bound), so many used by one tenant."""
+
+    most: int = MOST_LOADED
+    nbytes: int = 0
+    per_tenant: int = MOST_LOADED
+
+
+@dataclass(slots=True)
+class _Loaded:
+    adapter: Adapter
+    tenant: str  # whose request used it last
+
+
 class Adapters:
-    """At most so many of a model's adapters in memory as were offered for; the least recently used makes room.
+    """The adapters of a model that requests may name; of those the ones that were used last are in memory.
 
     A request is prepared with `load`, in any thread: files are read and weights packed beside the steps that run.
     What `load` returns names the adapter by its content as well: rows and prefix keys carry it, so that nothing
@@ -42,61 +58,111 @@ class Adapters:
     a request holds its adapter, which stays in memory. While one is loaded there may be one more than the most.
     """
 
-    def __init__(self, read: Callable[[Path], Adapter]) -> None:
-        """`read` returns the adapter in a folder, or raises ModelRefusedError with a reason that names no path."""
+    def __init__(self, read: Callable[[Path], Adapter], typical_bytes: int = 0) -> None:
+        """`read` returns the adapter in a folder, or raises ModelRefusedError with a reason that names no path.
+
+        `typical_bytes` are those of one of rank `TYPICAL_RANK` that changes every layer.
+        """
         self.read = read
+        self.typical_bytes = typical_bytes
         self._folders: dict[str, Path] = {}
-        self._most = MOST_LOADED
-        self._loaded: dict[str, Adapter] = {}  # by key, the most recently used last
+        self._bounds = Bounds()
+        self._loaded: dict[str, _Loaded] = {}  # by key, the most recently used last
         self._keys: dict[str, str] = {}  # of each name that was loaded since it was offered
         self._refused: dict[str, str] = {}
+        self._checked: set[str] = set()
         self._held: Counter[str] = Counter()
         self._lock = threading.Lock()  # of all of the above, for moments
         self._loading = threading.Lock()  # held while an adapter is read
 
-    def offer(self, folders: Mapping[str, Path], most: int = MOST_LOADED) -> None:
-        """Let requests name these adapters from now on, and no others; keep at most `most` in memory.
+    def offer(self, folders: Mapping[str, Path], bounds: Bounds | None = None) -> None:
+        """Let requests name these adapters from now on, and no others.
 
         A name with another folder is loaded anew, and so is one that was refused. Requests that hold an adapter end
         with it.
         """
-        if most < 1:
-            raise ValueError(f"at least one adapter has to fit into memory, not {most}")
+        bounds = bounds if bounds is not None else Bounds()
+        if bounds.most < 1 or bounds.per_tenant < 1:
+            raise ValueError("at least one adapter has to fit into memory, and one of each tenant")
         with self._lock:
-            changed = {name for name in self._keys if folders.get(name) != self._folders.get(name)}
+            changed = {name for name in self._folders if folders.get(name) != self._folders[name]}
             self._keys = {name: key for name, key in self._keys.items() if name not in changed}
-            self._folders, self._most = dict(folders), most
+            self._checked -= changed
+            self._folders, self._bounds = dict(folders), bounds
             self._refused.clear()
             for key in set(self._loaded) - set(self._keys.values()):
                 self._drop(key)
 
-    def load(self, name: str) -> str:
-        """Return the key of adapter `name`, and load it unless it is in memory; for any thread.
+    def unchecked(self) -> str | None:
+        """Return the name of an adapter that was offered and never read, None where there is none."""
+        with self._lock:
+            return next((name for name in self._folders if name not in self._checked), None)
 
-        Raise InvalidRequestError when there is no such adapter or it can't be served, OverloadedError when as many as
-        fit into memory are held by others.
+    def check(self, name: str) -> None:
+        """Read the adapter `name`, and keep it where nothing has to make room for it; `states` knows the result."""
+        with self._lock:
+            folder = self._folders.get(name)
+        if folder is None:
+            return
+        try:
+            adapter, refusal = self._read(name, folder), ""
+        except ModelRefusedError as error:
+            adapter, refusal = None, error.message
+        with self._lock:
+            if self._folders.get(name) != folder:
+                return
+            self._checked.add(name)
+            if adapter is None:
+                self._refused[name] = refusal
+            elif name not in self._keys and not self._over(adapter):
+                self._keys[name] = key = f"{name}:{adapter.digest}"
+                self._loaded = {key: _Loaded(adapter, ""), **self._loaded}  # nobody used it: the first to make room
+
+    def states(self) -> dict[str, str]:
+        """Return why each adapter that was read can't be served, "" where it can; those not read yet are missing."""
+        with self._lock:
+            return {name: self._refused.get(name, "") for name in self._folders if name in self._checked}
+
+    def used(self, name: str, tenant: str = "") -> str | None:
+        """Return the key of adapter `name`, now the most recently used one, if it is in memory."""
+        with self._lock:
+            key = self._keys.get(name)
+            if key is None or key not in self._loaded:
+                return None
+            self._loaded[key] = found = self._loaded.pop(key)
+            found.tenant = tenant
+            return key
+
+    def load(self, name: str, tenant: str = "") -> str:
+        """Return the key of adapter `name`, which `tenant` wants, and load it unless it is in memory; for any thread.
+
+        A tenant that uses as many as it may makes room with its own. Raise InvalidRequestError when there is no such
+        adapter or it can't be served, OverloadedError when as many as fit into memory are held.
         """
+        if (key := self.used(name, tenant)) is not None:
+            return key
         with self._loading:  # of several that want it the first one loads it
+            if (key := self.used(name, tenant)) is not None:
+                return key
             with self._lock:
-                if (key := self._used(name)) is not None:
-                    return key
                 folder, refusal = self._folders.get(name), self._refused.get(name)
             if folder is None:
                 raise InvalidRequestError(f"this model has no adapter {name!r}", code="unknown_adapter", param="model")
+            adapter = None
             if refusal is None:
                 try:
-                    adapter = self.read(folder)
+                    adapter = self._read(name, folder)
                 except ModelRefusedError as error:
-                    log.warning("adapter %s in %s is refused: %s", name, folder, error.message)
                     refusal = error.message
             with self._lock:
                 if self._folders.get(name) != folder:
                     raise OverloadedError(f"adapter {name!r} was changed while it was loaded: try again")
-                if refusal is not None:
-                    self._refused[name] = refusal
+                self._checked.add(name)
+                if adapter is None:
+                    self._refused[name] = refusal or ""
                     message = f"adapter {name!r} can't be served: {refusal}"
                     raise InvalidRequestError(message, code="adapter_refused", param="model")
-                return self._enter(name, adapter)
+                return self._enter(name, adapter, tenant)
 
     def hold(self, key: str) -> None:
         """Keep an adapter in memory until `release`; raise UnpreparedError when it isn't there any more."""
@@ -121,7 +187,7 @@ class Adapters:
         """Return the spans with their adapters' weights."""
         found = [(self._loaded.get(key), begin, end) for key, begin, end in spans]
         # One that was checked and isn't there any more belongs to a request that has ended, whose row is discarded.
-        return [(adapter.weights, begin, end) for adapter, begin, end in found if adapter is not None]
+        return [(loaded.adapter.weights, begin, end) for loaded, begin, end in found if loaded is not None]
 
     @property
     def loaded(self) -> tuple[str, ...]:
@@ -133,28 +199,56 @@ class Adapters:
     def nbytes(self) -> int:
         """How much memory those take."""
         with self._lock:
-            return sum(adapter.nbytes for adapter in self._loaded.values())
+            return self._nbytes()
 
-    def _used(self, name: str) -> str | None:
-        """Return the key of `name` if it is in memory, now as the most recently used one."""
-        key = self._keys.get(name)
-        if key is None or key not in self._loaded:
-            return None
-        self._loaded[key] = self._loaded.pop(key)
-        return key
+    def _nbytes(self) -> int:
+        return sum(loaded.adapter.nbytes for loaded in self._loaded.values())
 
-    def _enter(self, name: str, adapter: Adapter) -> str:
+    def _read(self, name: str, folder: Path) -> Adapter:
+        """Return the adapter in `folder`; raise ModelRefusedError with the reason, which is logged."""
+        try:
+            return self._fitting(self.read(folder))
+        except ModelRefusedError as error:
+            log.warning("adapter %s in %s is refused: %s", name, folder, error.message)
+            raise
+
+    def _fitting(self, adapter: Adapter) -> Adapter:
+        most = self._bounds.nbytes
+        if most and adapter.nbytes > most:
+            raise ModelRefusedError(f"it takes {adapter.nbytes} bytes of memory, where all adapters have {most}")
+        return adapter
+
+    def _over(self, adapter: Adapter) -> bool:
+        """Whether something in memory has to make room for it."""
+        bounds = self._bounds
+        is_large = bool(bounds.nbytes) and self._nbytes() + adapter.nbytes > bounds.nbytes
+        return len(self._loaded) >= bounds.most or is_large
+
+    def _enter(self, name: str, adapter: Adapter, tenant: str) -> str:
         key = f"{name}:{adapter.digest}"
         self._keys[name] = key
-        if key not in self._loaded:  # an earlier one of the same content may still be held
-            idle = [other for other in self._loaded if not self._held[other]]
-            over = len(self._loaded) + 1 - self._most
-            if over > len(idle):
-                raise OverloadedError("as many adapters as fit into memory are in use: try again later")
-            for other in idle[: max(0, over)]:
-                self._drop(other)
-            self._loaded[key] = adapter
+        if key in self._loaded:  # an earlier one of the same content may still be held
+            self._loaded[key].tenant = tenant
+            return key
+        self._make_room(adapter, tenant)
+        self._loaded[key] = _Loaded(adapter, tenant)
         return key
+
+    def _make_room(self, adapter: Adapter, tenant: str) -> None:
+        idle = [key for key in self._loaded if not self._held[key]]
+        own = [key for key, loaded in self._loaded.items() if loaded.tenant == tenant]
+        if len(own) >= self._bounds.per_tenant:
+            mine = [key for key in idle if key in own]
+            if not mine:
+                message = f"you use {len(own)} adapters at once, as many as you may: try again later"
+                raise OverloadedError(message, code="adapters_in_use")
+            self._drop(mine[0])
+            idle.remove(mine[0])
+        while self._over(adapter):
+            if not idle:
+                message = "as many adapters as fit into memory are in use: try again later"
+                raise OverloadedError(message, code="adapters_in_use")
+            self._drop(idle.pop(0))
 
     def _drop(self, key: str) -> None:
         if not self._held[key]:

@@ -119,4 +119,5 @@ class LoadedModel:
     nests_vectors: bool = False  # see `EngineInfo`
     details: Mapping[str, str] = field(default_factory=dict)
     adapters: Adapters | None = None
+    adapter_bytes: int = 0
     labels: Labels | None = None

@@ -44,7 +44,7 @@ from inference.core.rows import Drafting
 from inference.core.scheduler import Scheduler
 from inference.core.sequence import Sequence
 from inference.errors import InvalidRequestError
-from inference.execution.adapters import MOST_LOADED
+from inference.execution.adapters import Bounds
 from inference.execution.backend import LoadedModel
 from inference.guidance.grammars import Grammars
 from inference.local.siblings import Siblings
@@ -188,29 +188,33 @@ class LocalEngine:
         model = load_model(config)
         return cls(config, model, FolderTokenizer(model.tokenizer_folder))
 
-    def offer(self, adapters: Mapping[str, Path], most: int = MOST_LOADED) -> None:
-        """Let requests name these adapters, each in its folder, and no others; at most `most` are in memory at once.
+    def offer(self, adapters: Mapping[str, Path], bounds: Bounds | None = None) -> None:
+        """Let requests name these adapters, each in its folder, and no others; `bounds` is what is in memory of them.
 
         For any thread. Raise InvalidRequestError where the model takes none.
         """
         if self.model.adapters is None:
             raise InvalidRequestError("this model takes no adapters", code="unknown_adapter", param="model")
-        self.model.adapters.offer(adapters, most)
+        self.model.adapters.offer(adapters, bounds)
 
     def guidance_of(self, request: GenerationRequest) -> Guidance | None:
         """Return what the request's answer is held to, by its client or for its tools; for any thread."""
         return self._chats.guidance(request)
 
     def prepare(
-        self, request: GenerationRequest, tokenizer: Tokenizer | None = None, grammar: Grammar | None = None
+        self,
+        request: GenerationRequest,
+        tokenizer: Tokenizer | None = None,
+        grammar: Grammar | None = None,
+        adapter: str = "",
     ) -> Prompt:
         """Return the request in tokens; raise `InvalidRequestError` for what this model can't serve.
 
         `tokenizer` replaces the engine's own in another thread, since a tokenizer encodes for one thread only;
-        `grammar` is that of its guidance, else `grammars` compiles it here. The request's adapter is read here unless
-        it is in memory.
+        `grammar` is that of its guidance, else `grammars` compiles it here; `adapter` is the key of its adapter, which
+        else is read here unless it is in memory.
         """
-        return self._preparer.prepare(request, self._tokenizer(tokenizer), grammar)
+        return self._preparer.prepare(request, self._tokenizer(tokenizer), grammar, adapter)
 
     def tokenize(
         self,

@@ -64,8 +64,8 @@ class Preparer:
     `context` bounds a prompt and its output together, `max_input` one prompt or one embedding input. Without `keys` no
     prefix is hashed, without `grammars` none is guided. `recommended` has values for the sampling fields that a client
     doesn't set; `ends` are the ids that end a generation, `chats` what the model's chats look like. `load_adapter`
-    returns the key of the adapter that a request names, which is then in memory; None where the model takes none.
-    `labels` are a classifier's.
+    returns the key of the adapter that a request of a domain names, which is then in memory; None where the model takes
+    none. `labels` are a classifier\'s.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Preparer:
         ends: frozenset[int] = frozenset(),
         grammars: Grammars | None = None,
         chats: Chats | None = None,
-        load_adapter: Callable[[str], str] | None = None,
+        load_adapter: Callable[[str, str], str] | None = None,
         labels: Labels | None = None,
     ) -> None:
         self._load_adapter = load_adapter
@@ -95,10 +95,13 @@ class Preparer:
         self._chats = chats if chats is not None else Chats.of("", {})
         self._labels = labels
 
-    def prepare(self, request: GenerationRequest, tokenizer: Tokenizer, grammar: Grammar | None = None) -> Prompt:
+    def prepare(
+        self, request: GenerationRequest, tokenizer: Tokenizer, grammar: Grammar | None = None, adapter: str = ""
+    ) -> Prompt:
         """Return the request in tokens; raise `InvalidRequestError` for what this model can't serve.
 
-        `grammar` is that of its guidance where that was compiled before.
+        `grammar` is that of its guidance where that was compiled before, `adapter` the key of its adapter where that
+        was loaded before.
         """
         if request.kind not in self._kinds:
             raise InvalidRequestError(f"this model takes no {request.kind} requests", code="unsupported_task")
@@ -107,7 +110,7 @@ class Preparer:
         if request.adapter and (self._load_adapter is None or request.kind is not Kind.CHAT):
             raise InvalidRequestError("this model takes no adapters", code="unknown_adapter", param="model")
         if request.kind is Kind.CHAT:
-            return self._chat(request, tokenizer, grammar)
+            return self._chat(request, tokenizer, grammar, adapter)
         if request.kind is Kind.SCORE:
             return self._pairs(request, tokenizer)
         if request.kind is Kind.CLASSIFICATION:
@@ -139,7 +142,7 @@ class Preparer:
         message = f"the prompt has {len(ids)} tokens, this model's context {self._context} with the answer"
         return InvalidRequestError(message, code="context_length_exceeded", param=field)
 
-    def _chat(self, request: GenerationRequest, tokenizer: Tokenizer, grammar: Grammar | None) -> Prompt:
+    def _chat(self, request: GenerationRequest, tokenizer: Tokenizer, grammar: Grammar | None, adapter: str) -> Prompt:
         field = "messages" if request.prompt is None else "prompt"
         request = replace(request, sampling=request.sampling.with_recommended(self._recommended))
         check_sampling(request.sampling, self._vocab_size, self._ends)
@@ -158,7 +161,8 @@ class Preparer:
                 message = f"'{guidance.param}': this model's answers can't be guided"
                 raise InvalidRequestError(message, code="guidance_unavailable", param=guidance.param)
             grammar = self._grammars.compiled(guidance)
-        adapter = self._load_adapter(request.adapter) if request.adapter and self._load_adapter is not None else ""
+        if request.adapter and not adapter and self._load_adapter is not None:
+            adapter = self._load_adapter(request.adapter, request.domain)
         keys = self._keys.keys(request.domain, ids, adapter) if self._keys is not None else []
         parsing = self._parsing(request, tokenizer, ids)
         if parsing is not None and (grammar is not None or request.sampling.thinking_tokens is not None):

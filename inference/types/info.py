@@ -30,6 +30,7 @@ class EngineInfo:
     An engine that can't extend (`can_extend`) generates at most the allowance that a request begins with. With
     `shares_prefixes` requests of different domains share cached prefixes, as their operator has accepted. `features`
     are those that are known, and `max_output` bounds one answer, where the context doesn't alone (0).
+    `adapters` has those that were offered and read: why each can't be served, "" where it can.
     """
 
     deployment: str
@@ -47,6 +48,7 @@ class EngineInfo:
     features: frozenset[Feature] = frozenset()
     max_output: int = 0
     nests_vectors: bool = False
+    adapters: Mapping[str, str] = field(default_factory=dict)
 
 
 LOADING = "loading"  # `Health.reason` while the model is being loaded

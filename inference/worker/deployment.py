@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from inference.config import EngineConfig
 from inference.core.grammar import Grammar
+from inference.execution.adapters import Bounds
 from inference.execution.backend import LoadedModel
 from inference.guidance.grammars import Grammars
 from inference.local.engine import LocalEngine
@@ -35,17 +37,23 @@ class Deployment:
         self.id = config.deployment
         self.engine = LocalEngine(config, model, tokenizer, secret=secret, pause_seconds=pause_seconds, clock=clock)
         self.info = self.engine.info
+        self.offer(config)
         self._second_tokenizer = tokenizer.copy()
 
     def prepare(
-        self, request: GenerationRequest, *, second_tokenizer: bool = False, grammar: Grammar | None = None
+        self,
+        request: GenerationRequest,
+        *,
+        second_tokenizer: bool = False,
+        grammar: Grammar | None = None,
+        adapter: str = "",
     ) -> Prompt:
         """Return the request in tokens; raise `InvalidRequestError` for what this deployment can't serve.
 
         `second_tokenizer` is for the thread of long prompts, since a tokenizer encodes for one thread only; `grammar`
-        is that of the request's guidance.
+        is that of the request's guidance, `adapter` the key of its adapter.
         """
-        return self.engine.prepare(request, self._second_tokenizer if second_tokenizer else None, grammar)
+        return self.engine.prepare(request, self._second_tokenizer if second_tokenizer else None, grammar, adapter)
 
     def tokenize(
         self, request: GenerationRequest, *, special: bool, with_texts: bool, second_tokenizer: bool = False
@@ -66,6 +74,39 @@ class Deployment:
     def grammars(self) -> Grammars | None:
         """The grammars of its guided requests, None where answers can't be guided. For any thread."""
         return self.engine.grammars
+
+    def offer(self, config: EngineConfig) -> None:
+        """Let requests name the adapters of `config` and no others. For any thread."""
+        model = self.engine.model
+        if model.adapters is None:
+            states = dict.fromkeys(config.adapters, "this model takes no adapters")
+        else:
+            folders = {name: Path(folder) for name, folder in config.adapters.items()}
+            per_tenant = config.adapters_per_tenant or max(1, config.most_adapters // 2)
+            model.adapters.offer(folders, Bounds(config.most_adapters, model.adapter_bytes, per_tenant))
+            states = model.adapters.states()
+        self.info = replace(self.info, adapters=states)
+
+    def check_adapter(self) -> bool:
+        """Read one adapter that was offered and never read, for the loading thread; False where there is none."""
+        adapters = self.engine.model.adapters
+        name = None if adapters is None else adapters.unchecked()
+        if adapters is not None and name is not None:
+            adapters.check(name)
+            self.info = replace(self.info, adapters=adapters.states())
+        return name is not None
+
+    def adapter_in_memory(self, request: GenerationRequest) -> str | None:
+        """Return the key of the request's adapter, "" where it names none, None where it has to be loaded first."""
+        adapters = self.engine.model.adapters
+        if not request.adapter or adapters is None:
+            return ""  # `prepare` refuses an adapter where there are none
+        return adapters.used(request.adapter, request.domain)
+
+    def load_adapter(self, request: GenerationRequest) -> str:
+        """Load the request's adapter and return its key; raise what `Adapters.load` raises. For any thread."""
+        assert self.engine.model.adapters is not None
+        return self.engine.model.adapters.load(request.adapter, request.domain)
 
     def health(self) -> Health:
         """Return the state now, with the revision of the settings that the deployment was loaded with."""

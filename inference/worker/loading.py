@@ -67,7 +67,7 @@ class Loader:
                 self._ending.wait(POLL_SECONDS)
 
     def step(self) -> bool:
-        """Withdraw what the spec names no more and load one deployment; False when none was left to load."""
+        """Withdraw what the spec names no more, load one deployment or read one adapter; False when none was left."""
         self._read()
         for name in [name for name in self._tried if name not in self._wanted]:
             self._withdraw(name)
@@ -79,10 +79,18 @@ class Loader:
             (each for each in self._config.engines if self._tried.get(each.deployment) != each.revision), None
         )
         if engine is None:
-            return False
+            return self._check_adapter()
         self._tried[engine.deployment] = engine.revision
         self._load(engine)
         return True
+
+    def _check_adapter(self) -> bool:
+        """Read one adapter that nobody has used yet, so that its faults are known; False where none is left."""
+        for deployment in list(self._serving.deployments.values()):
+            if deployment.check_adapter():
+                self._announce()
+                return True
+        return False
 
     @property
     def _wanted(self) -> set[str]:
@@ -105,6 +113,7 @@ class Loader:
         for engine in config.engines:
             if (deployment := self._serving.deployments.get(engine.deployment)) is not None:
                 self._inbox.put(RepriceCommand(deployment, engine.rates))
+                deployment.offer(engine)
         self._mark_loading()
 
     def _mark_loading(self) -> None:

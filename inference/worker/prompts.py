@@ -1,8 +1,9 @@
-"""Long prompts are tokenised in a thread of their own, and grammars compiled in another.
+"""Long prompts are tokenised in a thread of their own, grammars compiled in another, adapters read in a third.
 
 Encoding takes seconds per megabyte. In the reader thread that would keep every gateway's renewals unanswered, and five
 seconds of silence end a session; tokenizers work outside the interpreter's lock, so another thread does it. Compiling a
-grammar that nobody has used before takes up to seconds as well: such a request is prepared when that is done.
+grammar that nobody has used before takes up to seconds as well, and so does reading an adapter: such a request is
+prepared when that is done.
 
 The queue is bounded in bytes. A tenant may hold at most as many bytes as are still free, so tenants that hold much
 always leave some for another. The next prompt is of the tenant with the fewest encoded bytes for its weight, the next
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 class PromptCall:
     """A request to be prepared. It counts as `size` bytes; `since` is when it came, on the queue's clock.
 
-    `grammar` is that of its guidance, once it was compiled.
+    `grammar` is that of its guidance, once it was compiled, `adapter` the key of its adapter, once that was loaded.
     """
 
     session: bytes
@@ -49,6 +50,7 @@ class PromptCall:
     size: int
     since: float
     grammar: Grammar | None = None
+    adapter: str | None = None
 
     @property
     def tenant(self) -> str:
@@ -73,8 +75,14 @@ class Text(NamedTuple):
     text: str
 
 
-Outcome = Prompt | Tokens | Text | Grammar
-"""A request's prompt, its tokens, the text of its tokens, or the grammar with which it is to be prepared."""
+class LoadedAdapter(NamedTuple):
+    """The key of an adapter in memory."""
+
+    key: str
+
+
+Outcome = Prompt | Tokens | Text | Grammar | LoadedAdapter
+"""A request's prompt, its tokens, the text of its tokens, or the grammar or adapter with which it is to be prepared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +180,12 @@ def grammar_of(call: PromptCall) -> Grammar:
         return grammars.compiled(guidance)
 
 
+def adapter_of(call: PromptCall) -> LoadedAdapter:
+    """Return the request's adapter, read unless it is in memory; raise `EngineError` for every failure."""
+    with _refusing(call.deployment, call.message.request):
+        return LoadedAdapter(call.deployment.load_adapter(call.message.request))
+
+
 def outcome_of(call: PromptCall, *, second_tokenizer: bool = False) -> Outcome:
     """Return what the call asks for: its request in tokens, or the text of its tokens; raise `EngineError` for every
     failure.
@@ -180,7 +194,12 @@ def outcome_of(call: PromptCall, *, second_tokenizer: bool = False) -> Outcome:
     with _refusing(deployment, message.request):
         match message:
             case Prepare():
-                return deployment.prepare(message.request, second_tokenizer=second_tokenizer, grammar=call.grammar)
+                return deployment.prepare(
+                    message.request,
+                    second_tokenizer=second_tokenizer,
+                    grammar=call.grammar,
+                    adapter=call.adapter or "",
+                )
             case Tokenize():
                 return deployment.tokenize(
                     message.request,

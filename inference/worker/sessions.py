@@ -51,7 +51,16 @@ from inference.protocol import (
 )
 from inference.text.prepare import Prompt
 from inference.types import Evidence, Running, Tokens
-from inference.worker.prompts import SHORT_BYTES, Outcome, PromptCall, PromptQueue, PromptResult, Text, outcome_of
+from inference.worker.prompts import (
+    SHORT_BYTES,
+    LoadedAdapter,
+    Outcome,
+    PromptCall,
+    PromptQueue,
+    PromptResult,
+    Text,
+    outcome_of,
+)
 from inference.worker.record import Record
 from inference.worker.requests import CancelCommand, Command, DrainCommand, ExtendCommand, Request, SubmitCommand
 from inference.worker.serving import Serving
@@ -81,6 +90,7 @@ class Reader:
         enqueue: Callable[[bytes, FromWorker], None],
         prompts: PromptQueue,
         grammars: PromptQueue,
+        adapters: PromptQueue,
         session_seconds: float,
         session_bytes: int,
         prepared_seconds: float,
@@ -101,6 +111,7 @@ class Reader:
         self._enqueue = enqueue
         self._prompts = prompts
         self._grammars = grammars
+        self._adapters = adapters
         self._short: deque[PromptCall] = deque()  # short prompts that wait to be prepared here
         self._sessions: dict[bytes, Session] = {}
         self._stopped = False
@@ -276,16 +287,26 @@ class Reader:
         try:
             deployment = self._serving.find(message.deployment)
             call = PromptCall(session.identity, message, deployment, size, self._clock())
-            grammars = deployment.grammars if isinstance(message, Prepare) else None
-            guidance = None if grammars is None else deployment.guidance_of(message.request)
-            if guidance is None or grammars is None:
+            if not isinstance(message, Prepare):
                 self._queue(call)
-            elif (grammar := grammars.known(guidance)) is not None:
-                self._queue(replace(call, grammar=grammar))
+            elif (adapter := deployment.adapter_in_memory(message.request)) is None:
+                self._adapters.put(call)
             else:
-                self._grammars.put(call)
+                self._find_grammar(replace(call, adapter=adapter))
         except EngineError as error:
             self._send(session, refusal_of(error, call=message.call))
+
+    def _find_grammar(self, call: PromptCall) -> None:
+        """Queue the call of a request whose adapter is in memory; one that is guided with its grammar."""
+        deployment = call.deployment
+        grammars = deployment.grammars
+        guidance = None if grammars is None else deployment.guidance_of(call.message.request)
+        if guidance is None or grammars is None:
+            self._queue(call)
+        elif (grammar := grammars.known(guidance)) is not None:
+            self._queue(replace(call, grammar=grammar))
+        else:
+            self._grammars.put(call)
 
     def _queue(self, call: PromptCall) -> None:
         """Have a short prompt prepared here, a long one in the thread for those."""
@@ -307,7 +328,9 @@ class Reader:
         self._finish_prompt(PromptResult(call, outcome))
 
     def _finish_prompt(self, result: PromptResult) -> None:
-        """Answer the call of a prompt, or queue one whose grammar is compiled, if its session still exists."""
+        """Answer the call of a prompt, or go on with one whose adapter is loaded or whose grammar is compiled, if its
+        session still exists.
+        """
         call, outcome = result.call, result.outcome
         session = self._sessions.get(call.session)
         if session is None:
@@ -322,6 +345,8 @@ class Reader:
                     self._send(session, TokensReply(call.message.call, outcome.ids, outcome.texts))
                 case Text():
                     self._send(session, TextReply(call.message.call, outcome.text))
+                case LoadedAdapter():
+                    self._find_grammar(replace(call, adapter=outcome.key))
                 case _:
                     self._queue(replace(call, grammar=outcome))
         except EngineError as error:

@@ -13,6 +13,7 @@ from inference.architectures.load import kernel_folder, load_model
 from inference.config import EngineConfig
 from inference.core.scheduler import Scheduler
 from inference.errors import InvalidRequestError, OverloadedError, UnpreparedError
+from inference.execution.adapters import Bounds
 from inference.execution.backend import LoadedModel
 from inference.execution.tiers import choose
 from inference.local.engine import LocalEngine
@@ -157,7 +158,7 @@ def test_a_request_names_its_adapter(tmp_path: Path) -> None:
         with pytest.raises(InvalidRequestError) as caught:
             engine.prepare(replace(request, adapter=name))
         assert caught.value.code == "unknown_adapter"
-    engine.offer({f"a{i}": save_adapter(folder, tmp_path / f"a{i}", seed=i) for i in range(4)}, most=2)
+    engine.offer({f"a{i}": save_adapter(folder, tmp_path / f"a{i}", seed=i) for i in range(4)}, Bounds(2))
     adapters = engine.model.adapters
     assert adapters is not None
     prompts = {name: engine.prepare(replace(request, id=name, adapter=name)) for name in ("a0", "a1")}
@@ -170,7 +171,7 @@ def test_a_request_names_its_adapter(tmp_path: Path) -> None:
     engine.submit(later)
     with pytest.raises(OverloadedError):
         engine.prepare(replace(request, id="a3", adapter="a3"))
-    engine.offer({"a3": tmp_path / "a3"}, most=2)  # what runs goes on
+    engine.offer({"a3": tmp_path / "a3"}, Bounds(2))  # what runs goes on
     assert len(adapters.loaded) == 2
     while engine.unfinished:
         for output in engine.step():
@@ -195,7 +196,7 @@ def test_prepared_prefixes_are_rooted_in_the_adapter(tmp_path: Path) -> None:
 def test_a_cancelled_request_holds_no_adapter(tmp_path: Path) -> None:
     folder = save_tiny("llama", tmp_path / "model", vocab_size=300)
     engine = adapted_engine(folder)
-    engine.offer({"a": save_adapter(folder, tmp_path / "a")}, most=1)
+    engine.offer({"a": save_adapter(folder, tmp_path / "a")}, Bounds(1))
     for n in (1, 2):
         for steps in (0, 2):
             request = chat("hello", max_tokens=9, ignore_eos=True, n=n)

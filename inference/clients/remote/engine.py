@@ -260,6 +260,8 @@ class RemoteEngine:
             raise DrainingError("The engine is about to be closed.")
         if request.kind not in info.kinds:
             raise InvalidRequestError(f"This model doesn't take {request.kind} requests.")
+        if request.adapter:
+            raise InvalidRequestError("This model takes no adapters.", code="unknown_adapter", param="model")
         return info
 
     def _check_images(self, request: GenerationRequest) -> None:

@@ -21,7 +21,8 @@ from inference.types import SamplingParams
 class Sizes:
     """The bounds of a model's steps: `limit` tokens of a row, `rows` and `tokens` of a step.
 
-    The cache holds `kv_tokens` tokens, or with 0 what fits; with `kv_dtype` "fp8" it stores float8.
+    The cache holds `kv_tokens` tokens, or with 0 what fits beside `reserve` bytes, which adapters may take later; with
+    `kv_dtype` "fp8" it stores float8.
     """
 
     limit: int
@@ -30,6 +31,7 @@ class Sizes:
     block_size: int
     kv_tokens: int = 0
     kv_dtype: str = "auto"
+    reserve: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ def build(model: CausalBackend, device: Device, sizes: Sizes) -> Built:
     """
     spec = replace(model.spec, dtype=torch.float8_e4m3fn) if sizes.kv_dtype == "fp8" else model.spec
     room = device.room(lambda: _largest_step(model, device, spec, sizes))
+    room = replace(room, free=room.free - sizes.reserve)
     blocks = room.blocks(spec, sizes.block_size, tokens=sizes.kv_tokens, max_tokens=sizes.limit * sizes.rows)
     runner, cache, attention = _runner(model, device, spec, sizes, blocks)
     runner.capture()
