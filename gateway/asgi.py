@@ -17,6 +17,7 @@ from gateway.consumers.responses import (  # noqa: E402 - models need Django to 
     ResponsesConsumer,
     too_many_sockets,
 )
+from gateway.edge.adapters import adapter, adapters  # noqa: E402
 from gateway.edge.batches import batch, batches, cancel  # noqa: E402
 from gateway.edge.bounds import bounded, counted_by_address, limited_by_address  # noqa: E402
 from gateway.edge.chat import chat_completions  # noqa: E402
@@ -81,6 +82,8 @@ http_routes = [
     path("v1/batches", kept(batches), scopes.BATCHES),
     path("v1/batches/<str:batch_id>", batch, scopes.BATCHES, "/v1/batches/{id}"),
     path("v1/batches/<str:batch_id>/cancel", kept(cancel), scopes.BATCHES, "/v1/batches/{id}/cancel"),
+    path("v1/adapters", adapters, scopes.ADAPTERS),
+    path("v1/adapters/<path:name>", adapter, scopes.ADAPTERS, "/v1/adapters/{id}"),
     path("v1/usage/<str:request_id>", usage, scopes.USAGE, "/v1/usage/{id}"),
     re_path(r"^v1/organization/", _control_plane, "/v1/organization/*"),
     re_path(r"^v1(/|$)", unknown_endpoint, "/v1/*"),

@@ -193,6 +193,8 @@ SLUICE_MAX_FILE_BYTES = env.whole("SLUICE_MAX_FILE_BYTES", 100 * 1024 * 1024)
 SLUICE_FILE_SECONDS = env.number("SLUICE_FILE_SECONDS", 900.0)
 SLUICE_MOST_FILES = env.whole("SLUICE_MOST_FILES", 1000)
 SLUICE_MOST_FILE_BYTES = env.whole("SLUICE_MOST_FILE_BYTES", 10 * 1024**3)
+SLUICE_MOST_ADAPTER_RANK = env.whole("SLUICE_MOST_ADAPTER_RANK", 64)
+SLUICE_MOST_ADAPTER_BYTES = env.whole("SLUICE_MOST_ADAPTER_BYTES", 2 * 1024**3)
 SLUICE_FILE_DAYS = env.whole("SLUICE_FILE_DAYS", 30)
 SLUICE_BATCH_DAYS = env.whole("SLUICE_BATCH_DAYS", 30)
 # How many lines of batches one process of the jobs has on their way at a time, and one tenant in all of them.

@@ -1,14 +1,15 @@
-"""The catalogue as one immutable snapshot: read in five queries, then used in memory until the next epoch."""
+"""The catalogue as one immutable snapshot: read in six queries, then used in memory until the next epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from routing.models import Deployment, PublicModel, Replica, RouteRule, RouteTarget
+from routing.models import Adapter, Deployment, PublicModel, Replica, RouteRule, RouteTarget
 
+ADAPTABLE = (Deployment.Backend.WORKER, Deployment.Backend.FAKE)  # whose engines may take adapters
 IMAGES = ("none", "data", "urls")  # each takes what those before it take
 
 
@@ -22,6 +23,12 @@ class ModelEntry:
     rate_card: str
     description: str
     created: int  # Unix seconds
+    tenant: UUID | None = None  # the only one that sees it
+    base: str = ""  # the model that it is an adapter of
+
+    def is_hidden_from(self, tenant: UUID | None) -> bool:
+        """Whether it is another tenant's own."""
+        return self.tenant is not None and self.tenant != tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,8 @@ class ReplicaEntry:
 class DeploymentEntry:
     """One active deployment, with the fields of `routing.models.Deployment`; `model` is the public model's name.
 
-    `replicas` are those on active nodes.
+    `replicas` are those on active nodes. For a model that is an adapter it is a deployment of its base, with the
+    `adapter`'s id.
     """
 
     id: UUID
@@ -63,6 +71,7 @@ class DeploymentEntry:
     credential: str = field(default="", repr=False)  # sealed
     weight: int = 1
     replicas: tuple[ReplicaEntry, ...] = ()
+    adapter: str = ""
 
     def sees(self, images: str) -> bool:
         """Whether it takes a request with such `images` (`RouteQuery`), by the option of that name."""
@@ -115,8 +124,13 @@ class Catalogue:
     rules: tuple[RuleEntry, ...]
 
     def all_deployments(self) -> tuple[DeploymentEntry, ...]:
-        """Every active deployment of every active model."""
-        return tuple(entry for entries in self.deployments.values() for entry in entries)
+        """Every active deployment of every active model, once."""
+        return tuple(entry for entries in self.deployments.values() for entry in entries if not entry.adapter)
+
+    def engine_of(self, model: str) -> str:
+        """Return the model whose engines serve `model`: its base where it is an adapter, else itself."""
+        entry = self.models.get(model)
+        return model if entry is None else entry.base or model
 
     def replicas_of(self, model: str) -> tuple[ReplicaEntry, ...]:
         """Every active replica of the active deployments of `model`."""
@@ -129,6 +143,12 @@ def load() -> Catalogue:
     A model that is added while this reads is left out with all that belongs to it: its change raises the epoch, so the
     catalogue is read again.
     """
+    adapters = {
+        model: (str(adapter), base)
+        for adapter, model, base in Adapter.objects.filter(model__is_active=True, base__is_active=True).values_list(
+            "id", "model__name", "base__name"
+        )
+    }
     models = {
         row.name: ModelEntry(
             name=row.name,
@@ -137,8 +157,10 @@ def load() -> Catalogue:
             rate_card=row.rate_card,
             description=row.description,
             created=int(row.created_at.timestamp()),
+            tenant=row.tenant_id,
+            base=adapters[row.name][1] if row.name in adapters else "",
         )
-        for row in PublicModel.objects.filter(is_active=True)
+        for row in PublicModel.objects.filter(is_active=True).exclude(adapter__base__is_active=False)
     }
     replicas: dict[UUID, list[ReplicaEntry]] = {}
     for replica in Replica.objects.filter(node__is_active=True).select_related("node"):
@@ -162,6 +184,10 @@ def load() -> Catalogue:
                 replicas=tuple(replicas.get(row.id, ())) if has_nodes else (ReplicaEntry(row.id),),
             )
         )
+    for name, (adapter, base) in adapters.items():
+        if name in models:
+            served = [entry for entry in deployments.get(base, ()) if entry.backend in ADAPTABLE]
+            deployments[name] = [replace(entry, model=name, adapter=adapter) for entry in served]
     targets: dict[tuple[UUID, bool], list[tuple[str, int]]] = {}
     for target in RouteTarget.objects.filter(model__is_active=True).select_related("model").order_by("model__name"):
         if target.model.name in models:

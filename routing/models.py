@@ -14,7 +14,10 @@ LEAST_SIMILARITY = 25
 
 
 class PublicModel(models.Model):
-    """A model as tenants see it: name, what it can do, and by name the rate card that prices it."""
+    """A model as tenants see it: name, what it can do, and by name the rate card that prices it.
+
+    One with a `tenant` is that tenant's own: no other sees it, and it may be used whatever the plan includes.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     name = models.CharField(max_length=120, unique=True)
@@ -22,6 +25,9 @@ class PublicModel(models.Model):
     context_length = models.PositiveIntegerField(help_text="Tokens, prompt and answer together.")
     rate_card = models.CharField(max_length=100, help_text="Name of the rate card.")
     description = models.CharField(max_length=300, blank=True)
+    tenant = models.ForeignKey(
+        "gateway.Tenant", on_delete=models.PROTECT, null=True, blank=True, related_name="+", editable=False
+    )
     is_active = models.BooleanField(default=True)
     created_at = models.DateTimeField(db_default=Now())
 
@@ -123,6 +129,33 @@ class Replica(models.Model):
 
     def __str__(self) -> str:
         return f"{self.deployment} on {self.node}"
+
+
+class Adapter(models.Model):
+    """Weights that make a public model of its own, `model`, out of another, `base`, wherever that is served.
+
+    `config` is PEFT's; the tensors are in the storage `files` under `key`, and never change. `bytes` is their size, and
+    `rank` that of its low-rank products.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    model = models.OneToOneField(PublicModel, on_delete=models.PROTECT, related_name="adapter")
+    base = models.ForeignKey(PublicModel, on_delete=models.PROTECT, related_name="adapters")
+    config = models.JSONField()
+    rank = models.PositiveIntegerField()
+    bytes = models.BigIntegerField()
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        ordering = ["model__name"]
+
+    def __str__(self) -> str:
+        return f"{self.model} on {self.base}"
+
+    @property
+    def key(self) -> str:
+        """The name of its tensors in the storage."""
+        return f"adapters/{self.id.hex}"
 
 
 class RouteRule(models.Model):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from routing.catalogue import Catalogue, RuleEntry
 from routing.choice import Draw, Option
@@ -68,7 +69,7 @@ class _Decision:
     def _by_name(self) -> Route:
         name = self.query.model
         model = self.catalogue.models.get(name)
-        if model is None:
+        if model is None or model.is_hidden_from(self.query.tenant):
             raise RoutingError("model_not_found", f"The model {name!r} does not exist.", model=name)
         if self.query.kind not in model.kinds:
             serves = " and ".join(sorted(model.kinds))
@@ -88,7 +89,7 @@ class _Decision:
         for rule in self.catalogue.rules:
             if not self._matches(rule):
                 continue
-            picked = self.targets.pick(rule)
+            picked = self.targets.pick(self._seen(rule))
             if isinstance(picked, Beyond):
                 raise self._beyond(rule, picked)
             if picked is not None:
@@ -147,6 +148,20 @@ class _Decision:
 
     # -- models -----------------------------------------------------------------------------------------------------
 
+    def _seen(self, rule: RuleEntry) -> RuleEntry:
+        """Return the rule without other tenants' own models, of which nobody is told."""
+        hidden = {
+            name
+            for name, _ in (*rule.targets, *rule.fallbacks)
+            if self.catalogue.models[name].is_hidden_from(self.query.tenant)
+        }
+        if not hidden:
+            return rule
+        targets, fallbacks = (
+            tuple(target for target in targets if target[0] not in hidden) for targets in (rule.targets, rule.fallbacks)
+        )
+        return replace(rule, targets=targets, fallbacks=fallbacks)
+
     def _unfit_reason(self, name: str) -> str:
         """Return why the model can't serve the query, whatever its deployments; empty when it can."""
         model = self.catalogue.models[name]
@@ -161,6 +176,10 @@ class _Decision:
         return ""
 
     def _allowed(self, name: str) -> bool:
+        model = self.catalogue.models[name]
+        if model.tenant is not None:
+            is_for_key = not self.query.key_models or name in self.query.key_models
+            return is_for_key and not model.is_hidden_from(self.query.tenant)
         return not self.query.allowed_models or name in self.query.allowed_models
 
     # -- answers ----------------------------------------------------------------------------------------------------
@@ -187,6 +206,7 @@ class _Decision:
             task_source=self.task_source,
             rule=rule,
             reason=reason,
+            adapter=option.deployment.adapter,
             matched=option.matched,
             candidates=(*dict.fromkeys(self.places.candidates), candidate(option)),
             signals=tuple(self.signals),

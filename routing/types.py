@@ -81,6 +81,8 @@ class RouteQuery(msgspec.Struct, frozen=True):
     allowed_models: frozenset[str]  # empty allows all
     task: str | None = None  # the request's own task field
     prompt_characters: int = 0
+    tenant: UUID | None = None  # who asks: it sees models of its own
+    key_models: frozenset[str] = frozenset()  # what its key is for, of those; empty allows all
     images: str = "none"  # what its messages have: "none", all as "data", or also "urls" that a server has to fetch
     has_tools: bool = False
     has_schema: bool = False
@@ -120,6 +122,7 @@ class Route(msgspec.Struct, frozen=True):
     task_source: str  # the step that found it: one of SOURCES
     rule: str  # the rule's name, or "" for a concrete model
     reason: str  # one sentence for people
+    adapter: str = ""  # what the engine adds to the deployment's weights
     matched: int = 0  # tokens of the prompt that the replica has probably cached
     candidates: tuple[Candidate, ...] = ()
     signals: tuple[Signal, ...] = ()  # the steps of a decision for ``auto``

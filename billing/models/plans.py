@@ -55,6 +55,7 @@ class PlanVersion(models.Model):
     overage = models.CharField(max_length=10, choices=Overage, default=Overage.BLOCK)
     overdraft_limit = models.PositiveBigIntegerField(default=0)
     allowed_models = models.JSONField(default=list, blank=True)
+    adapters = models.PositiveIntegerField(default=0, help_text="Adapters of its own that a tenant may have.")
     default_task = models.CharField(max_length=40, default="chat")
     created_at = models.DateTimeField(db_default=Now())
 

@@ -41,6 +41,7 @@ DEFAULT_PLANS: dict[str, dict[str, Any]] = {
         "slice_tokens": 256,
         "monthly_credits": 20_000 * MICRO,
         "allowed_models": [],
+        "adapters": 8,
     },
     "max": {  # the allowance of five hours within minutes
         "name": "Max",
@@ -54,6 +55,7 @@ DEFAULT_PLANS: dict[str, dict[str, Any]] = {
         "slice_tokens": 1_024,
         "monthly_credits": 100_000 * MICRO,
         "allowed_models": [],
+        "adapters": 4,
     },
 }
 

@@ -50,5 +50,5 @@ def tasks() -> list[str]:
 
 
 def models() -> list[str]:
-    """Return the names of the models that tenants may see."""
-    return list(PublicModel.objects.filter(is_active=True).order_by("name").values_list("name", flat=True))
+    """Return the names of the models that plans may include."""
+    return list(PublicModel.objects.filter(is_active=True, tenant=None).order_by("name").values_list("name", flat=True))

@@ -85,8 +85,8 @@ class PlanVersionAdmin(ServiceAdmin):
     ordering = ["plan__slug", "-number"]
     fields = [
         "plan", "number", "display_requests", "display_rate", "display_monthly", "concurrency", "weight", "priority",
-        "slice_tokens", "resume_s", "multiplier_bp", "overage", "display_overdraft", "allowed_models", "default_task",
-        "created_at",
+        "slice_tokens", "resume_s", "multiplier_bp", "overage", "display_overdraft", "allowed_models", "adapters",
+        "default_task", "created_at",
     ]  # fmt: skip
     readonly_fields = fields
     display_monthly = credits_column("monthly_credits", "Credits a month")

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from gateway.wire import input_items
+from gateway.wire.adapters import AdapterDeleted, AdapterList, AdapterObject, AdapterRequest
 from gateway.wire.batches import BatchList, BatchObject, BatchQuery, BatchRequest
 from gateway.wire.chat import ChatChunk, ChatCompletion, ChatRequest
 from gateway.wire.classification import ClassifyAnswer, ClassifyRequest
@@ -330,6 +331,43 @@ ENDPOINTS = (
         "List the models",
         "The models that the key's plan may use, with context and prices.",
         {_JSON: ModelList},
+    ),
+    Endpoint(
+        "post",
+        "/v1/adapters",
+        "adapters_create",
+        "Make an adapter",
+        "Makes a model of the tenant's own: `base` with a LoRA adapter in PEFT's format. `file_id` names its"
+        " adapter_model.safetensors, uploaded with the purpose `adapter`; `config` is its adapter_config.json.",
+        {_JSON: AdapterObject},
+        AdapterRequest,
+        {"base": "a-model", "name": "tickets", "file_id": "file-0199", "config": {"peft_type": "LORA", "r": 8}},
+    ),
+    Endpoint(
+        "get",
+        "/v1/adapters",
+        "adapters_list",
+        "List adapters",
+        "The tenant's own, each with whether it can be served.",
+        {_JSON: AdapterList},
+    ),
+    Endpoint(
+        "get",
+        "/v1/adapters/{id}",
+        "adapters_show",
+        "Show an adapter",
+        "By the name of its model.",
+        {_JSON: AdapterObject},
+        parameter="id",
+    ),
+    Endpoint(
+        "delete",
+        "/v1/adapters/{id}",
+        "adapters_delete",
+        "Delete an adapter",
+        "Withdraws its model; requests that run with it end with it.",
+        {_JSON: AdapterDeleted},
+        parameter="id",
     ),
     Endpoint(
         "get",

@@ -96,7 +96,8 @@ def chat_models(live: Live, subscription: Subscription | None) -> list[dict[str,
     prices = live.runtime.snapshot.prices if live.runtime else prices_at(timezone.now())
     cards, ready = [], []
     for name, entry in sorted(catalogue.models.items()):
-        if CHAT not in entry.kinds or (version.allowed_models and name not in version.allowed_models):
+        is_allowed = not version.allowed_models or name in version.allowed_models or entry.tenant is not None
+        if CHAT not in entry.kinds or not is_allowed or entry.is_hidden_from(subscription.tenant_id):
             continue
         card = model_card(entry, prices.get(entry.rate_card), version.multiplier_bp)
         cards.append(card)

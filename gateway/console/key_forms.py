@@ -6,6 +6,7 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
 from django import forms
+from django.db.models import Q
 from django.utils import timezone
 
 from billing.models import Subscription
@@ -185,7 +186,9 @@ def _initial(key: APIKey) -> dict[str, Any]:
 
 def _models_of(place: Place) -> list[str]:
     """Return the names of the models that the tenant's plan has."""
-    names = list(PublicModel.objects.filter(is_active=True).values_list("name", flat=True))
+    seen = PublicModel.objects.filter(Q(tenant=None) | Q(tenant=place.tenant), is_active=True)
+    names = list(seen.values_list("name", flat=True))
+    own = set(seen.exclude(tenant=None).values_list("name", flat=True))
     subscription = Subscription.objects.filter(tenant=place.tenant, state=Subscription.State.ACTIVE)
     allowed = subscription.values_list("version__allowed_models", flat=True).first()
-    return [name for name in names if not allowed or name in allowed]
+    return [name for name in names if not allowed or name in allowed or name in own]

@@ -82,7 +82,9 @@ def note_refusal(
     tenant, api_key = refusal.tenant or tenant, refusal.api_key or api_key
     if tenant is None or refusal.has_record or not (refusal.status in _KEPT or refusal.status >= 500):
         return
-    known = model == AUTO or model in runtime.snapshot.catalogue.models  # names that clients make up are not stored
+    # Names that clients make up are not stored, and so that nobody learns of them neither are other tenants' own.
+    entry = runtime.snapshot.catalogue.models.get(model)
+    known = model == AUTO or (entry is not None and not entry.is_hidden_from(tenant))
     runtime.refusals.note(refusal, request_id, tenant=tenant, api_key=api_key, model=model if known else "")
 
 

@@ -44,13 +44,14 @@ async def _cards(runtime: Runtime, principal: Principal) -> list[ModelCard]:
     cards = [
         model_card(entry, snapshot.prices.get(entry.rate_card), principal.multiplier_bp, _served(runtime, name))
         for name, entry in sorted(snapshot.catalogue.models.items())
-        if not principal.allowed_models or name in principal.allowed_models
+        if principal.may_use(entry)
     ]
     return [auto_card(cards), *cards]
 
 
 def _served(runtime: Runtime, model: str) -> Served:
-    engines, deployments = runtime.engines, runtime.snapshot.catalogue.deployments.get(model, ())
+    engines, catalogue = runtime.engines, runtime.snapshot.catalogue
+    deployments, model = catalogue.deployments.get(model, ()), catalogue.engine_of(model)
     return Served(
         context=engines.context_of(model),
         max_output=engines.max_output_of(model),

@@ -86,7 +86,7 @@ class Attempts:
         self._is_cancelled = is_cancelled
         self._reach = reach
         self._pin = pinned
-        self._pinned_to = placement.route.deployment
+        self._pinned_to = self._place
         self._supervise = supervise
         self._number = 0
         self._tokens: list[int] = []
@@ -186,14 +186,19 @@ class Attempts:
         """
         flight = self.placement.flight
         assert flight is not None, "an attempt is prepared on a replica"
-        again = await flight.engine.prepare(request)
-        if self.placement.route.deployment != self._pinned_to:
+        again = await flight.engine.prepare(self.placement.adapted(request))
+        if self._place != self._pinned_to:
             self._prepared = await self._pin(again)
-            self._pinned_to = self.placement.route.deployment
+            self._pinned_to = self._place
             return
         if again.prompt_tokens > self._prepared.prompt_tokens:
             raise EngineError("The prompt takes more tokens than its hold pays for.")
         self._prepared = replace(again, max_output=min(again.max_output, self._prepared.max_output))
+
+    @property
+    def _place(self) -> tuple[UUID, str]:
+        """What its hold is pinned to: where it is, as which model."""
+        return self.placement.route.deployment, self.placement.route.model
 
     # -- between two ----------------------------------------------------------------------------------------------
 

@@ -65,6 +65,8 @@ def query_of(principal: Principal, intent: Intent) -> RouteQuery:
         plan=principal.plan,
         plan_default_task=principal.default_task,
         allowed_models=principal.allowed_models,
+        tenant=principal.tenant,
+        key_models=principal.key_models,
         task=intent.task,
         prompt_characters=intent.characters,
         images=intent.images,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import IntEnum
 from typing import TypeVar
 from uuid import UUID
@@ -114,7 +115,7 @@ class Placement:
             return False
         stays: dict[Reach, Callable[[DeploymentEntry], bool] | None] = {
             Reach.DEPLOYMENT: lambda deployment: deployment.id == self.route.deployment,
-            Reach.MODEL: lambda deployment: deployment.model == self.route.model,
+            Reach.MODEL: lambda deployment: deployment.id in self._serving(self.route.model),
             Reach.ANYWHERE: None,
         }
         for far in Reach:
@@ -127,6 +128,9 @@ class Placement:
                 continue
             return True
         return False
+
+    def _serving(self, model: str) -> set[UUID]:
+        return {deployment.id for deployment in self._snapshot.catalogue.deployments.get(model, ())}
 
     @property
     def card(self) -> CardPrices | None:
@@ -151,7 +155,12 @@ class Placement:
 
     async def prepare(self, request: GenerationRequest) -> tuple[Engine, Prepared]:
         """Return an engine and the request as it tokenised it; see `ask`."""
-        return await self.ask(lambda engine: engine.prepare(request))
+        return await self.ask(lambda engine: engine.prepare(self.adapted(request)))
+
+    def adapted(self, request: GenerationRequest) -> GenerationRequest:
+        """Return the request with the adapter of its route."""
+        adapter = self.route.adapter
+        return request if request.adapter == adapter else replace(request, adapter=adapter)
 
     async def ask(self, call: Callable[[Engine], Awaitable[T]]) -> tuple[Engine, T]:
         """Return an engine and what it answers to `call`; raise the Refusal for why none does.
@@ -162,9 +171,10 @@ class Placement:
             flight = self.flight or self.enter()
             try:
                 return flight.engine, await call(flight.engine)
-            except InvalidRequestError as error:
-                raise refusal_of_engine(error) from error
-            except EngineError as error:
+            except EngineError as engines:
+                error = _as_adapter(engines)
+                if isinstance(error, InvalidRequestError):
+                    raise refusal_of_engine(error) from engines
                 self.note_failure(error.message, is_engines=is_failure(error))
                 if len(self.failed) >= MOST_REPLICAS:
                     raise refusal_of_engine(error) from error
@@ -225,6 +235,13 @@ def prefix_of(model: str, principal: Principal, intent: Intent) -> tuple[Digest,
 
 def _urls(message: Message) -> tuple[str, ...]:
     return tuple(image.url for image in message.images)
+
+
+def _as_adapter(error: EngineError) -> EngineError:
+    """Return the error; that an engine doesn't know a model's adapter yet is no fault of the request."""
+    if error.code != "unknown_adapter":
+        return error
+    return OverloadedError("This model's adapter is not loaded yet: try again.", code="adapter_not_ready")
 
 
 def is_failure(error: EngineError) -> bool:

@@ -89,6 +89,11 @@ class Engines:
         bounds = [info.max_output for info in self._infos(model)]
         return max(bounds) if bounds and all(bounds) else None
 
+    def adapter_state(self, base: str, adapter: str) -> str | None:
+        """Return why no replica of `base` can serve its adapter, "" where one can, None where none has read it yet."""
+        states = [info.adapters[adapter] for info in self._infos(base) if adapter in info.adapters]
+        return None if not states else "" if "" in states else states[0]
+
     def _infos(self, model: str) -> list[EngineInfo]:
         infos = [entry.engine.info for entry in self._entries.values() if entry.deployment.model == model]
         return [info for info in infos if info is not None]

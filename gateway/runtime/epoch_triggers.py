@@ -47,6 +47,7 @@ WATCHED = (
     Watched("billing.RateCardVersion"),
     Watched("billing.Rate"),
     Watched("routing.PublicModel"),
+    Watched("routing.Adapter"),
     Watched("routing.Node", besides=("seen_at",)),
     Watched("routing.Deployment"),
     Watched("routing.Replica"),

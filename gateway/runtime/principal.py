@@ -9,6 +9,7 @@ from uuid import UUID
 from billing.limits.types import Bucket
 from gateway.runtime.epoch import Stamp
 from gateway.services.networks import Network
+from routing.catalogue import ModelEntry
 
 FLEX_BAND = -(2**15) - 1  # below every plan's
 LOWEST_BAND = FLEX_BAND - 1
@@ -59,6 +60,12 @@ class Principal:
     key_credit_bucket: Bucket | None = None
     key_concurrency: int | None = None
     budget: UUID | None = None
+
+    def may_use(self, model: ModelEntry) -> bool:
+        """Whether the plan, or for a tenant's own model the tenant, and the key let it use the model."""
+        if model.tenant is not None:
+            return model.tenant == self.tenant and (not self.key_models or model.name in self.key_models)
+        return not self.allowed_models or model.name in self.allowed_models
 
     @property
     def request_buckets(self) -> tuple[Bucket, ...]:

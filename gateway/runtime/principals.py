@@ -211,10 +211,15 @@ def _of_key(keys: QuerySet[APIKey], digest: str = "") -> _Answer:
     return principal if isinstance(principal, _Denied) else _restricted(principal, row)
 
 
+_NONE_OF_THE_PLAN = frozenset({""})
+
+
 def _restricted(principal: Principal, row: dict[str, Any]) -> _Answer:
     """The principal with what its key limits beyond the plan."""
     models = frozenset(row["allowed_models"])
     allowed = models & principal.allowed_models if models and principal.allowed_models else models
+    if not allowed and any(name.startswith(f"{row['tenant__slug']}/") for name in models):
+        allowed = _NONE_OF_THE_PLAN  # but some of the tenant's own
     if models and not allowed:
         return replace(_NO_MODEL, tenant=principal.tenant, api_key=principal.api_key)
 
@@ -257,6 +262,7 @@ def _check_expiry(principal: Principal) -> None:
 
 _KEY = (
     "id",
+    "tenant__slug",
     "digest",
     "scopes",
     "expires_at",

@@ -36,6 +36,7 @@ class Snapshot:
             for model in self.catalogue.models.values()
             if model.rate_card not in self.prices
             for deployment in self.catalogue.deployments.get(model.name, ())
+            if not deployment.adapter  # its base may have a price
         }
 
     def plans_of(self, model: str) -> tuple[str, ...]:

@@ -70,6 +70,29 @@ def wait_until_loaded(node: str, deployment: str, revision: str, is_running: Cal
     return asyncio.run(look())
 
 
+def wait_for_adapter(node: str, deployment: str, adapter: str, is_running: Callable[[], bool]) -> str | None:
+    """Return why the node's worker can't serve the deployment's adapter, "" when it can, once it has read it.
+
+    None when no worker `is_running` that could do so, or it doesn't serve the deployment.
+    """
+
+    async def look() -> str | None:
+        engine = open_engine(_spec(node, deployment))
+        try:
+            while is_running():
+                state = await _state_of(engine)
+                if state.info is not None and adapter in state.info.adapters:
+                    return state.info.adapters[adapter]
+                if state.info is None and state.health.revision and state.health.reason != LOADING:
+                    return None
+                await asyncio.sleep(LOOK_SECONDS)
+            return None
+        finally:
+            await engine.close()
+
+    return asyncio.run(look())
+
+
 async def _state_of(engine: Engine) -> EngineState:
     return EngineState(engine.info, await engine.health())
 

@@ -86,7 +86,7 @@ def create_key(
     if project.tenant_id != tenant.id or not project.is_active:
         raise ServiceError("project", "No such project.")
     _check_name_and_end(name, expires_at)
-    restrictions = restrictions.checked()
+    restrictions = restrictions.checked(tenant)
     _keep_below_the_most(tenant)
     if parent is not None:
         expires_at, restrictions = _bounded(parent, project, wanted, expires_at, restrictions)
@@ -128,7 +128,7 @@ def change_key(
     mine = _locked(tenant, key)
     wanted = _checked_scopes(scopes)
     _check_name_and_end(name, expires_at if expires_at != mine.expires_at else None)
-    restrictions = restrictions.checked()
+    restrictions = restrictions.checked(tenant)
     for bound in (by, mine.parent):
         if bound is not None:
             expires_at, restrictions = _bounded(bound, mine.project, wanted, expires_at, restrictions)

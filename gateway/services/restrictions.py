@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
+from django.db.models import Q
+
 from billing.models import Wallet
 from billing.services.budgets import SpendLimits, limits_of, set_budget
 from gateway.audit.trail import record
 from gateway.errors.service import ServiceError
-from gateway.models import APIKey
+from gateway.models import APIKey, Tenant
 from gateway.services.networks import is_part_of, parsed_networks
 from routing.models import PublicModel
 
@@ -33,10 +35,11 @@ class Restrictions:
         rates = {name: getattr(key, name) for name in _RATES}
         return cls(tuple(key.allowed_models), tuple(key.networks), **rates, spend=limits_of(key.budget))
 
-    def checked(self) -> Restrictions:
-        """Return the same in one spelling; raise ServiceError naming what is wrong."""
+    def checked(self, tenant: Tenant) -> Restrictions:
+        """Return the same in one spelling; raise ServiceError naming what is wrong for a key of the tenant."""
         models = tuple(sorted(set(self.allowed_models)))
-        known = set(PublicModel.objects.filter(name__in=models).values_list("name", flat=True))
+        seen = PublicModel.objects.filter(Q(tenant=None) | Q(tenant=tenant), name__in=models)
+        known = set(seen.values_list("name", flat=True))
         if unknown := [name for name in models if name not in known]:
             raise ServiceError("allowed_models", f"There is no model {unknown[0][:120]!r}.")
         for name in _RATES:

@@ -35,6 +35,7 @@ CLASSIFICATION = Need.of("classification")
 TOKENIZE = Need.of("tokenize")
 FILES = Need("files.read", "files.write")
 BATCHES = Need("batches.read", "batches.write")
+ADAPTERS = Need("adapters.read", "adapters.write")
 MODELS = Need.of("models.read")
 USAGE = Need.of("usage.read")
 
@@ -52,6 +53,8 @@ INFERENCE = {
     "files.write": "Files: upload, delete",
     "batches.read": "Batches: list, retrieve",
     "batches.write": "Batches: create, cancel",
+    "adapters.read": "Adapters: list, show",
+    "adapters.write": "Adapters: create, delete",
     "models.read": "Models: list, show",
     "usage.read": "Usage of single requests",
 }

@@ -10,18 +10,23 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import structlog
 from django.conf import settings
 
 from billing import clock
 from billing.rating import CardPrices
 from billing.selectors.prices import prices_at
+from gateway.files import adapters as files
 from gateway.home import runtime_directory, worker_endpoint
 from gateway.secrets.node_keys import key_file
 from inference.config import EngineConfig, SettingError, WorkerConfig
-from routing.models import Deployment, Node
+from routing.models import Adapter, Deployment, Node
 
-_OPTIONS = {f.name for f in fields(EngineConfig)} - {"deployment", "source", "model", "rates"}
+_OPTIONS = {f.name for f in fields(EngineConfig)} - {"deployment", "source", "model", "rates", "adapters"}
+
+log = structlog.get_logger(__name__)
 
 
 class WorkerSpecError(ValueError):
@@ -46,12 +51,13 @@ def worker_spec(node: str, *, listen: str = "", keys: str = "") -> WorkerConfig:
         replicas__node__is_active=True,
     ).select_related("model")
     prices = prices_at(clock.now())
+    adapters = _adapters({row.model_id for row in rows})
     engines: list[EngineConfig] = []
     refused: dict[str, str] = {}
     # Chat models first: a new user's first request waits for one.
     for row in sorted(rows, key=lambda row: "chat" not in row.model.kinds):
         try:
-            engines.append(_priced(row, prices))
+            engines.append(replace(_priced(row, prices), adapters=adapters.get(row.model_id, {})))
         except WorkerSpecError as error:
             refused[str(row.id)] = str(error)
     address = node_address(node)
@@ -72,6 +78,22 @@ def worker_spec(node: str, *, listen: str = "", keys: str = "") -> WorkerConfig:
         )
     except ValueError as error:
         raise WorkerSpecError(str(error)) from error
+
+
+def _adapters(bases: set[UUID]) -> dict[UUID, dict[str, str]]:
+    """Return the folders on this machine of the adapters of these models, by model and id.
+
+    One whose tensors the storage doesn't give is left out, and keeps no other from being served.
+    """
+    found: dict[UUID, dict[str, str]] = {}
+    adapters = list(Adapter.objects.filter(base__in=bases, model__is_active=True)) if bases else []
+    for adapter in adapters:
+        try:
+            found.setdefault(adapter.base_id, {})[str(adapter.id)] = str(files.folder_of(adapter))
+        except OSError as error:
+            log.warning("adapter_not_stored", adapter=str(adapter.id), error=str(error))
+    files.forget_folders()
+    return found
 
 
 def node_address(node: str) -> str:

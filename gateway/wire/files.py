@@ -10,7 +10,7 @@ from msgspec import Meta
 from gateway.models import StoredFile
 
 PREFIX = "file-"
-PURPOSES = ("batch",)  # that clients may upload; batches write `batch_output`
+PURPOSES = ("batch", "adapter")  # that clients may upload; batches write `batch_output`
 SHORTEST_SECONDS, LONGEST_SECONDS = 3600, 2_592_000
 
 Identifier = Annotated[str, Meta(max_length=100)]
@@ -61,7 +61,7 @@ class FileQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class FileForm(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """``POST /v1/files``: the fields beside `file`."""
 
-    purpose: Literal["batch"]
+    purpose: Literal["batch", "adapter"]
     expires_after_anchor: Literal["created_at"] | None = msgspec.field(default=None, name="expires_after[anchor]")
     expires_after_seconds: ExpirySeconds | None = msgspec.field(default=None, name="expires_after[seconds]")
 

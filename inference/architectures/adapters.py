@@ -8,9 +8,6 @@ before a tensor is read.
 from __future__ import annotations
 
 import hashlib
-import json
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,26 +17,19 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from inference.errors import ModelRefusedError
-from inference.execution.adapters import MOST_RANK, Adapter
+from inference.execution.adapters import Adapter
 from inference.execution.low_rank import LowRank, Part
-
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-MOST_CONFIG_BYTES = 1_000_000
-MOST_HEADER_BYTES = 4_000_000
-WIDTHS = {"F32": 4, "F16": 2, "BF16": 2}  # bytes of a number
-NAME = re.compile(
-    r"base_model\.model\.(?:model|language_model\.model|model\.language_model)\.layers\.(.+)\.lora_([AB])\.weight"
+from inference.sources.adapters import (
+    CONFIG,
+    MOST_CONFIG_BYTES,
+    MOST_HEADER_BYTES,
+    MOST_RANK,
+    NAME,
+    WEIGHTS,
+    WIDTHS,
+    check_complete,
+    config_of,
 )
-# What has no effect on a forward pass, or is told by the tensors, or is read below.
-KNOWN = {
-    "peft_type", "r", "lora_alpha", "use_rslora", "target_modules", "task_type", "base_model_name_or_path", "revision",
-    "inference_mode", "lora_dropout", "peft_version", "auto_mapping", "layers_to_transform", "layers_pattern",
-    "exclude_modules", "megatron_core", "qalora_group_size", "loftq_config", "eva_config", "runtime_config",
-}  # fmt: skip
-EXPECTED: Mapping[str, tuple[Any, ...]] = {
-    "bias": ("none",),
-    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),  # others change the model's own weights
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +76,17 @@ class AdapterReader:
         """Return the adapter in `folder`; raise ModelRefusedError with a reason that names no path."""
         with torch.inference_mode():
             text = _file(folder, CONFIG, MOST_CONFIG_BYTES).read_bytes()
-            config = _parsed(text)
-            rank, scale = _rank_and_scale(config)
+            config = config_of(text)
             weights = _file(folder, WEIGHTS, self._most_bytes())
-            tensors = self._tensors(weights, rank, _targets(config))
+            tensors = self._tensors(weights, config.rank, config.targets)
             with weights.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256")
             digest.update(text)
             layers: dict[int, list[Part]] = {}
             for name, (down, up) in sorted(tensors.items()):
-                layers.setdefault(self._modules.by_name[name].place, []).append(self._part(name, down, up, scale))
+                layers.setdefault(self._modules.by_name[name].place, []).append(
+                    self._part(name, down, up, config.scale)
+                )
             packed = self._low_rank.pack(layers)
             return Adapter(digest.hexdigest()[:32], packed, packed.nbytes)
 
@@ -117,7 +108,7 @@ class AdapterReader:
                     if kind in names.setdefault(module, {}):
                         raise ModelRefusedError(f"{WEIGHTS} has the pair of {module} twice")
                     names[module][kind] = name
-                _check_complete(names, targets)
+                check_complete(names, targets)
                 found = {module: tuple(file.get_tensor(pair[kind]) for kind in "AB") for module, pair in names.items()}
         except (SafetensorError, OSError) as error:
             raise ModelRefusedError(f"{WEIGHTS} can't be read: {error}") from error
@@ -161,64 +152,3 @@ def _file(folder: Path, name: str, most: int) -> Path:
     if path.stat().st_size > most:
         raise ModelRefusedError(f"{name} has {path.stat().st_size} bytes, where {most} are the most")
     return path
-
-
-def _parsed(text: bytes) -> dict[str, Any]:
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ModelRefusedError(f"{CONFIG} is no JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ModelRefusedError(f"{CONFIG} is no JSON object")
-    return config
-
-
-def _rank_and_scale(config: Mapping[str, Any]) -> tuple[int, float]:
-    """Return the rank and the factor of the products; raise ModelRefusedError for what isn't computed here."""
-    if config.get("peft_type") != "LORA":
-        raise ModelRefusedError(f"peft_type is {_short(config.get('peft_type'))}, and only LORA is served")
-    if config.get("task_type") not in (None, "CAUSAL_LM"):
-        raise ModelRefusedError(f"task_type is {_short(config['task_type'])}, and only CAUSAL_LM is served")
-    for name, value in config.items():
-        if not (value in EXPECTED[name] if name in EXPECTED else name in KNOWN or not value):
-            raise ModelRefusedError(f"{_short(name)} is {_short(value)}, which isn't supported")
-    rank, alpha, is_root = config.get("r"), config.get("lora_alpha"), config.get("use_rslora", False)
-    if type(rank) is not int or not 1 <= rank <= MOST_RANK:
-        raise ModelRefusedError(f"r is a whole number from 1 to {MOST_RANK}, not {_short(rank)}")
-    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not math.isfinite(alpha) or abs(alpha) > 1e6:
-        raise ModelRefusedError(f"lora_alpha is a number up to a million, not {_short(alpha)}")
-    if not isinstance(is_root, bool):
-        raise ModelRefusedError(f"use_rslora is true or false, not {_short(is_root)}")
-    return rank, alpha / (math.sqrt(rank) if is_root else rank)
-
-
-def _targets(config: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the names of the modules that the config says are changed; None where it has a pattern."""
-    targets = config.get("target_modules")
-    if targets is None or isinstance(targets, str):
-        return None
-    if not isinstance(targets, list) or not all(isinstance(name, str) for name in targets):
-        raise ModelRefusedError(f"target_modules is a list of names or a pattern, not {_short(targets)}")
-    return frozenset(targets)
-
-
-def _check_complete(names: Mapping[str, Mapping[str, str]], targets: frozenset[str] | None) -> None:
-    """Raise ModelRefusedError unless every module has both of its pair, and `targets` are what is changed."""
-    if not names:
-        raise ModelRefusedError(f"{WEIGHTS} has no tensors")
-    for module, pair in names.items():
-        if len(pair) != len("AB"):
-            raise ModelRefusedError(f"{WEIGHTS} has only lora_{next(iter(pair))} of {module}")
-    if targets is None:
-        return
-    for module in names:
-        if not any(f".{module}".endswith(f".{target}") for target in targets):
-            raise ModelRefusedError(f"{WEIGHTS} has a pair of {module}, which is not among target_modules")
-    for target in targets:
-        if not any(f".{module}".endswith(f".{target}") for module in names):
-            raise ModelRefusedError(f"{WEIGHTS} has no pair of {_short(target)}, which is among target_modules")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -16,7 +16,7 @@ Span = tuple[str, int, int]
 """An adapter's key, and the first and the end of the neighbouring tokens of a step that have it."""
 
 MOST_LOADED = 16
-MOST_RANK = 128
+
 TYPICAL_RANK = 16
 
 log = logging.getLogger(__name__)
@@ -211,6 +211,9 @@ class Adapters:
         except ModelRefusedError as error:
             log.warning("adapter %s in %s is refused: %s", name, folder, error.message)
             raise
+        except Exception as error:  # whatever reading raises, it must not end the thread that reads for all
+            log.exception("adapter %s in %s can't be read", name, folder)
+            raise ModelRefusedError(f"it can't be read ({type(error).__name__})") from error
 
     def _fitting(self, adapter: Adapter) -> Adapter:
         most = self._bounds.nbytes

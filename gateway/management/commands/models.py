@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from gateway.errors.service import ServiceError
-from gateway.services.engine_states import EngineState, wait_until_loaded
+from gateway.models import Tenant
+from gateway.services.adapters import add_adapter_folder, remove_adapter
+from gateway.services.engine_states import EngineState, wait_for_adapter, wait_until_loaded
 from gateway.services.local_models import add_local_model
 from gateway.services.remote_models import add_remote_model
 from gateway.services.worker_specs import WorkerSpecError, engine_config, is_worker_running, save_spec, worker_spec
 from inference.open import remote_dialects
-from routing.models import Deployment, Node
+from routing.models import Adapter, Deployment, Node
 from routing.services.catalogue import LOCAL, remove_model
 from routing.services.defaults import ensure_default_routes
 
@@ -41,6 +44,8 @@ class Command(BaseCommand):
         add.add_argument(
             "--node", action="append", help="serve it on this node; may be repeated; this machine if not given"
         )
+        add.add_argument("--adapter-of", default="", metavar="MODEL", help="the folder is a LoRA adapter of this model")
+        add.add_argument("--tenant", default="", help="with --adapter-of: the only tenant that sees it, by its slug")
         add.add_argument("--options", default="{}", help='engine options as JSON, e.g. {"dtype": "float32"}')
         add.add_argument(
             "--quantization",
@@ -54,6 +59,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         match options["verb"]:
+            case "add" if options["adapter_of"]:
+                self._add_adapter(options)
+            case "add" if options["tenant"]:
+                raise CommandError("--tenant is for adapters: see --adapter-of")
             case "add":
                 self._add(options)
             case "add-remote":
@@ -99,6 +108,36 @@ class Command(BaseCommand):
             context = f", context {state.info.max_context} tokens" if state.info else ""
             self._tell(f"served: {row.model.name}{context}")
 
+    def _add_adapter(self, options: dict[str, Any]) -> None:
+        folder = Path(options["source"])
+        tenant = Tenant.objects.filter(slug=options["tenant"]).first() if options["tenant"] else None
+        if options["tenant"] and tenant is None:
+            raise CommandError(f"there is no tenant {options['tenant']!r}")
+        try:
+            adapter = add_adapter_folder(
+                folder,
+                base=options["adapter_of"],
+                name=options["name"] or folder.resolve().name,
+                rate_card=options["rate_card"],
+                tenant=tenant,
+            )
+        except ServiceError as error:
+            raise CommandError(": ".join(filter(None, (error.field, error.message)))) from error
+        name = adapter.model.name
+        self._tell(f"in the catalogue: {name}, rank {adapter.rank}, {adapter.bytes / 1e6:.1f} MB of tensors")
+        for row in _active().filter(model=adapter.base):
+            here, away = _nodes(row)
+            for node in away:
+                self._tell(f"the worker of {node} reads it when it sees this: its log and the admin say how that ends")
+            for node in here:
+                self._follow(node)
+                reason = wait_for_adapter(node, str(row.id), str(adapter.id), partial(is_worker_running, node))
+                if reason:
+                    remove_adapter(name)
+                    self._follow(node)
+                    raise CommandError(f"{name} is not served: {reason}")
+                self._tell(f"no worker runs for {node}" if reason is None else f"served: {name} on {node}")
+
     def _add_remote(self, options: dict[str, Any]) -> None:
         chosen = {name: options[name] for name in REMOTE_OPTIONS if options[name] is not None}
         self._tell(f"sending a test prompt to {options['address']}")
@@ -135,7 +174,9 @@ class Command(BaseCommand):
 
     def _remove(self, name: str) -> None:
         nodes = {node for row in _active().filter(model__name=name) for node in _nodes(row)[0]}
-        if not remove_model(name):
+        if remove_adapter(name):
+            nodes = {node.name for node in Node.objects.filter(address="")}
+        elif not remove_model(name):
             raise CommandError(f"no model {name!r}: see `manage.py models list`")
         for node in nodes:
             self._follow(node)
@@ -156,6 +197,9 @@ class Command(BaseCommand):
             self.stdout.write(
                 f"{row.model.name}  {kinds}  {row.model.context_length} tokens  {row.source or row.backend}  {where}"
             )
+        for adapter in Adapter.objects.filter(model__is_active=True).select_related("model__tenant", "base"):
+            whose = f"  only {adapter.model.tenant.slug}" if adapter.model.tenant else ""
+            self.stdout.write(f"{adapter.model.name}  adapter of {adapter.base.name}, rank {adapter.rank}{whose}")
         if not rows:
             self.stdout.write("no model yet: manage.py models add <hub id | folder | GGUF file>")
 

@@ -1,0 +1,107 @@
+"""``/v1/adapters``: making, listing, showing and deleting a tenant's own models."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from billing.ids import uuid7
+from gateway.edge.access import principal_of
+from gateway.edge.http import read_body, require_method, runtime_of
+from gateway.edge.query import id_in
+from gateway.wire.adapters import AdapterDeleted, AdapterList, AdapterObject, AdapterRequest, adapter_object
+from gateway.wire.decode import decode, invalid
+from gateway.wire.files import PREFIX
+from gateway.errors.refusal import Refusal
+from gateway.errors.service import ServiceError
+from gateway.files import selectors, storage
+from gateway.http.asgi import Receive, Scope, Send, send_json
+from gateway.models import StoredFile, Tenant
+from gateway.runtime.principal import Principal
+from gateway.runtime.runtime import Runtime
+from gateway.services.adapters import adapters_of, add_adapter, remove_adapter
+from routing.models import Adapter
+
+PURPOSE = "adapter"
+
+
+async def adapters(scope: Scope, receive: Receive, send: Send) -> None:
+    """List the tenant's adapters, or make one of a file."""
+    require_method(scope, "GET", "POST")
+    principal = await principal_of(scope)
+    runtime = runtime_of(scope)
+    if scope["method"] == "POST":
+        request = decode(AdapterRequest, await read_body(scope, receive, principal.tenant))
+        await send_json(send, 200, _told(runtime, await _made(runtime, principal, request)))
+        return
+    found = await runtime.threads.run(partial(adapters_of, Tenant(id=principal.tenant)))
+    await send_json(send, 200, AdapterList(data=[_told(runtime, adapter) for adapter in found]))
+
+
+async def adapter(scope: Scope, receive: Receive, send: Send) -> None:
+    """Show or delete one adapter."""
+    require_method(scope, "GET", "DELETE")
+    principal = await principal_of(scope)
+    runtime, tenant = runtime_of(scope), Tenant(id=principal.tenant)
+    name = scope["url_route"]["kwargs"]["name"]
+    if scope["method"] == "DELETE":
+        if not await runtime.threads.run(partial(remove_adapter, name, tenant)):
+            raise _unknown(name)
+        await send_json(send, 200, AdapterDeleted(id=name))
+        return
+    for found in await runtime.threads.run(partial(adapters_of, tenant)):
+        if found.model.name == name:
+            await send_json(send, 200, _told(runtime, found))
+            return
+    raise _unknown(name)
+
+
+async def _made(runtime: Runtime, principal: Principal, request: AdapterRequest) -> Adapter:
+    """Return the adapter that the request makes of a file of the key's project."""
+    identifier = id_in(request.file_id, PREFIX)
+    file = None
+    if identifier is not None:
+        read = partial(selectors.file_of, principal.tenant, principal.project, identifier)
+        file = await runtime.threads.run(read)
+    if file is None:
+        raise invalid("file_id", f"No file '{request.file_id}' of this project is known.")
+    if file.purpose != PURPOSE:
+        raise invalid("file_id", f"The file wasn't uploaded for the purpose '{PURPOSE}'.")
+    draft = storage.drafts() / uuid7().hex
+    try:
+        await asyncio.to_thread(_copy, file, draft)
+        return await runtime.threads.run(partial(_add, principal, request, draft))
+    except ServiceError as error:
+        raise Refusal(400, "adapter_refused", error.message, param=error.field or None) from error
+    except OSError as error:
+        text = "The file's content isn't there any more: its operator may know why."
+        raise Refusal(404, "file_content_missing", text) from error
+    finally:
+        await asyncio.to_thread(draft.unlink, missing_ok=True)
+
+
+def _add(principal: Principal, request: AdapterRequest, weights: Path) -> Adapter:
+    return add_adapter(
+        base=request.base,
+        config=request.config,
+        weights=weights,
+        name=request.name,
+        description=request.description,
+        tenant=Tenant.objects.get(id=principal.tenant),
+    )
+
+
+def _copy(file: StoredFile, draft: Path) -> None:
+    with closing(storage.read(file)) as stored, draft.open("wb") as copy:
+        shutil.copyfileobj(stored, copy)
+
+
+def _told(runtime: Runtime, adapter: Adapter) -> AdapterObject:
+    return adapter_object(adapter, runtime.engines.adapter_state(adapter.base.name, str(adapter.id)))
+
+
+def _unknown(name: str) -> Refusal:
+    return Refusal(404, "adapter_not_found", f"You have no adapter '{name[:120]}'.", param="name")

@@ -1,0 +1,187 @@
+"""Adapters as public models: checked, stored, put into the catalogue with a price, and withdrawn.
+
+Tensors are stored before the model is shown and removed after it was withdrawn. Whether they fit their base is known to
+the workers that have it: `gateway.runtime.adapters` tells what they say.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Sum
+
+from billing.models import PlanVersion, Subscription
+from billing.services import cards
+from gateway.errors.service import ServiceError
+from gateway.files import adapters as files
+from gateway.models import Tenant
+from inference.errors import ModelRefusedError
+from inference.sources.adapters import CONFIG, MOST_CONFIG_BYTES, WEIGHTS, check_tensors, config_of
+from inference.types import Kind
+from routing.models import Adapter, Deployment, PublicModel
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+
+
+def add_adapter(
+    *,
+    base: str,
+    config: Mapping[str, Any],
+    weights: Path,
+    name: str,
+    rate_card: str = "",
+    description: str = "",
+    tenant: Tenant | None = None,
+) -> Adapter:
+    """Make `name` a public model: the model `base` with the adapter of `config` and the safetensors file `weights`.
+
+    It has the price list of its base unless `rate_card` names another. With a `tenant` it is that tenant's own, within
+    the limits of its plan, and its public name is "<slug>/<name>". Raise ServiceError with the field and the reason.
+    """
+    if not NAME.fullmatch(name):
+        raise ServiceError("name", "A name has 1 to 60 letters, digits, dots, dashes and underscores.")
+    base_row = _base_of(base, tenant)
+    rank, size = _checked(config, weights)
+    adapter = Adapter(id=uuid4(), base=base_row, config=dict(config), rank=rank, bytes=size)
+    public = name if tenant is None else f"{tenant.slug}/{name}"
+    files.put(adapter, weights)
+    try:
+        with transaction.atomic():
+            if tenant is not None:
+                require_room(tenant, rank, size)
+            adapter.model = _public_model(public, base_row, rate_card, description, tenant)
+            adapter.save(force_insert=True)
+    except BaseException:
+        files.remove(adapter)
+        raise
+    return adapter
+
+
+def add_adapter_folder(
+    folder: Path, *, base: str, name: str, rate_card: str = "", description: str = "", tenant: Tenant | None = None
+) -> Adapter:
+    """Do what `add_adapter` does, with what PEFT wrote to `folder`."""
+    try:
+        text = (folder / CONFIG).read_bytes()
+        if len(text) > MOST_CONFIG_BYTES:
+            raise ServiceError("source", f"{CONFIG} has more than {MOST_CONFIG_BYTES} bytes.")
+        config = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise ServiceError("source", f"{folder} has no {CONFIG} that can be read: {error}") from error
+    if not isinstance(config, dict):
+        raise ServiceError("source", f"{CONFIG} is no JSON object.")
+    if not (folder / WEIGHTS).is_file():
+        raise ServiceError("source", f"{folder} has no {WEIGHTS} (pickles as adapter_model.bin are never read).")
+    return add_adapter(
+        base=base,
+        config=config,
+        weights=folder / WEIGHTS,
+        name=name,
+        rate_card=rate_card,
+        description=description,
+        tenant=tenant,
+    )
+
+
+def remove_adapter(name: str, tenant: Tenant | None = None) -> bool:
+    """Withdraw the model `name` and remove its tensors; False where there is none, or none of the `tenant`'s own.
+
+    Requests that run with it end with it.
+    """
+    with transaction.atomic():
+        found = Adapter.objects.select_related("model").filter(model__name=name, model__is_active=True)
+        adapter = (found if tenant is None else found.filter(model__tenant=tenant)).first()
+        if adapter is None:
+            return False
+        adapter.model.is_active = False
+        adapter.model.save(update_fields=["is_active"])
+        identifier = adapter.id
+        adapter.delete()
+        adapter.id = identifier
+        transaction.on_commit(lambda: files.remove(adapter))
+    return True
+
+
+def require_room(tenant: Tenant, rank: int, size: int) -> None:
+    """Raise the ServiceError for why the tenant may not have one more adapter of that rank and size; within the
+    transaction, whose lock of the tenant's row lets no two uploads exceed the limit together.
+    """
+    Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
+    terms = _terms(tenant)
+    most = 0 if terms is None else terms.adapters
+    if not most:
+        raise ServiceError("base", "Your plan doesn't include adapters of your own.")
+    own = Adapter.objects.filter(model__tenant=tenant, model__is_active=True)
+    if own.count() >= most:
+        raise ServiceError("base", f"You have {most} adapters, as many as your plan includes: delete one first.")
+    if rank > settings.SLUICE_MOST_ADAPTER_RANK:
+        raise ServiceError("config.r", f"The rank is at most {settings.SLUICE_MOST_ADAPTER_RANK}.")
+    total = (own.aggregate(total=Sum("bytes"))["total"] or 0) + size
+    if total > settings.SLUICE_MOST_ADAPTER_BYTES:
+        text = f"Your adapters may have {settings.SLUICE_MOST_ADAPTER_BYTES:,} bytes together."
+        raise ServiceError("file_id", text)
+
+
+def adapters_of(tenant: Tenant) -> list[Adapter]:
+    """Return the tenant's own adapters, by name."""
+    own = Adapter.objects.filter(model__tenant=tenant, model__is_active=True)
+    return list(own.select_related("model", "base").order_by("model__name"))
+
+
+def _base_of(name: str, tenant: Tenant | None) -> PublicModel:
+    """Return the model that adapters of the tenant may change; raise ServiceError."""
+    base = PublicModel.objects.filter(name=name, is_active=True, tenant=None, adapter=None).first()
+    if base is not None and tenant is not None:
+        terms = _terms(tenant)
+        if terms is None or (terms.allowed_models and name not in terms.allowed_models):
+            base = None
+    if base is None:
+        raise ServiceError("base", f"There is no model {name[:120]!r} that an adapter could be of.")
+    backends = set(Deployment.objects.filter(model=base, is_active=True).values_list("backend", flat=True))
+    if Kind.CHAT not in base.kinds or not backends & {Deployment.Backend.WORKER, Deployment.Backend.FAKE}:
+        raise ServiceError("base", f"{name} takes no adapters: it is no chat model of this server's own engine.")
+    return base
+
+
+def _checked(config: Mapping[str, Any], weights: Path) -> tuple[int, int]:
+    """Return rank and bytes of an adapter; raise ServiceError where config or tensors can't be served."""
+    try:
+        checked = config_of(json.dumps(config).encode())
+    except ModelRefusedError as error:
+        raise ServiceError("config", error.message) from error
+    try:
+        size = weights.stat().st_size
+        with weights.open("rb") as file:
+            check_tensors(file, size, checked)
+    except ModelRefusedError as error:
+        raise ServiceError("file_id", error.message) from error
+    except OSError as error:
+        raise ServiceError("file_id", f"{WEIGHTS} can't be read: {error.strerror}") from error
+    return checked.rank, size
+
+
+def _public_model(name: str, base: PublicModel, rate_card: str, description: str, tenant: Tenant | None) -> PublicModel:
+    """Return the active public model of that name, new or one that was withdrawn; raise ServiceError if it is taken."""
+    model = PublicModel.objects.select_for_update().filter(name=name).first() or PublicModel(name=name)
+    is_taken = model.is_active and not model._state.adding  # noqa: SLF001 - Django's documented name
+    if is_taken or model.deployments.exists() or (model.pk and not model._state.adding and model.tenant != tenant):  # noqa: SLF001
+        raise ServiceError("name", f"There is a model {name!r} already.")
+    card = rate_card or base.rate_card
+    cards.ensure_card(card, Kind.CHAT.value)
+    model.kinds, model.context_length, model.rate_card = base.kinds, base.context_length, card
+    model.description, model.tenant, model.is_active = description, tenant, True
+    model.save()
+    return model
+
+
+def _terms(tenant: Tenant) -> PlanVersion | None:
+    active = Subscription.objects.filter(tenant=tenant, state=Subscription.State.ACTIVE).select_related("version")
+    subscription = active.first()
+    return None if subscription is None else subscription.version

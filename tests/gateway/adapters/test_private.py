@@ -1,0 +1,203 @@
+"""Two tenants with an adapter each: neither sees, uses, or shares anything with the other's, by whatever way."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from billing.models import UsageRecord
+from billing.services import plans
+from gateway.services import keys
+from gateway.services.adapters import add_adapter_folder
+from gateway.services.restrictions import Restrictions
+from routing.models import PublicModel, RouteRule, RouteTarget
+from tests.gateway.adapters.files import save, tensors
+from tests.gateway.edge.client import ask, assert_error
+from tests.gateway.edge.server import with_runtime
+from tests.gateway.files.test_files import TYPE, form
+from tests.gateway.world import engine_of, in_database, make_world, opened, settled
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+class Two:
+    """Two tenants on one gateway, whose base is a fake engine."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.mine, self.theirs = make_world(echo=True, terms={"adapters": 2}), make_world(echo=True)
+        self.adapters = {world: self.add(world) for world in (self.mine.tenant.slug, self.theirs.tenant.slug)}
+
+    def add(self, slug):
+        tenant = next(world.tenant for world in (self.mine, self.theirs) if world.tenant.slug == slug)
+        return add_adapter_folder(save(self.folder / slug), base="fake", name="own", tenant=tenant)
+
+    def name(self, world):
+        return f"{world.tenant.slug}/own"
+
+    def take(self, runtime):
+        """Let the engine take both adapters, as a worker does that was offered them."""
+        names = tuple(str(adapter.id) for adapter in self.adapters.values())
+        engine = engine_of(runtime, self.mine)
+        engine.options = replace(engine.options, adapters=names)
+        return engine
+
+
+@pytest.fixture
+async def two(transactional_db, settings, tmp_path):
+    settings.SLUICE_HOME = tmp_path
+    files = {"BACKEND": settings.STORAGES["files"]["BACKEND"], "OPTIONS": {"location": str(tmp_path / "files")}}
+    settings.STORAGES = {**settings.STORAGES, "files": files}
+    return await in_database(Two, tmp_path / "folders")
+
+
+async def chat(app, world, model, path="/v1/chat/completions", **body):
+    shape = {"input": "Hello"} if path == "/v1/responses" else {"messages": HELLO}
+    return await ask(app, path, {"model": model, **shape, **body}, key=world.secret)
+
+
+async def test_each_sees_and_uses_its_own_alone(two, tmp_path):
+    async with opened(tmp_path) as runtime:
+        app, engine = with_runtime(runtime), two.take(runtime)
+        seen = []
+        prepare = engine.prepare
+
+        async def noted(request):
+            seen.append(request)
+            return await prepare(request)
+
+        engine.prepare = noted
+        for world, other in ((two.mine, two.theirs), (two.theirs, two.mine)):
+            own, foreign = two.name(world), two.name(other)
+            cards = (await ask(app, "/v1/models", key=world.secret)).json()["data"]
+            assert {card["id"] for card in cards} == {"auto", "fake", own}
+            assert (await ask(app, f"/v1/models/{own}", key=world.secret)).status == 200
+            assert_error(await ask(app, f"/v1/models/{foreign}", key=world.secret), 404, "model_not_found")
+            answer = await chat(app, world, own)
+            assert answer.status == 200, answer.body
+            assert answer.json()["model"] == own
+            assert seen[-1].adapter == str(two.adapters[world.tenant.slug].id)
+            assert seen[-1].domain == str(world.tenant.id)
+            before = len(seen)
+            for path in ("/v1/chat/completions", "/v1/responses", "/v1/messages"):
+                refused = await chat(app, world, foreign, path, **({"max_tokens": 4} if "messages" in path else {}))
+                assert refused.status == 404, (path, refused.body)
+                made_up = await chat(
+                    app, world, "nobody/own", path, **({"max_tokens": 4} if "messages" in path else {})
+                )
+                told = refused.body.decode().replace(foreign, "nobody/own")
+                assert strip(json.loads(told)) == strip(made_up.json())
+            assert len(seen) == before
+        await settled(runtime)
+    records = await in_database(lambda: list(UsageRecord.objects.values_list("tenant", "model")))
+    assert sorted(records) == sorted((world.tenant.id, two.name(world)) for world in (two.mine, two.theirs))
+
+
+def strip(body):
+    """An error without what differs from request to request."""
+    body.pop("request_id", None)
+    body["error"].pop("request_id", None)
+    return body
+
+
+async def test_rules_and_their_fallbacks_lead_nobody_to_anothers(two, tmp_path):
+    def rule():
+        made = RouteRule.objects.create(name="to theirs", priority=1)
+        for name, is_fallback in ((two.name(two.theirs), False), (two.name(two.mine), True)):
+            RouteTarget.objects.create(rule=made, model=PublicModel.objects.get(name=name), is_fallback=is_fallback)
+
+    await in_database(rule)
+    async with opened(tmp_path) as runtime:
+        app = with_runtime(runtime)
+        two.take(runtime)
+        for world in (two.mine, two.theirs):
+            answer = await chat(app, world, "auto")
+            assert answer.json()["model"] == two.name(world)
+            usage = await ask(app, f"/v1/usage/{answer.headers['x-request-id']}", key=world.secret)
+            other = two.theirs if world is two.mine else two.mine
+            assert two.name(other) not in usage.body.decode()
+        await settled(runtime)
+
+
+async def test_a_prefix_of_one_is_not_looked_for_by_the_other(two, tmp_path):
+    """What routing knows of caches is by tenant and model; the worker roots its keys in both as well."""
+    from gateway.generation.intent import Intent
+    from gateway.generation.placement import prefix_of
+    from inference.messages import Message
+    from tests.gateway.world import principal_of
+
+    async with opened(tmp_path) as runtime:
+        chains = set()
+        for world in (two.mine, two.theirs):
+            principal = await principal_of(runtime, world)
+            for model in ("fake", two.name(two.mine), two.name(two.theirs)):
+                intent = Intent(endpoint="chat", model=model, messages=(Message("user", ("x" * 4000,)),))
+                chains |= set(prefix_of(model, principal, intent))
+        assert len(chains) % 6 == 0
+        assert chains
+
+
+async def test_keys_of_one_can_be_for_its_own_alone(two, tmp_path):
+    tenant = two.mine.tenant
+    names = two.name(two.mine), two.name(two.theirs)
+    with pytest.raises(Exception, match="There is no model"):
+        await in_database(lambda: Restrictions(names).checked(tenant))
+
+    def narrow():
+        plan = plans.latest_version("test")
+        version = plans.publish_version(plan.plan, allowed_models=["elsewhere"])
+        tenant.subscriptions.update(version=version)
+        restrictions = Restrictions((names[0],))
+        return keys.create_key(tenant=tenant, project=two.mine.project, name="own", restrictions=restrictions)[1]
+
+    secret = await in_database(narrow)
+    async with opened(tmp_path) as runtime:
+        app = with_runtime(runtime)
+        two.take(runtime)
+        cards = (await ask(app, "/v1/models", key=secret)).json()["data"]
+        assert {card["id"] for card in cards} == {"auto", names[0]}
+        answer = await ask(app, "/v1/chat/completions", {"model": names[0], "messages": HELLO}, key=secret)
+        assert answer.status == 200, answer.body
+        refused = await ask(app, "/v1/chat/completions", {"model": "fake", "messages": HELLO}, key=secret)
+        assert_error(refused, 403, "model_not_allowed")
+        await settled(runtime)
+
+
+async def test_uploaded_used_and_deleted_by_its_tenant_alone(two, tmp_path):
+    async with opened(tmp_path) as runtime:
+        app = with_runtime(runtime)
+        engine = two.take(runtime)
+        secret = two.mine.secret
+        content = form(tensors(), filename="adapter_model.safetensors", purpose="adapter")
+        file = (await ask(app, "/v1/files", content, headers=TYPE, key=secret)).json()["id"]
+        config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4}
+        body = {"base": "fake", "name": "fresh", "file_id": file, "config": config}
+        foreign = await ask(app, "/v1/adapters", body, key=two.theirs.secret)
+        assert_error(foreign, 400, "invalid_value", param="file_id")
+        assert_error(
+            await ask(app, "/v1/adapters", body | {"config": {}}, key=secret), 400, "adapter_refused", "config"
+        )
+        before = await runtime.epoch.current()
+        made = await ask(app, "/v1/adapters", body, key=secret)
+        assert made.status == 200, made.body
+        name = f"{two.mine.tenant.slug}/fresh"
+        assert (made.json()["id"], made.json()["status"], made.json()["rank"]) == (name, "loading", 2)
+        assert_error(await ask(app, "/v1/adapters", body, key=secret), 400, "adapter_refused")
+        listed = (await ask(app, "/v1/adapters", key=secret)).json()["data"]
+        assert {one["id"] for one in listed} == {name, two.name(two.mine)}
+        assert (await ask(app, f"/v1/adapters/{name}", key=secret)).json() == made.json()
+        assert_error(await ask(app, f"/v1/adapters/{name}", key=two.theirs.secret), 404, "adapter_not_found")
+        gone = await ask(app, f"/v1/adapters/{name}", method="DELETE", key=two.theirs.secret)
+        assert_error(gone, 404, "adapter_not_found")
+        while await runtime.epoch.current() == before:
+            await runtime.epoch.next()
+        # No worker has it yet, which is no fault of the request.
+        assert_error(await chat(app, two.mine, name), 503, "adapter_not_ready")
+        assert engine.prepares
+        assert (await ask(app, f"/v1/adapters/{name}", method="DELETE", key=secret)).status == 200
+        assert_error(await ask(app, f"/v1/adapters/{name}", key=secret), 404, "adapter_not_found")
+        await settled(runtime)
