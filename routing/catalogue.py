@@ -1,4 +1,4 @@
-"""The catalogue as one immutable snapshot: read in six queries, then used in memory until the next epoch."""
+"""The catalogue as one immutable snapshot: read in five queries, then used in memory until the next epoch."""
 
 from __future__ import annotations
 
@@ -143,14 +143,14 @@ def load() -> Catalogue:
     A model that is added while this reads is left out with all that belongs to it: its change raises the epoch, so the
     catalogue is read again.
     """
-    adapters = {
-        model: (str(adapter), base)
-        for adapter, model, base in Adapter.objects.filter(model__is_active=True, base__is_active=True).values_list(
-            "id", "model__name", "base__name"
-        )
-    }
-    models = {
-        row.name: ModelEntry(
+    adapters: dict[str, Adapter] = {}
+    models: dict[str, ModelEntry] = {}
+    active = PublicModel.objects.filter(is_active=True).exclude(adapter__base__is_active=False)
+    for row in active.select_related("adapter__base"):
+        adapter: Adapter | None = getattr(row, "adapter", None)
+        if adapter is not None:
+            adapters[row.name] = adapter
+        models[row.name] = ModelEntry(
             name=row.name,
             kinds=frozenset(row.kinds),
             context_length=row.context_length,
@@ -158,10 +158,8 @@ def load() -> Catalogue:
             description=row.description,
             created=int(row.created_at.timestamp()),
             tenant=row.tenant_id,
-            base=adapters[row.name][1] if row.name in adapters else "",
+            base="" if adapter is None else adapter.base.name,
         )
-        for row in PublicModel.objects.filter(is_active=True).exclude(adapter__base__is_active=False)
-    }
     replicas: dict[UUID, list[ReplicaEntry]] = {}
     for replica in Replica.objects.filter(node__is_active=True).select_related("node"):
         node = NodeEntry(replica.node.name, replica.node.address, replica.node.public_key)
@@ -184,10 +182,9 @@ def load() -> Catalogue:
                 replicas=tuple(replicas.get(row.id, ())) if has_nodes else (ReplicaEntry(row.id),),
             )
         )
-    for name, (adapter, base) in adapters.items():
-        if name in models:
-            served = [entry for entry in deployments.get(base, ()) if entry.backend in ADAPTABLE]
-            deployments[name] = [replace(entry, model=name, adapter=adapter) for entry in served]
+    for name, adapter in adapters.items():
+        served = [entry for entry in deployments.get(adapter.base.name, ()) if entry.backend in ADAPTABLE]
+        deployments[name] = [replace(entry, model=name, adapter=str(adapter.id)) for entry in served]
     targets: dict[tuple[UUID, bool], list[tuple[str, int]]] = {}
     for target in RouteTarget.objects.filter(model__is_active=True).select_related("model").order_by("model__name"):
         if target.model.name in models:

@@ -17,7 +17,7 @@ def test_snapshot_holds_what_is_active(django_assert_num_queries):
     add("Org/Chat-1", "chat")
     add("vec", "embedding")
     ensure_default_routes()
-    with django_assert_num_queries(6):
+    with django_assert_num_queries(5):
         book = load()
     assert set(book.models) == {"Org/Chat-1", "vec"}
     assert [entry.name for entry in book.deployments["Org/Chat-1"]] == ["org-chat-1"]

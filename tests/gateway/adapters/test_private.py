@@ -128,6 +128,7 @@ async def test_a_prefix_of_one_is_not_looked_for_by_the_other(two, tmp_path):
     from gateway.generation.intent import Intent
     from gateway.generation.placement import prefix_of
     from inference.messages import Message
+    from inference.types import Kind
     from tests.gateway.world import principal_of
 
     async with opened(tmp_path) as runtime:
@@ -135,7 +136,9 @@ async def test_a_prefix_of_one_is_not_looked_for_by_the_other(two, tmp_path):
         for world in (two.mine, two.theirs):
             principal = await principal_of(runtime, world)
             for model in ("fake", two.name(two.mine), two.name(two.theirs)):
-                intent = Intent(endpoint="chat", model=model, messages=(Message("user", ("x" * 4000,)),))
+                intent = Intent(
+                    endpoint="chat", kind=Kind.CHAT, model=model, messages=(Message("user", ("x" * 4000,)),)
+                )
                 chains |= set(prefix_of(model, principal, intent))
         assert len(chains) % 6 == 0
         assert chains
@@ -179,7 +182,7 @@ async def test_uploaded_used_and_deleted_by_its_tenant_alone(two, tmp_path):
         foreign = await ask(app, "/v1/adapters", body, key=two.theirs.secret)
         assert_error(foreign, 400, "invalid_value", param="file_id")
         assert_error(
-            await ask(app, "/v1/adapters", body | {"config": {}}, key=secret), 400, "adapter_refused", "config"
+            await ask(app, "/v1/adapters", body | {"config": {}}, key=secret), 400, "adapter_refused", param="config"
         )
         before = await runtime.epoch.current()
         made = await ask(app, "/v1/adapters", body, key=secret)
