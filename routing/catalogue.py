@@ -143,23 +143,7 @@ def load() -> Catalogue:
     A model that is added while this reads is left out with all that belongs to it: its change raises the epoch, so the
     catalogue is read again.
     """
-    adapters: dict[str, Adapter] = {}
-    models: dict[str, ModelEntry] = {}
-    active = PublicModel.objects.filter(is_active=True).exclude(adapter__base__is_active=False)
-    for row in active.select_related("adapter__base"):
-        adapter: Adapter | None = getattr(row, "adapter", None)
-        if adapter is not None:
-            adapters[row.name] = adapter
-        models[row.name] = ModelEntry(
-            name=row.name,
-            kinds=frozenset(row.kinds),
-            context_length=row.context_length,
-            rate_card=row.rate_card,
-            description=row.description,
-            created=int(row.created_at.timestamp()),
-            tenant=row.tenant_id,
-            base="" if adapter is None else adapter.base.name,
-        )
+    models, adapters = _models()
     replicas: dict[UUID, list[ReplicaEntry]] = {}
     for replica in Replica.objects.filter(node__is_active=True).select_related("node"):
         node = NodeEntry(replica.node.name, replica.node.address, replica.node.public_key)
@@ -206,6 +190,28 @@ def load() -> Catalogue:
         for row in RouteRule.objects.filter(is_active=True)
     )
     return Catalogue(models, {name: tuple(rows) for name, rows in deployments.items()}, rules)
+
+
+def _models() -> tuple[dict[str, ModelEntry], dict[str, Adapter]]:
+    """Return the active models by name, and those that are adapters of a model that is active."""
+    models: dict[str, ModelEntry] = {}
+    adapters: dict[str, Adapter] = {}
+    active = PublicModel.objects.filter(is_active=True).exclude(adapter__base__is_active=False)
+    for row in active.select_related("adapter__base"):
+        adapter: Adapter | None = getattr(row, "adapter", None)
+        if adapter is not None:
+            adapters[row.name] = adapter
+        models[row.name] = ModelEntry(
+            name=row.name,
+            kinds=frozenset(row.kinds),
+            context_length=row.context_length,
+            rate_card=row.rate_card,
+            description=row.description,
+            created=int(row.created_at.timestamp()),
+            tenant=row.tenant_id,
+            base="" if adapter is None else adapter.base.name,
+        )
+    return models, adapters
 
 
 def _ceiling(row: RouteRule) -> Ceiling | None:
