@@ -12,9 +12,6 @@ from billing.ids import uuid7
 from gateway.edge.access import principal_of
 from gateway.edge.http import read_body, require_method, runtime_of
 from gateway.edge.query import id_in
-from gateway.wire.adapters import AdapterDeleted, AdapterList, AdapterObject, AdapterRequest, adapter_object
-from gateway.wire.decode import decode, invalid
-from gateway.wire.files import PREFIX
 from gateway.errors.refusal import Refusal
 from gateway.errors.service import ServiceError
 from gateway.files import selectors, storage
@@ -23,6 +20,9 @@ from gateway.models import StoredFile, Tenant
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
 from gateway.services.adapters import adapters_of, add_adapter, remove_adapter
+from gateway.wire.adapters import AdapterDeleted, AdapterList, AdapterObject, AdapterRequest, adapter_object
+from gateway.wire.decode import decode, invalid
+from gateway.wire.files import PREFIX
 from routing.models import Adapter
 
 PURPOSE = "adapter"

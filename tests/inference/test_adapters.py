@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -216,3 +217,38 @@ def test_models_of_transformers_take_none(tmp_path: Path) -> None:
         engine.offer({})
     with pytest.raises(InvalidRequestError, match="takes no adapters"):
         engine.prepare(replace(chat("hello"), adapter="a"))
+
+
+def test_sixteen_together_are_sixteen_models_and_coming_and_going_stops_nobody(tmp_path: Path) -> None:
+    """In one step with rows of none; while they run, adapters are offered, loaded and withdrawn."""
+    folder = save_tiny("llama", tmp_path / "model")
+    names = [f"a{i}" for i in range(16)]
+    offered = {name: save_adapter(folder, tmp_path / name, rank=1 + i, seed=i) for i, name in enumerate(names)}
+    drive = Drive(load(folder), {"max_rows": 20})
+    drive.engine.offer(offered, Bounds(16))
+    adapters = drive.engine.model.adapters
+    assert adapters is not None
+    prompts = [PROMPTS[i % 4] for i in range(17)]
+    got = drive.run(prompts, NEW, adapters=[*names, ""])
+    assert len(adapters.loaded) == 16
+    for name, prompt, answer in zip(names, prompts, got, strict=False):
+        merged = reference_model(merge(folder, offered[name], tmp_path / f"m{name}"))
+        assert_same([answer], [Reference.of(merged, prompt, NEW)])
+
+    begun: list[str] = []
+    step = drive.engine.step
+
+    def changing() -> Any:
+        """Offer others at each step: the ones that run are among those withdrawn."""
+        if drive.engine.unfinished:
+            kept = {name: path for name, path in offered.items() if len(begun) % 2 or name == "a0"}
+            drive.engine.offer(kept, Bounds(1))
+            with suppress(OverloadedError):
+                adapters.load("a0")
+            begun.append("step")
+        return step()
+
+    drive.engine.step = changing  # type: ignore[method-assign]
+    assert drive.run(prompts, NEW, adapters=[*names, ""]) == got
+    assert begun
+    assert len(adapters.loaded) <= 2

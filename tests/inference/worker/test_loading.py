@@ -208,3 +208,18 @@ def test_a_deployment_whose_settings_cannot_be_meant_says_why_and_no_other_is_to
     bench.settle()
     assert bench.serving.unready == {}
     assert bench.serving.deployments["b"] is not b
+
+
+def test_adapters_follow_the_spec_without_loading_anew(bench: Bench) -> None:
+    bench.settle()
+    earlier = bench.serving.deployments["a"]
+    request = bench.submit("a", max_tokens=3)
+    bench.round()
+    bench.follow(replace(A, adapters={"law": "/adapters/law"}))
+    bench.settle()
+    assert bench.serving.deployments["a"] is earlier
+    assert request.id in bench.registry
+    assert earlier.info.adapters == {"law": "this model takes no adapters"}
+    bench.follow(A)
+    bench.settle()
+    assert not earlier.info.adapters

@@ -17,7 +17,15 @@ from inference.types import GenerationRequest, Guidance, GuidanceKind
 from inference.worker import prompts
 from inference.worker.deployment import Deployment
 from inference.worker.process import Outbox
-from inference.worker.prompts import SHORT_BYTES, PromptCall, PromptQueue, PromptResult, grammar_of, long_prompt
+from inference.worker.prompts import (
+    SHORT_BYTES,
+    PromptCall,
+    PromptQueue,
+    PromptResult,
+    adapter_of,
+    grammar_of,
+    long_prompt,
+)
 from inference.worker.serving import Serving
 from inference.worker.session import Session
 from inference.worker.sessions import Reader
@@ -57,6 +65,8 @@ class Engine:
     def __init__(self) -> None:
         self.grammars = Compiled()
         self.go = threading.Event()
+        self.adapters: dict[str, str] = {}
+        self.loading, self.loaded = threading.Event(), threading.Event()
         self.began = threading.Event()
         self.second_tokenizer: list[bool] = []
         self.order: list[str] = []
@@ -64,7 +74,18 @@ class Engine:
     def guidance_of(self, request: GenerationRequest) -> Guidance | None:
         return request.sampling.guidance
 
-    def prepare(self, request: GenerationRequest, *, second_tokenizer: bool = False, grammar: object = None) -> Prompt:
+    def adapter_in_memory(self, request: GenerationRequest) -> str | None:
+        return self.adapters.get(request.adapter, "" if not request.adapter else None)
+
+    def load_adapter(self, request: GenerationRequest) -> str:
+        self.loading.set()
+        assert self.loaded.wait(WAIT)
+        self.adapters[request.adapter] = f"{request.adapter}:digest"
+        return self.adapters[request.adapter]
+
+    def prepare(
+        self, request: GenerationRequest, *, second_tokenizer: bool = False, grammar: object = None, adapter: str = ""
+    ) -> Prompt:
         self.second_tokenizer.append(second_tokenizer)
         text = request.messages[-1].texts[0]
         self.order.append(text)
@@ -73,7 +94,7 @@ class Engine:
         if text.startswith("stuck"):
             self.began.set()
             assert self.go.wait(WAIT)
-        return Prompt(request, 7, ids=(1, 2, 3), grammar=cast("Any", grammar))
+        return Prompt(request, 7, ids=(1, 2, 3), grammar=cast("Any", grammar), adapter=adapter)
 
 
 class Router:
@@ -104,6 +125,7 @@ class Served:
         self.outbox = Outbox(self.wake)
         self.prompts = PromptQueue(long_prompt, self.outbox.prepared)
         self.grammars = PromptQueue(grammar_of, self.outbox.prepared, what="new grammars", is_by_time=True)
+        self.adapters = PromptQueue(adapter_of, self.outbox.prepared, what="adapters", is_by_time=True)
         loop: Any = type("Loop", (), {"steps": 0, "health": {}, "busy_since": None})()
         self.serving = Serving(loop, step_seconds=30.0)
         record: Any = type("Record", (), {"is_closed": lambda *_: False})()
@@ -118,6 +140,7 @@ class Served:
             enqueue=self.outbox.send,
             prompts=self.prompts,
             grammars=self.grammars,
+            adapters=self.adapters,
             session_seconds=5.0,
             session_bytes=1 << 20,
             prepared_seconds=30.0,
@@ -127,9 +150,17 @@ class Served:
         self.reader._sessions[b"gateway"] = self.session
 
     def ask(
-        self, text: str, call: int = 1, tenant: str = "tenant", size: int = 0, weight: int = 1, *, regex: str = ""
+        self,
+        text: str,
+        call: int = 1,
+        tenant: str = "tenant",
+        size: int = 0,
+        weight: int = 1,
+        *,
+        regex: str = "",
+        adapter: str = "",
     ) -> str:
-        request = replace(chat(text), tenant=tenant, weight=weight)
+        request = replace(chat(text), tenant=tenant, weight=weight, adapter=adapter)
         if regex:
             sampling = replace(request.sampling, guidance=Guidance(GuidanceKind.REGEX, regex))
             request = replace(request, sampling=sampling)
@@ -152,7 +183,9 @@ def served() -> Iterator[Served]:
     served.engine.go.set()
     served.engine.grammars.go.set()
     served.prompts.close(WAIT)
+    served.engine.loaded.set()
     served.grammars.close(WAIT)
+    served.adapters.close(WAIT)
 
 
 def test_a_long_prompt_delays_neither_renewals_nor_short_prompts(served: Served) -> None:
@@ -167,6 +200,19 @@ def test_a_long_prompt_delays_neither_renewals_nor_short_prompts(served: Served)
     assert len(served.router.frames) == 3
     assert len(served.session.prepared) == 2
     assert served.engine.second_tokenizer == [True, False]
+
+
+def test_an_adapter_is_read_beside_what_others_ask(served: Served) -> None:
+    adapted = served.ask("hello", adapter="law")
+    assert served.engine.loading.wait(WAIT)
+    other = served.ask("short", call=2)
+    assert list(served.session.prepared) == [other]
+    served.engine.loaded.set()
+    served.prepared()
+    assert list(served.session.prepared) == [other, adapted]
+    assert served.session.prepared[adapted].prompt.adapter == "law:digest"
+    again = served.ask("hello", call=3, adapter="law")  # at once: it is in memory
+    assert again in served.session.prepared
 
 
 def test_a_long_request_that_fails_is_refused_and_the_next_is_prepared(served: Served) -> None:
