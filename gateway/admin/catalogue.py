@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db.models import Count, Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.template.response import TemplateResponse
 from unfold.admin import ModelAdmin
-from unfold.decorators import display
+from unfold.decorators import action, display
 
+from gateway.admin.adapters import NewAdapterForm
 from gateway.admin.choices import NameField, NamesField, rate_cards
+from gateway.errors.service import ServiceError
+from gateway.services.adapters import add_adapter_folder, remove_adapter
 from inference.types import Kind
-from routing.models import PublicModel
+from routing.models import Adapter, PublicModel
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Any]
@@ -36,15 +41,45 @@ class PublicModelForm(ModelForm):
 class PublicModelAdmin(ModelAdmin):
     """Models as tenants see them."""
 
-    list_display = ["name", "display_kinds", "display_context", "rate_card", "deployments_active", "is_active"]
+    list_display = ["name", "display_kinds", "display_context", "rate_card", "served_by", "is_active"]
     list_filter = ["is_active"]
     search_fields = ["name", "description"]
     form = PublicModelForm
     show_full_result_count = False
+    actions_list = ["add_adapter"]
+    actions_detail = ["withdraw_adapter"]
+
+    @action(description="Add adapter", url_path="add-adapter", permissions=["add"])
+    def add_adapter(self, request: HttpRequest) -> HttpResponse:
+        """Ask for a LoRA adapter's folder and its base, check both, and make them a model."""
+        form = NewAdapterForm(request.POST or None)
+        if form.is_valid():
+            try:
+                made = add_adapter_folder(**form.asked())
+            except ServiceError as error:
+                form.refuse(error)
+            else:
+                self.log_addition(request, made.model, f"Added as an adapter of {made.base.name}.")
+                messages.success(request, f"{made.model.name} is in the catalogue; workers read it now.")
+                return redirect("admin:routing_publicmodel_changelist")
+        context = {**self.admin_site.each_context(request), "title": "Add adapter", "opts": self.opts, "form": form}
+        template = "admin/gateway/adapter/add.html"
+        return TemplateResponse(request, template, context, status=400 if form.errors else 200)
+
+    @action(description="Withdraw adapter", url_path="withdraw-adapter", permissions=["change"])
+    def withdraw_adapter(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Withdraw a model that is an adapter, with its tensors."""
+        model = get_object_or_404(PublicModel, pk=object_id)
+        if remove_adapter(model.name):
+            messages.success(request, f"{model.name} is withdrawn; what runs with it ends with it.")
+        else:
+            messages.info(request, "This model is no adapter: its deployments are withdrawn under Deployments.")
+        return redirect("admin:routing_publicmodel_changelist")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[PublicModel]:
         """Return the models with the number of their active deployments."""
         rows: QuerySet[PublicModel] = super().get_queryset(request)
+        rows = rows.select_related("adapter__base", "tenant")
         return rows.annotate(active_count=Count("deployments", filter=Q(deployments__is_active=True)))
 
     @display(description="Kinds")
@@ -57,8 +92,12 @@ class PublicModelAdmin(ModelAdmin):
         """How many tokens."""
         return f"{model.context_length:,}"
 
-    @display(description="Deployments", ordering="active_count")
-    def deployments_active(self, model: PublicModel) -> int:
-        """How many active deployments serve it."""
-        count: int = model.active_count  # type: ignore[attr-defined] # annotated above
-        return count
+    @display(description="Served by", ordering="active_count")
+    def served_by(self, model: PublicModel) -> str:
+        """How many active deployments serve it; of an adapter its base, and whose it is."""
+        adapter: Adapter | None = getattr(model, "adapter", None)
+        if adapter is None:
+            count: int = model.active_count  # type: ignore[attr-defined] # annotated above
+            return f"{count} deployment{'s' * (count != 1)}"
+        whose = f", only {model.tenant}" if model.tenant is not None else ""
+        return f"adapter of {adapter.base.name}{whose}"

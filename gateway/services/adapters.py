@@ -25,6 +25,7 @@ from gateway.models import Tenant
 from inference.errors import ModelRefusedError
 from inference.sources.adapters import CONFIG, MOST_CONFIG_BYTES, WEIGHTS, check_tensors, config_of
 from inference.types import Kind
+from routing.catalogue import ADAPTABLE
 from routing.models import Adapter, Deployment, PublicModel
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
@@ -129,6 +130,15 @@ def require_room(tenant: Tenant, rank: int, size: int) -> None:
         raise ServiceError("file_id", text)
 
 
+def bases() -> list[str]:
+    """Return the names of the models that adapters may change."""
+    served = PublicModel.objects.filter(
+        is_active=True, tenant=None, adapter=None, deployments__is_active=True, deployments__backend__in=ADAPTABLE
+    )
+    rows = served.order_by("name").distinct().values_list("name", "kinds")
+    return [name for name, kinds in rows if Kind.CHAT in kinds]
+
+
 def adapters_of(tenant: Tenant) -> list[Adapter]:
     """Return the tenant's own adapters, by name."""
     own = Adapter.objects.filter(model__tenant=tenant, model__is_active=True)
@@ -145,7 +155,7 @@ def _base_of(name: str, tenant: Tenant | None) -> PublicModel:
     if base is None:
         raise ServiceError("base", f"There is no model {name[:120]!r} that an adapter could be of.")
     backends = set(Deployment.objects.filter(model=base, is_active=True).values_list("backend", flat=True))
-    if Kind.CHAT not in base.kinds or not backends & {Deployment.Backend.WORKER, Deployment.Backend.FAKE}:
+    if Kind.CHAT not in base.kinds or not backends & set(ADAPTABLE):
         raise ServiceError("base", f"{name} takes no adapters: it is no chat model of this server's own engine.")
     return base
 
