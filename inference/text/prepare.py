@@ -65,7 +65,7 @@ class Preparer:
     prefix is hashed, without `grammars` none is guided. `recommended` has values for the sampling fields that a client
     doesn't set; `ends` are the ids that end a generation, `chats` what the model's chats look like. `load_adapter`
     returns the key of the adapter that a request of a domain names, which is then in memory; None where the model takes
-    none. `labels` are a classifier\'s.
+    none. `labels` are a classifier's.
     """
 
     def __init__(
