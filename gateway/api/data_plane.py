@@ -74,7 +74,8 @@ _ERROR = {
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One endpoint. `answers` by media type, None for a file; `example` is a body that any installation with a chat
-    model answers (that of a batch needs a file). `form` has the fields of an upload beside `file`, `query` the path's.
+    model answers (those of a batch and an adapter need a file). `form` has the fields of an upload beside `file`,
+    `query` the path's.
     """
 
     method: str
