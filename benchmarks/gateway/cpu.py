@@ -40,10 +40,10 @@ PROMISES = {
     "rates, concurrency, the tenant's queue": (
         "billing/limits",
         "gateway/generation/limits",
-        "gateway/runtime/turns",
-        "gateway/runtime/concurrency",
-        "gateway/runtime/pace",
-        "gateway/runtime/caps",
+        "gateway/concurrency/turns",
+        "gateway/concurrency/limiter",
+        "gateway/concurrency/pace",
+        "gateway/concurrency/caps",
     ),
     "prices, hold, exact settlement": (
         "billing",
@@ -72,7 +72,7 @@ PROMISES = {
     ),
     "reading and counting what the model server sends": ("inference",),
     "a generation that outlives its client, and moves": ("gateway/generation", "gateway/runtime"),
-    "checked requests and answers of the API": ("gateway/edge/wire", "gateway/edge/chat", "gateway/edge/answer"),
+    "checked requests and answers of the API": ("gateway/wire", "gateway/edge/chat", "gateway/answering"),
     "bounds, request ids, errors in the API's shape": ("gateway/edge", "gateway/server", "gateway"),
     "uvicorn": ("server",),
 }
