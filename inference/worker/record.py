@@ -180,6 +180,11 @@ def ends_in(path: Path) -> dict[str, Finished | None]:
     return found
 
 
+def kinds_in(path: Path) -> list[tuple[int, str]]:
+    """Return the kind (`BEGUN`, `ENDED`, `NEVER`) and the request of each of the record's rows, in their order."""
+    return [(row.kind, row.key.hex()) for part in [*_numbered(path).values(), path] for row in _rows_of(part)]
+
+
 def _rows_of(path: Path) -> Iterator[Row]:
     if path.exists():
         file = RecordFile(path, writable=False)

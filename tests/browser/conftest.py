@@ -33,7 +33,7 @@ ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
 )
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=60_000)  # machines are slow at times
 
 
 @dataclass
@@ -157,6 +157,7 @@ def visit(site: Site, browser: Browser, cookies: dict[str, Any]) -> Iterator[Any
 
     def open_window(name: str, path: str = "/", **options: Any) -> Visitor:
         context = browser.new_context(base_url=site.url, viewport={"width": 1280, "height": 800}, **options)
+        context.set_default_timeout(60_000)
         context.grant_permissions(["clipboard-read", "clipboard-write"])
         page = context.new_page()
         visitor = Visitor(page, context, [])

@@ -49,7 +49,7 @@ MODELS = {
     "broken": {"tokens": 8, "error_at": 1},
     "steady": {"tokens": 400},
     "echo": {"echo": True},
-    "slow": {"tokens": 40, "delay": 0.1},
+    "slow": {"tokens": 40, "delay": 0.3},
     "thinker": {"thinks": True, "text": "<think> Let me see. </think> Yes."},
 }
 RATES = {0: {"input": 2 * MICRO, "cache_read": MICRO // 2, "output": 8 * MICRO}}

@@ -352,6 +352,7 @@ def test_parameters_are_sent_and_shown_as_code(visit):
     expect(code).to_contain_text('instructions="Be brief."')
     page.evaluate("navigator.clipboard.writeText('')")
     page.get_by_role("button", name="Copy", exact=True).last.click()
+    page.wait_for_function("navigator.clipboard.readText().then((text) => text !== '')")
     program = page.evaluate("navigator.clipboard.readText()")
     compile(program, "code", "exec")
 

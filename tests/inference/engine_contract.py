@@ -96,7 +96,7 @@ def end_of(events: list[Event]) -> Finished:
     return finished
 
 
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 120) -> None:
     """Return when `condition` holds, for changes in another process that sends no event."""
     async with asyncio.timeout(seconds):
         while not await condition():  # noqa: ASYNC110

@@ -87,7 +87,7 @@ def running(
         yield process
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(100)
 
 
 def is_listening(port: int) -> bool:
@@ -184,7 +184,7 @@ class Scripted:
         handler.wfile.write(head + chunk(b"data: first\n\n"))
         watcher = threading.Thread(target=self._watch, args=(handler,), daemon=True)
         watcher.start()
-        self.go_on.wait(60)
+        self.go_on.wait(200)
         with contextlib.suppress(OSError):
             handler.wfile.write(chunk(b"data: second\n\n") + b"0\r\n\r\n")
 

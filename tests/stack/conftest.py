@@ -24,6 +24,7 @@ import pytest
 from tests.services.postgres import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 200.0  # seconds for what comes: machines are slow at times, and each test has a limit of its own
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Stack:
             text=True,
         )
         threading.Thread(target=self._listen, args=(self.process,), daemon=True).start()
-        if not self._ready.wait(90):
+        if not self._ready.wait(PATIENCE):
             self.stop()
             pytest.fail("serve never said ready:\n" + "".join(self.said[-80:]))
 
@@ -65,7 +66,7 @@ class Stack:
         if self.process is None:
             return 0
         self.process.send_signal(signal.SIGINT)
-        code = self.process.wait(40)
+        code = self.process.wait(PATIENCE)
         self.process = None
         return code
 
@@ -123,7 +124,7 @@ class Stack:
     def wait_until_said(self, is_so: Callable[[list[str]], bool]) -> None:
         """Return once what was said so far `is_so`; lines come through a pipe, after what they tell of."""
         with self._heard:
-            assert self._heard.wait_for(lambda: is_so(self.said), 20), "".join(self.said[-40:])
+            assert self._heard.wait_for(lambda: is_so(self.said), PATIENCE), "".join(self.said[-40:])
 
     def audit(self) -> dict[str, Any]:
         """What database and worker's record say, once no hold is open (bounded by the test's timeout)."""

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from tests.stack.conftest import ROOT, running_stack
+from tests.stack.conftest import PATIENCE, ROOT, running_stack
 from tests.stack.web import ask
 
 pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow]
@@ -25,18 +25,21 @@ def request_of(stack, tenant, **more):
 
 
 class Load:
-    """Clients of all tenants, one request after the other, until told to stop; the first of each is a long stream."""
+    """Clients of all tenants until told to stop: each has one that asks and asks, and one that reads a long stream.
+
+    Once entered, all of them have had an answer, or its beginning.
+    """
 
     def __init__(self, stack):
         self._stack = stack
         self._stop = threading.Event()
-        self._streaming = threading.Barrier(len(stack.tenants) + 1)
+        self._begun = threading.Barrier(2 * len(stack.tenants) + 1)
 
     def __enter__(self):
         self._pool = ThreadPoolExecutor()
         self._clients = [self._pool.submit(self._ask, tenant) for tenant in self._stack.tenants]
         self._clients += [self._pool.submit(self._stream, tenant) for tenant in self._stack.tenants]
-        self._streaming.wait()
+        self._begun.wait()
         return self
 
     def __exit__(self, *_):
@@ -50,6 +53,8 @@ class Load:
             body = request_of(self._stack, tenant, max_tokens=3)
             url = f"{self._stack.base_url}/v1/chat/completions"
             statuses.append(ask(url, body, key=self._stack.tenants[tenant]["key"]).status)
+            if len(statuses) == 1:
+                self._begun.wait()
         return statuses
 
     def _stream(self, tenant):
@@ -57,10 +62,10 @@ class Load:
         body = json.dumps(request_of(self._stack, tenant, stream=True, max_tokens=2000)).encode()
         headers = {"authorization": f"Bearer {self._stack.tenants[tenant]['key']}", "content-type": "application/json"}
         request = urllib.request.Request(f"{self._stack.base_url}/v1/chat/completions", body, headers)
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             for _ in range(5):
                 answer.readline()
-            self._streaming.wait()
+            self._begun.wait()
             self._stop.wait()
         return [answer.status]
 
@@ -88,7 +93,8 @@ def destroy(stack):
 
 
 def test_a_backup_made_under_load_brings_everything_back(tmp_path):
-    with running_stack(chat={"step_seconds": 0.005, "text": "word " * 3000}) as stack:
+    # A stream takes 100 s, so that it runs when the backup is made, however long the command takes to begin.
+    with running_stack(chat={"step_seconds": 0.05, "text": "word " * 3000}) as stack:
         with Load(stack) as load:
             done = command(stack, "backup", str(tmp_path))
             assert done.returncode == 0, done.stderr

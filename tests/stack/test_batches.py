@@ -8,7 +8,7 @@ import time
 import pytest
 from openai import OpenAI
 
-pytestmark = [pytest.mark.stack, pytest.mark.money]
+pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
 
 
 def test_the_jobs_run_a_batch_through_the_gateway(stack):

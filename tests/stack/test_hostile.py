@@ -10,6 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.stack.conftest import PATIENCE
 from tests.stack.web import ask
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
@@ -21,7 +22,14 @@ ASKED = 50
 
 
 def connected(stack):
-    return socket.create_connection(("127.0.0.1", stack.port), timeout=30)
+    return socket.create_connection(("127.0.0.1", stack.port), timeout=PATIENCE)
+
+
+def in_a_head(stack):
+    """A connection on which a head was begun; one that says nothing at all would be closed without an answer."""
+    connection = connected(stack)
+    connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nx: ")
+    return connection
 
 
 def status_of(connection):
@@ -67,9 +75,7 @@ def paying(stack):
 def test_attackers_are_ended_with_an_answer_and_others_are_served(stack):
     before = answers(stack)
     with ExitStack() as opened, ThreadPoolExecutor(3) as threads:
-        slow = [opened.enter_context(connected(stack)) for _ in range(HALF_OPEN)]
-        for connection in slow:
-            connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nx: ")
+        slow = [opened.enter_context(in_a_head(stack)) for _ in range(HALF_OPEN)]
         endless, uploaded = threads.submit(endless_head, stack), threads.submit(upload, stack)
         served = threads.submit(lambda: [paying(stack) for _ in range(ASKED)])
         assert served.result() == [200] * ASKED

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import aiohttp
 import pytest
 
 from tests.inference.text.folders import save_tokenizer
 from tests.inference.tiny import save_tiny
-from tests.stack.conftest import running_stack
+from tests.stack.conftest import PATIENCE, running_stack
 from tests.stack.web import ask
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
@@ -59,7 +60,7 @@ async def stream(stack, started, max_tokens, model="fake-chat"):
     }
     headers = {"Authorization": f"Bearer {key_of(stack)}"}
     async with (
-        aiohttp.ClientSession(stack.base_url, timeout=aiohttp.ClientTimeout(total=60)) as session,
+        aiohttp.ClientSession(stack.base_url, timeout=aiohttp.ClientTimeout(total=PATIENCE)) as session,
         session.post("/v1/chat/completions", json=body, headers=headers) as answer,
     ):
         async for line in answer.content:
@@ -105,7 +106,7 @@ def test_models_come_and_go_while_streams_run(stack, tiny):
         assert answer.json["usage"]["completion_tokens"] == 5
         said.append(stack.manage("models", "remove", "tiny"))
         while state_of(stack, "tiny") is not None:
-            pass
+            time.sleep(0.05)  # bounded by the test's timeout
         gone = ask(f"{stack.base_url}/v1/chat/completions", say, key=key_of(stack))
         assert (gone.status, gone.json["error"]["code"]) == (404, "model_not_found")
 

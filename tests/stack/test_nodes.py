@@ -16,13 +16,13 @@ import aiohttp
 import pytest
 
 from tests.services.postgres import free_port
-from tests.stack.conftest import ROOT, running_stack
+from tests.stack.conftest import PATIENCE, ROOT, running_stack
 from tests.stack.web import ask
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
 STREAMS = 20
-SECONDS = 60.0
+SECONDS = PATIENCE
 REPLICATE = """
 from routing.models import Deployment, Node, Replica
 Replica.objects.create(deployment=Deployment.objects.get(name="fake-chat"), node=Node.objects.get(name="far"))
@@ -43,7 +43,7 @@ def far_worker(stack, address):
         yield process
     finally:
         process.send_signal(signal.SIGINT)
-        code = process.wait(30)
+        code = process.wait(PATIENCE)
         listening.join()
         process.stdout.close()
         assert code == 0, "".join(said[-40:])

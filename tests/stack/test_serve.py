@@ -19,7 +19,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.stack.conftest import ROOT, running_stack
+from tests.stack.conftest import PATIENCE, ROOT, running_stack
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
@@ -48,7 +48,7 @@ def commands(stack, *lines, **environment):
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=PATIENCE,
         )
 
     with ThreadPoolExecutor() as pool:
@@ -84,7 +84,7 @@ class Terminal:
 
     def __exit__(self, *_):
         self.process.terminate()  # and not killed: its children would outlive it for a moment
-        self.process.wait(40)
+        self.process.wait(PATIENCE)
         self._listener.join()
         os.close(self._main)
 
@@ -121,7 +121,7 @@ async def stream_until_cut(stack, started, **more):
     events = []
     try:
         async with (
-            aiohttp.ClientSession(stack.base_url, timeout=aiohttp.ClientTimeout(total=60)) as session,
+            aiohttp.ClientSession(stack.base_url, timeout=aiohttp.ClientTimeout(total=PATIENCE)) as session,
             session.post("/v1/chat/completions", **request_of(stack, stream=True, **more)) as answer,
         ):
             async for line in answer.content:
@@ -140,7 +140,7 @@ async def ended_in_mid_stream(stack, end):
     reading = asyncio.create_task(stream_until_cut(stack, started, max_tokens=2000))
     await started.wait()
     end()
-    return await asyncio.to_thread(stack.process.wait, 40), await reading
+    return await asyncio.to_thread(stack.process.wait, PATIENCE), await reading
 
 
 def assert_nothing_is_left(stack):
@@ -202,7 +202,7 @@ def terminal(serving):
     if serving.process is not None:
         serving.stop()
     with Terminal(serving, "--welcome") as terminal:
-        assert terminal.welcomed.wait(90), terminal.said
+        assert terminal.welcomed.wait(PATIENCE), terminal.said
         serving.process = terminal.process  # whoever comes next finds that the home is served
         yield terminal
 
@@ -240,7 +240,7 @@ def test_hangup_restarts_the_gateway_of_an_embedded_home_and_refuses_no_connecti
     async def ask_all_along():
         seen = []
         connector = aiohttp.TCPConnector(force_close=True)
-        timeout = aiohttp.ClientTimeout(total=60)
+        timeout = aiohttp.ClientTimeout(total=PATIENCE)
         async with aiohttp.ClientSession(serving.base_url, connector=connector, timeout=timeout) as session:
             serving.process.send_signal(signal.SIGHUP)
             while not seen or serving.pids_of("gateway") in ([], [before]):

@@ -58,7 +58,7 @@ def test_500_mixed_requests_of_three_tenants_whose_clients_leave(topology):
     told = sum(answer.credits_micro for answer in answers if answer.status == 200)
     assert told <= found["usage_sum"]
     assert all(both_worked(topology).values()), "both workers must have had work"
-    topology.wait_until(lambda: topology.leases() == 0, "a lease is left", 40)
+    topology.wait_until(lambda: topology.leases() == 0, "a lease is left")
 
 
 def both_worked(topology):

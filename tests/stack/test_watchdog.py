@@ -16,7 +16,7 @@ from tests.stack.web import ask
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
-SILENCE = 3
+SILENCE = 5
 
 
 @pytest.fixture(scope="module")

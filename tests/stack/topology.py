@@ -22,11 +22,11 @@ from typing import Any
 
 from tests.services.postgres import free_port
 from tests.services.redis import RedisServer
-from tests.stack.conftest import ROOT, Stack, running_stack
+from tests.stack.conftest import PATIENCE, ROOT, Stack, running_stack
 from tests.stack.web import ask
 
 NODE = "far"
-READY_SECONDS = 90.0
+READY_SECONDS = PATIENCE
 
 
 @dataclass
@@ -160,7 +160,7 @@ def running_topology(variables: dict[str, str] | None = None, **fake_options: An
             "SLUICE_REDIS_SECONDS": "2",  # a busy machine is no dead Redis
             "SLUICE_METRICS_PORT": str(metrics_port),
             "SLUICE_REMOTE_NETWORKS": "127.0.0.0/8",
-            "SLUICE_QUEUE_SECONDS": "60",
+            "SLUICE_QUEUE_SECONDS": "200",
         }
         stack = parts.enter_context(running_stack(settings | (variables or {}), ("--gateways", "2"), **fake_options))
         topology = Topology(stack, redis, far_home, metrics_port, upstream_port)

@@ -33,7 +33,7 @@ def ask(url: str, body: Any = None, *, key: str = "", method: str = "", **header
         given.setdefault("content-type", "application/json")
     request = urllib.request.Request(url, data, given, method=method or None)
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=200) as answer:
             return Page(answer.status, answer.headers, answer.read().decode())
     except urllib.error.HTTPError as error:
         with error:
