@@ -1,7 +1,8 @@
-"""The archive of a backup: a gzipped tar whose first member, ``manifest.json``, names every other one.
+"""The archive of a backup: a gzipped tar of which every member is named, with its size and checksum.
 
-Members: ``database.sqlite3`` or ``database.pgdump`` (pg_dump's custom format), ``secrets.json``, and under ``home/``
-key files and the workers' records.
+The first member, ``manifest.json``, names ``database.sqlite3`` or ``database.pgdump`` (pg_dump's custom format),
+``secrets.json``, and under ``home/`` key files and the workers' records. Tenants' files, under ``files/``, are written
+as they are read, so what names them is the last member, ``files.json``. Format 1 had none.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ import os
 import shutil
 import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 import msgspec
 
-FORMAT = 1
+FORMAT = 2
+OLDEST_FORMAT = 1
 MANIFEST = "manifest.json"
 MOST_MANIFEST = 4 << 20
+FILES, INDEX = "files/", "files.json"
 
 
 class BackupError(Exception):
@@ -51,16 +54,28 @@ def described(path: Path) -> Member:
         return Member(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def write(target: Path, manifest: Manifest, files: Mapping[str, Path]) -> None:
-    """Write the archive (mode 0600) at `target`, where no file may be; on failure nothing is left there."""
+def write(
+    target: Path, manifest: Manifest, files: Mapping[str, Path], of_tenants: Iterable[tuple[str, int, IO[bytes]]] = ()
+) -> int:
+    """Write the archive (mode 0600) at `target`, where no file may be; on failure nothing is left there.
+
+    `of_tenants` are the names, sizes and contents of tenants' files, each read before the next is taken; returns how
+    many there were.
+    """
+    index: dict[str, Member] = {}
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with open(draft, "xb", opener=_private) as file:
             with tarfile.open(fileobj=file, mode="w:gz", compresslevel=3) as tar:
-                _add(tar, MANIFEST, io.BytesIO(content := msgspec.json.encode(manifest)), len(content))
+                _add(tar, MANIFEST, io.BytesIO(first := msgspec.json.encode(manifest)), len(first))
                 for name, path in files.items():
                     with path.open("rb") as member:
                         _add(tar, name, member, manifest.members[name].bytes)
+                for name, size, content in of_tenants:
+                    hashed = _Hashed(content)
+                    _add(tar, FILES + name, cast("IO[bytes]", hashed), size)
+                    index[FILES + name] = Member(size, hashed.sha256.hexdigest())
+                _add(tar, INDEX, io.BytesIO(encoded := msgspec.json.encode(index)), len(encoded))
             file.flush()
             os.fsync(file.fileno())
         target.hardlink_to(draft)  # unlike a rename, it never replaces a file
@@ -70,6 +85,7 @@ def write(target: Path, manifest: Manifest, files: Mapping[str, Path]) -> None:
         raise BackupError(f"the backup can't be written to {target}: {error.strerror or error}") from error
     finally:
         draft.unlink(missing_ok=True)
+    return len(index)
 
 
 def read(source: Path, folder: Path) -> tuple[Manifest, dict[str, Path]]:
@@ -77,7 +93,7 @@ def read(source: Path, folder: Path) -> tuple[Manifest, dict[str, Path]]:
     try:
         with tarfile.open(source, "r:gz") as tar:
             manifest = _manifest(tar, source)
-            return manifest, dict(_unpacked(tar, manifest, folder))
+            return manifest, _unpacked(tar, manifest, folder)
     except (OSError, EOFError, tarfile.TarError) as error:
         raise BackupError(f"{source} is no backup, or damaged: {error}") from error
 
@@ -90,28 +106,57 @@ def _manifest(tar: tarfile.TarFile, source: Path) -> Manifest:
         manifest = msgspec.json.decode(cast("IO[bytes]", tar.extractfile(first)).read(), type=Manifest)
     except msgspec.DecodeError as error:
         raise BackupError(f"{source} has a manifest that can't be read: {error}") from error
-    if manifest.format != FORMAT:
-        raise BackupError(f"{source} has format {manifest.format}; this version of Sluice reads format {FORMAT}")
+    if not OLDEST_FORMAT <= manifest.format <= FORMAT:
+        reads = f"formats {OLDEST_FORMAT} to {FORMAT}"
+        raise BackupError(f"{source} has format {manifest.format}; this version of Sluice reads {reads}")
     return manifest
 
 
-def _unpacked(tar: tarfile.TarFile, manifest: Manifest, folder: Path) -> list[tuple[str, Path]]:
-    found: list[tuple[str, Path]] = []
+def _unpacked(tar: tarfile.TarFile, manifest: Manifest, folder: Path) -> dict[str, Path]:
+    found: dict[str, Path] = {}
     for entry in tar:
         if entry.name == MANIFEST:
             continue
-        # A flat folder of our own names: no member decides where it is written.
-        if entry.name not in manifest.members or not entry.isfile():
+        is_indexed = manifest.format > 1 and (entry.name.startswith(FILES) or entry.name == INDEX)
+        if not (entry.name in manifest.members or is_indexed) or not entry.isfile():
             raise BackupError(f"the backup holds {entry.name!r}, which its manifest doesn't name")
+        # A flat folder of our own names: no member decides where it is written.
         path = folder / f"{len(found)}-{PurePosixPath(entry.name).name}"
         with cast("IO[bytes]", tar.extractfile(entry)) as member, path.open("xb") as file:
             shutil.copyfileobj(member, file, 1 << 20)
-        if described(path) != manifest.members[entry.name]:
-            raise BackupError(f"{entry.name} of the backup is damaged: its checksum is another")
-        found.append((entry.name, path))
-    if missing := manifest.members.keys() - {name for name, _ in found}:
+        found[entry.name] = path
+    expected = manifest.members | _index(found.pop(INDEX, None), manifest)
+    if missing := expected.keys() - found.keys():
         raise BackupError(f"the backup lacks {min(missing)}")
+    for name, path in found.items():
+        if described(path) != expected.get(name):
+            raise BackupError(f"{name} of the backup is damaged: its checksum is another")
     return found
+
+
+def _index(path: Path | None, manifest: Manifest) -> dict[str, Member]:
+    """What names tenants' files: in format 1 nothing, and later a member that has to be there."""
+    if manifest.format == 1:
+        return {}
+    if path is None:
+        raise BackupError(f"the backup lacks {INDEX}")
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Member])
+    except msgspec.DecodeError as error:
+        raise BackupError(f"{INDEX} of the backup can't be read: {error}") from error
+
+
+class _Hashed:
+    """A file whose checksum is known once it was read."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.sha256 = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self.sha256.update(data)
+        return data
 
 
 def _add(tar: tarfile.TarFile, name: str, content: IO[bytes], size: int) -> None:

@@ -18,6 +18,7 @@ from django.db.migrations.loader import MigrationLoader
 
 from billing.services.holds import end_restored_leases
 from gateway.backup import archive, home, postgresql, secrets, sqlite
+from gateway.backup import files as tenants_files
 from gateway.backup.archive import BackupError, Manifest
 from gateway.services.worker_specs import is_worker_running
 
@@ -29,7 +30,8 @@ class Restored:
     """What a restore did and left to do.
 
     `former` is the SQLite file that was replaced, `kept` are records that stayed as they were, `unset` the files whose
-    values the environment has to give, by variable, and `open_holds` how many requests ran when the backup was made.
+    values the environment has to give, by variable, `open_holds` how many requests ran when the backup was made, and
+    `files` how many of tenants' files were put back.
     """
 
     manifest: Manifest
@@ -37,10 +39,21 @@ class Restored:
     kept: list[str]
     unset: dict[str, Path]
     open_holds: int
+    files: int
 
 
-def back_up(target: Path) -> tuple[Path, Manifest]:
-    """Write a backup to `target`, or to a new file in it if it is a folder, and return its path and manifest."""
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A backup that was written to `path`; `files` of tenants are in it, and `missing` ones had lost their bytes."""
+
+    path: Path
+    manifest: Manifest
+    files: int
+    missing: int
+
+
+def back_up(target: Path, *, with_files: bool = True) -> Made:
+    """Write a backup to `target`, or to a new file in it if it is a folder."""
     now = datetime.now(UTC)
     if target.is_dir():
         target /= f"sluice-{now:%Y%m%dT%H%M%SZ}.tar.gz"
@@ -64,8 +77,10 @@ def back_up(target: Path) -> tuple[Path, Manifest]:
             migrations=_applied(),
             members={each: archive.described(path) for each, path in files.items()},
         )
-        archive.write(target, manifest, files)
-    return target, manifest
+        # Files last: whatever the copied database names was whole before, and never changes.
+        stored = tenants_files.Stored()
+        count = archive.write(target, manifest, files, stored if with_files else ())
+    return Made(target, manifest, count, stored.missing)
 
 
 def restore(source: Path, *, replace: bool) -> Restored:
@@ -84,11 +99,14 @@ def restore(source: Path, *, replace: bool) -> Restored:
         kept_secrets = msgspec.json.decode(files[SECRETS].read_bytes(), type=dict[str, str])
         of_home = {name.removeprefix("home/"): path for name, path in files.items() if name.startswith("home/")}
         home.check_names(of_home)
+        of_tenants = {name: path for name, path in files.items() if name.startswith(archive.FILES)}
+        tenants_files.check_names(of_tenants)
+        tenants_files.put_back(of_tenants)  # before the rows that name them
         former = _restore(files[_member()])
         kept = home.put_back(of_home, place)
         unset = secrets.take_over(kept_secrets, place)
     call_command("migrate", verbosity=0, interactive=False)
-    return Restored(manifest, former, kept, unset, end_restored_leases())
+    return Restored(manifest, former, kept, unset, end_restored_leases(), len(of_tenants))
 
 
 def _refuse_foreign(manifest: Manifest) -> None:

@@ -13,11 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
+from openai import OpenAI
 
 from tests.stack.conftest import PATIENCE, ROOT, running_stack
 from tests.stack.web import ask
 
 pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow]
+
+CONTENT = b'{"custom_id": "a"}\n' * 50_000
 
 
 def request_of(stack, tenant, **more):
@@ -95,6 +98,9 @@ def destroy(stack):
 def test_a_backup_made_under_load_brings_everything_back(tmp_path):
     # A stream takes 100 s, so that it runs when the backup is made, however long the command takes to begin.
     with running_stack(chat={"step_seconds": 0.05, "text": "word " * 3000}) as stack:
+        key = stack.tenants["max"]["key"]
+        with OpenAI(api_key=key, base_url=f"{stack.base_url}/v1") as client:
+            file = client.files.create(file=("in.jsonl", CONTENT), purpose="batch")
         with Load(stack) as load:
             done = command(stack, "backup", str(tmp_path))
             assert done.returncode == 0, done.stderr
@@ -102,6 +108,7 @@ def test_a_backup_made_under_load_brings_everything_back(tmp_path):
         [archive] = tmp_path.iterdir()
         assert archive.stat().st_mode & 0o777 == 0o600
         assert str(archive) in done.stdout
+        assert "tenants' files: 1" in done.stdout
 
         running = command(stack, "restore", str(archive), "--replace")
         assert running.returncode == 1, running.stdout
@@ -120,7 +127,8 @@ def test_a_backup_made_under_load_brings_everything_back(tmp_path):
         assert "TO DO" not in restored.stdout
 
         stack.start()
-        key = stack.tenants["max"]["key"]
+        with OpenAI(api_key=key, base_url=f"{stack.base_url}/v1") as client:
+            assert client.files.content(file.id).content == CONTENT
         answer = ask(f"{stack.base_url}/v1/chat/completions", request_of(stack, "max", max_tokens=3), key=key)
         assert answer.status == 200, answer.text
         found = stack.audit()  # once the sweep has closed what ran when the backup was made

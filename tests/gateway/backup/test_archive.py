@@ -69,12 +69,12 @@ def test_no_backup_takes_the_place_of_another(tmp_path, files):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda name, content: (name, content[:-1] + b"!" if name != "manifest.json" else content), "is damaged"),
-        (lambda name, content: (name, content) if name == "manifest.json" else None, "lacks home/gateway.key"),
-        (lambda name, content: (name if name == "manifest.json" else "../../etc/cron.d/own", content), "doesn't name"),
+        (lambda name, content: (name, content if name.endswith(".json") else content[:-1] + b"!"), "is damaged"),
+        (lambda name, content: (name, content) if name.endswith(".json") else None, "lacks home/gateway.key"),
+        (lambda name, content: (name if name.endswith(".json") else "../../etc/cron.d/own", content), "doesn't name"),
         (lambda _, content: ("other", content), "no backup of Sluice"),
         (lambda name, content: (name, b"{}" if name == "manifest.json" else content), "can't be read"),
-        (lambda name, content: (name, content.replace(b'"format":1', b'"format":9')), "reads format 1"),
+        (lambda name, content: (name, content.replace(b'"format":2', b'"format":9')), "reads formats 1 to 2"),
     ],
 )
 def test_a_changed_archive_is_refused(tmp_path, files, change, why):
@@ -83,6 +83,55 @@ def test_a_changed_archive_is_refused(tmp_path, files, change, why):
     tampered(whole, broken, change)
     with pytest.raises(BackupError, match=why):
         unpack(broken, tmp_path)
+
+
+TENANTS = {"a" * 32 + "/" + "b" * 32: b"one\n" * 700_000, "a" * 32 + "/" + "c" * 32: b""}
+
+
+def of_tenants():
+    return [(name, len(content), io.BytesIO(content)) for name, content in TENANTS.items()]
+
+
+def test_files_of_tenants_are_written_as_they_are_read_and_verified(tmp_path, files):
+    target = tmp_path / "backup.tar.gz"
+    assert archive.write(target, manifest_of(files), files, of_tenants()) == 2
+    _, found = unpack(target, tmp_path)
+    assert {name: found["files/" + name].read_bytes() for name in TENANTS} == TENANTS
+    assert set(found) == {"home/gateway.key", *("files/" + name for name in TENANTS)}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda name, content: (name, content + b"x" if name.startswith("files/") else content), "is damaged"),
+        (lambda name, content: None if name.startswith("files/") else (name, content), "lacks files/a"),
+        (lambda name, content: None if name == "files.json" else (name, content), "lacks files.json"),
+        (lambda name, content: (name, b"{}" if name == "files.json" else content), "is damaged"),
+        (lambda name, content: (name, b"[]" if name == "files.json" else content), "can't be read"),
+        (lambda name, content: (name, content.replace(b'"format":2', b'"format":1')), "doesn't name"),
+    ],
+)
+def test_an_archive_with_changed_files_of_tenants_is_refused(tmp_path, files, change, why):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    archive.write(whole, manifest_of(files), files, of_tenants())
+    tampered(whole, broken, change)
+    with pytest.raises(BackupError, match=why):
+        unpack(broken, tmp_path)
+
+
+def test_an_archive_of_the_first_format_is_read(tmp_path, files):
+    now, first = tmp_path / "now", tmp_path / "first"
+    archive.write(now, manifest_of(files, format=1), files)
+    tampered(now, first, lambda name, content: None if name == "files.json" else (name, content))
+    _, found = unpack(first, tmp_path)
+    assert set(found) == set(files)
+
+
+def test_a_file_that_is_shorter_than_it_says_leaves_no_backup(tmp_path, files):
+    target = tmp_path / "backup.tar.gz"
+    with pytest.raises(BackupError, match="can't be written"):
+        archive.write(target, manifest_of(files), files, [("x", 10, io.BytesIO(b"short"))])
+    assert [path.name for path in tmp_path.iterdir()] == ["content"]
 
 
 @pytest.mark.parametrize("keep", [0, 10, 200])
