@@ -21,7 +21,7 @@ class PublicModel(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     name = models.CharField(max_length=120, unique=True)
-    kinds = models.JSONField(default=list, help_text='What it is for: "chat", "embedding".')
+    kinds = models.JSONField(default=list, help_text='What it is for: "chat", "embedding", "score".')
     context_length = models.PositiveIntegerField(help_text="Tokens, prompt and answer together.")
     rate_card = models.CharField(max_length=100, help_text="Name of the rate card.")
     description = models.CharField(max_length=300, blank=True)

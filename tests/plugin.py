@@ -38,6 +38,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFolder | N
     """Choose who runs what, in the process that hands the tests out."""
     return ByFolder(config, log) if config.getvalue("dist") == "loadgroup" else None
 
+SLOW_SECONDS = 900
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--database", choices=["sqlite", "postgresql"], default="sqlite")
@@ -67,3 +69,11 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: Any, args
         os.environ["DATABASE_URL"] = server.url
     else:
         os.environ.pop("DATABASE_URL", None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let tests of processes and pages take longer than the others before they count as hung: machines can be slow."""
+    for item in items:
+        is_slow = item.get_closest_marker("stack") or item.get_closest_marker("browser")
+        if is_slow and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_SECONDS))

@@ -392,6 +392,7 @@ def merged(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     if clash := components.keys() & own.get("schemas", {}).keys():
         raise ValueError(f"both planes have a schema called {min(clash)}: rename the struct")
     own["schemas"] = dict(sorted({**own.get("schemas", {}), **components}.items()))
+    own["headers"] = _HEADERS
     own.setdefault("securitySchemes", {})[SECURITY] = {
         "type": "http",
         "scheme": "bearer",
@@ -477,6 +478,51 @@ _KEPT = [
 ]
 
 
+def _header(description: str, **schema: Any) -> dict[str, Any]:
+    return {"description": description, "schema": {"type": "string", **schema}}
+
+
+_HEADERS = {
+    "X-Request-Id": _header("Names the request in the logs, in usage and for support.", format="uuid"),
+    "Idempotency-Replayed": _header("The answer is that of an earlier request under this key.", enum=["true"]),
+    "X-Sluice-Credits": _header("What the request cost, where that is known before the body is sent."),
+    **{
+        f"X-RateLimit-{what}-{name}": _header(f"{told} of the tightest limit of {name}.")
+        for name in ("Requests", "Credits")
+        for what, told in {
+            "Limit": "The size",
+            "Remaining": "What is left",
+            "Reset": "When all is back (`1.5s`)",
+        }.items()
+    },
+    "Content-Range": _header("Which bytes of the file these are."),
+    "Retry-After": _header("Seconds after which another try may help."),
+    "X-Should-Retry": _header("Whether another try may help.", enum=["true", "false"]),
+}
+_LIMITED = {name for name in _HEADERS if name.startswith("X-RateLimit")}
+_COUNTED = {
+    "tokenize",
+    "detokenize",
+    "responses_input_tokens",
+    "messages_count_tokens",
+}  # they take one of the requests
+_GENERATED = {"chat_completions", "responses", "messages", "completions", "embeddings", "rerank", "score"}
+
+
+def _headers(endpoint: Endpoint, *, is_error: bool = False) -> dict[str, dict[str, str]]:
+    """Return what an answer tells in its headers beside what HTTP itself has."""
+    names = {"X-Request-Id"}
+    if endpoint.is_kept:
+        names.add("Idempotency-Replayed")
+    if endpoint.identifier in _COUNTED | _GENERATED:
+        names |= _LIMITED
+    if endpoint.identifier in _GENERATED:
+        names.add("X-Sluice-Credits")
+    if is_error:
+        names |= {"Retry-After", "X-Should-Retry"}
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in _HEADERS if name in names}
+
+
 def _paths() -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for endpoint in ENDPOINTS:
@@ -489,6 +535,7 @@ def _paths() -> dict[str, Any]:
             "responses": {
                 "200": {
                     "description": "The answer.",
+                    "headers": _headers(endpoint),
                     "content": {
                         media: {"schema": _FILE if kind is None else _ref(kind)}
                         for media, kind in endpoint.answers.items()
@@ -496,10 +543,18 @@ def _paths() -> dict[str, Any]:
                 },
                 "default": {
                     "description": "An error.",
+                    "headers": _headers(endpoint, is_error=True),
                     "content": {_JSON: {"schema": {"$ref": SCHEMAS.format(name="Error")}}},
                 },
             },
         }
+        if _BYTES in endpoint.answers:
+            part = {"Content-Range": {"$ref": "#/components/headers/Content-Range"}}
+            operation["responses"]["206"] = {
+                **operation["responses"]["200"],
+                "description": "The part that was asked for.",
+                "headers": _headers(endpoint) | part,
+            }
         if endpoint.parameter:
             operation["parameters"] = [
                 {"in": "path", "name": endpoint.parameter, "required": True, "schema": {"type": "string"}}

@@ -35,6 +35,23 @@ def test_every_reference_leads_somewhere(document):
     assert {"ChatRequest", "Completion", "FunctionCallItem", "OutputMessage", "Error"} <= found
 
 
+OF_HTTP = {"content-type", "content-length", "cache-control", "x-accel-buffering"}
+
+
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("endpoint", ["chat/completions", "responses", "embeddings", "tokenize", "rerank"])
+async def test_every_header_of_an_answer_is_documented(document, app, endpoint, status):  # noqa: F811 - a fixture
+    operation = document["paths"][f"/v1/{endpoint}"]["post"]
+    model = {"embeddings": "embedder", "rerank": "ranker"}.get(endpoint, "small")
+    body = operation["requestBody"]["content"]["application/json"]["example"] | {"model": model}
+    body |= {"colour": 1} if status == 400 else {}
+    answer = await ask(app, f"/v1/{endpoint}", body)
+    documented = operation["responses"]["200" if status == 200 else "default"]["headers"]
+    assert answer.status == status
+    assert {name.lower() for name in answer.headers} - OF_HTTP <= {name.lower() for name in documented}
+    assert {each["$ref"].rpartition("/")[2] for each in documented.values()} <= set(document["components"]["headers"])
+
+
 def test_a_name_of_both_planes_is_refused(document):
     both = {"components": {"schemas": {"ChatRequest": {}}}, "paths": {}}
     with pytest.raises(ValueError, match="ChatRequest"):
