@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from django.conf import settings
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django_scopes import scope
@@ -76,16 +77,16 @@ class Place:
         }
 
 
-View = Callable[Concatenate[HttpRequest, Place, P], HttpResponse]
+View = Callable[Concatenate[HttpRequest, Place, P], HttpResponseBase]
 
 
-def tenant_page(view: View[P]) -> Callable[..., HttpResponse]:
+def tenant_page(view: View[P]) -> Callable[..., HttpResponseBase]:
     """Give `view` its Place, with the tenant in scope until the answer is rendered; others are asked to sign in."""
 
     @never_cache
     @login_required
     @wraps(view)
-    def inner(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+    def inner(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
         place = place_of(request)
         if place is None and request.user.is_staff:
             return redirect("admin:index")
@@ -97,12 +98,12 @@ def tenant_page(view: View[P]) -> Callable[..., HttpResponse]:
     return inner
 
 
-def tenant_data(view: View[P]) -> Callable[..., HttpResponse]:
+def tenant_data(view: View[P]) -> Callable[..., HttpResponseBase]:
     """`tenant_page` for scripts: who isn't signed in gets 401 instead of a page."""
 
     @never_cache
     @wraps(view)
-    def inner(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+    def inner(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
         if not request.user.is_authenticated:
             return JsonResponse({"error": {"code": "not_signed_in", "message": "Sign in again."}}, status=401)
         place = place_of(request)

@@ -1,7 +1,8 @@
-"""Which files a project has."""
+"""Which files a project or a tenant has."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from uuid import UUID
 
 from django.db.models import Count, QuerySet, Sum
@@ -27,6 +28,12 @@ def files_of(
     if after is not None:
         files = files.filter(id__gt=after) if is_rising else files.filter(id__lt=after)
     return list(files.order_by("id" if is_rising else "-id")[:limit])
+
+
+def files_with(tenant: UUID, identifiers: Collection[UUID]) -> dict[UUID, StoredFile]:
+    """Return those of the tenant's files that have these ids and can be read, by id."""
+    files = StoredFile.objects.of(Tenant(id=tenant)).filter(id__in=identifiers, state=State.READY)
+    return {file.id: file for file in files}
 
 
 def taken(tenant: UUID) -> tuple[int, int]:

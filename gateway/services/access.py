@@ -17,6 +17,7 @@ _EVERYBODY = frozenset({Role.OWNER, Role.ADMIN, Role.MEMBER, Role.BILLING, KEY})
 CAPABILITIES = {
     "read": _EVERYBODY,
     "chat": _EVERYBODY - {Role.BILLING},
+    "batches": _EVERYBODY - {Role.BILLING},  # and what stands in their files
     "wallet": _EVERYBODY - {Role.MEMBER},
     "keys": _EVERYBODY - {Role.BILLING},
     "projects": frozenset({Role.OWNER, Role.ADMIN, KEY}),
