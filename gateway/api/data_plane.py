@@ -512,7 +512,7 @@ _GENERATED = {"chat_completions", "responses", "messages", "completions", "embed
 def _headers(endpoint: Endpoint, *, is_error: bool = False) -> dict[str, dict[str, str]]:
     """Return what an answer tells in its headers beside what HTTP itself has."""
     names = {"X-Request-Id"}
-    if endpoint.is_kept:
+    if endpoint.method == "post":
         names.add("Idempotency-Replayed")
     if endpoint.identifier in _COUNTED | _GENERATED:
         names |= _LIMITED

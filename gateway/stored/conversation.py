@@ -88,8 +88,10 @@ async def with_items(
         item = None if response is None else found.get(response, {}).get(identifier)
         if item is None:
             text = (
-                f"Item '{identifier[:100]}' not found: items are kept of stored responses only. "
-                "Send 'store': true with the request that makes it, or the item itself."
+                f"Item '{identifier[:100]}' not found: items are kept of stored responses. Send 'store': true with the "
+                "request that makes it; or let the tenant's owners choose on the settings page that responses are "
+                "stored unless a request forbids it; or send the item itself, as the AI SDK does with "
+                "providerOptions: { openai: { store: false } }."
             )
             raise Refusal(404, "item_not_found", text, param=f"input[{index}].id")
         whole[index] = item

@@ -153,7 +153,9 @@ async def test_items_are_referred_to(tmp_path, intents):
         unstored = await client.responses.create(model="fake", input="Hi")
         for name in (unstored.output[0].id, "msg_1", f"msg_{first.id[5:]}_9"):
             wrong = client.responses.create(model="fake", input=[{"type": "item_reference", "id": name}])
-            assert await refused(wrong, openai.NotFoundError) == "item_not_found"
+            with pytest.raises(openai.NotFoundError, match=r"settings page.*store: false") as caught:
+                await wrong
+            assert caught.value.code == "item_not_found"
 
 
 async def test_what_is_gone_is_not_continued(tmp_path, settings):
