@@ -38,6 +38,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFolder | N
     """Choose who runs what, in the process that hands the tests out."""
     return ByFolder(config, log) if config.getvalue("dist") == "loadgroup" else None
 
+
 SLOW_SECONDS = 900
 
 
