@@ -306,7 +306,7 @@ SLUICE_TASKS = env.list(
 # The embedding model that compares requests for `auto` with the examples of routing rules ("": the first one of an own
 # engine), and how long such a request waits for it.
 SLUICE_EXAMPLES_MODEL = env.str("SLUICE_EXAMPLES_MODEL", default="")
-SLUICE_EXAMPLES_SECONDS = env.float("SLUICE_EXAMPLES_SECONDS", default=0.5)
+SLUICE_EXAMPLES_SECONDS = env.number("SLUICE_EXAMPLES_SECONDS", 0.5)
 
 # Signing in
 AUTHENTICATION_BACKENDS = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
+from uuid import UUID
 
 from django import forms
 from django.db.models import Q
@@ -187,8 +188,7 @@ def _initial(key: APIKey) -> dict[str, Any]:
 def _models_of(place: Place) -> list[str]:
     """Return the names of the models that the tenant's plan has."""
     seen = PublicModel.objects.filter(Q(tenant=None) | Q(tenant=place.tenant), is_active=True)
-    names = list(seen.values_list("name", flat=True))
-    own = set(seen.exclude(tenant=None).values_list("name", flat=True))
+    models: list[tuple[str, UUID | None]] = list(seen.values_list("name", "tenant"))
     subscription = Subscription.objects.filter(tenant=place.tenant, state=Subscription.State.ACTIVE)
     allowed = subscription.values_list("version__allowed_models", flat=True).first()
-    return [name for name in names if not allowed or name in allowed or name in own]
+    return [name for name, owner in models if not allowed or owner is not None or name in allowed]

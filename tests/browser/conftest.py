@@ -86,6 +86,9 @@ class Site:
         try:
             with urllib.request.urlopen(f"{self.url}/readyz", timeout=1):
                 return True
+        except urllib.error.HTTPError as refused:
+            refused.close()
+            return False
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return False
 

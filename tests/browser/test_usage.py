@@ -64,7 +64,8 @@ def refused_with(site, secret):
         try:
             models_with(site, secret)
         except urllib.error.HTTPError as error:
-            return error.code
+            with error:
+                return error.code
 
 
 def test_usage_shows_what_the_chat_used(site, visit):

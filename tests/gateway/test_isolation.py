@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from django.forms.models import model_to_dict
@@ -17,7 +18,7 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from billing.ids import day_of, uuid7
 from billing.models import CreditGrant, UsageRecord, UsageRollup, Wallet
 from billing.services import credits as credit_services
-from gateway.models import APIKey, Membership, Project, Tenant
+from gateway.models import APIKey, Batch, Membership, Project, StoredFile, Tenant
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
@@ -50,6 +51,9 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
     "console-account": [("get", {}, {})],
     "console-usage": [("get", {}, {}), ("get", {}, {"key": "{key}"}), ("get", {}, {"before": "{request}"})],
     "console-usage-export": [("get", {}, {}), ("get", {}, {"key": "{key}"})],
+    "console-batches": [("get", {}, {}), ("get", {}, {"before": "{batch}"})],
+    "console-batch-cancel": [("get", {"pk": "{batch}"}, {}), ("post", {"pk": "{batch}"}, {})],
+    "console-batch-file": [("get", {"pk": "{batch}", "file_id": "{file}"}, {})],
     "console-request": [("get", {"request_id": "{request}"}, {})],
     "console-key-new": [
         ("get", {}, {}),
@@ -120,7 +124,30 @@ def ids(acme, other):
         held=5,
         reserved_at=other.tenant.created_at,
     )
+    file = StoredFile(
+        tenant=other.tenant,
+        project=other.project,
+        purpose="batch_output",
+        filename="their-file.jsonl",
+        bytes=7,
+        state=StoredFile.State.READY,
+        expires_at=other.tenant.created_at + timedelta(days=9999),
+    )
+    file.save(force_insert=True)
+    batch = Batch(
+        tenant=other.tenant,
+        project=other.project,
+        api_key=other.key.id,
+        endpoint="/v1/chat/completions",
+        input_file=uuid7(),
+        output_file=file.id,
+        expires_at=other.tenant.created_at + timedelta(days=9999),
+        status=Batch.Status.IN_PROGRESS,
+    )
+    batch.save(force_insert=True)
     return {
+        "batch": str(batch.id),
+        "file": str(file.id),
         "request": str(request),
         "tenant": str(other.tenant.id),
         "slug": other.tenant.slug + '"',
@@ -144,7 +171,7 @@ def fill(values, ids):
 
 
 def rows_of(party):
-    tables = (APIKey, Project, Membership)
+    tables = (APIKey, Project, Membership, Batch, StoredFile)
     rows = [model_to_dict(row) for model in tables for row in model.objects.of(party.tenant).order_by("id")]
     return [*rows, model_to_dict(Tenant.objects.get(id=party.tenant.id))]
 

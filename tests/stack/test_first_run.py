@@ -167,6 +167,10 @@ def test_the_sign_in_link_works_once_and_only_by_post(running):
         jar = http.cookiejar.CookieJar()
         return jar, urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
 
+    def opened(opener, address):
+        with opener.open(address) as answer:
+            return answer.status, answer.read().decode()
+
     def press(opener, page):
         token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page)[1]
         form = urllib.parse.urlencode({"csrfmiddlewaretoken": token}).encode()
@@ -174,11 +178,11 @@ def test_the_sign_in_link_works_once_and_only_by_post(running):
             return answer.read().decode()
 
     (first_jar, first_one), (late_jar, late) = browser(), browser()
-    pages = [opener.open(address).read().decode() for opener in (first_one, late)]
+    pages = [opened(opener, address)[1] for opener in (first_one, late)]
     assert "sluice_session" not in {cookie.name for cookie in first_jar}
     press(first_one, pages[0])
     assert "sluice_session" in {cookie.name for cookie in first_jar}
-    assert first_one.open(f"{running.base_url}/admin/").status == 200
+    assert opened(first_one, f"{running.base_url}/admin/")[0] == 200
     with pytest.raises(urllib.error.HTTPError) as used:
         press(late, pages[1])
     with used.value:

@@ -61,6 +61,7 @@ def test_scopes_stand_for_others():
         "responses.read",
         "files.read",
         "batches.read",
+        "adapters.read",
         "models.read",
         "usage.read",
     }

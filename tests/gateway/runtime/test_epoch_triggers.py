@@ -9,7 +9,7 @@ from billing.models import Plan, PlanVersion, Rate, RateCard, RateCardVersion, S
 from billing.trigger_set import _drop
 from gateway.models import APIKey, CatalogueEpoch, Membership, Project, Tenant, TenantEpoch, User
 from gateway.runtime import epoch_triggers
-from routing.models import Deployment, Node, PublicModel, Replica, RouteRule, RouteTarget
+from routing.models import Adapter, Deployment, Node, PublicModel, Replica, RouteRule, RouteTarget
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db]
 
@@ -39,6 +39,7 @@ def rows():
     card = RateCard.objects.create(name="odd")
     card_version = RateCardVersion.objects.create(card=card, effective_from=now)
     model = PublicModel.objects.create(name="m", context_length=10, rate_card="odd")
+    other = PublicModel.objects.create(name="o", context_length=10, rate_card="odd")
     deployment, node = Deployment.objects.create(name="d", model=model), Node.objects.create(name="n")
     rule = RouteRule.objects.create(name="r")
     return {
@@ -58,6 +59,7 @@ def rows():
         "node": node,
         "replica": Replica.objects.create(deployment=deployment, node=node),
         "rule": rule,
+        "adapter": Adapter.objects.create(model=other, base=model, config={}, rank=8, bytes=1),
         "target": RouteTarget.objects.create(rule=rule, model=model),
     }
 
@@ -84,6 +86,7 @@ BUMPING = [
     ("replica", "weight", 2),
     ("rule", "min_prompt_tokens", 100),
     ("target", "weight", 3),
+    ("adapter", "rank", 4),
 ]
 
 

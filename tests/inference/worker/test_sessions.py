@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -29,7 +30,6 @@ from inference.protocol import (
 )
 from inference.text.prepare import Prompt
 from inference.types import GenerationRequest
-from inference.worker.deployment import Deployment
 from inference.worker.process import Outbox
 from inference.worker.prompts import PromptQueue, long_prompt
 from inference.worker.serving import Serving
@@ -63,6 +63,7 @@ def reading(clock: float = 0.0) -> Iterator[tuple[Reader, Any, Callable[[], None
             serving=Serving(loop, step_seconds=30.0),
             enqueue=outbox.send,
             prompts=prompts,
+            adapters=cast("Any", None),
             grammars=cast("Any", None),
             session_seconds=5.0,
             session_bytes=1 << 20,
@@ -100,8 +101,8 @@ def test_between_two_short_prompts_the_reader_sends_and_reads_what_has_come() ->
             reader._enqueue(b"gateway", Drained(int(request.id)))  # as a step ends meanwhile
             return Prompt(request, 8, ids=(1, 2, 3))
 
-        deployment = type("Served", (), {"prepare": staticmethod(prepare), "draining": False, "grammars": None})()
-        reader._serving.deployments["d"] = cast("Deployment", deployment)
+        deployment = SimpleNamespace(prepare=prepare, draining=False, grammars=None, adapter_in_memory=lambda _: "")
+        reader._serving.deployments["d"] = cast("Any", deployment)
         calls = [Prepare(call, "d", GenerationRequest(str(call), "a", "a")) for call in (1, 2, 3)]
         for number, message in enumerate([*calls, Renew(0)], 1):
             gateway.send_multipart([numbered(number), encode(message)])
@@ -148,6 +149,7 @@ def test_the_reader_is_busy_since_its_iteration_began_and_not_while_it_waits(mon
         serving=Serving(loop, step_seconds=30.0),
         enqueue=cast("Any", None),
         prompts=cast("Any", None),
+        adapters=cast("Any", None),
         grammars=cast("Any", None),
         session_seconds=5.0,
         session_bytes=1 << 20,

@@ -88,7 +88,7 @@ def test_loading_on_a_gpu_builds_by_the_deployments_settings(folder: Path, monke
     monkeypatch.setattr("inference.execution.cuda.device.Cuda", lambda _: device)
     decoder = model(folder, TorchOperators())
     config = EngineConfig("d", "x", max_rows=2, max_step_tokens=16, kv_tokens=64)
-    runner, attention, graphs = load._on_gpu(decoder, config, 40)
+    runner, attention, graphs = load._on_gpu(decoder, config, 40, 0)
     assert (attention.cache.blocks, attention.max_rows, graphs) == (5, 3, "captured for up to 2 rows")
     assert isinstance(run(runner)[0], int)
 
@@ -97,7 +97,7 @@ def test_loading_on_a_gpu_builds_by_the_deployments_settings(folder: Path, monke
 
     monkeypatch.setattr(decoder, "forward", broken)
     with pytest.raises(ModelRefusedError, match="a step of 16 tokens doesn't fit on cpu: CUDA out of memory"):
-        load._on_gpu(decoder, config, 40)
+        load._on_gpu(decoder, config, 40, 0)
 
 
 @pytest.mark.parametrize(
