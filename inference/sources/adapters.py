@@ -21,7 +21,7 @@ MOST_HEADER_BYTES = 4_000_000
 WIDTHS = {"F32": 4, "F16": 2, "BF16": 2}  # bytes of a number
 MOST_RANK = 128
 NAME = re.compile(
-    r"base_model\.model\.(?:model|language_model\.model|model\.language_model)\.layers\.(.+)\.lora_([AB])\.weight"
+    r"base_model\.model\.(?:model|language_model\.model|model\.language_model)\.layers\.(.{1,200})\.lora_([AB])\.weight"
 )
 # What has no effect on a forward pass, or is told by the tensors, or is read below.
 KNOWN = {
@@ -76,12 +76,15 @@ def check_tensors(file: BinaryIO, size: int, config: AdapterConfig) -> None:
 def _check_tensor(name: str, tensor: Any, kind: str, rank: int, room: int) -> None:
     """Raise ModelRefusedError unless a header's entry is a tensor of that rank whose data lies in `room` bytes."""
     try:
-        dtype, shape, (begin, end) = tensor["dtype"], tensor["shape"], tensor["data_offsets"]
-        fits = 0 <= begin <= end <= room and shape[0] * shape[1] * WIDTHS[dtype] == end - begin and len(shape) == 2
-    except (TypeError, ValueError, KeyError, IndexError) as error:
+        width, (rows, columns), (begin, end) = WIDTHS[tensor["dtype"]], tensor["shape"], tensor["data_offsets"]
+    except (TypeError, ValueError, KeyError) as error:
         raise ModelRefusedError(f"{name[:200]} is no matrix of {', '.join(WIDTHS)}") from error
-    if not fits or shape["AB".index(kind)] != rank:
-        raise ModelRefusedError(f"{name[:200]} has the shape {_short(shape)}, which isn't one of rank {rank}")
+    # Whole numbers before anything is multiplied: of a number and a text that would be the text as many times.
+    if any(type(number) is not int for number in (rows, columns, begin, end)):
+        raise ModelRefusedError(f"{name[:200]} has sizes that are no whole numbers")
+    fits = 0 <= begin <= end <= room and rows * columns * width == end - begin
+    if not fits or (rows, columns)["AB".index(kind)] != rank:
+        raise ModelRefusedError(f"{name[:200]} has the shape {_short([rows, columns])}, which isn't one of rank {rank}")
 
 
 def _parsed(text: bytes, name: str = CONFIG) -> dict[str, Any]:
@@ -132,12 +135,15 @@ def check_complete(names: Mapping[str, Mapping[str, str]], targets: frozenset[st
             raise ModelRefusedError(f"{WEIGHTS} has only lora_{next(iter(pair))} of {module}")
     if targets is None:
         return
+    changed: set[str] = set()
     for module in names:
-        if not any(f".{module}".endswith(f".{target}") for target in targets):
+        parts = module.split(".")
+        found = targets.intersection(".".join(parts[begin:]) for begin in range(len(parts)))
+        if not found:
             raise ModelRefusedError(f"{WEIGHTS} has a pair of {module}, which is not among target_modules")
-    for target in targets:
-        if not any(f".{module}".endswith(f".{target}") for module in names):
-            raise ModelRefusedError(f"{WEIGHTS} has no pair of {_short(target)}, which is among target_modules")
+        changed |= found
+    if missing := targets - changed:
+        raise ModelRefusedError(f"{WEIGHTS} has no pair of {_short(min(missing))}, which is among target_modules")
 
 
 def _short(value: Any) -> str:
