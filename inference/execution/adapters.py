@@ -78,7 +78,7 @@ class Adapters:
     def offer(self, folders: Mapping[str, Path], bounds: Bounds | None = None) -> None:
         """Let requests name these adapters from now on, and no others.
 
-        A name with another folder is loaded anew, and so is one that was refused. Requests that hold an adapter end
+        A name with another folder is read anew, and so is one that was refused. Requests that hold an adapter end
         with it.
         """
         bounds = bounds if bounds is not None else Bounds()
@@ -87,7 +87,7 @@ class Adapters:
         with self._lock:
             changed = {name for name in self._folders if folders.get(name) != self._folders[name]}
             self._keys = {name: key for name, key in self._keys.items() if name not in changed}
-            self._checked -= changed
+            self._checked -= changed | self._refused.keys()
             self._folders, self._bounds = dict(folders), bounds
             self._refused.clear()
             for key in set(self._loaded) - set(self._keys.values()):

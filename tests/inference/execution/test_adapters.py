@@ -68,3 +68,14 @@ def test_those_offered_are_read_once_before_anybody_uses_them() -> None:
     adapters.offer({"a": Path("a-1"), "bad": Path("good-1")}, Bounds(2))
     assert adapters.states() == {"a": ""}
     assert adapters.unchecked() == "bad"
+
+
+def test_one_that_was_refused_is_never_called_ready_since_others_are_offered() -> None:
+    adapters = Adapters(read)
+    adapters.offer({"bad": Path("bad")})
+    adapters.check("bad")
+    adapters.offer({"bad": Path("bad"), "another": Path("another-1")})
+    assert adapters.states() == {}  # not known again until it was read
+    while (name := adapters.unchecked()) is not None:
+        adapters.check(name)
+    assert adapters.states() == {"bad": "it is bad", "another": ""}
