@@ -152,6 +152,8 @@ class LocalEngine:
             load_adapter=None if model.adapters is None else model.adapters.load,
         )
         self._adapters: dict[str, str] = {}  # of unfinished requests, the adapter that each holds
+        # The adapters of requests that have ended, and the number of steps launched until then, which may use them.
+        self._leaving: list[tuple[int, str]] = []
         self.info = EngineInfo(
             deployment=config.deployment,
             model=config.model or config.source,
@@ -412,11 +414,15 @@ class LocalEngine:
         return self._siblings.take_outputs()
 
     def _released(self, outputs: list[Output]) -> list[Output]:
-        """Return `outputs`; the requests that end with them hold their adapters no longer."""
-        if self._adapters and self.model.adapters is not None:
-            for output in outputs:
-                if output.finished is not None and output.request_id in self._adapters:
-                    self.model.adapters.release(self._adapters.pop(output.request_id))
+        """Return `outputs`; the requests that end with them hold their adapters until the steps in flight are over."""
+        for output in outputs:
+            if output.finished is not None and output.request_id in self._adapters:
+                self._leaving.append((self.steps, self._adapters.pop(output.request_id)))
+        if self._leaving and self.model.adapters is not None:
+            settled = sum(stepper.settled for stepper in self._steppers)
+            for _, adapter in [one for one in self._leaving if one[0] <= settled]:
+                self.model.adapters.release(adapter)
+            self._leaving = [one for one in self._leaving if one[0] > settled]
         return outputs
 
     def _begin(self, begin: Callable[[tuple[str, ...]], None] | None, names: tuple[str, ...]) -> None:

@@ -50,6 +50,11 @@ class Stepper:
             return outputs
         return outputs + self._settle(newer)
 
+    @property
+    def settled(self) -> int:
+        """How many of the steps that were launched are over."""
+        return self.steps if self._flight is None else self.steps - 1
+
     def _launch(self, begin: Callable[[tuple[str, ...]], None]) -> Launched | None:
         plan = self.scheduler.plan()
         if plan is None:

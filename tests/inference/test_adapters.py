@@ -210,6 +210,35 @@ def test_a_cancelled_request_holds_no_adapter(tmp_path: Path) -> None:
             assert not engine.model.adapters._held, (n, steps)
 
 
+def test_a_step_in_flight_keeps_the_adapters_of_rows_that_have_ended(tmp_path: Path) -> None:
+    """On a GPU another adapter would be read into memory that the step still reads."""
+    folder = save_tiny("llama", tmp_path / "model", vocab_size=300)
+    loaded = load(folder, options={"tier": "torch"})
+    loaded = replace(loaded, runner=overlapping(loaded.runner))
+    config = EngineConfig("test", str(folder), dtype="float32", kv_tokens=2048, block_size=16)
+    engine = LocalEngine(config, loaded, ByteTokenizer())
+    engine.offer({name: save_adapter(folder, tmp_path / name, seed=i) for i, name in enumerate("ab")}, Bounds(1))
+    adapters = loaded.adapters
+    assert adapters is not None
+    asked = chat("hello", max_tokens=40, ignore_eos=True)
+    for request in (replace(asked, adapter="a"), replace(asked, id="other")):
+        engine.submit(engine.prepare(request))
+    for _ in range(3):
+        engine.step()
+    engine.cancel(asked.id)
+    ended = [output.request_id for output in engine.take_outputs() if output.finished is not None]
+    assert ended == [asked.id]
+    with pytest.raises(OverloadedError):
+        adapters.load("b")
+    engine.offer({"b": tmp_path / "b"}, Bounds(1))  # withdrawn, it stays as well
+    assert [key.partition(":")[0] for key in adapters.loaded] == ["a"]
+    engine.step()
+    assert adapters.loaded == ()
+    assert adapters.load("b").startswith("b:")
+    while engine.unfinished:
+        engine.step()
+
+
 def test_models_of_transformers_take_none(tmp_path: Path) -> None:
     folder = save_tiny("gpt2", tmp_path / "model", vocab_size=300)
     engine = adapted_engine(folder)
