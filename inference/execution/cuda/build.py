@@ -50,8 +50,7 @@ def build(model: CausalBackend, device: Device, sizes: Sizes) -> Built:
     A step that fails while it is measured raises what it raised. Where capturing fails, decoding runs without graphs.
     """
     spec = replace(model.spec, dtype=torch.float8_e4m3fn) if sizes.kv_dtype == "fp8" else model.spec
-    room = device.room(lambda: _largest_step(model, device, spec, sizes))
-    room = replace(room, free=room.free - sizes.reserve)
+    room = device.room(lambda: _largest_step(model, device, spec, sizes)).beside(sizes.reserve)
     blocks = room.blocks(spec, sizes.block_size, tokens=sizes.kv_tokens, max_tokens=sizes.limit * sizes.rows)
     runner, cache, attention = _runner(model, device, spec, sizes, blocks)
     runner.capture()

@@ -17,6 +17,10 @@ class Room:
     free: int
     peak: int
 
+    def beside(self, reserve: int) -> Room:
+        """Return the room that is left where `reserve` bytes stay free for others."""
+        return Room(self.free - reserve, self.peak)
+
     def blocks(self, spec: KVSpec, block_size: int, *, tokens: int, max_tokens: int) -> int:
         """Return how many blocks to make, the null block included: for `tokens`, or with 0 for what fits.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -183,3 +184,11 @@ async def test_a_cancelled_consumer_leaves_an_exact_record() -> None:
     assert isinstance(found, Finished)
     assert found.reason is FinishReason.CANCELLED
     assert found.usage.output >= 3
+
+
+async def test_adapters_are_refused_but_those_that_it_has() -> None:
+    engine = fake(adapters=["law"], echo=True)
+    assert text_of(await run(engine, replace(chat("hi"), adapter="law"))) == "hi"
+    with pytest.raises(InvalidRequestError, match="takes no adapters") as caught:
+        await engine.prepare(replace(chat("hi"), adapter="another"))
+    assert (caught.value.code, caught.value.param) == ("unknown_adapter", "model")

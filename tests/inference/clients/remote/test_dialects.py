@@ -547,3 +547,11 @@ async def test_a_server_without_its_endpoint_for_tokens_is_refused_by_name(remot
     with pytest.raises(InvalidRequestError) as caught:
         await engine.tokenize(raw("x"))
     assert caught.value.code == "tokenize_not_supported"
+
+
+async def test_adapters_are_refused_before_anything_is_sent(remote):
+    engine, upstream = await remote()
+    with pytest.raises(InvalidRequestError, match="takes no adapters") as caught:
+        await engine.prepare(replace(chat("hi"), adapter="law"))
+    assert (caught.value.code, caught.value.param) == ("unknown_adapter", "model")
+    assert not upstream.bodies(CHAT)

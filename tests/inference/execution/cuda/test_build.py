@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,11 +52,24 @@ def test_the_cache_takes_what_the_largest_step_leaves() -> None:
     assert room.blocks(SPEC, 16, tokens=160, max_tokens=1 << 20) == 11
 
 
+def test_what_adapters_may_take_is_kept_free() -> None:
+    room = Room(free=10_000_000, peak=2_000_000).beside(3_000_000)
+    assert room.blocks(SPEC, 16, tokens=0, max_tokens=1 << 20) == int(0.9 * 5_000_000) // 8192
+    with pytest.raises(ModelRefusedError, match=r"90% may be used of the -1\.0 MB"):
+        Room(10_000_000, 2_000_000).beside(9_000_000).blocks(SPEC, 16, tokens=0, max_tokens=1 << 20)
+
+
 def test_no_room_is_told_in_numbers() -> None:
     with pytest.raises(ModelRefusedError, match=r"1048576 tokens take 536.9 MB, and 90% may be used of the 8.0 MB"):
         Room(10_000_000, 2_000_000).blocks(SPEC, 16, tokens=1 << 20, max_tokens=1)
     with pytest.raises(ModelRefusedError, match=r"16 tokens take 0.0 MB"):
         Room(10, 2_000_000).blocks(SPEC, 16, tokens=0, max_tokens=1 << 20)
+
+
+def test_a_model_whose_adapters_take_all_that_is_free_is_refused(folder: Path) -> None:
+    device = HostDevice()
+    with pytest.raises(ModelRefusedError, match="no room for its K/V"):
+        build(model(folder, TorchOperators()), device, replace(SIZES, reserve=device.free))
 
 
 def test_a_built_model_has_been_measured_and_captured(folder: Path) -> None:
