@@ -130,6 +130,7 @@ def request_of(principal: Principal, intent: Intent, identifier: str) -> Generat
         queue_seconds=settings.SLUICE_ENGINE_QUEUE_SECONDS,
         messages=intent.messages,
         tools=intent.tools,
+        template_values=intent.template_values,
         prompt=intent.prompt,
         inputs=intent.inputs,
         queries=intent.queries,

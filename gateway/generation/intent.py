@@ -9,7 +9,7 @@ import msgspec
 
 from inference.messages import Message
 from inference.tools import Tools
-from inference.types import Kind, SamplingParams
+from inference.types import Kind, SamplingParams, TemplateValue
 
 
 class Tier(StrEnum):
@@ -32,6 +32,7 @@ class Intent(msgspec.Struct, frozen=True, dict=True):
     model: str
     messages: tuple[Message, ...] = ()
     tools: Tools | None = None
+    template_values: tuple[tuple[str, TemplateValue], ...] = ()  # by name, for the model's chat template
     prompt: str | tuple[int, ...] | None = None  # without messages: no chat template is applied to it
     images: str = "none"  # what the messages have: "none", all as "data", or also "urls"
     image_at: str = ""  # the field of the first

@@ -11,6 +11,7 @@ from gateway.errors.refusal import Refusal
 from gateway.generation.intent import Intent, Tier
 from gateway.wire.common import (
     Anything,
+    CacheRetention,
     ChoiceSampling,
     Effort,
     Metadata,
@@ -20,6 +21,7 @@ from gateway.wire.common import (
     OutputTokens,
     ShortText,
     StreamOptions,
+    Verbosity,
     check_model,
     refuse_unless_neutral,
     task_of,
@@ -29,6 +31,7 @@ from gateway.wire.guidance import ChatFormats, guidance_of
 from gateway.wire.limits import MAX_MESSAGES, MAX_PARTS
 from gateway.wire.logprobs import ChatLogprobs, PromptLogprobs
 from gateway.wire.parts import AnswerContent, CallId, ChatContent, FunctionName, Reading
+from gateway.wire.template import TemplateValues, template_values, thinking_tokens
 from gateway.wire.tools import ChatTool, ChatToolChoice, ToolList, tools_of
 from gateway.wire.usage import ChatUsage
 from inference.messages import Message, Reasoning, ToolCall, ToolResult
@@ -173,6 +176,9 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
     user: ShortText | None = None
     safety_identifier: ShortText | None = None
     prompt_cache_key: ShortText | None = None  # a hint; the prefix cache needs none
+    prompt_cache_retention: CacheRetention | None = None
+    verbosity: Verbosity | None = None
+    chat_template_kwargs: TemplateValues | None = None
     response_format: ChatFormats | None = None
     include_reasoning: bool | None = None  # whether the answer has what the model thought; if left out it does
     logprobs: bool | None = None
@@ -189,13 +195,10 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
     moderation: Annotated[Anything, Only()] = UNSET
     prediction: Annotated[Anything, Only()] = UNSET
     prompt_cache_options: Annotated[Anything, Only({}, {"mode": "implicit"})] = UNSET
-    prompt_cache_retention: Annotated[Anything, Only("in_memory")] = UNSET
     store: Annotated[Anything, Only(False)] = UNSET
-    verbosity: Annotated[Anything, Only("medium")] = UNSET
     add_generation_prompt: Annotated[Anything, Only(True)] = UNSET
     add_special_tokens: Annotated[Anything, Only(False)] = UNSET
     chat_template: Annotated[Anything, Only()] = UNSET
-    chat_template_kwargs: Annotated[Anything, Only({})] = UNSET
     continue_final_message: Annotated[Anything, Only(False)] = UNSET
     documents: Annotated[Anything, Only([])] = UNSET
     echo: Annotated[Anything, Only(False)] = UNSET
@@ -228,6 +231,7 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
             kind=Kind.CHAT,
             model=self.model,
             messages=messages,
+            template_values=template_values(self.chat_template_kwargs),
             tools=tools_of(self.tools, ChatTool, self.tool_choice, parallel=self.parallel_tool_calls),
             images=reading.images,
             image_at=reading.image_at,
@@ -235,7 +239,7 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
                 self._max_tokens(),
                 guidance_of(self.response_format, "response_format", self.structured_outputs),
                 logprobs=self._logprobs(),
-                thinking_tokens=self.thinking(self.reasoning_effort),
+                thinking_tokens=thinking_tokens(self.chat_template_kwargs, self.thinking(self.reasoning_effort)),
                 **self.choices(stream=bool(self.stream)),
             ),
             task=task_of(self.metadata, task_header),

@@ -74,6 +74,8 @@ LogitBias = Annotated[
     Meta(max_length=1024, extra_json_schema={"propertyNames": {"pattern": "^[0-9]{1,10}$"}}),
 ]
 AllowedIds = Annotated[list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]], Meta(max_length=4096)]
+Verbosity = Literal["low", "medium", "high"]  # a wish, for which no model here was trained
+CacheRetention = Literal["in_memory", "in-memory", "24h"]  # a hint; prefixes stay cached as long as there is room
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 StopTexts = Annotated[list[StopText], Meta(max_length=16)]
 StopIds = Annotated[list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]], Meta(max_length=64)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta
@@ -12,6 +12,7 @@ from gateway.errors.refusal import Refusal
 from gateway.generation.intent import Intent
 from gateway.wire.common import (
     Anything,
+    CacheRetention,
     Effort,
     Metadata,
     ModelName,
@@ -21,6 +22,7 @@ from gateway.wire.common import (
     Sampling,
     ShortText,
     StreamOptions,
+    Verbosity,
     any_of,
     check_model,
     refuse_unless_neutral,
@@ -61,7 +63,7 @@ class TextOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """How the answer is written: as any text, or as JSON."""
 
     format: ResponseFormats | None = None
-    verbosity: Annotated[Anything, Only("medium")] = UNSET
+    verbosity: Verbosity | None = None
 
 
 class ReasoningOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -88,6 +90,8 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     user: ShortText | None = None
     safety_identifier: ShortText | None = None
     prompt_cache_key: ShortText | None = None  # a hint; the prefix cache needs none
+    prompt_cache_retention: CacheRetention | None = None
+    client_metadata: dict[str, Any] | None = None  # what Codex notes for its own server; it isn't read
     include: Annotated[list[ShortText], Meta(max_length=16)] | None = None
     top_logprobs: MostLogprobs | None = None
     tools: ToolList | None = None
@@ -104,8 +108,7 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     moderation: Annotated[Anything, Only()] = UNSET
     prompt: Annotated[Anything, Only()] = UNSET
     prompt_cache_options: Annotated[Anything, Only({}, {"mode": "implicit"})] = UNSET
-    prompt_cache_retention: Annotated[Anything, Only("in_memory")] = UNSET
-    truncation: Annotated[Anything, Only("disabled")] = UNSET
+    truncation: Annotated[Anything, Only("disabled", why="no part of a conversation is left out unseen")] = UNSET
 
     def intent(self, earlier: tuple[Message, ...] = (), task_header: str | None = None) -> Intent:
         """The request, its messages after `earlier` ones; refuses what can't be honoured, naming the field.

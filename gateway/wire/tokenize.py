@@ -13,8 +13,9 @@ from gateway.wire.common import Anything, ModelName, Only, check_model, refuse_u
 from gateway.wire.decode import invalid
 from gateway.wire.limits import MAX_MESSAGES, MAX_PROMPT_TOKENS, MAX_TOKEN_ID
 from gateway.wire.parts import Reading
+from gateway.wire.template import TemplateValues, template_values, thinking_tokens
 from gateway.wire.tools import ChatTool, ToolList, tools_of
-from inference.types import Kind
+from inference.types import Kind, SamplingParams
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -24,13 +25,13 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     prompt: Annotated[str, Meta(min_length=1)] | None = None
     messages: Annotated[list[Turn], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
     tools: ToolList | None = None
+    chat_template_kwargs: TemplateValues | None = None
     add_special_tokens: bool | None = None  # before a raw prompt; if left out they are
     return_token_strs: bool | None = None
 
     add_generation_prompt: Annotated[Anything, Only(True)] = UNSET
     continue_final_message: Annotated[Anything, Only(False)] = UNSET
     chat_template: Annotated[Anything, Only()] = UNSET
-    chat_template_kwargs: Annotated[Anything, Only({})] = UNSET
     mm_processor_kwargs: Annotated[Anything, Only({})] = UNSET
 
     def intent(self, kind: Kind) -> Intent:
@@ -42,6 +43,8 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         if self.prompt is not None:
             if self.tools is not None:
                 raise invalid("tools", "'tools' belong to 'messages'.")
+            if self.chat_template_kwargs:
+                raise invalid("chat_template_kwargs", "'chat_template_kwargs' belong to 'messages'.")
             return Intent(endpoint="tokenize", kind=kind, model=self.model, prompt=self.prompt)
         if self.add_special_tokens:
             raise invalid("add_special_tokens", "The chat template of 'messages' adds them: leave the field out.")
@@ -53,6 +56,8 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             model=self.model,
             messages=tuple(turn.message(reading, f"messages[{index}]") for index, turn in enumerate(turns)),
             tools=tools_of(self.tools, ChatTool, None, parallel=None),
+            template_values=template_values(self.chat_template_kwargs),
+            sampling=SamplingParams(thinking_tokens=thinking_tokens(self.chat_template_kwargs, None)),
             images=reading.images,
             image_at=reading.image_at,
         )

@@ -11,6 +11,7 @@ from inference.guidance.thinking import Thought
 from inference.text.answer import Markers, Parsing
 from inference.text.calls import FORMATS, CallFormat, format_of
 from inference.text.tokenizer import Tokenizer
+from inference.text.template_values import value_names
 from inference.text.tool_grammars import guidance_of_tools
 from inference.text.turns import Rendering
 from inference.tools import ToolMode, Tools
@@ -35,6 +36,7 @@ class Chats:
     markers: Markers | None
     has_bare_calls: bool = False  # Mistral's newer form
     control: Mapping[str, int] = field(default_factory=dict)  # the ids of the format's marks that are control tokens
+    names: frozenset[str] = frozenset()  # of the values that its template can be given
 
     @classmethod
     def of(cls, template: str, options: Mapping[str, Any], tokenizer: Tokenizer | None = None) -> Chats:
@@ -52,7 +54,7 @@ class Chats:
             markers = None if reasoning == "off" else Markers(*reasoning.split(" "))
         calls = FORMATS["hermes"] if is_generic else calls
         control = tokenizer.control_ids(calls.marks) if tokenizer is not None and calls is not None else {}
-        return cls(calls, is_generic, markers, "[ARGS]" in template, control)
+        return cls(calls, is_generic, markers, "[ARGS]" in template, control, value_names(template))
 
     def rendering(self, request: GenerationRequest) -> Rendering:
         """Return how the request's messages are rendered; raise `InvalidRequestError` for tools that aren't taken."""
@@ -62,12 +64,25 @@ class Chats:
         if self.markers is None and request.sampling.demands_thought:
             message = "this model doesn't reason: leave the effort of reasoning out, or set it to none"
             raise InvalidRequestError(message, code="reasoning_not_supported", param="reasoning")
+        self._check_values(request)
         return Rendering(
             tools=_rendered(request.tools),
             is_generic=self.is_generic,
             has_short_ids=self.calls is FORMATS["mistral"],
             thinks=request.sampling.thinking_tokens != 0,
+            values=request.template_values,
         )
+
+    def _check_values(self, request: GenerationRequest) -> None:
+        """Refuse a value for which the template has no place; it would leave it out without a word."""
+        for name, value in request.template_values:
+            # A model that thinks needs no place to be told to, and one that doesn't is told nothing by "false".
+            is_so = name == "enable_thinking" and (value is False or self.markers is not None)
+            if name not in self.names and not is_so:
+                at = f"chat_template_kwargs.{name}"
+                known = f"it takes {', '.join(sorted(self.names))}" if self.names else "it takes none"
+                message = f"'{at}': this model's chat template has no such value; {known}"
+                raise InvalidRequestError(message, code="unsupported_parameter", param=at)
 
     def guidance(self, request: GenerationRequest) -> Guidance | None:
         """Return what the answer is held to: what its tools ask for, and where it calls none what the client does."""

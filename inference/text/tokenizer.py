@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, Protocol
 
 from inference.errors import InvalidRequestError
 from inference.messages import Message
-from inference.text.turns import PLAIN, Rendering, Turn, rendered
+from inference.text.turns import PLAIN, Rendering, Turn, rendered, values_of
+from inference.types import TemplateValue
 
 
 class Pair(NamedTuple):
@@ -145,10 +146,10 @@ class FolderTokenizer:
             texts.append(text)
             return text
 
-        turns = rendered(messages, rendering, note)
+        turns, values = rendered(messages, rendering, note), values_of(rendering, note)
         control = self._control
         if control is None or not any(map(control.search, texts)):
-            return self._ids(self._render(*turns, thinks=rendering.thinks))
+            return self._ids(self._render(*turns, values))
         # A text holds a control token's text. Such texts are replaced by marks, which the template leaves as they
         # are, and the rendered prompt is encoded piece by piece around them. Only in this case, because encoding each
         # text on its own would change how ordinary text is tokenised.
@@ -159,9 +160,10 @@ class FolderTokenizer:
             found.append(match.group())
             return f"{left}{len(found) - 1}{right}"
 
-        text = self._render(
-            *rendered(messages, rendering, lambda text: control.sub(mark, text)), thinks=rendering.thinks
-        )
+        def marked(text: str) -> str:
+            return control.sub(mark, text)
+
+        text = self._render(*rendered(messages, rendering, marked), values_of(rendering, marked))
         pieces = re.split(f"{left}(\\d+){right}", text)
         between = iter(self._all_ids([piece for piece in pieces[::2] if piece]))
         written = sorted(set(found))
@@ -244,12 +246,11 @@ class FolderTokenizer:
                 param="messages",
             )
 
-    def _render(self, turns: list[Turn], tools: list[Turn], *, thinks: bool) -> str:
-        more = {} if thinks else {"enable_thinking": False}  # what templates of models that can do both call it
+    def _render(self, turns: list[Turn], tools: list[Turn], values: Mapping[str, TemplateValue]) -> str:
         try:
             return str(
                 self._encoder.apply_chat_template(
-                    turns, tools=tools or None, tokenize=False, add_generation_prompt=True, **more
+                    turns, tools=tools or None, tokenize=False, add_generation_prompt=True, **values
                 )
             )
         except Exception as error:

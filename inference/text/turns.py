@@ -17,6 +17,7 @@ from typing import Any
 
 from inference.messages import Image, Message, Reasoning, ToolCall, ToolResult, text_of
 from inference.tools import Tools
+from inference.types import TemplateValue
 
 Turn = dict[str, Any]
 Plain = Callable[[str], str]
@@ -39,13 +40,14 @@ class Rendering:
 
     With `is_generic` the template knows nothing of tools: they become text of the other turns. With `has_short_ids` the
     calls get ids of nine letters and digits, which Mistral's templates insist on. Without `thinks` the template is told
-    that no thought is wanted.
+    that no thought is wanted. `values` are the client's for the template, by name.
     """
 
     tools: Tools | None = None
     is_generic: bool = False
     has_short_ids: bool = False
     thinks: bool = True
+    values: tuple[tuple[str, TemplateValue], ...] = ()
 
 
 PLAIN = Rendering()
@@ -64,6 +66,12 @@ def rendered(messages: Sequence[Message], rendering: Rendering, plain: Plain) ->
             if "tool_call_id" in turn:
                 turn["tool_call_id"] = _short_id(turn["tool_call_id"])
     return turns, tools
+
+
+def values_of(rendering: Rendering, plain: Plain) -> dict[str, TemplateValue]:
+    """Return what a template gets beside turns and tools, by name; each text of the client through `plain`."""
+    values = {name: plain(value) if isinstance(value, str) else value for name, value in rendering.values}
+    return values if rendering.thinks else {**values, "enable_thinking": False}  # as most templates call it
 
 
 def tools_of(tools: Tools, plain: Plain) -> list[Turn]:

@@ -32,6 +32,7 @@ from inference.types.requests import (
     Kind,
     Prepared,
     Resumed,
+    TemplateValue,
     Tokens,
 )
 from inference.types.sampling import (
@@ -64,6 +65,7 @@ __all__ = [
     "Running",
     "SamplingParams",
     "Started",
+    "TemplateValue",
     "TokenLogprob",
     "Tokens",
     "Told",

@@ -13,6 +13,9 @@ from inference.types.sampling import SamplingParams
 from inference.values import value
 
 
+TemplateValue = bool | int | float | str
+
+
 class Kind(StrEnum):
     """What a request asks of a model."""
 
@@ -44,7 +47,8 @@ class GenerationRequest:
     the shares; within its tenant one of a higher `priority` comes first. `domain` roots every prefix-cache key:
     requests share cached blocks only within a domain.
     One that has waited `queue_seconds` for the engine (0: as long as it takes) ends with the error `queue_timeout`,
-    unbegun and free of charge. A chat carries `messages`, with the `tools` that the model may use, or a `prompt` (text
+    unbegun and free of charge. A chat carries `messages`, with the `tools` that the model may use and the `template_values` that its chat
+    template gets by name, or a `prompt` (text
     or token ids) that no chat template is applied to; an embedding request `inputs` (texts or token ids) and whether a
     longer input than the model takes is cut (`truncate`) or refused. `adapter` names the weights that are added to the
     model's for a chat ("": none). A score request pairs each of its `inputs`, which are texts, with the query of its
@@ -59,6 +63,7 @@ class GenerationRequest:
     weight: int = 1000
     messages: tuple[Message, ...] = ()
     tools: Tools | None = None
+    template_values: tuple[tuple[str, TemplateValue], ...] = ()
     prompt: str | tuple[int, ...] | None = None
     inputs: tuple[str | tuple[int, ...], ...] = ()
     queries: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ import pytest
 
 from billing.limits.types import Bucket
 from gateway.generation import settlement
+from gateway.generation.admission import request_of
 from gateway.http import sse
 from inference.messages import Message
 from inference.types import Delta, EngineFault, Finished, FinishReason, Started, Usage
@@ -292,6 +293,78 @@ async def test_neutral_fields_of_sdks_are_taken(app, world):
     }  # fmt: skip
     assert (await ask(app, PATH, {**SAY, **neutral})).status == 200
     assert (world.intent.task, world.intent.end_user) == ("classify", "u1")
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        {"prompt_cache_retention": "24h"},
+        {"prompt_cache_retention": "in-memory"},
+        {"verbosity": "low"},
+        {"verbosity": "high"},
+        {"safety_identifier": "s"},
+        {"functions": [], "function_call": "auto"},
+        {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True},
+        {"max_tokens": 5, "max_completion_tokens": 5},
+    ],
+)
+async def test_hints_of_popular_clients_change_nothing(app, world, hint):
+    plain = (await ask(app, PATH, SAY)).json()
+    hinted = await ask(app, PATH, {**SAY, **hint})
+    assert hinted.status == 200, hinted.body
+    assert hinted.json()["choices"] == plain["choices"]
+    assert hinted.json()["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("given", "values", "thinking"),
+    [
+        ({}, (), None),
+        ({"enable_thinking": None}, (), None),
+        ({"enable_thinking": False}, (("enable_thinking", False),), 0),
+        ({"enable_thinking": True}, (("enable_thinking", True),), None),
+        ({"date_string": "today", "n": 3, "x": 0.5}, (("date_string", "today"), ("n", 3), ("x", 0.5)), None),
+    ],
+)
+async def test_values_of_the_chat_template_reach_the_engine(app, world, given, values, thinking):
+    assert (await ask(app, PATH, {**SAY, "chat_template_kwargs": given})).status == 200
+    assert world.intent.template_values == values
+    assert world.intent.sampling.thinking_tokens == thinking
+    assert request_of(world.principal(), world.intent, "a").template_values == values
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "param"),
+    [
+        ({"chat_template_kwargs": {"a": {}}}, "invalid_type", "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"a": "x" * 4097}}, "invalid_value", "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"a": "\0"}}, "invalid_value", "chat_template_kwargs.a"),
+        ({"chat_template_kwargs": {"a b": 1}}, "invalid_value", "chat_template_kwargs"),
+        ({"chat_template_kwargs": {f"a{n}": n for n in range(17)}}, "invalid_value", "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"a": 2**60}}, "invalid_value", "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"enable_thinking": "no"}}, "invalid_value", "chat_template_kwargs.enable_thinking"),
+        (
+            {"chat_template_kwargs": {"enable_thinking": False}, "reasoning_effort": "low"},
+            "invalid_value",
+            "chat_template_kwargs.enable_thinking",
+        ),
+        (
+            {"chat_template_kwargs": {"enable_thinking": True}, "thinking_token_budget": 0},
+            "invalid_value",
+            "chat_template_kwargs.enable_thinking",
+        ),
+        ({"verbosity": "long"}, "invalid_value", "verbosity"),
+        ({"prompt_cache_retention": "48h"}, "invalid_value", "prompt_cache_retention"),
+        ({"prediction": {"type": "content", "content": "x"}}, "unsupported_parameter", "prediction"),
+        ({"functions": [{"name": "f"}]}, "unsupported_parameter", "functions"),
+        ({"store": True}, "unsupported_parameter", "store"),
+        ({"stream_options": {"include_obfuscation": True}, "stream": True}, "unsupported_parameter",
+         "stream_options.include_obfuscation"),
+    ],
+)
+async def test_what_no_hint_and_no_value_can_be_is_refused_by_name(app, world, change, code, param):
+    assert_error(await ask(app, PATH, {**SAY, **change}), 400, code, param=param)
+    assert world.generations == []
 
 
 async def test_neutral_fields_inside_others_are_taken(app, world):

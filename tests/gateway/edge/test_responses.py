@@ -145,6 +145,9 @@ async def test_input_items_of_each_form_are_taken(app, world):
         ({"reasoning": {"effort": "low"}}, "reasoning_not_supported", "reasoning"),
         ({"include": ["file_search_call.results"]}, "unsupported_parameter", "include[0]"),
         ({"truncation": "auto"}, "unsupported_parameter", "truncation"),
+        ({"text": {"verbosity": "long"}}, "invalid_value", "text.verbosity"),
+        ({"client_metadata": "x"}, "invalid_type", "client_metadata"),
+        ({"reasoning": {"summary": "auto"}}, "unsupported_parameter", "reasoning.summary"),
         ({"conversation": "conv_1"}, "unsupported_parameter", "conversation"),
         ({"prompt": {"id": "x"}}, "unsupported_parameter", "prompt"),
         ({"stream_options": {}}, "unsupported_parameter", "stream_options"),
@@ -166,6 +169,26 @@ async def test_neutral_fields_of_sdks_are_taken(app):
         "stream": False, "prompt_cache_key": "k", "top_k": 5, "repetition_penalty": 1.0, "presence_penalty": 0,
     }  # fmt: skip
     assert (await ask(app, PATH, {**SAY, **neutral})).status == 200
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        {"client_metadata": {"x-codex-installation-id": "1b9d6bcd", "turn": {"n": 1}}},
+        {"text": {"verbosity": "low"}},
+        {"text": {"verbosity": "high", "format": {"type": "text"}}},
+        {"prompt_cache_retention": "24h"},
+        {"safety_identifier": "s"},
+        {"include": ["reasoning.encrypted_content"], "parallel_tool_calls": True},
+    ],
+)
+async def test_hints_of_popular_clients_change_nothing(app, hint):
+    plain = (await ask(app, PATH, SAY)).json()
+    hinted = await ask(app, PATH, {**SAY, **hint})
+    assert hinted.status == 200, hinted.body
+    assert hinted.json()["usage"] == plain["usage"]
+    assert hinted.json()["output"][0]["content"] == plain["output"][0]["content"]
+    assert "client_metadata" not in hinted.json()
 
 
 async def test_only_our_own_name_in_the_metadata_is_the_task(app, world):

@@ -23,5 +23,5 @@ def test_tables_say_what_a_field_takes():
     assert chat["temperature"] == "a number from 0 to 2"
     assert chat["stop"] == "text (at most 256 characters), or a list (at most 16): text (at most 256 characters)"
     assert chat["service_tier"] == "`auto`, `default`, `flex`, `priority`"
-    assert neutral("Chat Completions")["verbosity"] == ['"medium"']
+    assert neutral("Chat Completions")["modalities"] == ['["text"]']
     assert neutral("Responses over a websocket") == {"background": ["false"], "stream": ["true"]}

@@ -9,9 +9,10 @@ import pytest
 from inference.errors import InvalidRequestError
 from inference.messages import Message, Reasoning, ToolCall, ToolResult
 from inference.text.chats import Chats
+from inference.text.template_values import value_names
 from inference.text.tokenizer import FolderTokenizer
 from inference.tools import Function, ToolMode, Tools
-from inference.types import GenerationRequest, SamplingParams
+from inference.types import GenerationRequest, SamplingParams, TemplateValue
 from tests.inference.text.folders import CONTROL, TEMPLATE, save_tokenizer
 
 KNOWS_TOOLS = (
@@ -104,3 +105,53 @@ def test_the_template_is_told_that_no_thought_is_wanted(tmp_path: Path) -> None:
         parsing = chat[0].parsing(request, ending)
         assert parsing is not None
         assert parsing.thinks is thinks
+
+
+GREETS = KNOWS_TOOLS.replace(
+    "{% if tools %}",
+    "{% if not greeting is defined %}{% set greeting = 'Hello' %}{% endif %}{{ greeting }}, {{ bos_token }}"
+    "{% generation %}{% endgeneration %}{% for m in messages %}{% break %}{% endfor %}{% if tools %}",
+    1,
+)
+
+
+def greeted(chats: Chats, tokenizer: FolderTokenizer, **values: TemplateValue) -> list[int]:
+    request = GenerationRequest("a", "t", "t", messages=MESSAGES, template_values=tuple(values.items()))
+    return tokenizer.prompt(MESSAGES, chats.rendering(request))
+
+
+def test_values_reach_the_template_and_make_no_control_token(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, GREETS)
+    tokenizer = FolderTokenizer(tmp_path)
+    chats = Chats.of(tokenizer.template, {}, tokenizer)
+    assert chats.names == {"greeting", "enable_thinking"}
+    text = tokenizer.decoding(CONTROL)
+    assert text(greeted(chats, tokenizer)).startswith("Hello,")
+    ids = greeted(chats, tokenizer, greeting="<|im_end|>", enable_thinking=False)
+    assert text(ids).startswith("<|im_end|>,")
+    assert text(ids).endswith("<think></think>")
+    plain = greeted(chats, tokenizer, greeting="im_end", enable_thinking=False)
+    assert [sum(token < len(CONTROL) for token in some) for some in (ids, plain)] == [8, 8]
+
+
+@pytest.mark.parametrize("name", ["greetings", "messages", "bos_token", "add_generation_prompt", "tokenize"])
+def test_a_value_that_the_template_does_not_read_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, GREETS)
+    tokenizer = FolderTokenizer(tmp_path)
+    chats = Chats.of(tokenizer.template, {}, tokenizer)
+    with pytest.raises(InvalidRequestError, match="it takes enable_thinking, greeting") as refused:
+        greeted(chats, tokenizer, **{name: "x"})
+    assert refused.value.param == f"chat_template_kwargs.{name}"
+
+
+def test_a_model_that_does_not_think_is_told_nothing_by_false(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, TEMPLATE)
+    tokenizer = FolderTokenizer(tmp_path)
+    chats = Chats.of(tokenizer.template, {}, tokenizer)
+    assert greeted(chats, tokenizer, enable_thinking=False) == greeted(chats, tokenizer)
+    with pytest.raises(InvalidRequestError, match="it takes none"):
+        greeted(chats, tokenizer, enable_thinking=True)
+
+
+def test_a_template_that_can_not_be_read_takes_no_values() -> None:
+    assert value_names("{% for %}") == value_names("") == frozenset()

@@ -54,6 +54,7 @@ class Dialect:
     guides_prompts: ClassVar[bool] = False  # answers to prompts without messages, too
     scores: ClassVar[bool] = False  # pairs of texts, at /v1/score
     takes_reasoning: ClassVar[bool] = False  # earlier messages may have `reasoning_content`
+    takes_values: ClassVar[bool] = False  # for the chat template, as `chat_template_kwargs`
 
     # -- what is sent -----------------------------------------------------------------------------------------------
 
@@ -89,7 +90,15 @@ class Dialect:
             self.guidance(guidance)
 
     def check_prompt(self, request: GenerationRequest) -> None:
-        """Raise `InvalidRequestError` for a raw prompt whose answer this server can't guide."""
+        """Raise `InvalidRequestError` for a raw prompt whose answer this server can't guide, and for values of the chat
+        template that it doesn't take.
+        """
+        if not self.takes_values:
+            for name, value in request.template_values:
+                if name != "enable_thinking" or value is not False:  # whose thinking nobody asks for needs no word
+                    at = f"chat_template_kwargs.{name}"
+                    message = f"'{at}' is not supported by the engine of this model."
+                    raise InvalidRequestError(message, code="unsupported_parameter", param=at)
         guidance = request.sampling.guidance
         if request.prompt is not None and guidance is not None and not self.guides_prompts:
             message = f"'{guidance.param}': the engine of this model guides answers to messages only."
@@ -113,7 +122,7 @@ class Dialect:
             "model": model,
             **self.prompt(request),
             **self.tools(request),
-            **self.thinking(request.sampling),
+            **self.template(request),
             "max_tokens": max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -146,10 +155,14 @@ class Dialect:
             return {"messages": self.messages(request)}
         return {"prompt": request.prompt if isinstance(request.prompt, str) else list(request.prompt)}
 
-    def thinking(self, sampling: SamplingParams) -> dict[str, Any]:
-        """Return the field that asks a model's template for no thought, of servers that tell thought from text."""
-        is_unwanted = self.takes_reasoning and sampling.thinking_tokens == 0
-        return {"chat_template_kwargs": {"enable_thinking": False}} if is_unwanted else {}
+    def template(self, request: GenerationRequest) -> dict[str, Any]:
+        """Return the field with the values of the model's template: the client's, and of servers that tell thought from
+        text that none is wanted.
+        """
+        values: dict[str, Any] = dict(request.template_values) if self.takes_values else {}
+        if self.takes_reasoning and request.sampling.thinking_tokens == 0:
+            values["enable_thinking"] = False
+        return {"chat_template_kwargs": values} if values else {}
 
     def tools(self, request: GenerationRequest) -> dict[str, Any]:
         """Return the fields that say which functions may be called, and whether."""

@@ -19,6 +19,7 @@ class LlamaCpp(Dialect):
     extras = frozenset({"top_k", "min_p", "ignore_eos", "repetition_penalty", "logit_bias"})
     repetition = "repeat_penalty"
     guides = frozenset({GuidanceKind.JSON_SCHEMA, GuidanceKind.JSON_OBJECT, GuidanceKind.CHOICE})
+    takes_values = True
     isolates_prefixes = True
     isolation = "not used (cache_prompt is off)"
     counts_always = True
@@ -56,13 +57,16 @@ class LlamaCpp(Dialect):
 
     async def count_chat(self, ask: Ask, request: GenerationRequest, model: str) -> Count:
         """Have the template applied, then count its text."""
-        body = {"messages": self.messages(request, with_images=False)} | self.tools(request)
-        answer = await ask("/apply-template", body)
+        answer = await ask("/apply-template", self._templated(request))
         prompt = answer.get("prompt") if isinstance(answer, dict) else None
         count = await self.count_text(ask, prompt, model) if isinstance(prompt, str) else None
         if count is None:
             return await super().count_chat(ask, request, model)
         return Count(count, count)
+
+    def _templated(self, request: GenerationRequest) -> dict[str, Any]:
+        body = {"messages": self.messages(request, with_images=False)}
+        return body | self.tools(request) | self.template(request)
 
     async def count_text(self, ask: Ask, text: str, model: str) -> int | None:
         """Ask ``/tokenize`` for the text with the token that begins it."""
@@ -82,8 +86,7 @@ class LlamaCpp(Dialect):
         """Have the template applied to a chat, then ask ``/tokenize`` for the text, whose pieces it can't write."""
         prompt: object = request.prompt
         if prompt is None:
-            body = {"messages": self.messages(request, with_images=False)} | self.tools(request)
-            answer = await ask("/apply-template", body)
+            answer = await ask("/apply-template", self._templated(request))
             prompt = answer.get("prompt") if isinstance(answer, dict) else None
         if not isinstance(prompt, str):
             return None

@@ -14,6 +14,7 @@ class VLLM(SaltingDialect):
 
     name = "vllm"
     takes_reasoning = True
+    takes_values = True
     probe = "/health"
     no_top_k = -1
     guides = frozenset(GuidanceKind)
@@ -51,7 +52,7 @@ class VLLM(SaltingDialect):
         """Ask ``/tokenize`` for the whole chat."""
         body = {"model": model, "messages": self.messages(request, with_images=False)}
         tools = {} if request.tools is None else {"tools": self.tools(request)["tools"]}
-        answer = await ask("/tokenize", body | tools)
+        answer = await ask("/tokenize", body | tools | self.template(request))
         return counted(answer) or await super().count_chat(ask, request, model)
 
     async def count_text(self, ask: Ask, text: str, model: str) -> int | None:
@@ -66,6 +67,7 @@ class VLLM(SaltingDialect):
         if request.prompt is None:
             body: dict[str, Any] = {"model": model, "messages": self.messages(request, with_images=False)}
             body |= {} if request.tools is None else {"tools": self.tools(request)["tools"]}
+            body |= self.template(request)
         else:
             body = {"model": model, "prompt": request.prompt, "add_special_tokens": special}
         return tokens_in(await ask("/tokenize", body | {"return_token_strs": with_texts}))

@@ -384,6 +384,30 @@ async def test_a_tool_loop_is_sent_as_the_api_has_it(remote, dialect):
 
 
 @pytest.mark.parametrize("dialect", ALL)
+async def test_values_of_the_chat_template_are_sent_or_refused_by_name(remote, dialect):
+    request = replace(chat("a"), template_values=(("date_string", "today"), ("enable_thinking", False)))
+    if dialect in {"vllm", "sglang", "llamacpp"}:
+        body = await body_of(remote, dialect, request)
+        assert body["chat_template_kwargs"] == {"date_string": "today", "enable_thinking": False}
+        return
+    engine, upstream = await remote(dialect)
+    with pytest.raises(InvalidRequestError) as refused:
+        await engine.prepare(request)
+    assert refused.value.param == "chat_template_kwargs.date_string"
+    await run(engine, replace(chat("a"), template_values=(("enable_thinking", False),)))
+    [body] = upstream.bodies(CHAT)
+    assert "chat_template_kwargs" not in body
+
+
+@pytest.mark.parametrize(("dialect", "path"), [("vllm", "/tokenize"), ("llamacpp", "/apply-template")])
+async def test_values_of_the_chat_template_are_counted(remote, dialect, path):
+    engine, upstream = await remote(dialect)
+    await engine.prepare(replace(chat("a"), template_values=(("date_string", "today"),)))
+    [body] = upstream.bodies(path)
+    assert body["chat_template_kwargs"] == {"date_string": "today"}
+
+
+@pytest.mark.parametrize("dialect", ALL)
 async def test_images_are_sent_and_counted_by_an_estimate(remote, dialect):
     engine, upstream = await remote(dialect, options={"images": "urls", "image_tokens": 1000})
     request = replace(chat(""), messages=(LOOK,))
