@@ -14,13 +14,7 @@ FIELD = "chat_template_kwargs"
 THINKS = "enable_thinking"  # what the templates of most models that think or not call it
 
 # A text ends in the prompt: it is bounded, and control tokens in it are text, as in a message.
-_Value = (
-    bool
-    | Annotated[int, Meta(ge=-(2**53), le=2**53)]
-    | float
-    | Annotated[str, Meta(max_length=4096)]
-    | None
-)
+_Value = bool | Annotated[int, Meta(ge=-(2**53), le=2**53)] | float | Annotated[str, Meta(max_length=4096)] | None
 TemplateValues = Annotated[
     dict[Annotated[str, Meta(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]{0,63}\Z")], _Value], Meta(max_length=16)
 ]

@@ -10,8 +10,8 @@ from inference.errors import InvalidRequestError
 from inference.guidance.thinking import Thought
 from inference.text.answer import Markers, Parsing
 from inference.text.calls import FORMATS, CallFormat, format_of
-from inference.text.tokenizer import Tokenizer
 from inference.text.template_values import value_names
+from inference.text.tokenizer import Tokenizer
 from inference.text.tool_grammars import guidance_of_tools
 from inference.text.turns import Rendering
 from inference.tools import ToolMode, Tools

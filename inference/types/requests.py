@@ -12,7 +12,6 @@ from inference.types.events import Usage
 from inference.types.sampling import SamplingParams
 from inference.values import value
 
-
 TemplateValue = bool | int | float | str
 
 
@@ -47,13 +46,12 @@ class GenerationRequest:
     the shares; within its tenant one of a higher `priority` comes first. `domain` roots every prefix-cache key:
     requests share cached blocks only within a domain.
     One that has waited `queue_seconds` for the engine (0: as long as it takes) ends with the error `queue_timeout`,
-    unbegun and free of charge. A chat carries `messages`, with the `tools` that the model may use and the `template_values` that its chat
-    template gets by name, or a `prompt` (text
-    or token ids) that no chat template is applied to; an embedding request `inputs` (texts or token ids) and whether a
-    longer input than the model takes is cut (`truncate`) or refused. `adapter` names the weights that are added to the
-    model's for a chat ("": none). A score request pairs each of its `inputs`, which are texts, with the query of its
-    number, or all with the only one. A classification puts each of its `inputs` under one of `labels` (none: those that
-    are the model's own).
+    unbegun and free of charge. A chat carries `messages`, with the `tools` that the model may use and the
+    `template_values` that its chat template gets by name, or a `prompt` (text or token ids) that no chat template is
+    applied to; an embedding request `inputs` (texts or token ids) and whether a longer input than the model takes is
+    cut (`truncate`) or refused. `adapter` names the weights that are added to the model's for a chat ("": none). A
+    score request pairs each of its `inputs`, which are texts, with the query of its number, or all with the only one. A
+    classification puts each of its `inputs` under one of `labels` (none: those that are the model's own).
     """
 
     id: str

@@ -72,7 +72,11 @@ def test_a_name_of_both_planes_is_refused(document):
         (RESPONSES, {"model": "m", "input": "Hi", "text": {"verbosity": "high"}}, True),
         (RESPONSES, {"model": "m", "input": "Hi", "text": {"verbosity": "long"}}, False),
         (CHAT, {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "chat_template_kwargs": {"a": 1}}, True),
-        (CHAT, {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "chat_template_kwargs": {"a": []}}, False),
+        (
+            CHAT,
+            {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "chat_template_kwargs": {"a": []}},
+            False,
+        ),
         (COMPLETIONS, {"model": "m", "prompt": [[1, 2], [3]]}, True),
         (COMPLETIONS, {"model": "m"}, False),
     ],

@@ -358,8 +358,11 @@ async def test_values_of_the_chat_template_reach_the_engine(app, world, given, v
         ({"prediction": {"type": "content", "content": "x"}}, "unsupported_parameter", "prediction"),
         ({"functions": [{"name": "f"}]}, "unsupported_parameter", "functions"),
         ({"store": True}, "unsupported_parameter", "store"),
-        ({"stream_options": {"include_obfuscation": True}, "stream": True}, "unsupported_parameter",
-         "stream_options.include_obfuscation"),
+        (
+            {"stream_options": {"include_obfuscation": True}, "stream": True},
+            "unsupported_parameter",
+            "stream_options.include_obfuscation",
+        ),
     ],
 )
 async def test_what_no_hint_and_no_value_can_be_is_refused_by_name(app, world, change, code, param):
