@@ -14,7 +14,7 @@ import shutil
 import tarfile
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, cast
 
 import msgspec
@@ -120,8 +120,9 @@ def _unpacked(tar: tarfile.TarFile, manifest: Manifest, folder: Path) -> dict[st
         is_indexed = manifest.format > 1 and (entry.name.startswith(FILES) or entry.name == INDEX)
         if not (entry.name in manifest.members or is_indexed) or not entry.isfile():
             raise BackupError(f"the backup holds {entry.name!r}, which its manifest doesn't name")
-        # A flat folder of our own names: no member decides where it is written.
-        path = folder / f"{len(found)}-{PurePosixPath(entry.name).name}"
+        if entry.name in found:
+            raise BackupError(f"the backup holds {entry.name!r} twice")
+        path = folder / str(len(found))  # no member decides where it is written, nor by its name whether it can be
         with cast("IO[bytes]", tar.extractfile(entry)) as member, path.open("xb") as file:
             shutil.copyfileobj(member, file, 1 << 20)
         found[entry.name] = path

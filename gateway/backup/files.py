@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, cast
 from uuid import UUID
 
 from django_scopes import scopes_disabled
 
-from gateway.backup.archive import FILES, BackupError
+from gateway.backup.archive import FILES, BackupError, described
 from gateway.files import storage
 from gateway.models import StoredFile
+
+if TYPE_CHECKING:
+    from io import BufferedReader
 
 _NAME = re.compile(rf"{FILES}([0-9a-f]{{32}})/([0-9a-f]{{32}})")
 
@@ -31,12 +36,12 @@ class Stored:
             rows = StoredFile.objects.exclude(state=StoredFile.State.PENDING).order_by("id")
             for file in rows.iterator():
                 try:
-                    content = storage.read(file)
-                except OSError:
-                    self.missing += file.state == StoredFile.State.READY
+                    size, content = storage.storage().size(file.key), storage.read(file)
+                except OSError:  # also where it was deleted since we read its row
+                    self.missing += StoredFile.objects.filter(id=file.id, state=StoredFile.State.READY).exists()
                     continue
                 with content:
-                    yield file.key, storage.storage().size(file.key), content
+                    yield file.key, size, content
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -46,9 +51,39 @@ def check_names(names: Iterable[str]) -> None:
             raise BackupError(f"the backup holds {name!r}, which is no tenant's file")
 
 
-def put_back(files: Mapping[str, Path]) -> None:
-    """Store the files of the archive, by their members' names, in place of what may be there under their keys."""
-    for name, path in files.items():
-        if found := _NAME.fullmatch(name):
-            tenant, file = map(UUID, found.groups())
-            storage.put(StoredFile(id=file, tenant_id=tenant), path)
+@contextmanager
+def put_back(files: Mapping[str, Path]) -> Iterator[None]:
+    """Store the files of the archive, by their members' names, those that aren't there as they are in it.
+
+    Raise BackupError if that fails. Then, or if the block fails, those that were stored are removed: among them may be
+    files that their tenants have deleted since.
+    """
+    stored: list[StoredFile] = []
+    try:
+        for name, path in files.items():
+            if found := _NAME.fullmatch(name):
+                tenant, identifier = map(UUID, found.groups())
+                file = StoredFile(id=identifier, tenant_id=tenant)
+                if not _is_stored(file, path):
+                    stored.append(file)
+                    _put(file, path)
+        yield
+    except BaseException:
+        for file in stored:
+            storage.remove(file)
+        raise
+
+
+def _put(file: StoredFile, path: Path) -> None:
+    try:
+        storage.put(file, path)
+    except OSError as error:
+        raise BackupError(f"tenants' files can't be put back: {error.strerror or error}") from error
+
+
+def _is_stored(file: StoredFile, path: Path) -> bool:
+    try:
+        with storage.read(file) as content:
+            return hashlib.file_digest(cast("BufferedReader", content), "sha256").hexdigest() == described(path).sha256
+    except OSError:
+        return False

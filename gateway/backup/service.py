@@ -101,8 +101,8 @@ def restore(source: Path, *, replace: bool) -> Restored:
         home.check_names(of_home)
         of_tenants = {name: path for name, path in files.items() if name.startswith(archive.FILES)}
         tenants_files.check_names(of_tenants)
-        tenants_files.put_back(of_tenants)  # before the rows that name them
-        former = _restore(files[_member()])
+        with tenants_files.put_back(of_tenants):  # before the rows that name them
+            former = _restore(files[_member()])
         kept = home.put_back(of_home, place)
         unset = secrets.take_over(kept_secrets, place)
     call_command("migrate", verbosity=0, interactive=False)

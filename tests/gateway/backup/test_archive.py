@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from gateway.backup import archive, home, postgresql, sqlite
+from gateway.backup import files as tenants_files
 from gateway.backup.archive import BackupError, Manifest, Member
 
 
@@ -116,6 +117,37 @@ def test_an_archive_with_changed_files_of_tenants_is_refused(tmp_path, files, ch
     archive.write(whole, manifest_of(files), files, of_tenants())
     tampered(whole, broken, change)
     with pytest.raises(BackupError, match=why):
+        unpack(broken, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["files/é\0b", "files/" + "x" * 300])
+def test_a_name_that_no_file_can_have_is_refused_as_any_other(tmp_path, files, name):
+    target = tmp_path / "backup.tar.gz"
+    archive.write(target, manifest_of(files), files, [(name.removeprefix("files/"), 1, io.BytesIO(b"x"))])
+    _, found = unpack(target, tmp_path)
+    with pytest.raises(BackupError, match="no tenant's file"):
+        tenants_files.check_names(one for one in found if one.startswith("files/"))
+
+
+def test_a_member_that_is_there_twice_is_refused(tmp_path, files):
+    target = tmp_path / "backup.tar.gz"
+    twice = [(name, 1, io.BytesIO(b"x")) for name in ("a", "a")]
+    archive.write(target, manifest_of(files), files, twice)
+    with pytest.raises(BackupError, match="'files/a' twice"):
+        unpack(target, tmp_path)
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE])
+def test_a_member_that_is_no_file_is_refused(tmp_path, files, kind):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    archive.write(whole, manifest_of(files), files)
+    with tarfile.open(whole) as before, tarfile.open(broken, "w:gz") as after:
+        manifest = before.next()
+        after.addfile(manifest, before.extractfile(manifest))
+        link = tarfile.TarInfo("files/" + "a" * 32 + "/" + "b" * 32)
+        link.type, link.linkname = kind, "/etc/passwd"
+        after.addfile(link)
+    with pytest.raises(BackupError, match="doesn't name"):
         unpack(broken, tmp_path)
 
 

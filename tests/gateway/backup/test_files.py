@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from datetime import timedelta
 
 import pytest
@@ -59,10 +60,83 @@ def test_every_file_that_has_its_bytes_is_saved_and_put_back(stored, tmp_path):
     storage.remove(whole)
     member = tmp_path / "member"
     member.write_bytes(b"lines")
-    files.put_back({f"files/{whole.key}": member})
+    with files.put_back({f"files/{whole.key}": member}):
+        pass
     with storage.read(whole) as content:
         assert content.read() == b"lines"
     assert (tmp_path / "files" / whole.key).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_is_deleted_while_it_is_saved_ends_no_backup(stored, monkeypatch):
+    gone, whole = stored(b"deleted"), stored(b"lines")
+    read = storage.read
+
+    def late(file):
+        opened = read(file)
+        if file.id == gone.id:  # its row, then its bytes, as the purge does
+            StoredFile.objects.filter(id=gone.id).update(state=State.DELETED)
+            storage.remove(gone)
+        return opened
+
+    monkeypatch.setattr(storage, "read", late)
+    found = files.Stored()
+    assert {key: (size, content.read()) for key, size, content in found} == {
+        gone.key: (7, b"deleted"),
+        whole.key: (5, b"lines"),
+    }
+    found = files.Stored()
+    assert [key for key, _, _ in found] == [whole.key]
+    assert found.missing == 0
+
+
+def members_of(folder, **contents):
+    """Members of an archive, in this order: the name of each stored file's key, and its content."""
+    made = {}
+    for number, (key, content) in enumerate(contents.items()):
+        path = folder / f"member-{number}"
+        path.write_bytes(content)
+        made[f"files/{key}"] = path
+    return made
+
+
+def bytes_of(file):
+    try:
+        with storage.read(file) as content:
+            return content.read()
+    except FileNotFoundError:
+        return None
+
+
+def test_a_restore_that_fails_leaves_no_file_that_was_not_there(stored, tmp_path):
+    kept, deleted = stored(b"kept"), stored(None, State.DELETED)
+    members = members_of(tmp_path, **{kept.key: b"kept", deleted.key: b"deleted since"})
+
+    def restore():
+        with files.put_back(members):
+            assert bytes_of(deleted) == b"deleted since"
+            raise BackupError("the database is in use")
+
+    with pytest.raises(BackupError, match="in use"):
+        restore()
+    assert (bytes_of(kept), bytes_of(deleted)) == (b"kept", None)
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(stored, tmp_path, monkeypatch):
+    kept, lost, cut = stored(b"kept"), stored(None), stored(None)
+    members = members_of(tmp_path, **{kept.key: b"kept", lost.key: b"lost", cut.key: b"cut"})
+    put = storage.put
+
+    def put_some(file, draft):
+        if file.id == cut.id:
+            draft.write_bytes(b"c")
+            put(file, draft)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        put(file, draft)
+
+    monkeypatch.setattr(storage, "put", put_some)
+    with pytest.raises(BackupError, match="can't be put back: No space left"), files.put_back(members):
+        pytest.fail("a file lacks")
+    assert (bytes_of(kept), bytes_of(lost), bytes_of(cut)) == (b"kept", None, None)
 
 
 @pytest.mark.parametrize("name", ["files/../../etc/passwd", "files/a/b", "files/" + "a" * 32, "home/gateway.key"])
