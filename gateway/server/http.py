@@ -108,6 +108,20 @@ class BoundedHTTP(HttpToolsProtocol):
         elif self.cycle is not None:
             self.loop.call_later(idle_seconds, self._close_if_idle)
 
+    def end(self, refusal: Refusal) -> None:
+        """Wait no longer for the rest of a request: answer it with `refusal`. A whole one ends by itself."""
+        if self._is_running:
+            is_coming = self._is_in_body and not self.pipeline and not self.cycle.response_started
+        else:
+            is_coming = self._is_in_head
+        if is_coming:
+            self._refuse(refusal)
+
+    def shutdown(self) -> None:
+        """Answer nothing after the request at hand; what a client is still to read stays for it a moment."""
+        if not self._is_lingering:
+            super().shutdown()
+
     def _close_if_idle(self) -> None:
         if not self._is_running and not self._is_in_head:
             self.transport.close()

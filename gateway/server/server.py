@@ -14,6 +14,7 @@ import uvicorn
 from django.conf import settings
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from gateway.errors.faults import draining
 from gateway.http.asgi import Application
 from gateway.runtime.runtime import Runtime
 from gateway.server.bounds import Addresses, Bounds, Listener
@@ -54,8 +55,8 @@ class Server(uvicorn.Server):
     listening socket `probes_on`.
 
     One that is to end takes no more connections. Whoever has one is answered, for `PATIENCE` seconds after SIGTERM and
-    for `leave_seconds` when others accept on the same sockets (`leave`); then requests that still run end with an error
-    of their API, before uvicorn would cut them off.
+    for `leave_seconds` when others accept on the same sockets (`leave`); then requests that still run, or aren't whole
+    yet, end with an error, before uvicorn would cut them off.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Server(uvicorn.Server):
         self._is_to_leave = False
         self._leaving: asyncio.Task[None] | None = None
         self._has_begun_to_leave = False
+        self._has_left = False
 
     def leave(self) -> None:
         """Have the server leave: from a signal's handler."""
@@ -112,7 +114,7 @@ class Server(uvicorn.Server):
 
     async def _leave_and_end(self) -> None:
         await self._leave(self._leave_seconds)
-        self.should_exit = True
+        self._has_left = self.should_exit = True
 
     async def _leave(self, seconds: float) -> None:
         """Take no more connections, answer on those that there are as their last, until all are closed or `seconds`
@@ -141,11 +143,17 @@ class Server(uvicorn.Server):
                 connection.answer_last(IDLE_SECONDS)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer what runs and what still comes for `PATIENCE` seconds, then end it with an error that says why."""
+        """Answer what runs and what still comes for `PATIENCE` seconds, unless it has left; then end it with an error
+        that says why.
+        """
         if self._leaving is not None:
             self._leaving.cancel()
-        until = asyncio.get_running_loop().time() + PATIENCE
-        await self._leave(PATIENCE)
+        patience = 0.0 if self._has_left else PATIENCE
+        until = asyncio.get_running_loop().time() + patience
+        await self._leave(patience)
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, BoundedHTTP):
+                connection.end(draining())
         if (runtime := self._runtime) is not None:
             await runtime.drain(
                 max(0.0, until - asyncio.get_running_loop().time())

@@ -117,6 +117,15 @@ async def test_request_on_a_connection_that_was_idle_is_answered_as_its_last(lis
 
 
 async def test_what_runs_too_long_is_not_waited_for(listening, client, monkeypatch):
+    """Nor is it once more when the server ends: only a stop has a grace of its own."""
+    graces = []
+    leave = Server._leave
+
+    async def counted(self, seconds):
+        graces.append(seconds)
+        await leave(self, seconds)
+
+    monkeypatch.setattr(Server, "_leave", counted)
     monkeypatch.setattr(serving, "LOOK_SECONDS", 0.005)
     old = await Gateway(listening, leave_seconds=0.01).up()
     old.server.config.timeout_graceful_shutdown = 0.05
@@ -124,6 +133,7 @@ async def test_what_runs_too_long_is_not_waited_for(listening, client, monkeypat
     await old.began.wait()
     old.server.leave()
     await old.task
+    assert graces == [0.01, 0.0]
     slow.cancel()
     await asyncio.gather(slow, return_exceptions=True)
 
@@ -228,6 +238,26 @@ async def test_what_still_runs_or_waits_when_the_grace_is_over_is_refused(listen
     assert all(b"server_draining" in answer for answer in answers)
     for _, writer in streams:
         writer.close()
+    await world.settled()
+
+
+@pytest.mark.parametrize("began", [HEAD[:20], HEAD, HEAD + ASKED[:5]])
+async def test_request_that_is_not_whole_when_the_grace_is_over_is_refused(listening, began, monkeypatch):
+    monkeypatch.setattr(serving, "PATIENCE", 0.0)
+    world = await make_world()
+    async with stopping(listening, world) as gateway:
+        reader, writer = await connected(listening, gateway.server)
+        [connection] = gateway.server.server_state.connections
+        writer.write(began)
+        async with asyncio.timeout(10):
+            while not (connection._is_in_head or connection._is_in_body):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.005)
+        await gateway.stop()
+        answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 503"), answer
+    assert b"\r\nconnection: close" in answer
+    assert b"server_draining" in answer
     await world.settled()
 
 
