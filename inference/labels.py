@@ -17,14 +17,16 @@ class Labels:
     none: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LabelSet:
     """The labels of one classification: what its probabilities are of, and the labels as the model reads them.
 
     `ids` are each label's token ids where labels are open, else its number among the model's own. `names` has `none`
-    behind them. `tokens` are those that are computed for labels.
+    behind them. `tokens` are those that are computed for labels, and what is kept of them is the `domain`'s alone, as
+    prefixes are. It equals no other, so that what is computed for it can be kept as long as its request lives.
     """
 
     names: tuple[str, ...]
     ids: tuple[tuple[int, ...], ...]
     tokens: int = 0
+    domain: str = ""

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -14,7 +15,7 @@ from inference.architectures.encoder import Encoder
 from inference.architectures.label_head import LabelHead
 from inference.architectures.scorer import PairModel
 from inference.errors import ModelRefusedError
-from inference.labels import Labels
+from inference.labels import Labels, LabelSet
 
 HEAD, WEIGHTS = "label_head.json", "label_head.safetensors"
 MOST_KNOWN = 4096  # labels whose vectors are kept
@@ -34,21 +35,23 @@ class FixedClassifier:
         self._model = model
         self._is_each = config.problem_type == "multi_label_classification"
 
-    def classify(
-        self, inputs: list[tuple[int, ...]], labels: Sequence[tuple[tuple[int, ...], ...]]
-    ) -> list[torch.Tensor]:
+    def classify(self, inputs: list[tuple[int, ...]], labels: Sequence[LabelSet]) -> list[torch.Tensor]:
         """Return the probabilities of each input's labels: among these alone, or each by itself where several may be
         true.
         """
         found = []
         for logits, chosen in zip(self._model.logits(inputs), labels, strict=True):
-            own = logits[[number for (number,) in chosen]]
+            own = logits[[number for (number,) in chosen.ids]]
             found.append(own.sigmoid() if self._is_each else own.softmax(-1))
         return found
 
 
 class OpenClassifier:
-    """A `ClassifierBackend` of an encoder and a `LabelHead`: labels are texts too, whose vectors are kept."""
+    """A `ClassifierBackend` of an encoder and a `LabelHead`: labels are texts too.
+
+    Their vectors are kept as long as a request has them, so that they are computed once for all of its inputs, and then
+    for the next ones of its domain. What another domain's requests name can't be told from how long an answer takes.
+    """
 
     def __init__(self, encoder: Encoder, head: LabelHead, labels: Labels) -> None:
         self.labels = labels
@@ -56,7 +59,8 @@ class OpenClassifier:
         self.max_input = encoder.max_input
         self._encoder = encoder
         self._head = head
-        self._known: OrderedDict[tuple[int, ...], torch.Tensor] = OrderedDict()
+        self._known: OrderedDict[tuple[str, tuple[int, ...]], torch.Tensor] = OrderedDict()  # by domain and label
+        self._in_use: WeakKeyDictionary[LabelSet, torch.Tensor] = WeakKeyDictionary()
 
     @classmethod
     def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> Self:
@@ -74,28 +78,28 @@ class OpenClassifier:
             raise ModelRefusedError(f"{folder}: {WEIGHTS} doesn't fit: {error}") from error
         return cls(encoder, head.eval(), labels)
 
-    def classify(
-        self, inputs: list[tuple[int, ...]], labels: Sequence[tuple[tuple[int, ...], ...]]
-    ) -> list[torch.Tensor]:
+    def classify(self, inputs: list[tuple[int, ...]], labels: Sequence[LabelSet]) -> list[torch.Tensor]:
         """Return the probabilities of each input's labels, the last that none of them is true."""
         texts = self._encoder.encode(inputs)
-        vectors = self._vectors({label for chosen in labels for label in chosen})
+        if new := [chosen for chosen in dict.fromkeys(labels) if chosen not in self._in_use]:
+            self._take(new)
         return [
-            self._head(text[None], torch.stack([vectors[label] for label in chosen]))[0].softmax(-1)
+            self._head(text[None], self._in_use[chosen])[0].softmax(-1)
             for text, chosen in zip(texts, labels, strict=True)
         ]
 
-    def _vectors(self, wanted: set[tuple[int, ...]]) -> dict[tuple[int, ...], torch.Tensor]:
-        """Return the labels' vectors; those that weren't seen lately are computed."""
-        new = sorted(wanted - self._known.keys())
-        if new:
-            self._known.update(zip(new, self._head.project(self._encoder.encode(new)), strict=True))
-        for label in wanted:
-            self._known.move_to_end(label)
-        found = {label: self._known[label] for label in wanted}
+    def _take(self, sets: list[LabelSet]) -> None:
+        """Have the vectors of the sets' labels; those that their domains didn't name lately are computed."""
+        wanted = {(chosen.domain, label) for chosen in sets for label in chosen.ids}
+        if new := sorted(wanted - self._known.keys()):
+            vectors = self._head.project(self._encoder.encode([label for _, label in new]))
+            self._known.update(zip(new, vectors, strict=True))
+        for key in wanted:
+            self._known.move_to_end(key)
+        for chosen in sets:
+            self._in_use[chosen] = torch.stack([self._known[chosen.domain, label] for label in chosen.ids])
         while len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
-        return found
 
 
 def has_label_head(folder: Path) -> bool:

@@ -14,6 +14,7 @@ from inference.core.output import Output, Stats
 from inference.core.sequence import Ending
 from inference.core.step import EncodeRow, RowFailure, StepPlan, StepResult
 from inference.errors import InvalidRequestError
+from inference.labels import LabelSet
 from inference.types import EngineFault, Finished, FinishReason, Started, Usage, Vector
 
 
@@ -21,8 +22,7 @@ from inference.types import EngineFault, Finished, FinishReason, Started, Usage,
 class EncodeTask:
     """An embedding or score request or a classification; `seconds` are those of its pairs (`EncodeRow.second`).
 
-    `labels` are a classification's (`EncodeRow.labels`), `names` what they and what none of them is are called. They
-    are computed, and count, with the first input.
+    `labels` are a classification's. They are computed, and count, with the first input.
 
     The fields from `planned` on are the scheduler's.
     """
@@ -35,9 +35,7 @@ class EncodeTask:
     priority: int = 0
     queue_seconds: float = 0.0
     seconds: tuple[int, ...] = ()
-    labels: tuple[tuple[int, ...], ...] = ()
-    names: tuple[str, ...] = ()
-    label_tokens: int = 0
+    labels: LabelSet | None = None
 
     planned: int = 0  # inputs that a step had, from the first on
     remaining: int = field(init=False)  # inputs that are not computed yet
@@ -59,7 +57,7 @@ class EncodeTask:
 
     def tokens(self, index: int) -> int:
         """Return how many tokens input number `index` counts."""
-        return len(self.inputs[index]) + (self.label_tokens if index == 0 else 0)
+        return len(self.inputs[index]) + (self.labels.tokens if self.labels is not None and index == 0 else 0)
 
 
 class EncodeScheduler(BaseScheduler[EncodeTask]):
@@ -137,7 +135,7 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
             self._load.prompt_tokens += tokens
             task.remaining -= 1
             if task.ending is None:
-                vectors.append(Vector(row.index, vector, task.names))
+                vectors.append(Vector(row.index, vector, task.labels.names if task.labels is not None else ()))
         for task, vectors in made.items():
             if not task.remaining:
                 task.ending = task.ending or Ending(FinishReason.STOP)
@@ -192,6 +190,7 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
             return
         assert task.ending is not None
         del self._live[task.request_id]
+        task.labels = None  # what the model keeps for them goes now; the queue remembers the newest tasks for longer
         now = self.clock()
         begun = task.begun_at if task.begun_at is not None else now
         self._emit(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from inference.core.grammar import Grammar
+from inference.labels import LabelSet
 from inference.types import PositionLogprobs, SamplingParams
 
 
@@ -54,14 +55,14 @@ class EncodeRow:
     """One whole input of an embedding request: no KV blocks, one forward, one vector.
 
     Of a pair that is scored the second text begins at the token `second`; 0 where the model doesn't tell them apart.
-    `labels` are those to choose from, as the model's `Classifier` reads them.
+    `labels` are those to choose from: the same object in all rows of one request.
     """
 
     request_id: str
     index: int
     ids: tuple[int, ...]
     second: int = 0
-    labels: tuple[tuple[int, ...], ...] = ()
+    labels: LabelSet | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from inference.core.step import StepPlan, StepResult
 from inference.execution.adapters import Adapters
-from inference.labels import Labels
+from inference.labels import Labels, LabelSet
 from inference.types import Kind
 
 if TYPE_CHECKING:
@@ -85,13 +85,9 @@ class ClassifierBackend(Protocol):
     labels: Labels
     vocab_size: int
 
-    def classify(
-        self, inputs: list[tuple[int, ...]], labels: Sequence[tuple[tuple[int, ...], ...]]
-    ) -> list[torch.Tensor]:
+    def classify(self, inputs: list[tuple[int, ...]], labels: Sequence[LabelSet]) -> list[torch.Tensor]:
         """Return the probabilities of each input's labels, float32 on the CPU, and behind them of none of them, if the
         model knows such a thing.
-
-        A label is its text's ids where labels are open, else its number among the model's own.
         """
         ...
 

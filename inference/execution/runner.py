@@ -132,7 +132,7 @@ class TorchRunner:
         """Return what the model makes of each row, float32 on the CPU."""
         ids = [row.ids for row in rows]
         if self._classifier is not None:
-            return self._classifier.classify(ids, [row.labels for row in rows])
+            return self._classifier.classify(ids, [row.labels for row in rows if row.labels is not None])
         assert self._encoder is not None
         return self._encoder.encode(ids, [row.second for row in rows])
 

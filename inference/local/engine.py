@@ -263,10 +263,7 @@ class LocalEngine:
         request = prompt.request
         if request.kind is not Kind.CHAT and self._encoding is not None:
             task = EncodeTask(request.id, request.tenant, prompt.inputs, request.weight, request.band, request.priority)
-            task.seconds = prompt.seconds
-            if prompt.labels is not None:
-                task.labels, task.names = prompt.labels.ids, prompt.labels.names
-                task.label_tokens = prompt.labels.tokens
+            task.seconds, task.labels = prompt.seconds, prompt.labels
             self._encoding.submit(task)
             return
         if self._siblings is None:

@@ -22,6 +22,7 @@ from inference.validation import check_ids, check_sampling
 
 _ENDING = 16  # tokens of a prompt, among which a thought may have been opened
 MOST_LABEL_TOKENS = 64
+MOST_PROBABILITIES = 65_536  # of one classification: they are the answer, and a label of the model's own costs nothing
 CHARACTERS_PER_TOKEN = 128  # of the longest tokens in common vocabularies, which are white space
 
 
@@ -115,7 +116,11 @@ class Preparer:
             return self._pairs(request, tokenizer)
         if request.kind is Kind.CLASSIFICATION:
             prompt = self._embedding(request, tokenizer)
-            return replace(prompt, labels=self._label_set(request.labels, tokenizer))
+            labels = self._label_set(request, tokenizer)
+            if len(prompt.inputs) * len(labels.ids) > MOST_PROBABILITIES:
+                message = f"{len(prompt.inputs)} texts and {len(labels.ids)} labels make more than {MOST_PROBABILITIES}"
+                raise InvalidRequestError(f"{message} probabilities: send fewer texts at once", param="input")
+            return replace(prompt, labels=labels)
         return self._embedding(request, tokenizer)
 
     def tokens(
@@ -255,9 +260,9 @@ class Preparer:
             inputs.append(ids)
         return Prompt(request, 0, inputs=tuple(inputs))
 
-    def _label_set(self, names: tuple[str, ...], tokenizer: Tokenizer) -> LabelSet:
-        """Return the labels that are called `names`, or the model's own."""
-        labels = self._labels
+    def _label_set(self, request: GenerationRequest, tokenizer: Tokenizer) -> LabelSet:
+        """Return the labels that the request names, or the model's own."""
+        names, labels = request.labels, self._labels
         assert labels is not None, "a model that classifies has labels"
         if len(set(names)) != len(names):
             raise InvalidRequestError("a label stands twice among the labels", param="labels")
@@ -275,7 +280,7 @@ class Preparer:
             if len(given) > MOST_LABEL_TOKENS:
                 message = f"label {number} has {len(given)} tokens, and {MOST_LABEL_TOKENS} are the most"
                 raise InvalidRequestError(message, param="labels")
-        return LabelSet((*chosen, labels.none), ids, sum(map(len, ids)))
+        return LabelSet((*chosen, labels.none), ids, sum(map(len, ids)), request.domain)
 
     def _pairs(self, request: GenerationRequest, tokenizer: Tokenizer) -> Prompt:
         count, queries = len(request.inputs), request.queries

@@ -30,9 +30,11 @@ def engine_of(folder: Path) -> LocalEngine:
     return LocalEngine(EngineConfig("test", "-", block_size=loaded.block_size), loaded, ByteTokenizer())
 
 
-def classified(engine: LocalEngine, texts: tuple[str, ...], labels: tuple[str, ...] = ()) -> tuple[Any, ...]:
+def classified(
+    engine: LocalEngine, texts: tuple[str, ...], labels: tuple[str, ...] = (), *, domain: str = "t"
+) -> tuple[Any, ...]:
     """Return the label names, the probabilities of each text's, and the usage."""
-    request = GenerationRequest("r", "t", "t", kind=Kind.CLASSIFICATION, inputs=texts, labels=labels)
+    request = GenerationRequest("r", "t", domain, kind=Kind.CLASSIFICATION, inputs=texts, labels=labels)
     prompt = engine.prepare(request)
     engine.submit(prompt)
     found: dict[int, list[float]] = {}
@@ -89,6 +91,15 @@ def test_a_label_that_it_does_not_know_is_refused_by_name(fixed):
     with pytest.raises(InvalidRequestError, match="no label 'sorrow': it has praise, blame, question") as caught:
         classified(engine_of(fixed), TEXTS, ("praise", "sorrow"))
     assert (caught.value.code, caught.value.param) == ("unknown_label", "labels")
+
+
+def test_an_answer_has_so_many_probabilities_whoever_names_the_labels(fixed, monkeypatch):
+    monkeypatch.setattr("inference.text.prepare.MOST_PROBABILITIES", 6)
+    engine = engine_of(fixed)
+    assert len(classified(engine, TEXTS[:2])[1]) == 2
+    with pytest.raises(InvalidRequestError, match="3 texts and 3 labels make more than 6 probabilities") as caught:
+        classified(engine, TEXTS)
+    assert caught.value.param == "input"
 
 
 def test_labels_of_one_name_are_refused(tmp_path):
@@ -174,16 +185,46 @@ def test_a_text_has_the_same_label_in_any_company(engine):
         assert classified(engine, (text,), ("red", "blue"))[1][0] == pytest.approx(given, abs=1e-5)
 
 
-def test_labels_that_were_seen_are_not_computed_again(engine, monkeypatch):
+@pytest.fixture
+def seen(engine, monkeypatch):
+    """How many texts, inputs or labels, each of the encoder's calls has had."""
+    seen: list[int] = []
+    encoder = engine.model.runner._classifier._encoder
+    encode = encoder.encode
+    monkeypatch.setattr(encoder, "encode", lambda inputs: seen.append(len(inputs)) or encode(inputs))
+    return seen
+
+
+def test_labels_that_were_seen_are_not_computed_again(engine, seen):
     classified(engine, TEXTS, ("green", "grey"))
-    classifier = engine.model.runner._classifier
-    seen = []
-    encode = classifier._encoder.encode
-    monkeypatch.setattr(classifier._encoder, "encode", lambda inputs: seen.append(len(inputs)) or encode(inputs))
+    seen.clear()
     classified(engine, TEXTS[:1], ("grey", "green"))
     assert seen == [1]
     classified(engine, TEXTS[:1], ("grey", "pink"))
     assert seen == [1, 1, 1]
+
+
+def test_what_another_domain_has_named_is_computed_anew(engine, seen):
+    """Else how long an answer takes would tell which labels another tenant has."""
+    first = classified(engine, TEXTS[:1], ("secret project",), domain="a")[1]
+    assert classified(engine, TEXTS[:1], ("secret project",), domain="b")[1] == first
+    assert seen == [1, 1, 1, 1]
+    classified(engine, TEXTS[:1], ("secret project",), domain="a")
+    assert seen == [1, 1, 1, 1, 1]
+
+
+def test_labels_are_computed_once_for_a_request_whatever_others_name_meanwhile(engine, seen, monkeypatch):
+    """They count once; with the inputs of many requests in turn nothing would be kept from one step to the next."""
+    monkeypatch.setattr("inference.architectures.classifier.MOST_KNOWN", 1)
+    monkeypatch.setattr(engine._encoding.bounds, "rows", 1)
+    for name in ("a", "b"):
+        labels = (f"{name} one", f"{name} two")
+        request = GenerationRequest(name, name, name, kind=Kind.CLASSIFICATION, inputs=TEXTS, labels=labels)
+        engine.submit(engine.prepare(request))
+    while engine.unfinished:
+        engine.step()
+    assert seen == [1, 2, 1, 2, 1, 1, 1, 1]
+    assert not engine.model.runner._classifier._in_use
 
 
 def test_as_many_labels_are_kept_as_fit(engine, monkeypatch):
