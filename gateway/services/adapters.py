@@ -1,7 +1,7 @@
 """Adapters as public models: checked, stored, put into the catalogue with a price, and withdrawn.
 
 Tensors are stored before the model is shown and removed after it was withdrawn. Whether they fit their base is known to
-the workers that have it: `gateway.runtime.adapters` tells what they say.
+the workers that have it: `gateway.services.engine_states` tells what they say.
 """
 
 from __future__ import annotations
