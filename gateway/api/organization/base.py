@@ -9,6 +9,7 @@ from uuid import UUID
 
 from django.contrib.auth.models import AnonymousUser
 from django.db.models import QuerySet
+from django.http import Http404
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed, ValidationError
 from rest_framework.fields import CharField
@@ -124,21 +125,40 @@ def unix(moment: datetime | None) -> int | None:
     return None if moment is None else int(moment.timestamp())
 
 
-class NotServedView(APIView):
-    """What OpenAI's administration API has and Sluice hasn't, refused by name."""
-
+class _RefusingView(APIView):
     authentication_classes = [AdminKeyAuthentication]
     permission_classes = []
     schema = None
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Answer 501 to any method."""
+        """Refuse any method."""
         self.http_method_names = [str(request.method).lower()]
         setattr(self, str(request.method).lower(), self._refuse)
         return super().dispatch(request, *args, **kwargs)
 
-    def _refuse(self, request: Request, path: str = "") -> Response:
+    def _refuse(self, request: Request, **given: str) -> Response:
         if not isinstance(request.auth, Access):
             raise AuthenticationFailed("Send an admin API key.", code="invalid_api_key")
-        message = f"{request.method} /v1/organization/{path[:120]} is not served: Sluice has nothing that it maps to."
-        raise Refusal(501, "not_supported", message, should_retry=False)
+        raise self.refusal(request, **given)
+
+    def refusal(self, request: Request, **given: str) -> Exception:
+        """Return what the request is refused with, `given` what its address names."""
+        raise NotImplementedError
+
+
+class NoSuchView(_RefusingView):
+    """An id that none of ours can be, where the kind is served: the same 404 as for one that nothing has."""
+
+    def refusal(self, request: Request, **given: str) -> Exception:
+        """Return the 404."""
+        return Http404()
+
+
+class NotServedView(_RefusingView):
+    """What OpenAI's administration API has and Sluice hasn't, refused by name."""
+
+    def refusal(self, request: Request, **given: str) -> Exception:
+        """Return the 501."""
+        at = f"{request.method} /v1/organization/{given['path'][:120]}"
+        message = f"{at} is not served: Sluice has nothing that it maps to."
+        return Refusal(501, "not_supported", message, should_retry=False)

@@ -8,7 +8,7 @@ from gateway.api.organization import audit, base, people, projects, usage
 
 _PROJECT = "projects/<uuid:project>"
 
-urlpatterns = [
+_SERVED = [
     path("admin_api_keys", people.AdminKeysView.as_view(), name="organization-admin-keys"),
     path("admin_api_keys/<uuid:key>", people.AdminKeyView.as_view(), name="organization-admin-key"),
     path("projects", projects.ProjectsView.as_view(), name="organization-projects"),
@@ -30,5 +30,13 @@ urlpatterns = [
     path("usage/embeddings", usage.EmbeddingsUsageView.as_view(), name="organization-usage-embeddings"),
     path("costs", usage.CostsView.as_view(), name="organization-costs"),
     path("audit_logs", audit.AuditLogsView.as_view(), name="organization-audit-logs"),
+]
+
+_PATHS = [str(served.pattern) for served in _SERVED]
+
+urlpatterns = [
+    *_SERVED,
+    # Ids are UUIDs: any other text in an id's place is the id of nothing.
+    *(path(at.replace("<uuid:", "<str:"), base.NoSuchView.as_view()) for at in _PATHS if "<uuid:" in at),
     re_path(r"^(?P<path>.*)$", base.NotServedView.as_view(), name="organization-not-served"),
 ]

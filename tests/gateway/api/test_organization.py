@@ -280,6 +280,27 @@ def test_what_has_no_counterpart_is_refused_by_name(acme, secret, method, path):
     assert f"{BASE}/{path}" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "projects/proj_abc",
+        "projects/proj_abc/archive",
+        "projects/proj_abc/api_keys",
+        "projects/01a2035c-e252-77a2-94fe-633a5e1ee467/api_keys/key_abc",
+        "projects/proj_abc/service_accounts/svc_acct_abc",
+        "users/user-abc",
+        "invites/invite-abc",
+        "admin_api_keys/key_abc",
+    ],
+)
+def test_an_id_that_is_none_of_ours_is_found_nowhere(acme, secret, method, path):
+    answer = ask(secret, method, path)
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "not_found"
+    assert Client().get(f"{BASE}/{path}").status_code == 401
+
+
 def test_one_tenant_sees_nothing_of_another(acme, other, secret):
     theirs = [
         ("GET", f"projects/{other.project.id}"),
