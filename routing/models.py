@@ -16,7 +16,8 @@ LEAST_SIMILARITY = 25
 class PublicModel(models.Model):
     """A model as tenants see it: name, what it can do, and by name the rate card that prices it.
 
-    One with a `tenant` is that tenant's own: no other sees it, and it may be used whatever the plan includes.
+    One with a `tenant` is that tenant's own: no other sees it. It may be used whatever models the plan includes, as
+    long as that includes adapters.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

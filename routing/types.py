@@ -81,7 +81,7 @@ class RouteQuery(msgspec.Struct, frozen=True):
     allowed_models: frozenset[str]  # empty allows all
     task: str | None = None  # the request's own task field
     prompt_characters: int = 0
-    tenant: UUID | None = None  # who asks: it sees models of its own
+    tenant: UUID | None = None  # whose own models it may name; None: nobody's
     key_models: frozenset[str] = frozenset()  # what its key is for, of those; empty allows all
     images: str = "none"  # what its messages have: "none", all as "data", or also "urls" that a server has to fetch
     has_tools: bool = False

@@ -92,12 +92,13 @@ def chat_models(live: Live, subscription: Subscription | None) -> list[dict[str,
     if subscription is None:
         return []
     version = subscription.version
+    tenant = subscription.tenant_id if version.adapters else None
     catalogue = live.catalogue()
     prices = live.runtime.snapshot.prices if live.runtime else prices_at(timezone.now())
     cards, ready = [], []
     for name, entry in sorted(catalogue.models.items()):
         is_allowed = not version.allowed_models or name in version.allowed_models or entry.tenant is not None
-        if CHAT not in entry.kinds or not is_allowed or entry.is_hidden_from(subscription.tenant_id):
+        if CHAT not in entry.kinds or not is_allowed or entry.is_hidden_from(tenant):
             continue
         card = model_card(entry, prices.get(entry.rate_card), version.multiplier_bp)
         cards.append(card)

@@ -187,8 +187,10 @@ def _initial(key: APIKey) -> dict[str, Any]:
 
 def _models_of(place: Place) -> list[str]:
     """Return the names of the models that the tenant's plan has."""
-    seen = PublicModel.objects.filter(Q(tenant=None) | Q(tenant=place.tenant), is_active=True)
-    models: list[tuple[str, UUID | None]] = list(seen.values_list("name", "tenant"))
-    subscription = Subscription.objects.filter(tenant=place.tenant, state=Subscription.State.ACTIVE)
-    allowed = subscription.values_list("version__allowed_models", flat=True).first()
+    active = Subscription.objects.filter(tenant=place.tenant, state=Subscription.State.ACTIVE)
+    allowed, adapters = active.values_list("version__allowed_models", "version__adapters").first() or ([], 0)
+    seen = Q(tenant=None) | Q(tenant=place.tenant) if adapters else Q(tenant=None)
+    models: list[tuple[str, UUID | None]] = list(
+        PublicModel.objects.filter(seen, is_active=True).values_list("name", "tenant")
+    )
     return [name for name, owner in models if not allowed or owner is not None or name in allowed]

@@ -21,7 +21,7 @@ from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
 from gateway.services.adapters import adapters_of, add_adapter, remove_adapter
 from gateway.wire.adapters import AdapterDeleted, AdapterList, AdapterObject, AdapterRequest, adapter_object
-from gateway.wire.decode import decode, invalid
+from gateway.wire.decode import decode, invalid, require_no_nul
 from gateway.wire.files import PREFIX
 from routing.models import Adapter
 
@@ -35,6 +35,8 @@ async def adapters(scope: Scope, receive: Receive, send: Send) -> None:
     runtime = runtime_of(scope)
     if scope["method"] == "POST":
         request = decode(AdapterRequest, await read_body(scope, receive, principal.tenant))
+        require_no_nul("base", request.base)
+        require_no_nul("description", request.description)
         await send_json(send, 200, _told(runtime, await _made(runtime, principal, request)))
         return
     found = await runtime.threads.run(partial(adapters_of, Tenant(id=principal.tenant)))
@@ -47,6 +49,8 @@ async def adapter(scope: Scope, receive: Receive, send: Send) -> None:
     principal = await principal_of(scope)
     runtime, tenant = runtime_of(scope), Tenant(id=principal.tenant)
     name = scope["url_route"]["kwargs"]["name"]
+    if "\0" in name:  # PostgreSQL compares no such text
+        raise _unknown(name)
     if scope["method"] == "DELETE":
         if not await runtime.threads.run(partial(remove_adapter, name, tenant)):
             raise _unknown(name)

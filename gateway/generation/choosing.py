@@ -65,7 +65,7 @@ def query_of(principal: Principal, intent: Intent) -> RouteQuery:
         plan=principal.plan,
         plan_default_task=principal.default_task,
         allowed_models=principal.allowed_models,
-        tenant=principal.tenant,
+        tenant=principal.tenant if principal.has_adapters else None,
         key_models=principal.key_models,
         task=intent.task,
         prompt_characters=intent.characters,

@@ -51,7 +51,7 @@ def dry_run(live: Live, version: PlanVersion, wanted: Wanted, tenant: UUID = NOB
         plan=version.plan.slug,
         plan_default_task=version.default_task,
         allowed_models=frozenset(version.allowed_models),
-        tenant=None if tenant == NOBODY else tenant,
+        tenant=tenant if tenant != NOBODY and version.adapters else None,
         task=wanted.task or None,
         prompt_characters=length,
         images=wanted.images,

@@ -60,11 +60,13 @@ class Principal:
     key_credit_bucket: Bucket | None = None
     key_concurrency: int | None = None
     budget: UUID | None = None
+    has_adapters: bool = False  # whether its plan includes models of the tenant's own
 
     def may_use(self, model: ModelEntry) -> bool:
         """Whether the plan, or for a tenant's own model the tenant, and the key let it use the model."""
         if model.tenant is not None:
-            return model.tenant == self.tenant and (not self.key_models or model.name in self.key_models)
+            is_for_key = not self.key_models or model.name in self.key_models
+            return self.has_adapters and model.tenant == self.tenant and is_for_key
         return not self.allowed_models or model.name in self.allowed_models
 
     @property

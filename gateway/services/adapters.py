@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Sum
+from django.db.models import Q, Sum
 
 from billing.models import PlanVersion, Subscription
 from billing.services import cards
@@ -130,6 +130,14 @@ def require_room(tenant: Tenant, rank: int, size: int) -> None:
         raise ServiceError("file_id", text)
 
 
+def require_no_adapter(name: str) -> None:
+    """Raise ServiceError where `name` is that of an adapter, or of a tenant's own model even if it was withdrawn: what
+    an operator served under it would be that tenant's, or nobody's.
+    """
+    if PublicModel.objects.filter(Q(tenant__isnull=False) | Q(adapter__isnull=False), name=name).exists():
+        raise ServiceError("name", f"{name!r} is an adapter's name, or was a tenant's own: give another with --name.")
+
+
 def bases() -> list[str]:
     """Return the names of the models that adapters may change."""
     served = PublicModel.objects.filter(
@@ -163,7 +171,14 @@ def _base_of(name: str, tenant: Tenant | None) -> PublicModel:
 def _checked(config: Mapping[str, Any], weights: Path) -> tuple[int, int]:
     """Return rank and bytes of an adapter; raise ServiceError where config or tensors can't be served."""
     try:
-        checked = config_of(json.dumps(config).encode())
+        text = json.dumps(config, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise ServiceError("config", "It has a number that is not finite, or nests too deep.") from error
+    if len(text) > MOST_CONFIG_BYTES or "\\u0000" in text:
+        message = f"It has more than {MOST_CONFIG_BYTES} bytes, or a NUL character, which no database keeps."
+        raise ServiceError("config", message)
+    try:
+        checked = config_of(text.encode())
     except ModelRefusedError as error:
         raise ServiceError("config", error.message) from error
     try:
@@ -180,8 +195,10 @@ def _checked(config: Mapping[str, Any], weights: Path) -> tuple[int, int]:
 def _public_model(name: str, base: PublicModel, rate_card: str, description: str, tenant: Tenant | None) -> PublicModel:
     """Return the active public model of that name, new or one that was withdrawn; raise ServiceError if it is taken."""
     model = PublicModel.objects.select_for_update().filter(name=name).first() or PublicModel(name=name)
-    is_taken = model.is_active and not model._state.adding  # noqa: SLF001 - Django's documented name
-    if is_taken or model.deployments.exists() or (model.pk and not model._state.adding and model.tenant != tenant):  # noqa: SLF001
+    is_known = not model._state.adding  # noqa: SLF001 - Django's documented name
+    # An operator may have put it out of use with its adapter, which stays.
+    has_adapter = is_known and Adapter.objects.filter(model=model).exists()
+    if has_adapter or (is_known and (model.is_active or model.deployments.exists() or model.tenant != tenant)):
         raise ServiceError("name", f"There is a model {name!r} already.")
     card = rate_card or base.rate_card
     cards.ensure_card(card, Kind.CHAT.value)

@@ -17,6 +17,7 @@ from django.db import transaction
 
 from billing.services import cards
 from gateway.errors.service import ServiceError
+from gateway.services.adapters import require_no_adapter
 from gateway.services.worker_environment import fetch_environment
 from gateway.services.worker_specs import WorkerSpecError, engine_config
 from routing.models import Deployment, Node
@@ -94,6 +95,7 @@ def _publish(
     longest = options.get("max_context") or found["context_length"]
     if not isinstance(longest, int) or longest < 1:
         raise ServiceError("options", f"max_context is a number of tokens, not {longest!r}")
+    require_no_adapter(name)
     cards.ensure_card(card, found["kinds"][0])
     row = add_model(
         name=name,

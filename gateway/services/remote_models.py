@@ -17,6 +17,7 @@ from billing.services import cards
 from gateway.errors.service import ServiceError
 from gateway.secrets.remote_engines import REMOTE
 from gateway.secrets.sealing import SealError, resealed, seal
+from gateway.services.adapters import require_no_adapter
 from gateway.services.trials import Tried, try_remote
 from inference.engine import EngineSpec
 from inference.open import check_remote
@@ -99,6 +100,7 @@ def reseal_credentials() -> list[str]:
 def _publish(
     address: str, options: Mapping[str, Any], tried: Tried, *, name: str, credential: str, rate_card: str
 ) -> Deployment:
+    require_no_adapter(name)
     known = PublicModel.objects.filter(name=name, is_active=True).first()
     if known is not None and not set(options["kinds"]) <= set(known.kinds):
         raise ServiceError("kinds", f"the public model {name} serves {' and '.join(known.kinds)}")

@@ -32,7 +32,7 @@ def ensure_default_routes() -> None:
 
     An existing rule stays as operators changed it, but gets a target when it has no active one.
     """
-    models = list(PublicModel.objects.filter(is_active=True))
+    models = _general()
     for name, priority, task, kind in DEFAULT_RULES:
         if target := _target(models, task, kind):
             rule, _ = RouteRule.objects.get_or_create(name=name, defaults={"priority": priority, "task": task})
@@ -45,7 +45,7 @@ def ensure_task_routes() -> None:
 
     Nothing is made where no model can compare examples. An existing rule stays as operators changed it.
     """
-    models = list(PublicModel.objects.filter(is_active=True))
+    models = _general()
     if _target(models, "", "embedding") is None:
         return
     for name, priority, task, examples in TASK_RULES:
@@ -53,6 +53,11 @@ def ensure_task_routes() -> None:
             fields = {"priority": priority, "task": task, "examples": list(examples)}
             rule, _ = RouteRule.objects.get_or_create(name=name, defaults=fields)
             _aim(rule, target)
+
+
+def _general() -> list[PublicModel]:
+    """Return the active models but tenants' own, by name."""
+    return list(PublicModel.objects.filter(is_active=True, tenant=None))
 
 
 def _target(models: Sequence[PublicModel], task: str, kind: str) -> PublicModel | None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
 from billing.models import UsageRecord
 from billing.services import plans
+from gateway.batches.driver import Driver
 from gateway.services import keys
 from gateway.services.adapters import add_adapter_folder
 from gateway.services.restrictions import Restrictions
 from routing.models import PublicModel, RouteRule, RouteTarget
 from tests.gateway.adapters.files import save, tensors
+from tests.gateway.batches.conftest import Desk, chat_line, run
+from tests.gateway.consumers.socket import Socket
 from tests.gateway.edge.client import ask, assert_error
-from tests.gateway.edge.server import with_runtime
+from tests.gateway.edge.server import serving, with_runtime
 from tests.gateway.files.test_files import TYPE, form
 from tests.gateway.world import engine_of, in_database, make_world, opened, settled
 
@@ -95,6 +100,118 @@ async def test_each_sees_and_uses_its_own_alone(two, tmp_path):
         await settled(runtime)
     records = await in_database(lambda: list(UsageRecord.objects.values_list("tenant", "model")))
     assert sorted(records) == sorted((world.tenant.id, two.name(world)) for world in (two.mine, two.theirs))
+
+
+PATHS = {
+    "/v1/chat/completions": {"messages": HELLO},
+    "/v1/completions": {"prompt": "Hello"},
+    "/v1/responses": {"input": "Hello"},
+    "/v1/messages": {"messages": HELLO, "max_tokens": 4},
+    "/v1/messages/count_tokens": {"messages": HELLO},
+    "/v1/embeddings": {"input": "Hello"},
+    "/v1/rerank": {"query": "Hello", "documents": ["one"]},
+    "/v1/score": {"text_1": "Hello", "text_2": "one"},
+    "/v1/classify": {"input": "Hello"},
+    "/v1/tokenize": {"prompt": "Hello"},
+    "/v1/detokenize": {"tokens": [1]},
+}
+
+
+async def test_anothers_name_is_answered_as_one_that_nobody_has(two, tmp_path):
+    """By every endpoint that takes a model's name; a refusal tells nothing that the name didn't."""
+    foreign, nobodys = two.name(two.theirs), "nobody-of-all/own"
+    async with opened(tmp_path) as runtime:
+        app, engine = with_runtime(runtime), two.take(runtime)
+        for path, body in PATHS.items():
+            told = [await ask(app, path, {"model": name, **body}, key=two.mine.secret) for name in (foreign, nobodys)]
+            assert [answer.status for answer in told] == [404, 404], (path, told[0].body)
+            errors = [strip(json.loads(answer.body.replace(foreign.encode(), nobodys.encode()))) for answer in told]
+            assert errors[0] == errors[1], path
+        told = [await ask(app, f"/v1/models/{name}", key=two.mine.secret) for name in (foreign, nobodys)]
+        assert strip(json.loads(told[0].body.replace(foreign.encode(), nobodys.encode()))) == strip(told[1].json())
+        socket = await Socket(app, key=two.mine.secret).opened()
+        events = []
+        for name in (foreign, nobodys):
+            socket.send({"type": "response.create", "model": name, "input": "Hello"})
+            [event] = await socket.until("error", "response.completed", "response.failed")
+            events.append(json.loads(json.dumps(event).replace(foreign, nobodys)))
+        await socket.leave()
+        assert [event["error"]["code"] for event in events] == ["model_not_found"] * 2
+        assert strip(events[0])["error"] == strip(events[1])["error"]
+        assert not engine.prepares
+        await settled(runtime)
+
+
+async def test_a_line_of_a_batch_runs_with_ones_own_and_with_no_other(two, tmp_path, settings):
+    def rule():
+        made = RouteRule.objects.create(name="to theirs", priority=1)
+        for name, is_fallback in ((two.name(two.theirs), False), ("fake", True)):
+            RouteTarget.objects.create(rule=made, model=PublicModel.objects.get(name=name), is_fallback=is_fallback)
+
+    await in_database(rule)
+    async with opened(tmp_path) as runtime, serving(with_runtime(runtime)) as address:
+        settings.SLUICE_GATEWAY_URL = f"http://{address}"
+        two.take(runtime)
+        desk = Desk(two.mine)
+        names = (two.name(two.mine), two.name(two.theirs), "nobody-of-all/own", "auto")
+        lines = [chat_line(number, body={"model": name}) for number, name in enumerate(names)]
+        batch = await in_database(desk.begin, lines)
+        with closing(Driver(slots=4)) as driver:
+            await asyncio.to_thread(run, driver)
+        answers, errors = await in_database(desk.results, batch)
+        assert [(one["custom_id"], one["response"]["body"]["model"]) for one in answers] == [
+            ("c0", names[0]),
+            ("c3", "fake"),
+        ]
+        assert [(one["custom_id"], one["response"]["status_code"]) for one in errors] == [("c1", 404), ("c2", 404)]
+        bodies = [json.dumps(strip(one["response"]["body"])) for one in errors]
+        assert bodies[0].replace(names[1], names[2]) == bodies[1]
+        await settled(runtime)
+
+
+async def test_a_plan_without_adapters_gives_none_and_with_them_again_gives_them_back(two, tmp_path):
+    """Else whoever once had the plan would keep the base that it included, by an adapter that changes nothing."""
+
+    def move(adapters):
+        version = plans.publish_version(plans.latest_version("test").plan, adapters=adapters)
+        two.mine.tenant.subscriptions.update(version=version)
+
+    own = two.name(two.mine)
+    for adapters, models, status in ((0, {"auto", "fake"}, 404), (1, {"auto", "fake", own}, 200)):
+        await in_database(move, adapters)
+        async with opened(tmp_path) as runtime:
+            app = with_runtime(runtime)
+            two.take(runtime)
+            cards = (await ask(app, "/v1/models", key=two.mine.secret)).json()["data"]
+            assert {card["id"] for card in cards} == models
+            answer = await chat(app, two.mine, own)
+            assert answer.status == status, answer.body
+            listed = (await ask(app, "/v1/adapters", key=two.mine.secret)).json()["data"]
+            assert [one["id"] for one in listed] == [own]  # to be deleted
+            await settled(runtime)
+
+
+async def test_what_no_database_keeps_is_refused_by_its_field(two, tmp_path):
+    async with opened(tmp_path) as runtime:
+        app, secret = with_runtime(runtime), two.mine.secret
+        content = form(tensors(), filename="adapter_model.safetensors", purpose="adapter")
+        file = (await ask(app, "/v1/files", content, headers=TYPE, key=secret)).json()["id"]
+        config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4}
+        body = {"base": "fake", "name": "fresh", "file_id": file, "config": config}
+        for field, code, value in (
+            ("base", "invalid_value", "\0"),
+            ("description", "invalid_value", "\0"),
+            ("file_id", "invalid_value", "file-\0"),
+            ("name", "adapter_refused", "\0"),
+            ("name", "adapter_refused", "../own"),
+            ("config", "adapter_refused", config | {"revision": "\0"}),
+            ("config", "adapter_refused", config | {"revision": "x" * 1_000_001}),
+        ):
+            refused = await ask(app, "/v1/adapters", body | {field: value}, key=secret)
+            assert_error(refused, 400, code, param=field)
+        for method in ("GET", "DELETE"):
+            gone = await ask(app, "/v1/adapters/a\0b", method=method, key=secret)
+            assert_error(gone, 404, "adapter_not_found")
 
 
 def strip(body):

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import re
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from django.core.management import CommandError, call_command
 
 from billing.services import cards, plans
 from gateway.errors.service import ServiceError
 from gateway.files.storage import storage
 from gateway.services import worker_specs
 from gateway.services.adapters import adapters_of, add_adapter_folder, remove_adapter
+from gateway.services.local_models import add_local_model
+from gateway.services.remote_models import add_remote_model
 from inference.config import EngineConfig
 from routing import catalogue
-from routing.models import Adapter, PublicModel
+from routing.models import Adapter, PublicModel, RouteTarget
 from routing.services.catalogue import add_model, remove_model
+from routing.services.defaults import ensure_default_routes
 from tests.gateway.adapters.files import save, tensors
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -143,6 +151,129 @@ def test_a_tenants_own_are_within_the_terms_of_its_plan(tmp_path, acme, other, s
     PublicModel.objects.filter(name="acme/a").update(tenant=other.tenant)
     with pytest.raises(ServiceError, match="already"):
         add("a")
+
+
+def test_the_chat_page_and_the_form_of_keys_show_ones_own_alone_while_the_plan_has_adapters(tmp_path, acme, other):
+    for party in (acme, other):
+        subscribe(party, adapters=1)
+        add_adapter_folder(save(tmp_path / party.tenant.slug), base="base", name="own", tenant=party.tenant)
+
+    def shown(party) -> tuple[set[str], set[str]]:
+        found = re.search(
+            r'<script id="chat-data" type="application/json">(.*?)</script>', party.client().get("/").content.decode()
+        )
+        form = party.client().get("/keys/new/").content.decode()
+        return (
+            {model["id"] for model in json.loads(found[1])["models"]},
+            {name for name in ("acme/own", "other/own", "base") if f'value="{name}"' in form},
+        )
+
+    assert shown(acme) == ({"auto", "base", "acme/own"}, {"base", "acme/own"})
+    assert shown(other) == ({"auto", "base", "other/own"}, {"base", "other/own"})
+    subscribe(acme, adapters=0)
+    assert shown(acme) == ({"auto", "base"}, {"base"})
+
+
+def test_no_rule_is_made_for_all_that_leads_to_a_tenants_own(tmp_path, acme):
+    subscribe(acme, adapters=1)
+    own = add_adapter_folder(save(tmp_path / "a"), base="base", name="own", tenant=acme.tenant)
+    ensure_default_routes()
+    [rule] = catalogue.load().rules
+    assert (own.model.name < "base", rule.targets) == (True, (("base", 1),))
+    RouteTarget.objects.all().delete()
+    remove_model("base")
+    ensure_default_routes()
+    assert not RouteTarget.objects.exists()
+
+
+def test_an_operators_model_takes_over_no_name_of_an_adapter_or_a_tenant(tmp_path, acme, monkeypatch):
+    subscribe(acme, adapters=1)
+    add_adapter_folder(save(tmp_path / "law"), base="base", name="law")
+    add_adapter_folder(save(tmp_path / "own"), base="base", name="own", tenant=acme.tenant)
+    found = {"name": "x", "folder": "/m", "kinds": ["chat"], "context_length": 512}
+    monkeypatch.setattr("gateway.services.local_models._fetch", lambda *_: found)
+    trial = SimpleNamespace(vector_width=0)
+    tried = SimpleNamespace(info=SimpleNamespace(max_context=512), trials=(trial,))
+    monkeypatch.setattr("gateway.services.remote_models.try_remote", lambda _: tried)
+
+    def assert_refused(name: str) -> None:
+        with pytest.raises(ServiceError) as local:
+            add_local_model(source="/x", name=name)
+        with pytest.raises(ServiceError) as remote:
+            add_remote_model(address="https://192.0.2.1/v1", dialect="vllm", model="x", name=name)
+        assert (local.value.field, remote.value.field) == ("name", "name")
+
+    assert_refused("law")
+    assert_refused("acme/own")
+    remove_adapter("acme/own")
+    assert_refused("acme/own")
+    assert PublicModel.objects.get(name="acme/own").tenant == acme.tenant
+    remove_adapter("law")
+    assert add_local_model(source="/x", name="law").model.name == "law"
+
+
+def test_what_an_operator_put_out_of_use_stays_so(tmp_path, acme):
+    subscribe(acme, adapters=2)
+    own = add_adapter_folder(save(tmp_path / "a"), base="base", name="own", tenant=acme.tenant)
+    PublicModel.objects.filter(id=own.model_id).update(is_active=False)
+    with pytest.raises(ServiceError, match="already") as caught:
+        add_adapter_folder(save(tmp_path / "b"), base="base", name="own", tenant=acme.tenant)
+    assert caught.value.field == "name"
+    assert len(storage().listdir("adapters")[1]) == 1
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_config_that_no_database_keeps_is_refused(tmp_path, number):
+    folder = save(tmp_path / "a", lora_dropout=number)
+    with pytest.raises(ServiceError, match="not finite") as caught:
+        add_adapter_folder(folder, base="base", name="law")
+    assert caught.value.field == "config"
+
+
+def test_a_name_that_is_had_again_has_nothing_of_the_first(tmp_path, acme):
+    """Requests, prefixes and folders know an adapter by its id."""
+    subscribe(acme, adapters=1)
+    ids, contents = [], []
+    for content in (1, 2):
+        folder = save(tmp_path / "a", weights=tensors(content=content))
+        add_adapter_folder(folder, base="base", name="own", tenant=acme.tenant)
+        [(identifier, offered_at)] = offered().items()
+        [entry] = catalogue.load().deployments["acme/own"]
+        assert entry.adapter == identifier
+        ids.append(identifier)
+        contents.append(offered_at.joinpath("adapter_model.safetensors").read_bytes())
+        assert remove_adapter("acme/own", acme.tenant)
+    assert len(set(ids)) == len(set(contents)) == 2
+
+
+def test_the_command_makes_lists_and_withdraws_adapters(tmp_path, acme, base):
+    def said(*arguments: str) -> str:
+        out = StringIO()
+        call_command("models", *arguments, stdout=out)
+        return out.getvalue()
+
+    subscribe(acme, adapters=1)
+    folder = save(tmp_path / "law")
+    assert "in the catalogue: law, rank 2" in said("add", str(folder), "--adapter-of", "base")
+    told = said("add", str(folder), "--adapter-of", "base", "--name", "own", "--tenant", "acme")
+    assert "in the catalogue: acme/own, rank 2" in told
+    models = catalogue.load().models
+    assert (models["law"].tenant, models["acme/own"].tenant) == (None, acme.tenant.id)
+    listed = said("list")
+    assert "law  adapter of base, rank 2\n" in listed
+    assert "acme/own  adapter of base, rank 2  only acme\n" in listed
+    for arguments, says in (
+        (("--adapter-of", "base", "--tenant", "nobody"), "there is no tenant 'nobody'"),
+        (("--adapter-of", "nobody"), "base: There is no model 'nobody'"),
+        (("--adapter-of", "base", "--name", "other", "--tenant", "acme"), "base: You have 1 adapters"),
+        (("--tenant", "acme"), "--tenant is for adapters"),
+    ):
+        with pytest.raises(CommandError, match=says):
+            said("add", str(folder), *arguments)
+    assert "acme/own is withdrawn" in said("remove", "acme/own")
+    assert "acme/own" not in catalogue.load().models
+    with pytest.raises(CommandError, match="no model 'acme/own'"):
+        said("remove", "acme/own")
 
 
 def test_an_adapter_whose_bytes_are_gone_keeps_no_other_from_being_served(tmp_path):
