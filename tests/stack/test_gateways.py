@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from itertools import chain
 
 import aiohttp
@@ -276,3 +277,71 @@ def test_a_gateway_without_redis_is_refused_beside_them(two):
     )
     assert done.returncode != 0
     assert "Without REDIS_URL a database takes one gateway" in done.stdout + done.stderr
+
+
+@contextmanager
+def another_gateway(stack):
+    """A gateway on a port of its own beside the two that share one; yields its address."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "manage.py", "gateway", "--port", str(port)],
+        cwd=ROOT,
+        env={**stack.environment, "SLUICE_METRICS_PORT": "0"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        asyncio.run(until(lambda: is_ready(port)))
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(40)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def is_ready(port):
+    try:
+        return ask(f"http://127.0.0.1:{port}/readyz").status == 200
+    except OSError:
+        return False
+
+
+async def over_websocket(address, key, event, count=None):
+    """The first `count` events that answer `event`, or all; then the connection is gone without a word."""
+    events = []
+    timeout = aiohttp.ClientTimeout(total=120)
+    async with aiohttp.ClientSession(address, timeout=timeout) as session:
+        socket = await session.ws_connect("/v1/responses", headers={"Authorization": f"Bearer {key}"})
+        await socket.send_json(event)
+        while len(events) != count:
+            events.append(await socket.receive_json())
+            if events[-1]["type"] in {"response.completed", "response.incomplete", "response.failed", "error"}:
+                break
+    return events
+
+
+def test_a_response_cut_ten_times_goes_on_over_websockets_of_two_gateways(two):
+    """Each socket gets one more event. Those that open and close it are enough for ten cuts, however slow it all is."""
+    made = two.script("tenant", json.dumps({"cut": 10**9}), json.dumps({"resume_s": 120, "allowed_models": []}))["cut"]
+    create = {"type": "response.create", "model": "fake-chat", "input": "go on", "max_output_tokens": 600}
+    with another_gateway(two) as other:
+        gateways = (two.base_url, other)
+        events = asyncio.run(over_websocket(two.base_url, made["key"], {**create, "resumable": True}, 1))
+        resume = {"type": "response.resume", "response_id": events[0]["response"]["id"]}
+        for cut in range(1, 11):
+            event = {**resume, "starting_after": events[-1]["sequence_number"]}
+            events += asyncio.run(over_websocket(gateways[cut % 2], made["key"], event, 1))
+        assert [event["sequence_number"] for event in events] == list(range(11))
+        event = {**resume, "starting_after": events[-1]["sequence_number"]}
+        events += asyncio.run(over_websocket(other, made["key"], event))
+        for address in gateways:
+            assert asyncio.run(over_websocket(address, made["key"], resume)) == events
+    told = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+    whole, usage = events[-1]["response"]["output"][0]["content"][0]["text"], events[-1]["response"]["usage"]
+    assert (told, usage["output_tokens"]) == (whole, 600)
+    assert ("word " * MOST_WORDS).startswith(told)
+    wallet = two.audit()["wallets"][made["id"]]
+    assert wallet == {"posted": 10**9 - usage["credits_micro"], "held": 0}
