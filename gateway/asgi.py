@@ -82,7 +82,7 @@ http_routes = [
     path("v1/batches", kept(batches), scopes.BATCHES),
     path("v1/batches/<str:batch_id>", batch, scopes.BATCHES, "/v1/batches/{id}"),
     path("v1/batches/<str:batch_id>/cancel", kept(cancel), scopes.BATCHES, "/v1/batches/{id}/cancel"),
-    path("v1/adapters", adapters, scopes.ADAPTERS),
+    path("v1/adapters", kept(adapters), scopes.ADAPTERS),
     path("v1/adapters/<path:name>", adapter, scopes.ADAPTERS, "/v1/adapters/{id}"),
     path("v1/usage/<str:request_id>", usage, scopes.USAGE, "/v1/usage/{id}"),
     re_path(r"^v1/organization/", _control_plane, "/v1/organization/*"),
