@@ -15,7 +15,7 @@ import structlog
 from billing.ids import uuid7
 from gateway.answering.answer import relay
 from gateway.answering.response_events import Event, ResponseEvents, only_end, queued
-from gateway.delivery.delivery import delivering
+from gateway.delivery.delivery import Delivery, delivering
 from gateway.delivery.outcome import Outcome
 from gateway.errors.faults import refusal_of
 from gateway.errors.refusal import internal_error
@@ -124,7 +124,11 @@ class BackgroundRun:
             async with aclosing(generation.events()) as happening:
                 outcome = await relay(happening, events.delta, partial(_write, send))
             client.stop()
-            if client.left:
+            if client.left:  # more is kept than may be: what there is is charged, and stored with its events' error
+                response = events.ended(outcome)
+                if response.status == "cancelled":
+                    response.status, response.incomplete_details = "incomplete", IncompleteDetails("too_much_kept")
+                _delivery().also.append(partial(self._finish, response))
                 raise ClientLeftError
             await self._end(send, events, outcome)
 
@@ -160,8 +164,7 @@ class BackgroundRun:
     async def _end(self, send: Send, events: ResponseEvents, outcome: Outcome) -> None:
         last = list(events.closing(outcome))
         response = events.ended(outcome)
-        delivery = delivering.get()
-        assert delivery is not None, "a response in the background is kept"
+        delivery = _delivery()
         if delivery.is_failed:
             await self._update(response)
         else:
@@ -173,6 +176,12 @@ class BackgroundRun:
 
     def _finish(self, response: Response) -> None:
         rows.change(self._asked.identifier, status=response.status, body=encode(response))
+
+
+def _delivery() -> Delivery:
+    delivery = delivering.get()
+    assert delivery is not None, "a response in the background is kept"
+    return delivery
 
 
 async def attached(runtime: Runtime, claim: Claim, scope: Scope) -> Answer | None:

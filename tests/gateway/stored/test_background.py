@@ -11,6 +11,8 @@ from django.utils import timezone
 
 from gateway.models import StoredResponse
 from gateway.models.kept import KeptAnswer
+from gateway.replay import answers
+from gateway.replay.replays import Replays, _too_much_kept
 from gateway.stored import rows, runs
 from tests.gateway.edge.test_sdk import COST, stage
 from tests.gateway.stored.test_http import refused
@@ -145,6 +147,51 @@ async def test_it_is_cancelled_from_another_gateway(tmp_path, monkeypatch):
         runtime.background.update(here)
         await runs.cancel_as_asked(runtime)
         assert (await cancelling).status == "cancelled"
+
+
+async def test_it_is_cancelled_in_the_moment_in_which_it_ends(tmp_path, monkeypatch):
+    store = answers.store
+
+    def cancelled_then(*given):
+        [run] = runtime.background.values()
+        loop.call_soon_threadsafe(run.cancel)
+        return store(*given)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(answers, "store", cancelled_then)
+    async with stage(tmp_path) as (world, runtime, client):
+        made = await ask(client)
+        assert (await ended(client, made.id)).status == "completed"
+        assert (await client.responses.cancel(made.id)).status == "completed"
+    charged, _ = await in_database(assert_books, world, records=1)
+    assert charged == COST
+
+
+async def test_one_that_is_more_than_may_be_kept_ends_with_what_there_is(tmp_path, monkeypatch):
+    """It was in progress for ever."""
+    taken_by = Replays._taken_by
+
+    def full_at_the_first_delta(self, tenant):
+        taken, take = taken_by(self, tenant)
+        room = [take, take]  # that it is queued, and that it begins
+
+        def take_two(count):
+            if not room:
+                raise _too_much_kept()
+            room.pop()(count)
+
+        return taken, take_two
+
+    monkeypatch.setattr(Replays, "_taken_by", full_at_the_first_delta)
+    async with stage(tmp_path, hang_at=2) as (world, _runtime, client):
+        made = await ask(client)
+        last = await ended(client, made.id)
+        assert (last.status, last.incomplete_details.reason) == ("incomplete", "too_much_kept")
+        assert last.output_text == "one"
+        with pytest.raises(openai.APIError, match="too much memory"):
+            await read(await client.responses.retrieve(made.id, stream=True))
+    charged, _ = await in_database(assert_books, world, records=1)
+    assert charged == last.usage.credits_micro > 0
 
 
 async def test_what_it_cant_be_made_for_is_its_error(tmp_path):
