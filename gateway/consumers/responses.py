@@ -283,7 +283,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
     async def _read(self, stream: Stream, answer: Answer, after: int | None) -> None:
         with answer.reading() as event_log:
             await event_log.begun()
-            check_resumable(event_log, after)
+            await check_resumable(event_log, after)
             async with aclosing(event_log.read(after)) as batches:
                 async for batch in batches:
                     for told in batch.events:

@@ -89,7 +89,7 @@ async def write_answer(
             client.stop()
             await send_bytes(send, head.status, body, headers.pop("content-type", "application/octet-stream"), headers)
             return
-        check_resumable(log, after)
+        await check_resumable(log, after)
         own = {name: value for name, value in headers.items() if name not in EventStream.HEADERS}
         async with EventStream(send, own) as stream, aclosing(log.read(after)) as batches:
             is_behind = await _write_batches(batches, stream)
@@ -173,13 +173,21 @@ def _too_slow(scope: Scope) -> bytes:
     return event(encode(scope["exchange"].route.error_body(refusal, request_id_of(scope))), "error")
 
 
-def check_resumable(log: EventLog, after: int | None) -> None:
-    """Raise the Refusal for a stream that can't be gone on with behind event `after`."""
-    if after is None or log.first - 1 <= after < log.next:
+async def check_resumable(log: EventLog, after: int | None) -> None:
+    """Raise the Refusal for a stream that can't be gone on with behind event `after`; a log that lags gets that event
+    first.
+    """
+    if after is None:
+        return
+    if log.lags:
+        await log.reached(after)
+    if log.first - 1 <= after < log.next:
         return
     if after < log.first:
         text = "The stream that had this event was lost with its gateway and isn't charged: ask without Last-Event-ID."
         raise Refusal(409, "stream_restarted", text, param="last-event-id", should_retry=False)
+    if log.failure is not None:
+        raise log.failure
     raise Refusal(400, "invalid_value", "This stream has no such event yet.", param="last-event-id")
 
 

@@ -30,11 +30,13 @@ class Batch(msgspec.Struct, frozen=True):
 
 class EventLog:
     """The events of an answer from number `first` on, and its end. Readers get what there is in one batch, so that one
-    who is slow costs no more than one who isn't.
+    who is slow costs no more than one who isn't. One that `lags` is filled from elsewhere, where readers may be
+    further.
     """
 
-    def __init__(self, first: int = 0) -> None:
+    def __init__(self, first: int = 0, *, lags: bool = False) -> None:
         self.first = first
+        self.lags = lags
         self.head: Head | None = None
         self.is_ended = False
         self.failure: Refusal | None = None
@@ -73,6 +75,11 @@ class EventLog:
                 raise self.failure or RuntimeError("the answer ended without a head")
             await self._next_change()
         return self.head
+
+    async def reached(self, number: int) -> None:
+        """Wait until event `number` is there, or none will be."""
+        while self.next <= number and not self.is_ended:
+            await self._next_change()
 
     async def read(self, after: int | None = None) -> AsyncGenerator[Batch, None]:
         """Yield the events behind number `after` (None: all), those that come included, until the end.

@@ -150,7 +150,7 @@ class Replays:
         if (follower := self._followers.get(run)) is not None:
             follower.want()
             return follower
-        event_log = EventLog(found.restarts * RUN_NUMBERS)
+        event_log = EventLog(found.restarts * RUN_NUMBERS, lags=True)
         taken, take = self._taken_by(tenant)
         mirrored = None if self.mirror is None else self.mirror.read
         follower = self._followers[run] = Follower(run, event_log, self, mirrored=mirrored, take=take)
