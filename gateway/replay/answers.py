@@ -19,9 +19,10 @@ from django.db.models.functions import Least
 from billing import clock
 from billing.writer.operations import LEASE_SECONDS
 from gateway.delivery.delivery import Closings
+from gateway.errors.refusal import Refusal
 from gateway.models.kept import KeptAnswer
 from gateway.replay.log import Head
-from gateway.secrets.sealing import seal_bytes, unseal_bytes
+from gateway.secrets.sealing import SealError, seal_bytes, unseal_bytes
 
 KEPT_FOR = timedelta(hours=24)
 LEASE = timedelta(seconds=LEASE_SECONDS)
@@ -224,4 +225,17 @@ def _stored(row: KeptAnswer) -> Stored:
     headers = tuple((name, value) for name, value in row.headers["headers"])
     assert row.status is not None, "a stored answer has a status"
     assert row.body is not None, "a stored answer has a body"
-    return Stored(Head(row.status, headers, row.headers["stream"]), zlib.decompress(unseal_bytes(bytes(row.body))))
+    try:
+        body = unseal_bytes(bytes(row.body))
+    except SealError as error:
+        raise _unreadable() from error
+    return Stored(Head(row.status, headers, row.headers["stream"]), zlib.decompress(body))
+
+
+def _unreadable() -> Refusal:
+    """The 503 for an answer that was stored under a secret which is gone: it is charged, so that nothing runs anew."""
+    text = (
+        "The answer of this idempotency key is encrypted under an earlier secret of this server, which its operator "
+        "can give as a fallback. It is charged and not made again: for another answer take another key."
+    )
+    return Refusal(503, "answer_unreadable", text, should_retry=False)

@@ -84,7 +84,11 @@ class Follower:
         since = self._clock()
         try:
             while True:
-                found = await self._rows.look(self._run)
+                try:
+                    found = await self._rows.look(self._run)
+                except Refusal as refusal:
+                    self.log.end(refusal)
+                    return
                 if found is None:
                     self.log.end(maker_lost())
                 elif found.stored is not None:

@@ -68,3 +68,17 @@ def test_a_refusal_is_not_remembered_and_leaves_nothing(client, acme):
 def test_a_key_that_is_none_is_refused(client, acme):
     answer = make(client, acme, {"name": "ci"}, key="x" * 256)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_idempotency_key")
+
+
+def test_what_was_made_under_a_secret_that_is_gone_is_not_made_again(client, acme, settings):
+    settings.SLUICE_CREDENTIAL_SECRET, settings.SLUICE_CREDENTIAL_FALLBACKS = "one" * 16, []
+    make(client, acme, {"name": "ci"})
+    settings.SLUICE_CREDENTIAL_SECRET = "two" * 16
+    again = make(client, acme, {"name": "ci"})
+    assert (again.status_code, again.json()["error"]["code"]) == (503, "answer_unreadable")
+    assert APIKey.objects.unscoped().filter(name="ci").count() == 1
+
+
+def test_the_longest_key_is_kept(client, acme):
+    first, again = (make(client, acme, {"name": "ci"}, key="x" * 255) for _ in range(2))
+    assert (first.status_code, again.content) == (201, first.content)

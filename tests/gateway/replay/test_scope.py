@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import zlib
 from datetime import timedelta
+from functools import partial
 
 import pytest
+from django.test import Client
 from django.utils import timezone
 
 from billing import clock
@@ -13,8 +15,10 @@ from gateway.models import APIKey, KeptAnswer, Project
 from gateway.secrets.sealing import unseal_bytes
 from gateway.services import keys
 from gateway.services.purge import purge
-from tests.gateway.edge.client import assert_error
+from tests.gateway.edge.client import Exchange, assert_error
+from tests.gateway.files.test_files import TYPE, form
 from tests.gateway.replay.conftest import chat
+from tests.gateway.replay.test_ends import SlowReader
 from tests.gateway.world import assert_books, in_database, make_world
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
@@ -100,3 +104,79 @@ async def test_purge_deletes_what_is_over_and_no_prompt_was_ever_stored(gateway)
         assert len(await in_database(stored)) == 1
         await in_database(purge, timezone.now() + timedelta(hours=25))
         assert await in_database(stored) == []
+
+
+async def test_what_an_upload_made_is_its_projects_too(gateway):
+    """Another project's same upload under the same key gave it a file that it can't read."""
+
+    def make_other():
+        project = Project(tenant=bench.world.tenant, name="Other")
+        project.save(force_insert=True)
+        return keys.create_key(tenant=bench.world.tenant, project=project, name="strange")[1]
+
+    def upload(secret):
+        headers = TYPE | {"idempotency-key": "k1"}
+        return Exchange(bench.app, "POST", "/v1/files", body=form(), headers=headers, key=secret).finished()
+
+    async with gateway() as bench:
+        strange = await in_database(make_other)
+        mine, again, others = [await upload(secret) for secret in (bench.world.secret,) * 2 + (strange,)]
+        assert (mine.status, again.body, again.headers["idempotency-replayed"]) == (200, mine.body, "true")
+        assert (others.status, others.headers.get("idempotency-replayed")) == (200, None)
+        assert others.json()["id"] != mine.json()["id"]
+        place = f"/v1/files/{others.json()['id']}"
+        shown = [await Exchange(bench.app, "GET", place, key=one).finished() for one in (strange, bench.world.secret)]
+        assert [answer.status for answer in shown] == [200, 404]
+
+
+async def test_a_key_of_the_management_api_is_another_one(gateway):
+    """What one API made would be the other's answer, or keep it from being made."""
+
+    def make():
+        headers = {"authorization": f"Bearer {manager}", "idempotency-key": "k1"}
+        return Client().post("/api/v1/keys/", {"name": "ci"}, content_type="application/json", headers=headers)
+
+    async with gateway(tokens=3) as bench:
+        terms = {"tenant": bench.world.tenant, "project": bench.world.project, "name": "all", "scopes": keys.SCOPES}
+        _, manager = await in_database(partial(keys.create_key, **terms))
+        made = await in_database(make)
+        answer = await bench.ask(chat(), secret=manager).finished()
+        assert (made.status_code, answer.status) == (201, 200)
+        assert "idempotency-replayed" not in answer.headers
+        assert (await in_database(make)).content == made.content
+        assert (await bench.ask(chat(), secret=manager).finished()).body == answer.body
+    await in_database(assert_books, bench.world, records=1)
+
+
+async def test_what_was_kept_under_a_secret_that_is_gone_is_never_made_again(gateway, settings):
+    settings.SLUICE_CREDENTIAL_SECRET, settings.SLUICE_CREDENTIAL_FALLBACKS = "one" * 16, []
+    async with gateway(tokens=3) as bench:
+        first = await bench.ask(chat()).finished()
+        settings.SLUICE_CREDENTIAL_SECRET = "two" * 16
+        lost = await bench.ask(chat()).finished()
+        assert_error(lost, 503, "answer_unreadable")
+        assert lost.headers["x-should-retry"] == "false"
+        assert_error(await bench.ask(chat("two")).finished(), 422, "idempotency_key_reused")
+        settings.SLUICE_CREDENTIAL_FALLBACKS = ["one" * 16]
+        assert (await bench.ask(chat()).finished()).body == first.body
+    await in_database(assert_books, bench.world, records=1)
+
+
+@pytest.mark.parametrize("key", ["x" * 255, "~", "a b", "%00", "';--"])
+async def test_every_key_that_is_one_is_kept(gateway, key):
+    async with gateway(tokens=3) as bench:
+        first, again = [await bench.ask(chat(), key=key).finished() for _ in range(2)]
+        assert (first.status, again.body, again.headers["idempotency-replayed"]) == (200, first.body, "true")
+    await in_database(assert_books, bench.world, records=1)
+
+
+async def test_who_reads_what_is_purged_reads_it_to_the_end(gateway):
+    async with gateway(tokens=20) as bench:
+        whole = await bench.ask(chat(stream=True)).finished()
+        reader = SlowReader(bench)
+        await reader.stopped.wait()
+        await in_database(purge, timezone.now() + timedelta(hours=25))
+        reader.go_on.set()
+        await reader.task
+        assert reader.exchange.answer.body == whole.body
+    await in_database(assert_books, bench.world, records=1)

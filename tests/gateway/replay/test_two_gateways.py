@@ -8,15 +8,19 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from cryptography.fernet import Fernet
+from redis.asyncio import Redis
 
 from billing.ids import uuid7
 from gateway.consumers import responses
-from gateway.replay import follower
+from gateway.replay import answers, follower
 from gateway.replay.answers import to_cancel
+from gateway.replay.log import Batch
 from gateway.replay.mirror import Mirror
 from gateway.replay.replays import Replays
 from gateway.stored.runs import cancel_as_asked
 from tests.gateway.consumers.socket import Socket
+from tests.gateway.edge.client import assert_error
 from tests.gateway.replay.conftest import Bench, chat
 from tests.gateway.stored.test_resumed import CREATE, ENDS, resume
 from tests.gateway.world import assert_books, in_database, make_world, settled
@@ -55,9 +59,9 @@ async def test_without_redis_the_end_is_read_from_the_database(gateway, stream):
         while not other.runtime.replays._followers:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.001)
         bench.engine.release()
-        answers = [await first.finished(), await second.finished()]
-        assert answers[0].body == answers[1].body
-        assert answers[1].headers["idempotency-replayed"] == "true"
+        whole, followed = await first.finished(), await second.finished()
+        assert whole.body == followed.body
+        assert followed.headers["idempotency-replayed"] == "true"
     await in_database(assert_books, bench.world, records=1)
 
 
@@ -250,3 +254,72 @@ async def cancelled_by(bench):
         while not await in_database(to_cancel, bench.runtime.incarnation):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.001)
     await cancel_as_asked(bench.runtime)
+
+
+class LateMirror:
+    """Gives another gateway the first events of what `replays` make, and the others when it is told to."""
+
+    def __init__(self, replays, count):
+        self.replays, self.count, self.go_on = replays, count, asyncio.Event()
+
+    async def read(self, run):
+        event_log = self.replays._keepers[run].log
+        await event_log.begun()
+        yield event_log.head, Batch(0, list(event_log.events[: self.count]))
+        await self.go_on.wait()
+        async for batch in event_log.read(self.count - 1):
+            yield event_log.head, batch
+
+
+async def test_who_read_further_than_the_other_gateway_knows_goes_on_there(gateway):
+    """It was told that there is no such event yet, though it had that event."""
+    async with gateway(tokens=20, hang_at=10) as bench, beside(bench) as other:
+        first = bench.ask(chat(stream=True))
+        await first.body_has(b"id: 7\n")
+        mirror = other.runtime.replays.mirror = LateMirror(bench.runtime.replays, 3)
+        second = other.ask(chat(stream=True), after=7)
+        while not any(one.log.next for one in other.runtime.replays._followers.values()):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+        mirror.go_on.set()
+        bench.engine.release()
+        whole, rest = await first.finished(), await second.finished()
+        assert rest.body.startswith(b"id: 8\n")
+        assert whole.body.endswith(rest.body)
+    await in_database(assert_books, bench.world, records=1)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_another_gateway_stores_under_a_secret_that_is_unknown_here_is_told(gateway, stream, monkeypatch):
+    """While secrets are rotated: who waited for it waited for ever."""
+    monkeypatch.setattr(answers, "seal_bytes", Fernet(Fernet.generate_key()).encrypt)
+    async with gateway(tokens=20, hang_at=10) as bench, beside(bench) as other:
+        first = bench.ask(chat(stream=stream))
+        await bench.engine.hanging()
+        second = other.ask(chat(stream=stream))
+        while not other.runtime.replays._followers:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+        bench.engine.release()
+        assert (await first.finished()).status == 200
+        third = other.ask(chat(stream=stream))
+        for asked in (second, third):
+            assert_error(await asked.finished(), 503, "answer_unreadable")
+    await in_database(assert_books, bench.world, records=1)
+
+
+async def test_redis_that_is_flushed_takes_nothing_along(gateway, redis_server):
+    """Who reads already goes on; who comes after it begins at the first event all the same, and misses none."""
+    async with gateway(tokens=20, hang_at=10) as bench, beside(bench, redis_server) as other:
+        first = bench.ask(chat(stream=True))
+        second = other.ask(chat(stream=True))
+        await second.body_has(b"id: 5\n")
+        async with Redis.from_url(redis_server.url) as client:
+            await client.flushall()
+        async with beside(bench) as third:
+            third.runtime.replays.mirror = other.runtime.replays.mirror
+            late = third.ask(chat(stream=True))
+            while not third.runtime.replays._followers:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.001)
+            bench.engine.release()
+            told = [(await exchange.finished()).body for exchange in (first, second, late)]
+        assert told == [told[0]] * 3
+    await in_database(assert_books, bench.world, records=1)
