@@ -34,6 +34,7 @@ from gateway.wire.response_object import FunctionCallOutput, OutputMessage, Reas
 from gateway.wire.responses import InputTokensRequest, ResponseRequest
 from gateway.wire.stored import DeletedResponse, InputItems, InputTokens
 from gateway.wire.tokenize import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
+from gateway.wire.usage import RequestUsage
 
 Struct = type[msgspec.Struct]
 
@@ -73,7 +74,8 @@ _ERROR = {
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One endpoint. `answers` by media type, None for a file; `example` is a body that any installation with a chat
+    """One endpoint. `answers` by media type, None for a file, empty for one that says with its status alone whether it
+    is ready, to anybody; `example` is a body that any installation with a chat
     model answers (those of a batch and an adapter need a file). `form` has the fields of an upload beside `file`,
     `query` the path's.
     """
@@ -334,6 +336,17 @@ ENDPOINTS = (
         {_JSON: ModelList},
     ),
     Endpoint(
+        "get",
+        "/v1/usage/{id}",
+        "usage_of_request",
+        "Show a request's usage",
+        "What any request of the tenant used and cost, a cut stream included. The id is its `x-request-id`, or that of"
+        " its answer (`chatcmpl-…`, `resp_…`).",
+        {_JSON: RequestUsage},
+        parameter="id",
+    ),
+    Endpoint("get", "/health", "health", "Ask whether requests are served", "Needs no key.", {}),
+    Endpoint(
         "post",
         "/v1/adapters",
         "adapters_create",
@@ -548,6 +561,12 @@ def _paths() -> dict[str, Any]:
                 },
             },
         }
+        if not endpoint.answers:
+            told = {"200": "It is ready.", "503": "It isn't."}
+            operation["security"] = []
+            operation["responses"] = {
+                status: {"description": text, "headers": _headers(endpoint)} for status, text in told.items()
+            }
         if _BYTES in endpoint.answers:
             part = {"Content-Range": {"$ref": "#/components/headers/Content-Range"}}
             operation["responses"]["206"] = {

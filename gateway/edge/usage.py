@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 from billing.ids import request_id_in
 from billing.models import Hold, UsageRecord
 from billing.selectors.usage import hold_of, record_of
+from billing.unit import format_credits
 from gateway.edge.access import principal_of
 from gateway.edge.http import require_method, runtime_of
 from gateway.errors.refusal import Refusal
 from gateway.http.asgi import Receive, Scope, Send, send_json
-from gateway.wire.usage import credits_text
+from gateway.wire.usage import CompletionDetails, InputDetails, RequestUsage, ResponseUsage, credits_text
 
 
 async def usage(scope: Scope, receive: Receive, send: Send) -> None:
@@ -29,7 +29,7 @@ async def usage(scope: Scope, receive: Receive, send: Send) -> None:
     await send_json(send, 200, found)
 
 
-def usage_of_request(tenant: UUID, request: UUID) -> dict[str, Any] | None:
+def usage_of_request(tenant: UUID, request: UUID) -> RequestUsage | None:
     """Return the usage of the tenant's `request`: settled, or pending while its hold is open; None if there is none.
 
     The hold is read first, so that a request settled between the two queries is found settled.
@@ -41,54 +41,52 @@ def usage_of_request(tenant: UUID, request: UUID) -> dict[str, Any] | None:
     return None if hold is None else _pending(hold)
 
 
-def _settled(record: UsageRecord) -> dict[str, Any]:
+def _settled(record: UsageRecord) -> RequestUsage:
     written = record.cache_write_short_tokens + record.cache_write_long_tokens
     prompt = record.input_tokens + record.cache_read_tokens + written
-    return {
-        "object": "usage",
-        "request_id": str(record.request),
-        "status": "settled",
-        "endpoint": record.endpoint,
-        "model": record.model,
-        "task": record.task,
-        "finish_reason": record.finish,
-        "usage": {
-            "input_tokens": prompt,
-            "input_tokens_details": {"cached_tokens": record.cache_read_tokens, "cache_write_tokens": written},
-            "output_tokens": record.output_tokens + record.reasoning_tokens,
-            "output_tokens_details": {"reasoning_tokens": record.reasoning_tokens},
-            "total_tokens": prompt + record.output_tokens + record.reasoning_tokens,
-            "credits": credits_text(record.charge),
-            "credits_micro": record.charge,
-        },
-        "is_exact": record.exact,
-        "waived": record.waived,
-        "revision": record.revision,
-        "rate_card_version": str(record.card_version),
-        "multiplier_bp": record.multiplier_bp,
-        "route": record.route,
-        "project": str(record.project),
-        "api_key": None if record.api_key is None else str(record.api_key),
-        "ttft_ms": record.ttft_ms,
-        "duration_ms": record.duration_ms,
-        "reserved_at": record.reserved_at.isoformat(),
-        "settled_at": record.settled_at.isoformat(),
-    }
+    return RequestUsage(
+        request_id=str(record.request),
+        status="settled",
+        endpoint=record.endpoint,
+        model=record.model,
+        task=record.task,
+        finish_reason=record.finish,
+        usage=ResponseUsage(
+            input_tokens=prompt,
+            input_tokens_details=InputDetails(record.cache_read_tokens, written),
+            output_tokens=record.output_tokens + record.reasoning_tokens,
+            output_tokens_details=CompletionDetails(record.reasoning_tokens),
+            total_tokens=prompt + record.output_tokens + record.reasoning_tokens,
+            credits=credits_text(record.charge),
+            credits_micro=record.charge,
+        ),
+        is_exact=record.exact,
+        waived=record.waived,
+        revision=record.revision,
+        rate_card_version=str(record.card_version),
+        multiplier_bp=record.multiplier_bp,
+        route=record.route,
+        project=str(record.project),
+        api_key=None if record.api_key is None else str(record.api_key),
+        ttft_ms=record.ttft_ms,
+        duration_ms=record.duration_ms,
+        reserved_at=record.reserved_at.isoformat(),
+        settled_at=record.settled_at.isoformat(),
+    )
 
 
-def _pending(hold: Hold) -> dict[str, Any]:
-    return {
-        "object": "usage",
-        "request_id": str(hold.id),
-        "status": "pending",
-        "endpoint": hold.facts.get("endpoint", ""),
-        "model": hold.model,
-        "task": hold.facts.get("task", ""),
-        "usage": None,
-        "held_micro": hold.amount,
-        "held": credits_text(hold.amount),
-        "route": hold.facts.get("route", {}),
-        "project": str(hold.project),
-        "api_key": None if hold.api_key is None else str(hold.api_key),
-        "reserved_at": hold.reserved_at.isoformat(),
-    }
+def _pending(hold: Hold) -> RequestUsage:
+    return RequestUsage(
+        request_id=str(hold.id),
+        status="pending",
+        endpoint=hold.facts.get("endpoint", ""),
+        model=hold.model,
+        task=hold.facts.get("task", ""),
+        usage=None,
+        held=format_credits(hold.amount),
+        held_micro=hold.amount,
+        route=hold.facts.get("route", {}),
+        project=str(hold.project),
+        api_key=None if hold.api_key is None else str(hold.api_key),
+        reserved_at=hold.reserved_at.isoformat(),
+    )

@@ -71,6 +71,35 @@ class ResponseUsage(msgspec.Struct):
     settlement: Pending = UNSET
 
 
+class RequestUsage(msgspec.Struct, kw_only=True):
+    """What one request used and cost. While its credit is held and the charge isn't settled its `status` is "pending",
+    its `usage` null, and what is held stands beside it; the other fields come with the charge.
+    """
+
+    object: Literal["usage"] = "usage"
+    request_id: str
+    status: Literal["settled", "pending"]
+    endpoint: str
+    model: str
+    task: str
+    finish_reason: str | UnsetType = UNSET
+    usage: ResponseUsage | None
+    held: str | UnsetType = UNSET
+    held_micro: int | UnsetType = UNSET
+    is_exact: bool | UnsetType = UNSET
+    waived: bool | UnsetType = UNSET
+    revision: int | UnsetType = UNSET
+    rate_card_version: str | UnsetType = UNSET
+    multiplier_bp: int | UnsetType = UNSET
+    route: dict[str, Any]
+    project: str
+    api_key: str | None
+    ttft_ms: int | UnsetType | None = UNSET
+    duration_ms: int | UnsetType | None = UNSET
+    reserved_at: str
+    settled_at: str | UnsetType = UNSET
+
+
 class CacheCreation(msgspec.Struct):
     """Tokens written to the cache, by how long they stay; writing is not priced apart, so there are none."""
 

@@ -211,7 +211,7 @@ class Fuzz:
     @staticmethod
     def _routes() -> list[tuple[str, str]]:
         """Every endpoint as method and path: those that are described, and whatever else stands in the route table."""
-        known = [(endpoint.method, endpoint.path) for endpoint in ENDPOINTS]
+        known = [(endpoint.method, endpoint.path) for endpoint in ENDPOINTS if endpoint.path.startswith("/v1/")]
         for route in asgi.http_routes:
             path = (
                 "/" + re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", str(route.pattern)) if "^" not in str(route.pattern) else ""

@@ -107,6 +107,19 @@ async def test_examples_run_and_their_answers_fit(document, app, world, endpoint
             check.validate(data)
 
 
+@pytest.mark.parametrize("is_ready", [True, False])
+async def test_health_is_described_as_it_answers_anybody(document, app, world, is_ready):  # noqa: F811
+    async def readiness():
+        return {"database": "" if is_ready else "gone"}
+
+    world.runtime.readiness = readiness
+    operation = document["paths"]["/health"]["get"]
+    answer = await ask(app, "/health", method="GET", key=None)
+    assert (operation["security"], answer.body) == ([], b"")
+    assert str(answer.status) in operation["responses"]
+    assert answer.status == (200 if is_ready else 503)
+
+
 async def test_errors_fit(document, app, world):  # noqa: F811
     error = (await ask(app, CHAT, {"model": "small"})).json()
     Draft202012Validator(document["components"]["schemas"]["Error"]).validate(error)

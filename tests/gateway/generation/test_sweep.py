@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from django.core.management import call_command
 from django.db import connection
@@ -28,6 +29,7 @@ from gateway.edge.usage import usage_of_request
 from gateway.generation import sweep as sweep_module
 from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id
 from gateway.generation.sweep import Sweep
+from gateway.wire.usage import RequestUsage
 from inference.clients.fake import FakeEngine
 from inference.engine import EngineSpec
 from inference.errors import UnreachableError
@@ -124,11 +126,15 @@ async def test_answer_in_one_piece_whose_gateway_was_lost_is_waived_at_once(benc
         bench.engine.options = replace(bench.engine.options, unreachable=True)
     else:
         bench.engine.record.entries[request.hex] = evidence
+    pending = await in_database(usage_of_request, world.tenant.id, request)
+    assert (pending.status, pending.usage, pending.held_micro > 0) == ("pending", None, True)
     assert await bench.turn() == {"waived": 1}
     charged, [row] = await in_database(assert_books, world, records=1)
     assert (charged, row.exact, row.waived, row.output_tokens) == (0, True, True, 0)
     shown = await in_database(usage_of_request, world.tenant.id, request)
-    assert (shown["waived"], shown["usage"]["credits_micro"]) == (True, 0)
+    assert (shown.status, shown.waived, shown.usage.credits_micro) == ("settled", True, 0)
+    for told in (pending, shown):  # they are what the OpenAPI document says
+        assert msgspec.json.decode(msgspec.json.encode(told), type=RequestUsage) == told
 
 
 async def test_stream_that_ended_before_any_output_costs_nothing(bench):
@@ -280,7 +286,7 @@ async def test_estimate_is_corrected_when_the_worker_comes_back(bench, checkpoin
         rollup = UsageRollup.objects.get(tenant=world.tenant.id)
         assert (rollup.requests, rollup.charge, rollup.output_tokens) == (1, exact.charge, 7)
         shown = usage_of_request(world.tenant.id, request)
-        assert (shown["revision"], shown["is_exact"], shown["usage"]["credits_micro"]) == (1, True, exact.charge)
+        assert (shown.revision, shown.is_exact, shown.usage.credits_micro) == (1, True, exact.charge)
 
     await in_database(check)
 
