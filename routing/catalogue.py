@@ -127,6 +127,22 @@ class Catalogue:
         """Every active deployment of every active model, once."""
         return tuple(entry for entries in self.deployments.values() for entry in entries if not entry.adapter)
 
+    def rules_for(self, tenant: UUID | None) -> tuple[RuleEntry, ...]:
+        """Return the rules as that tenant may know them: without other tenants' own models, and none that leads only to
+        such.
+        """
+        return tuple(seen for rule in self.rules if (seen := self._seen(rule, tenant)) is not None)
+
+    def _seen(self, rule: RuleEntry, tenant: UUID | None) -> RuleEntry | None:
+        named = (*rule.targets, *rule.fallbacks)
+        hidden = {name for name, _ in named if self.models[name].is_hidden_from(tenant)}
+        if not hidden:
+            return rule
+        targets, fallbacks = (
+            tuple(target for target in targets if target[0] not in hidden) for targets in (rule.targets, rule.fallbacks)
+        )
+        return replace(rule, targets=targets, fallbacks=fallbacks) if targets or fallbacks else None
+
     def engine_of(self, model: str) -> str:
         """Return the model whose engines serve `model`: its base where it is an adapter, else itself."""
         entry = self.models.get(model)
@@ -185,7 +201,7 @@ def load() -> Catalogue:
             structure=row.structure,
             examples=tuple(row.examples),
             least_similarity=row.least_similarity / 100,
-            ceiling=_ceiling(row),
+            ceiling=ceiling_of(row),
         )
         for row in RouteRule.objects.filter(is_active=True)
     )
@@ -214,7 +230,8 @@ def _models() -> tuple[dict[str, ModelEntry], dict[str, Adapter]]:
     return models, adapters
 
 
-def _ceiling(row: RouteRule) -> Ceiling | None:
+def ceiling_of(row: RouteRule) -> Ceiling | None:
+    """Return the rule's ceiling, None where it has none."""
     if row.max_price is None and row.max_request_price is None and row.max_ttft_ms is None:
         return None
     is_strict = row.beyond_ceiling == RouteRule.BeyondCeiling.REFUSE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from routing.catalogue import Ceiling
 from routing.types import Price
 
@@ -11,10 +13,12 @@ MICRO = 1_000_000
 def over_price(ceiling: Ceiling | None, price: Price | None) -> tuple[str, float]:
     """Return why the price is too high and how many times the ceiling it is; "" and at most 1 where it is not.
 
-    A model without a known price holds it: one without a price in force takes no work at all.
+    A model without a price in force can't be charged for: it holds no ceiling, not even one of time.
     """
-    if ceiling is None or price is None:
+    if ceiling is None:
         return "", 0.0
+    if price is None:
+        return "no price of it is in force", inf
     why, excess = "", 0.0
     for is_at, most, what in (
         (price.per_million, ceiling.price, "credits per million output tokens"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from routing.catalogue import Catalogue, RuleEntry
 from routing.choice import Draw, Option
@@ -56,7 +55,8 @@ class _Decision:
         self.price = price
         self.places = Places(query, catalogue, replicas, prefix=prefix, draw=draw)
         self.targets = Targets(self.places, self._unfit_reason, price, draw)
-        found = find_task(query, catalogue.rules)
+        self.rules = catalogue.rules_for(query.tenant)
+        found = find_task(query, self.rules)
         self.task, self.task_source = found.task, found.source
         self.signals = list(found.signals)
         self.tokens = tokens_of(query)
@@ -86,10 +86,10 @@ class _Decision:
         return self._route(option, "", f"You asked for {name}.")
 
     def _by_rules(self) -> Route:
-        for rule in self.catalogue.rules:
+        for rule in self.rules:
             if not self._matches(rule):
                 continue
-            picked = self.targets.pick(self._seen(rule))
+            picked = self.targets.pick(rule)
             if isinstance(picked, Beyond):
                 raise self._beyond(rule, picked)
             if picked is not None:
@@ -118,10 +118,10 @@ class _Decision:
             return self._by(picked, rule, self._conversation("passed", "the request itself says its task"))
         if kept.model == fresh:
             return self._by(picked, rule, self._conversation("decided", f"it goes on with {fresh}"))
-        if self._cost(fresh) > self._cost(kept.model):
+        if kept.model in self.catalogue.models and self._cost(fresh) > self._cost(kept.model):
             value = f"it began with {kept.model} and rises to {fresh}, which costs more"
             return self._by(picked, rule, self._conversation("decided", value))
-        giver = next((one for one in self.catalogue.rules if self._may_keep(one, kept.model)), None)
+        giver = next((one for one in self.rules if self._may_keep(one, kept.model)), None)
         option = None if giver is None else self.places.of(kept.model, giver.ceiling)
         if giver is None or option is None:
             why = "no rule gives it to this request" if giver is None else "it can't serve this request now"
@@ -147,20 +147,6 @@ class _Decision:
         return Signal("conversation", outcome, value)
 
     # -- models -----------------------------------------------------------------------------------------------------
-
-    def _seen(self, rule: RuleEntry) -> RuleEntry:
-        """Return the rule without other tenants' own models, of which nobody is told."""
-        hidden = {
-            name
-            for name, _ in (*rule.targets, *rule.fallbacks)
-            if self.catalogue.models[name].is_hidden_from(self.query.tenant)
-        }
-        if not hidden:
-            return rule
-        targets, fallbacks = (
-            tuple(target for target in targets if target[0] not in hidden) for targets in (rule.targets, rule.fallbacks)
-        )
-        return replace(rule, targets=targets, fallbacks=fallbacks)
 
     def _unfit_reason(self, name: str) -> str:
         """Return why the model can't serve the query, whatever its deployments; empty when it can."""

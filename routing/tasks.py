@@ -12,7 +12,7 @@ import msgspec
 
 from routing.catalogue import RuleEntry
 from routing.conditions import by_structure, structure_of, to_compare, tokens_of
-from routing.types import Comparison, RouteQuery, Signal, Similarity
+from routing.types import Comparison, RouteQuery, Signal, Similarity, percent
 
 AUTO = "auto"
 _OF_ENDPOINTS = {"embedding": "embedding", "score": "rerank", "classification": "classify"}
@@ -119,10 +119,10 @@ def _examples(query: RouteQuery, rules: Sequence[RuleEntry]) -> _Step:
     told = ranked[:MOST_SIMILARITIES]
     if rule is not None:
         found = next(one for one in ranked if one.rule == rule.name)
-        value = f"{found.similarity:.2f} similar to an example of rule “{rule.name}”"
+        value = f"{found.percent} similar to an example of rule “{rule.name}”"
         return rule.task, Signal("examples", "decided", value, told)
     if not told:
         return "", Signal("examples", "abstained", "there was nothing to compare")
     least = next(rule.least_similarity for rule in candidates if rule.name == told[0].rule)
-    value = f"no example is near: the nearest, of rule “{told[0].rule}”, at {told[0].similarity:.2f} of {least:.2f}"
+    value = f"no example is near: the nearest, of rule “{told[0].rule}”, is {told[0].percent} similar and has to be {percent(least)}"
     return "", Signal("examples", "abstained", value, told)

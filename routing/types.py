@@ -9,7 +9,22 @@ import msgspec
 SOURCES = ("field", "endpoint", "alias", "structure", "examples", "plan")
 """The steps that may find a request's task, in their order."""
 STEPS = (*SOURCES, "conversation", "ceiling")
+STEP_TITLES = {
+    "field": "Request’s task field",
+    "endpoint": "Endpoint",
+    "alias": "Name of the model",
+    "structure": "What the request has",
+    "examples": "Nearest example",
+    "plan": "Plan’s default",
+    "conversation": "Conversation",
+    "ceiling": "Ceiling",
+}
 OUTCOMES = ("decided", "passed", "abstained", "skipped")
+
+
+def percent(share: float) -> str:
+    """Return a share as whole percent."""
+    return f"{share * 100:.0f} %"
 
 
 class Similarity(msgspec.Struct, frozen=True):
@@ -18,6 +33,11 @@ class Similarity(msgspec.Struct, frozen=True):
     rule: str
     similarity: float
     example: str = ""
+
+    @property
+    def percent(self) -> str:
+        """The similarity for people."""
+        return percent(self.similarity)
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -35,7 +55,6 @@ class Kept(msgspec.Struct, frozen=True):
     """What a conversation's earlier requests were given."""
 
     model: str
-    task: str
 
 
 class Price(msgspec.Struct, frozen=True):
@@ -56,6 +75,11 @@ class Signal(msgspec.Struct, frozen=True):
     outcome: str
     value: str
     similarities: tuple[Similarity, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The step's name for people."""
+        return STEP_TITLES[self.step]
 
     def explain(self) -> dict[str, object]:
         """Return the signal as JSON-ready data. Examples are their operator's: only their rules are told."""

@@ -23,6 +23,8 @@ from billing.models import PlanVersion
 from gateway.admin.choices import NameField, plans, tasks
 from gateway.generation.dry_run import Wanted, dry_run
 from gateway.runtime.live import live_of
+from routing.catalogue import ceiling_of
+from routing.ceilings import told
 from routing.errors import RoutingError
 from routing.models import RouteRule, RouteTarget
 from routing.services.rules import (
@@ -154,10 +156,11 @@ class RouteRuleAdmin(ModelAdmin):
         """How many it has."""
         return len(rule.examples)
 
-    @display(description="Ceiling", boolean=True)
-    def display_ceiling(self, rule: RouteRule) -> bool:
-        """Whether it has one."""
-        return any(most is not None for most in (rule.max_price, rule.max_request_price, rule.max_ttft_ms))
+    @display(description="Ceiling")
+    def display_ceiling(self, rule: RouteRule) -> str:
+        """What its models may cost and take."""
+        ceiling = ceiling_of(rule)
+        return "–" if ceiling is None else told(ceiling)
 
     @action(description="Try a text", url_path="try", permissions=["view"])
     def try_text(self, request: HttpRequest) -> HttpResponse:

@@ -15,6 +15,7 @@ from billing.selectors.prices import bill_of
 from billing.selectors.usage import hold_of, record_of
 from gateway.console.tenancy import Place, tenant_page
 from gateway.models import APIKey, Project, User
+from routing.types import STEP_TITLES
 
 _CLASSES = {
     "input": "Input",
@@ -23,17 +24,6 @@ _CLASSES = {
     "cache_write_long": "Cache write, long",
     "output": "Output",
     "reasoning": "Reasoning",
-}
-
-_STEPS = {
-    "field": "Request’s task field",
-    "endpoint": "Endpoint",
-    "alias": "Name of the model",
-    "structure": "What the request has",
-    "examples": "Nearest example",
-    "plan": "Plan’s default",
-    "conversation": "Conversation",
-    "ceiling": "Ceiling",
 }
 
 
@@ -71,8 +61,8 @@ def detail(request: HttpRequest, place: Place, request_id: UUID) -> HttpResponse
         multiplier=f"{record.multiplier_bp / 100:g} %" if record.multiplier_bp != 10_000 else "",
         candidates=told(record, "candidates"),
         attempts=told(record, "attempts"),
-        signals=[{**one, "title": _STEPS.get(one.get("step", ""), "")} for one in told(record, "signals")],
-        task_source=_STEPS.get(record.route.get("task_source", ""), "").lower(),
+        signals=[{**one, "title": STEP_TITLES.get(one.get("step", ""), "")} for one in told(record, "signals")],
+        task_source=STEP_TITLES.get(record.route.get("task_source", ""), "").lower(),
         tokens_per_second=speed_of(record),
     )
     return render(request, "console/request.html", context)

@@ -40,7 +40,7 @@ from gateway.replay import answers
 from gateway.replay.replays import Answer, KeptRequest
 from gateway.runtime import tracing
 from gateway.runtime.principal import Principal
-from gateway.stored.conversation import owner_of, turns_before, with_items
+from gateway.stored.conversation import Earlier, owner_of, turns_before, with_items
 from gateway.stored.runs import attached, claim_of
 from gateway.stored.storing import StoredAnswer, Storing, forbidden, is_stored
 from gateway.wire.decode import decode, unsupported
@@ -218,10 +218,13 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         threads, owner = self._runtime.threads, owner_of(principal)
         stores, previous = is_stored(principal, request.store), request.previous_response_id
         own = None if previous is None else self._history.turns_of(previous, principal.project)
-        earlier = own or () if previous is None or own is not None else await turns_before(threads, owner, previous)
+        earlier = Earlier(own or ())
+        if previous is not None and own is None:
+            earlier = await turns_before(threads, owner, previous)
         request.input = await with_items(threads, owner, request.input)
         storing = Storing(principal, request_id, request.input, previous=previous, unstored=own or ())
-        return _Asked(request, request_id, principal, request.intent(earlier), storing if stores else None)
+        intent = request.intent(earlier.messages, earlier_model=earlier.model)
+        return _Asked(request, request_id, principal, intent, storing if stores else None)
 
     async def _generate(
         self, stream: Stream, asked: _Asked, send: Callable[..., Awaitable[None]], client: watching | None = None

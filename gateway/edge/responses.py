@@ -22,7 +22,7 @@ from gateway.http.disconnect import watching
 from gateway.http.sse import event
 from gateway.runtime.principal import Principal
 from gateway.stored import rows
-from gateway.stored.conversation import owner_of, turns_before, with_items
+from gateway.stored.conversation import Earlier, owner_of, turns_before, with_items
 from gateway.stored.runs import Asked, BackgroundRun
 from gateway.stored.storing import StoredAnswer, Storing, is_stored
 from gateway.wire.common import TASK_HEADER
@@ -101,9 +101,9 @@ async def _in_background(scope: Scope, receive: Receive, send: Send, asked: Aske
 async def _intent(scope: Scope, principal: Principal, request: ResponseRequest) -> Intent:
     """Return what the request asks for, after the stored turns and with the stored items that it names."""
     threads, owner, previous = runtime_of(scope).threads, owner_of(principal), request.previous_response_id
-    earlier = () if previous is None else await turns_before(threads, owner, previous)
+    earlier = Earlier() if previous is None else await turns_before(threads, owner, previous)
     request.input = await with_items(threads, owner, request.input)
-    return request.intent(earlier, task_header=header_of(scope, TASK_HEADER))
+    return request.intent(earlier.messages, earlier_model=earlier.model, task_header=header_of(scope, TASK_HEADER))
 
 
 class ResponseFormat:

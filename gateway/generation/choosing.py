@@ -28,8 +28,7 @@ async def placed(runtime: Runtime, principal: Principal, intent: Intent) -> Plac
     snapshot = await runtime.current_snapshot()
     query = query_of(principal, intent)
     if is_automatic(intent.model) and intent.messages:
-        before, _ = keys_of(principal.tenant, principal.project, intent.messages)
-        query = msgspec.structs.replace(query, kept=runtime.conversations.get(before))
+        query = msgspec.structs.replace(query, kept=_kept(runtime, principal, intent))
     asker = Asker(principal.tenant, principal.queue, principal.priority, principal.weight)
     query = await compared(runtime.examples, query, snapshot.catalogue, texts_of(intent), asker)
     return Placement(runtime.engines, snapshot, principal, intent, query)
@@ -41,7 +40,7 @@ async def compared(
     """Return `query` with what comparing `texts` with the rules' examples told, if that can make a difference."""
     if not is_automatic(query.model) or says_task(query)[0]:
         return query
-    rules = to_compare(query, catalogue.rules)
+    rules = to_compare(query, catalogue.rules_for(query.tenant))
     if not rules:
         return query
     told = await examples.compare(catalogue, rules, texts, asker)
@@ -52,8 +51,16 @@ def remember(runtime: Runtime, placement: Placement) -> None:
     """Have the requests that go on from this one get the same model."""
     principal, intent = placement.principal, placement.intent
     if is_automatic(intent.model) and intent.messages:
-        _, key = keys_of(principal.tenant, principal.project, intent.messages)
-        runtime.conversations.keep(key, Kept(placement.route.model, placement.route.task))
+        _, key = keys_of(principal.project, intent.messages)
+        runtime.conversations.keep(principal.tenant, key, Kept(placement.route.model))
+
+
+def _kept(runtime: Runtime, principal: Principal, intent: Intent) -> Kept | None:
+    """Return what the request was given that this one goes on from; None for a first one, or where nobody knows."""
+    if intent.earlier_model:
+        return Kept(intent.earlier_model)
+    before, _ = keys_of(principal.project, intent.messages)
+    return None if before is None else runtime.conversations.get(principal.tenant, before)
 
 
 def query_of(principal: Principal, intent: Intent) -> RouteQuery:
@@ -89,7 +96,8 @@ def ends_of(text: str) -> tuple[str, ...]:
 
     What is to be done stands there; what it is to be done with, often much longer, is like anything.
     """
-    lines = text.strip().splitlines()
-    if not lines:
+    text = text.strip()
+    if not text:
         return ()
-    return tuple(dict.fromkeys((lines[0].strip()[:COMPARED_CHARACTERS], lines[-1].strip()[-COMPARED_CHARACTERS:])))
+    first, last = text[:COMPARED_CHARACTERS], text[-COMPARED_CHARACTERS:]  # a text may have a million lines
+    return tuple(dict.fromkeys((first.splitlines()[0].strip(), last.splitlines()[-1].strip())))

@@ -43,6 +43,7 @@ class Intent(msgspec.Struct, frozen=True, dict=True):
     truncate: bool = False
     sampling: SamplingParams = msgspec.field(default_factory=SamplingParams)
     task: str | None = None
+    earlier_model: str = ""  # the model of the stored response that it goes on from
     end_user: str | None = None
     priority: int = 0
     tier: Tier = Tier.DEFAULT

@@ -22,7 +22,7 @@ from gateway.errors import faults
 from gateway.errors.refusal import Refusal
 from gateway.replay.replays import Replays
 from gateway.runtime import readiness
-from gateway.runtime.conversations import Conversations
+from gateway.runtime.conversations import MOST_CONVERSATIONS, Key
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch, EpochStaleError
 from gateway.runtime.examples import Examples
@@ -32,7 +32,9 @@ from gateway.runtime.principal import Principal
 from gateway.runtime.principals import Principals
 from gateway.runtime.refusals import Refusals
 from gateway.runtime.snapshot import Snapshot, load_snapshot
+from gateway.runtime.tenant_cache import TenantCache
 from inference.types import EngineFault
+from routing.types import Kept
 
 SNAPSHOT_SECONDS = 1.0
 DRAIN_SECONDS = 0.5  # the server has let requests end before it closes the runtime; the supervisor kills at 10
@@ -121,7 +123,7 @@ class Runtime:
         self.examples = Examples(
             parts.engines, seconds=settings.SLUICE_EXAMPLES_SECONDS, model=settings.SLUICE_EXAMPLES_MODEL
         )
-        self.conversations = Conversations()
+        self.conversations: TenantCache[Key, Kept] = TenantCache(MOST_CONVERSATIONS)
         self.turns = Turns(parts.rates)
         self.pace = Pace()
         self.replays = Replays(self.threads, self.own_threads, self.incarnation, self.supervise)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -21,12 +21,26 @@ from gateway.wire.decode import decode, invalid
 from gateway.wire.input_items import messages_of
 from gateway.wire.parts import Reading
 from inference.messages import Message
+from routing.tasks import is_automatic
 
 _ENDED = frozenset({"completed", "incomplete", "cancelled"})
 
 
+class Earlier(NamedTuple):
+    """What a request goes on from: the messages of a stored conversation, and the model that gave its last answer, ""
+    where none is known.
+    """
+
+    messages: tuple[Message, ...] = ()
+    model: str = ""
+
+
 class _Output(msgspec.Struct):
     output: list[msgspec.Raw]
+
+
+class _Model(msgspec.Struct):
+    model: str
 
 
 def owner_of(principal: Principal) -> Owner:
@@ -34,14 +48,13 @@ def owner_of(principal: Principal) -> Owner:
     return Owner(principal.tenant, principal.project)
 
 
-async def turns_before(threads: DatabaseThreads, owner: Owner, previous: str) -> tuple[Message, ...]:
-    """Return the messages of the stored conversation that the response `previous` ends; a 400 Refusal where there is
-    none to go on from.
+async def turns_before(threads: DatabaseThreads, owner: Owner, previous: str) -> Earlier:
+    """Return the stored conversation that the response `previous` ends; a 400 Refusal where there is none to go on from.
     """
     identifier = request_id_in(previous)
     if identifier is None:
         raise missing(previous)
-    return await threads.run(lambda: _messages(turns_of(owner, identifier, previous)))
+    return await threads.run(lambda: _earlier(turns_of(owner, identifier, previous)))
 
 
 def turns_of(owner: Owner, last: UUID, shown: str) -> list[Any]:
@@ -106,8 +119,11 @@ def items_of(row: StoredResponse) -> list[msgspec.Raw]:
     return decode(list[msgspec.Raw], bytes(row.input)) + decode(_Output, bytes(row.body)).output
 
 
-def _messages(turns: Sequence[StoredResponse]) -> tuple[Message, ...]:
-    return messages_of([item for row in turns for item in items_of(row)], Reading())
+def _earlier(turns: Sequence[StoredResponse]) -> Earlier:
+    messages = messages_of([item for row in turns for item in items_of(row)], Reading())
+    models = (decode(_Model, bytes(row.body)).model for row in reversed(turns))
+    # One in the background that was cancelled before it was routed still has the name that was asked for.
+    return Earlier(messages, next((model for model in models if not is_automatic(model)), ""))
 
 
 def _by_id(row: StoredResponse) -> dict[str, msgspec.Raw]:

@@ -110,8 +110,11 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_options: Annotated[Anything, Only({}, {"mode": "implicit"})] = UNSET
     truncation: Annotated[Anything, Only("disabled", why="no part of a conversation is left out unseen")] = UNSET
 
-    def intent(self, earlier: tuple[Message, ...] = (), task_header: str | None = None) -> Intent:
-        """The request, its messages after `earlier` ones; refuses what can't be honoured, naming the field.
+    def intent(
+        self, earlier: tuple[Message, ...] = (), *, earlier_model: str = "", task_header: str | None = None
+    ) -> Intent:
+        """The request, its messages after `earlier` ones, which `earlier_model` answered; refuses what can't be honoured,
+        naming the field.
 
         Instructions come first and count for this response only.
         """
@@ -137,6 +140,7 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
                 thinking_tokens=self.thinking(None if self.reasoning is None else self.reasoning.effort),
             ),
             task=task_of(self.metadata, task_header),
+            earlier_model=earlier_model,
             end_user=self.user or self.safety_identifier,
             priority=self.priority or 0,
             tier=self.tier,

@@ -78,6 +78,13 @@ def test_where_nothing_holds_another_rule_takes_the_nearest():
     assert decision.model == "big"
 
 
+@pytest.mark.parametrize("ceiling", [{"price": 40}, {"ttft_ms": 500}])
+def test_what_has_no_price_in_force_is_not_the_cheapest(ceiling):
+    decision = decide(ruled(("big", 1), ("small", 1), **ceiling), prices={"big": PRICES["big"]})
+    assert decision.model == "big"
+    assert reasons(decision)["small", ""] == "no price of it is in force"
+
+
 def test_a_ceiling_of_nothing_takes_what_is_free():
     assert decide(ruled(("big", 1), ("small", 1), price=0), prices={**PRICES, "small": Price(0, 0)}).model == "small"
 
@@ -87,7 +94,7 @@ def test_a_ceiling_of_nothing_takes_what_is_free():
 
 def going_on(kept, *targets, **more):
     rules = (RuleEntry("now", "", "", None, None, targets), RuleEntry("other", "", "code", None, None, (("big", 1),)))
-    query = ask(kept=Kept(kept, "chat"), **more)
+    query = ask(kept=Kept(kept), **more)
     return route(query, catalogue(*rules), Replicas(more.pop("unready", lambda _: "")), price=PRICES.get)
 
 
@@ -104,12 +111,18 @@ def test_a_conversation_rises_to_a_dearer_one():
     assert "began with small and rises to big" in signal(decision, "conversation").value
 
 
+def test_from_a_model_that_is_gone_nothing_rises():
+    decision = going_on("gone", ("big", 1))
+    assert decision.model == "big"
+    assert "no rule gives it" in signal(decision, "conversation").value
+
+
 def test_what_the_request_itself_says_comes_before_its_conversation():
     rules = (
         RuleEntry("code", "", "code", None, None, (("small", 1),)),
         RuleEntry("r", "", "", None, None, (("big", 1),)),
     )
-    decision = route(ask(task="code", kept=Kept("big", "chat")), catalogue(*rules), Replicas(), price=PRICES.get)
+    decision = route(ask(task="code", kept=Kept("big")), catalogue(*rules), Replicas(), price=PRICES.get)
     assert decision.model == "small"
 
 
@@ -123,7 +136,7 @@ def test_a_conversation_keeps_nothing_that_its_tenant_may_not_use_now(query):
         RuleEntry("theirs", "business", "code", None, None, (("big", 1),)),
         RuleEntry("rest", "", "", None, None, (("small", 1),)),
     )
-    query = type(query)(**{f: getattr(query, f) for f in query.__struct_fields__} | {"kept": Kept("big", "chat")})
+    query = type(query)(**{f: getattr(query, f) for f in query.__struct_fields__} | {"kept": Kept("big")})
     decision = route(query, catalogue(*rules), Replicas(), price=PRICES.get)
     assert decision.model == "small"
     assert "no rule gives it" in signal(decision, "conversation").value
@@ -132,6 +145,6 @@ def test_a_conversation_keeps_nothing_that_its_tenant_may_not_use_now(query):
 def test_a_model_that_can_not_serve_now_is_left():
     rules = (RuleEntry("r", "", "", None, None, (("small", 1),)), RuleEntry("b", "", "", None, None, (("big", 1),)))
     unready = Replicas(lambda replica: "loading" if replica in {AT_BIG.id, AT_BIG_2.id} else "")
-    decision = route(ask(kept=Kept("big", "chat")), catalogue(*rules), unready, price=PRICES.get)
+    decision = route(ask(kept=Kept("big")), catalogue(*rules), unready, price=PRICES.get)
     assert decision.model == "small"
     assert "can't serve this request now" in signal(decision, "conversation").value

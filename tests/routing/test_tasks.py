@@ -74,7 +74,7 @@ def test_the_comparison_is_told_with_its_numbers_and_without_the_operators_texts
     assert signal.explain() == {
         "step": "examples",
         "outcome": "decided",
-        "value": "0.81 similar to an example of rule “programs”",
+        "value": "81 % similar to an example of rule “programs”",
         "similarities": [{"rule": "programs", "similarity": 0.812}, {"rule": "labels", "similarity": 0.6}],
     }
 
@@ -108,9 +108,10 @@ def test_only_rules_that_can_make_a_difference_are_compared(query, rules, compar
 
 # -- everything considered is told, and nothing that the tenant may not use is chosen ---------------------------------
 
-NAMES = ("a", "b", "c", "d")
+NAMES = ("m1", "m2", "m3", "m4")
 TASKS = ("", "chat", "classify")
 PLANS = ("", "business", "free")
+TENANTS = (uuid4(), uuid4())
 ceilings = st.none() | st.builds(
     Ceiling,
     price=st.none() | st.integers(0, 4),
@@ -147,7 +148,8 @@ queries = st.builds(
     allowed_models=st.frozensets(st.sampled_from(NAMES), min_size=1),
     prompt_characters=st.sampled_from([0, 100]),
     has_tools=st.booleans(),
-    kept=st.none() | st.builds(Kept, model=st.sampled_from((*NAMES, "gone")), task=st.just("chat")),
+    tenant=st.sampled_from([None, *TENANTS]),
+    kept=st.none() | st.builds(Kept, model=st.sampled_from((*NAMES, "gone"))),
     compared=st.none() | st.just(Comparison(abstained="late")),
 )
 
@@ -176,7 +178,10 @@ class Drawn:
 
 @given(query=queries, rules=rules, data=st.data())
 def test_an_explanation_is_complete_and_auto_stays_in_the_tenants_plan(query, rules, data):
-    models = {name: ModelEntry(name, frozenset({"chat"}), 1000, name, "", 0) for name in NAMES}
+    owners = data.draw(st.dictionaries(st.sampled_from(NAMES), st.sampled_from(TENANTS)))
+    models = {name: ModelEntry(name, frozenset({"chat"}), 1000, name, "", 0, owners.get(name)) for name in NAMES}
+    hidden = {name for name, owner in owners.items() if owner != query.tenant}
+    had = set() if query.kept is None else {query.kept.model}  # its own conversation had it before it was another's
     places = {}
     for name in NAMES:
         identifier = uuid4()
@@ -189,9 +194,11 @@ def test_an_explanation_is_complete_and_auto_stays_in_the_tenants_plan(query, ru
     replicas = Drawn(unready, {ids[name]: time for name, time in ttfts.items()})
     try:
         decision = route(query, book, replicas, price=prices.get)
-    except RoutingError:
+    except RoutingError as error:
+        assert not any(name in error.message for name in hidden - had)
         return
-    assert decision.model in query.allowed_models
+    assert decision.model in query.allowed_models or owners.get(decision.model) == query.tenant is not None
+    assert not (hidden - had) & {one.model for one in decision.candidates}
     assert ids[decision.model] not in unready
     giver = next(rule for rule in rules if rule.name == decision.rule)
     assert decision.model in {name for name, _ in (*giver.targets, *giver.fallbacks)}
@@ -204,7 +211,7 @@ def test_an_explanation_is_complete_and_auto_stays_in_the_tenants_plan(query, ru
     assert (chosen.model, chosen.rejected) == (decision.model, "")
     tried = [rule for rule in rules if rule.task in ("", decision.task) and _holds(rule, query)]
     for rule in tried[: tried.index(giver) + 1] if query.kept is None else ():
-        assert {name for name, _ in rule.targets} <= {*told, decision.model}
+        assert {name for name, _ in rule.targets} - hidden <= {*told, decision.model}
     assert [signal.step for signal in decision.signals[: len(SOURCES)]] == list(SOURCES)
     assert {signal.step for signal in decision.signals} <= set(STEPS)
     assert sum(signal.outcome == "decided" for signal in decision.signals if signal.step in SOURCES) == 1

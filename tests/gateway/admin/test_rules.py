@@ -57,6 +57,8 @@ def test_ceilings_are_typed_in_credits(operator):
     assert operator.post(reverse(URL), {**RULE_FORM, **ceiling, "beyond_ceiling": "nearest"}).status_code == 302
     [entry] = load().rules
     assert entry.ceiling == Ceiling(2_500_000, 10_000, 800, 90, is_strict=False)
+    listed = operator.get(reverse("admin:routing_routerule_changelist")).content.decode()
+    assert "at most 2.5 credits per million output tokens, 0.01 credits for the request, 800 ms" in listed
 
 
 @pytest.mark.parametrize(
@@ -109,6 +111,7 @@ def test_a_text_can_be_tried(operator):
     page = operator.post(url, {"plan": "business", "text": "Do it", "tools": "on"})
     assert page.context["decision"].rule == "tools first"
     assert "Rule “tools first” matched" in page.content.decode()
+    assert "Request’s task field" in page.content.decode()
     page = operator.post(url, {"plan": "business", "text": "Do it"})
     assert "No routing rule gives a model" in page.content.decode()
     assert operator.post(url, {"plan": "nothing", "text": ""}).status_code == 400

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import struct
+import tracemalloc
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -17,11 +19,13 @@ from gateway.generation.counting import count
 from gateway.generation.dry_run import Wanted
 from gateway.generation.generation import start_generation
 from gateway.runtime import examples as examples_module
-from gateway.runtime.conversations import Conversations, keys_of
+from gateway.runtime.conversations import keys_of
 from gateway.runtime.live import Live
+from gateway.runtime.tenant_cache import SHARE, TenantCache
+from inference.errors import InvalidRequestError
 from inference.messages import Message, Reasoning, ToolCall, ToolResult
 from routing.catalogue import RuleEntry
-from routing.types import Kept
+from routing.types import Comparison, Kept
 from tests.gateway.doubles import CARD, FAKE, collect, make_intent, make_principal, make_stand
 
 CHAT = frozenset({"chat"})
@@ -201,6 +205,86 @@ async def test_a_flood_of_one_tenant_waits_for_no_more_comparisons_than_it_may(m
     assert stand.runtime.examples._of_tenants == {}
 
 
+async def test_who_floods_makes_no_other_tenants_comparisons_late(settings):
+    stand = await make_auto()
+    stand.runtime.examples._seconds = 0.0
+    assert "longer than 0 s" in step(await ask(stand, LABEL), "examples")["value"]
+    stand.runtime.examples._seconds = 60.0
+    assert (await ask(stand, LABEL, principal=make_principal(stand.principal.wallet)))["model"] == "desk"
+    assert "late a moment ago" in step(await ask(stand, LABEL), "examples")["value"]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 0.0], ids=["no number", "infinite", "no direction"])
+async def test_a_vector_that_says_nothing_is_near_to_nothing(monkeypatch, bad):
+    stand = await make_auto()
+    monkeypatch.setattr("inference.clients.fake_run._vector", lambda _, width: struct.pack("<f", bad) * width)
+    told = await ask(stand, LABEL)
+    assert told["model"] == "general"
+    assert "could not compare" in step(told, "examples")["value"]
+
+
+async def test_an_example_without_a_vector_leaves_the_others_theirs(monkeypatch):
+    stand = await make_auto(read=False)
+    engine = stand.engine_of("vectors")
+    prepare = engine.prepare
+
+    async def choosy(request):
+        if "Sort it." in request.inputs:
+            raise InvalidRequestError("That is no text.")
+        return await prepare(request)
+
+    monkeypatch.setattr(engine, "prepare", choosy)
+    await stand.runtime.examples.read(stand.runtime.snapshot.catalogue)
+    assert (await ask(stand, LABEL))["model"] == "desk"
+
+
+async def test_vectors_of_deployments_that_are_gone_are_forgotten():
+    stand = await make_auto()
+    examples, catalogue = stand.runtime.examples, stand.runtime.snapshot.catalogue
+    [deployment] = catalogue.deployments["vectors"]
+    for number in range(3):  # edited, so that what it gave before can't be compared with what it gives
+        edited = replace(deployment, options={**deployment.options, "pooling": str(number)})
+        await examples.read(replace(catalogue, deployments={**catalogue.deployments, "vectors": (edited,)}))
+    assert asked(stand) == 3
+    assert len(examples._vectors) == len(LABELS.examples)
+
+
+async def test_no_tenants_own_model_compares_what_others_ask():
+    stand = await make_auto()
+    catalogue = stand.runtime.snapshot.catalogue
+    own = replace(VECTORS, tenant=uuid7())
+    compared = await stand.runtime.examples.compare(
+        replace(catalogue, models={**catalogue.models, "vectors": own}),
+        (LABELS,),
+        ("x",),
+        examples_module.Asker(stand.principal.tenant, "t", 0, 1000),
+    )
+    assert compared == Comparison(abstained="no embedding model is ready")
+
+
+async def test_another_tenants_rule_neither_finds_a_task_nor_is_told():
+    theirs = replace(LABELS, name="acme's tickets", targets=(("private", 1),))
+    stand = await make_auto(theirs, REST)
+    catalogue = stand.runtime.snapshot.catalogue
+    private = replace(DESK, name="private", tenant=uuid7())
+    models = {**catalogue.models, "private": private}
+    deployments = {**catalogue.deployments, "private": catalogue.deployments["desk"]}
+    stand.runtime.snapshot = replace(
+        stand.runtime.snapshot, catalogue=replace(catalogue, models=models, deployments=deployments)
+    )
+    told = await ask(stand, LABEL)
+    assert (told["model"], told["task_source"], asked(stand)) == ("general", "plan", 0)
+    assert "acme" not in str(told)
+    assert "private" not in str(told)
+
+
+async def test_what_is_remembered_holds_no_rules_texts():
+    stand = await make_auto()
+    await ask(stand, LABEL)
+    [part] = stand.runtime.examples._remembered._parts.values()
+    assert LABELS.examples[1] not in str(list(part))
+
+
 async def test_what_is_remembered_is_bounded(monkeypatch):
     monkeypatch.setattr(examples_module, "MOST_REMEMBERED", 2)
     stand = await make_auto()
@@ -216,6 +300,11 @@ def test_the_first_and_last_lines_are_compared_since_an_instruction_stands_there
     assert texts[0] == "Label it."
     assert [len(text) for text in texts[1:]] == [COMPARED_CHARACTERS] * 2
     assert (texts[1][:12], texts[2][-7:]) == ("Which label?", "Thanks!")
+    many = "What is this? " + "x" * 600 + "\nab" * 200_000 + "\r\nThanks."
+    tracemalloc.start()
+    assert choosing.ends_of(many)[1] == "Thanks."
+    assert tracemalloc.get_traced_memory()[1] < len(many)  # not one string for each line
+    tracemalloc.stop()
     raw = msgspec.structs.replace(intent, messages=(), prompt=(1, 2))
     assert choosing.texts_of(raw) == ()
     assert choosing.texts_of(msgspec.structs.replace(raw, prompt=" x ")) == ("x",)
@@ -240,27 +329,58 @@ async def test_a_conversation_stays_with_its_model():
     assert (await ask(stand, LABEL, "billing", "Thank you!", principal=other))["model"] == "general"
 
 
+async def test_another_tenants_many_conversations_move_nobody_elses_to_another_model():
+    stand = await make_auto()
+    stand.runtime.conversations = TenantCache(most=4)
+    flooding = make_principal(stand.principal.wallet)
+    assert (await ask(stand, LABEL))["model"] == "desk"
+    for number in range(8):
+        await ask(stand, f"Hello number {number}", principal=flooding)
+    assert len(stand.runtime.conversations) == 4
+    assert (await ask(stand, LABEL, "billing", "Thank you!"))["model"] == "desk"
+
+
+@pytest.mark.parametrize(("earlier", "gets"), [("desk", "desk"), ("gone", "general"), ("", "general")])
+async def test_what_goes_on_from_a_stored_response_keeps_its_model(earlier, gets):
+    stand = await make_auto()  # which knows nothing of the conversation, as another gateway, or after a restart
+    told = await ask(stand, LABEL, "billing", "Thank you!", earlier_model=earlier)
+    assert told["model"] == gets
+
+
 def test_a_request_is_known_by_what_was_said_before_the_last_answer():
-    tenant, project = uuid7(), uuid7()
+    project = uuid7()
     system, first = Message("system", ("Be kind.",)), Message("user", ("Hello",))
     answer, again = Message("assistant", (Reasoning("hm"), "Hi")), Message("user", ("And now?",))
-    before, own = keys_of(tenant, project, (system, first))
+    before, own = keys_of(project, (system, first))
     assert before is None
-    goes_on, _ = keys_of(tenant, project, (first, answer, again))
+    goes_on, _ = keys_of(project, (first, answer, again))
     assert goes_on == own  # whatever the system said, and whatever was thought
     called = Message("assistant", (ToolCall("1", "clock", "{}"),))
     result = Message("tool", (ToolResult("1", ("noon",)),))
-    assert keys_of(tenant, project, (first, called, result))[0] == own
-    assert keys_of(uuid7(), project, (first, answer, again))[0] != own
-    assert keys_of(tenant, uuid7(), (first, answer, again))[0] != own
-    assert keys_of(tenant, project, (answer, first))[0] is None  # nothing was asked before that answer
+    assert keys_of(project, (first, called, result))[0] == own
+    assert keys_of(uuid7(), (first, answer, again))[0] != own
+    assert keys_of(project, (answer, first))[0] is None  # nothing was asked before that answer
 
 
-def test_the_least_recently_used_conversation_goes_first():
-    known = Conversations(most=2)
-    for name in (b"a", b"b", b"a", b"c"):
-        known.keep(name, Kept("m", name.decode()))
-    assert [known.get(name) is None for name in (b"a", b"b", b"c")] == [False, True, False]
+def test_the_tenant_with_the_most_loses_what_it_used_least_recently():
+    mine, flooding = uuid7(), uuid7()
+    known = TenantCache(most=4)
+    known.keep(mine, "first", 1)
+    for number in range(3):
+        known.keep(flooding, number, number)
+    assert known.get(flooding, 0) == 0  # so it is used again
+    known.keep(flooding, 3, 3)
+    assert [known.get(flooding, number) for number in range(4)] == [0, None, 2, 3]
+    known.keep(mine, "first", 2)
+    assert (known.get(mine, "first"), known.get(flooding, "first"), len(known)) == (2, None, 4)
+
+
+def test_what_tenants_have_together_is_bounded_however_many_they_are():
+    known = TenantCache(most=SHARE * 2)
+    for number in range(SHARE * 10):
+        known.keep(uuid7(), "only", number)
+        assert len(known) == sum(map(len, known._parts.values())) <= SHARE * 2
+    assert len(known._parts) == len(known)
 
 
 # -- the dry run ------------------------------------------------------------------------------------------------------

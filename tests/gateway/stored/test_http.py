@@ -13,10 +13,13 @@ from openai import AsyncOpenAI
 
 from billing.services import plans, wallets
 from gateway.models import Project, StoredResponse, Tenant
+from gateway.runtime.tenant_cache import TenantCache
 from gateway.services import keys
 from gateway.services.purge import purge
 from gateway.stored import conversation, rows
 from inference.messages import Image, Message
+from routing.models import PublicModel, RouteRule, RouteTarget
+from routing.services.catalogue import add_model
 from tests.gateway.edge.test_sdk import COST, HI, stage
 from tests.gateway.wire.test_images import data_url, png
 from tests.gateway.world import assert_books, in_database
@@ -289,3 +292,29 @@ async def test_input_is_counted_as_it_would_be_charged(tmp_path):
         wrong = client.responses.input_tokens.count(model="fake", input="Hi", truncation="auto")
         assert await refused(wrong) == "unsupported_parameter"
     await in_database(assert_books, world, records=2)
+
+
+async def test_auto_goes_on_with_the_model_of_the_stored_response_at_any_gateway(tmp_path):
+    def with_other_model():
+        for name, is_first in (("other", True), ("fake", False)):
+            if is_first:
+                add_model(
+                    name=name, kinds=["chat"], context_length=8192, rate_card="fake-card", source="", backend="fake"
+                )
+            rule = RouteRule.objects.create(name=name, priority=1 + is_first)
+            RouteTarget.objects.create(rule=rule, model=PublicModel.objects.get(name=name))
+
+    async with stage(tmp_path) as (_world, runtime, client):
+        await in_database(with_other_model)
+        async with asyncio.timeout(10):
+            while "other" not in runtime.snapshot.catalogue.models or len(runtime.snapshot.catalogue.rules) < 2:
+                await runtime.epoch.next()
+                await runtime.current_snapshot()
+        first = await client.responses.create(model="other", input="Hi", store=True)
+        assert (await client.responses.create(model="auto", input="Hi")).model == "fake"
+        again = await client.responses.create(
+            model="auto", input="And?", previous_response_id=first.id, store=True
+        )
+        assert again.model == "other"  # which this gateway kept nowhere: the request before named it
+        runtime.conversations = TenantCache(1)  # as at another gateway
+        assert (await client.responses.create(model="auto", input="Well?", previous_response_id=again.id)).model == "other"
