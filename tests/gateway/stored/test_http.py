@@ -304,17 +304,21 @@ async def test_auto_goes_on_with_the_model_of_the_stored_response_at_any_gateway
             rule = RouteRule.objects.create(name=name, priority=1 + is_first)
             RouteTarget.objects.create(rule=rule, model=PublicModel.objects.get(name=name))
 
+    def is_served(catalogue, engines):
+        replicas = catalogue.replicas_of("other")
+        return len(catalogue.rules) == 2 and replicas and not engines.usable(replicas[0].id)
+
     async with stage(tmp_path) as (_world, runtime, client):
         await in_database(with_other_model)
         async with asyncio.timeout(10):
-            while "other" not in runtime.snapshot.catalogue.models or len(runtime.snapshot.catalogue.rules) < 2:
+            while not is_served(runtime.snapshot.catalogue, runtime.engines):
                 await runtime.epoch.next()
                 await runtime.current_snapshot()
         first = await client.responses.create(model="other", input="Hi", store=True)
         assert (await client.responses.create(model="auto", input="Hi")).model == "fake"
-        again = await client.responses.create(
-            model="auto", input="And?", previous_response_id=first.id, store=True
-        )
+        again = await client.responses.create(model="auto", input="And?", previous_response_id=first.id, store=True)
         assert again.model == "other"  # which this gateway kept nowhere: the request before named it
         runtime.conversations = TenantCache(1)  # as at another gateway
-        assert (await client.responses.create(model="auto", input="Well?", previous_response_id=again.id)).model == "other"
+        assert (
+            await client.responses.create(model="auto", input="Well?", previous_response_id=again.id)
+        ).model == "other"
