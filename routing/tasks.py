@@ -124,5 +124,6 @@ def _examples(query: RouteQuery, rules: Sequence[RuleEntry]) -> _Step:
     if not told:
         return "", Signal("examples", "abstained", "there was nothing to compare")
     least = next(rule.least_similarity for rule in candidates if rule.name == told[0].rule)
-    value = f"no example is near: the nearest, of rule “{told[0].rule}”, is {told[0].percent} similar and has to be {percent(least)}"
+    nearest = f"the nearest, of rule “{told[0].rule}”, is {told[0].percent} similar and has to be {percent(least)}"
+    value = f"no example is near: {nearest}"
     return "", Signal("examples", "abstained", value, told)

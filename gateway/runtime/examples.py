@@ -127,7 +127,7 @@ class Examples:
             self._vectors = kept
 
     async def _read(self, deployment: DeploymentEntry, texts: Sequence[str]) -> list[Numbers | None]:
-        """Return the examples' vectors; one that the model refuses has none, and doesn't keep the others from theirs."""
+        """Return the examples' vectors; one that the model refuses has none, and leaves the others theirs."""
         try:
             return await self._embedded(deployment, texts, queue=QUEUE, band=LOWEST_BAND, seconds=READ_SECONDS)
         except InvalidRequestError as error:
@@ -246,7 +246,7 @@ class Examples:
             if model is None or Kind.EMBEDDING not in model.kinds:
                 continue
             for deployment in catalogue.deployments.get(name, ()):
-                if deployment.adapter or not self._model and deployment.backend not in OWN_BACKENDS:
+                if deployment.adapter or (not self._model and deployment.backend not in OWN_BACKENDS):
                     continue
                 if any(not self._engines.usable(replica.id) for replica in deployment.replicas):
                     return deployment

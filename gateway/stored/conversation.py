@@ -49,7 +49,7 @@ def owner_of(principal: Principal) -> Owner:
 
 
 async def turns_before(threads: DatabaseThreads, owner: Owner, previous: str) -> Earlier:
-    """Return the stored conversation that the response `previous` ends; a 400 Refusal where there is none to go on from."""
+    """Return the stored conversation that the response `previous` ends; a 400 Refusal where there is none."""
     identifier = request_id_in(previous)
     if identifier is None:
         raise missing(previous)

@@ -113,8 +113,8 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     def intent(
         self, earlier: tuple[Message, ...] = (), *, earlier_model: str = "", task_header: str | None = None
     ) -> Intent:
-        """The request, its messages after `earlier` ones, which `earlier_model` answered; refuses what can't be honoured,
-        naming the field.
+        """The request, its messages after `earlier` ones, which `earlier_model` answered; refuses what can't be
+        honoured, naming the field.
 
         Instructions come first and count for this response only.
         """

@@ -25,7 +25,7 @@ from gateway.runtime.tenant_cache import SHARE, TenantCache
 from inference.errors import InvalidRequestError
 from inference.messages import Message, Reasoning, ToolCall, ToolResult
 from routing.catalogue import RuleEntry
-from routing.types import Comparison, Kept
+from routing.types import Comparison
 from tests.gateway.doubles import CARD, FAKE, collect, make_intent, make_principal, make_stand
 
 CHAT = frozenset({"chat"})
