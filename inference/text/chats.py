@@ -10,7 +10,6 @@ from inference.errors import InvalidRequestError
 from inference.guidance.thinking import Thought
 from inference.text.answer import Markers, Parsing
 from inference.text.calls import FORMATS, CallFormat, format_of
-from inference.text.template_values import value_names
 from inference.text.tokenizer import Tokenizer
 from inference.text.tool_grammars import guidance_of_tools
 from inference.text.turns import Rendering
@@ -54,7 +53,7 @@ class Chats:
             markers = None if reasoning == "off" else Markers(*reasoning.split(" "))
         calls = FORMATS["hermes"] if is_generic else calls
         control = tokenizer.control_ids(calls.marks) if tokenizer is not None and calls is not None else {}
-        return cls(calls, is_generic, markers, "[ARGS]" in template, control, value_names(template))
+        return cls(calls, is_generic, markers, "[ARGS]" in template, control, _value_names(template))
 
     def rendering(self, request: GenerationRequest) -> Rendering:
         """Return how the request's messages are rendered; raise `InvalidRequestError` for tools that aren't taken."""
@@ -110,6 +109,14 @@ class Chats:
             return Parsing(self.markers, thinks)
         assert request.tools is not None
         return Parsing(self.markers, thinks, self.calls, names, once=not request.tools.parallel)
+
+
+def _value_names(template: str) -> frozenset[str]:
+    if not template:
+        return frozenset()
+    from inference.text.template_values import value_names  # a gateway lacks the template language
+
+    return value_names(template)
 
 
 def _rendered(tools: Tools | None) -> Tools | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -155,3 +157,9 @@ def test_a_model_that_does_not_think_is_told_nothing_by_false(tmp_path: Path) ->
 
 def test_a_template_that_can_not_be_read_takes_no_values() -> None:
     assert value_names("{% for %}") == value_names("") == frozenset()
+
+
+def test_a_gateway_needs_no_template_language() -> None:
+    """It comes with the engine; a gateway of its own has none."""
+    code = "import sys, inference.clients.fake; sys.exit('jinja2' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
