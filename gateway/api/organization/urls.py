@@ -37,6 +37,10 @@ _PATHS = [str(served.pattern) for served in _SERVED]
 urlpatterns = [
     *_SERVED,
     # Ids are UUIDs: any other text in an id's place is the id of nothing.
-    *(path(at.replace("<uuid:", "<str:"), base.NoSuchView.as_view()) for at in _PATHS if "<uuid:" in at),
+    *(
+        path(at.replace("<uuid:", "<str:"), base.NoSuchView.as_view(), name="organization-no-such")
+        for at in _PATHS
+        if "<uuid:" in at
+    ),
     re_path(r"^(?P<path>.*)$", base.NotServedView.as_view(), name="organization-not-served"),
 ]
