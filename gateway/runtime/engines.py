@@ -213,7 +213,8 @@ class Engines:
 
     async def _refresh(self, entry: EngineEntry) -> None:
         try:
-            health = await asyncio.wait_for(entry.engine.health(), HEALTH_TIMEOUT)
+            async with asyncio.timeout(HEALTH_TIMEOUT):  # 3.11's wait_for can swallow the cancel that ends the loop
+                health = await entry.engine.health()
         except TimeoutError:
             health = Health(ready=False, reason="no answer")
         except Exception as error:  # noqa: BLE001 - one sick engine must not hide the others

@@ -159,7 +159,8 @@ class SessionLock:
             await asyncio.sleep(CHECK_SECONDS)
             try:
                 if self.is_held and self._session is not None:
-                    await asyncio.wait_for(self._count(self._session), ANSWER_SECONDS)
+                    async with asyncio.timeout(ANSWER_SECONDS):  # 3.11's wait_for can swallow a cancel
+                        await self._count(self._session)
                 elif (holder := await self._attempt()) is not None:
                     log.error("gateway_lock_taken_by_another", holder=holder)
             except (psycopg.Error, OSError, TimeoutError) as error:
@@ -185,8 +186,8 @@ class SessionLock:
     async def _attempt(self) -> str | None:
         """Return None once the lock is ours, else who has it. A session of ours that is lost is ended by the server."""
         if self._session is None:
-            connecting = psycopg.AsyncConnection.connect(self._address, autocommit=True)
-            self._session = await asyncio.wait_for(connecting, CONNECT_SECONDS)
+            async with asyncio.timeout(CONNECT_SECONDS):
+                self._session = await psycopg.AsyncConnection.connect(self._address, autocommit=True)
         async with asyncio.timeout(ANSWER_SECONDS):
             own = "SELECT pg_terminate_backend(l.pid) " + _HOLDERS + "AND a.application_name = %s"
             await self._session.execute(own, (*KEY, self._name))

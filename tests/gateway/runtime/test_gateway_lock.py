@@ -158,3 +158,21 @@ async def test_session_that_went_deaf_is_ended_and_the_lock_taken_anew():
     await asyncio.gather(keeping, return_exceptions=True)
     await lock.close()
     await deaf.close()
+
+
+async def test_keeping_ends_when_it_is_cancelled_as_a_look_ends(monkeypatch):
+    """On Python 3.11 `asyncio.wait_for` answers such a cancel with what it waited for, and the loop would go on."""
+    monkeypatch.setattr(gateway_lock, "CHECK_SECONDS", 0)
+    lock = SessionLock({}, uuid7(), is_shared=True)
+    lock.is_held, lock._session = True, object()
+    looked = asyncio.Event()
+
+    async def count(session):
+        looked.set()
+
+    monkeypatch.setattr(lock, "_count", count)
+    keeping = asyncio.create_task(lock.keep())
+    await looked.wait()
+    keeping.cancel()
+    done, _ = await asyncio.wait({keeping}, timeout=10)
+    assert done and keeping.cancelled()
