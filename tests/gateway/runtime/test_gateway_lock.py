@@ -175,4 +175,5 @@ async def test_keeping_ends_when_it_is_cancelled_as_a_look_ends(monkeypatch):
     await looked.wait()
     keeping.cancel()
     done, _ = await asyncio.wait({keeping}, timeout=10)
-    assert done and keeping.cancelled()
+    assert done
+    assert keeping.cancelled()
