@@ -96,6 +96,8 @@ class AdaptedLinear:
 
 @dataclass(frozen=True, slots=True)
 class TorchWeights:
+    """An adapter's products as torch multiplies them: `layers` has those of each linear layer, by its place."""
+
     layers: Mapping[int, Sequence[Part]]
 
     @property
