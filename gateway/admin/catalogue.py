@@ -18,7 +18,7 @@ from gateway.admin.choices import NameField, NamesField, rate_cards
 from gateway.errors.service import ServiceError
 from gateway.services.adapters import add_adapter_folder, remove_adapter
 from inference.types import Kind
-from routing.models import Adapter, PublicModel
+from routing.models import Adapter, PublicModel, RouteRule
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Any]
@@ -45,6 +45,7 @@ class PublicModelAdmin(ModelAdmin):
     list_filter = ["is_active"]
     search_fields = ["name", "description"]
     form = PublicModelForm
+    readonly_fields = ["served_by"]
     show_full_result_count = False
     actions_list = ["add_adapter"]
     actions_detail = ["withdraw_adapter"]
@@ -66,15 +67,33 @@ class PublicModelAdmin(ModelAdmin):
         template = "admin/gateway/adapter/add.html"
         return TemplateResponse(request, template, context, status=400 if form.errors else 200)
 
-    @action(description="Withdraw adapter", url_path="withdraw-adapter", permissions=["change"])
+    @action(description="Withdraw adapter…", url_path="withdraw-adapter", permissions=["withdraw"])
     def withdraw_adapter(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Withdraw a model that is an adapter, with its tensors."""
-        model = get_object_or_404(PublicModel, pk=object_id)
-        if remove_adapter(model.name):
-            messages.success(request, f"{model.name} is withdrawn; what runs with it ends with it.")
-        else:
-            messages.info(request, "This model is no adapter: its deployments are withdrawn under Deployments.")
-        return redirect("admin:routing_publicmodel_changelist")
+        """Say what ends, and once that is confirmed withdraw a model that is an adapter, with its tensors."""
+        model = get_object_or_404(PublicModel.objects.select_related("adapter__base", "tenant"), pk=object_id)
+        if request.method == "POST":
+            if remove_adapter(model.name):
+                self.log_change(request, model, "Withdrawn.")
+                messages.success(request, f"{model.name} is withdrawn; what runs with it ends with it.")
+            return redirect("admin:routing_publicmodel_changelist")
+        rules = RouteRule.objects.filter(is_active=True, targets__model=model)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": f"Withdraw {model.name}",
+            "opts": self.opts,
+            "model": model,
+            "rules": list(rules.order_by("priority", "name").values_list("name", flat=True)),
+        }
+        return TemplateResponse(request, "admin/gateway/adapter/withdraw.html", context)
+
+    def has_withdraw_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Whether this operator may withdraw that model: one that is an adapter."""
+        adapters = Adapter.objects.filter(model=object_id, model__is_active=True)
+        return self.has_change_permission(request) and adapters.exists()
+
+    def get_fields(self, request: HttpRequest, obj: PublicModel | None = None) -> list[Any]:
+        """Return what is asked for; of a model that is there also what serves it."""
+        return [*PublicModelForm.Meta.fields, *(self.readonly_fields if obj is not None else [])]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[PublicModel]:
         """Return the models with the number of their active deployments."""
