@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -16,10 +17,12 @@ from billing.models import Subscription
 from billing.selectors.balances import Balance, balance_of
 from billing.selectors.prices import prices_at
 from billing.unit import format_credits
+from gateway.console.samples import samples_for
 from gateway.console.tenancy import Place, tenant_data, tenant_page
 from gateway.models import Membership, Project, Tenant
 from gateway.runtime.live import Live, live_of
 from gateway.wire.models import auto_card, model_card
+from routing.catalogue import Catalogue
 
 CHAT = "chat"
 
@@ -33,11 +36,15 @@ def chat(request: HttpRequest, place: Place) -> HttpResponse:
     projects = Project.objects.of(place.tenant).filter(is_active=True).order_by("created_at", "id")
     subscription = active_subscription(place.tenant)
     context = place.context()
+    catalogue = (live := live_of(request)).catalogue()
+    models = chat_models(live, catalogue, subscription)
+    ready = {model["id"] for model in models if model["is_ready"]}
     data = {
         "tenant": place.tenant.slug,
         "user": str(request.user.pk),
         "projects": [{"id": str(project.id), "name": project.name} for project in projects],
-        "models": chat_models(live_of(request), subscription),
+        "models": models,
+        "samples": [] if subscription is None else list(map(asdict, samples_for(catalogue, subscription, ready))),
         "is_resumable": place.tenant.response_storage != Tenant.Storage.FORBIDDEN,
         "is_operator": getattr(request.user, "is_staff", False),
         "account": account_data(context["balance"], subscription),
@@ -87,23 +94,25 @@ def next_grant(subscription: Subscription | None) -> tuple[int, datetime | None]
     return (subscription.next_version or subscription.version).monthly_credits, subscription.granted_until
 
 
-def chat_models(live: Live, subscription: Subscription | None) -> list[dict[str, Any]]:
-    """Return the models that the plan may chat with, `auto` first, with prices and whether they answer now."""
+def chat_models(live: Live, catalogue: Catalogue, subscription: Subscription | None) -> list[dict[str, Any]]:
+    """Return the models that the plan may chat with, `auto` first, with prices, the model that each is an adapter of
+    (or nothing), and whether they answer now.
+    """
     if subscription is None:
         return []
     version = subscription.version
     tenant = subscription.tenant_id if version.adapters else None
-    catalogue = live.catalogue()
     prices = live.runtime.snapshot.prices if live.runtime else prices_at(timezone.now())
-    cards, ready = [], []
+    cards, bases, ready = [], [], []
     for name, entry in sorted(catalogue.models.items()):
         is_allowed = not version.allowed_models or name in version.allowed_models or entry.tenant is not None
         if CHAT not in entry.kinds or not is_allowed or entry.is_hidden_from(tenant):
             continue
         card = model_card(entry, prices.get(entry.rate_card), version.multiplier_bp)
         cards.append(card)
+        bases.append(entry.base)
         ready.append(any(not live.usable(replica.id) for replica in catalogue.replicas_of(name)))
     if not cards:
         return []
-    told = zip([auto_card(cards), *cards], [any(ready), *ready], strict=True)
-    return [{**msgspec.to_builtins(card), "is_ready": is_ready} for card, is_ready in told]
+    told = zip([auto_card(cards), *cards], ["", *bases], [any(ready), *ready], strict=True)
+    return [{**msgspec.to_builtins(card), "base": base, "is_ready": is_ready} for card, base, is_ready in told]

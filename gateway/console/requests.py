@@ -61,7 +61,7 @@ def detail(request: HttpRequest, place: Place, request_id: UUID) -> HttpResponse
         multiplier=f"{record.multiplier_bp / 100:g} %" if record.multiplier_bp != 10_000 else "",
         candidates=told(record, "candidates"),
         attempts=told(record, "attempts"),
-        signals=[{**one, "title": STEP_TITLES.get(one.get("step", ""), "")} for one in told(record, "signals")],
+        signals=steps_of(record),
         task_source=STEP_TITLES.get(record.route.get("task_source", ""), "").lower(),
         tokens_per_second=speed_of(record),
     )
@@ -85,6 +85,18 @@ def told(record: UsageRecord, part: str) -> list[dict[str, Any]]:
     """Return the candidates or signals of the routing decision, or of a request that moved its attempts."""
     found = record.route.get(part, [])
     return found if isinstance(found, list) else []
+
+
+def steps_of(record: UsageRecord) -> list[dict[str, Any]]:
+    """Return the steps of the routing decision with their titles, similarities in percent."""
+    return [
+        {
+            **one,
+            "title": STEP_TITLES.get(one.get("step", ""), ""),
+            "nearest": [f"{near['rule']} {near['similarity'] * 100:.1f} %" for near in one.get("similarities", ())],
+        }
+        for one in told(record, "signals")
+    ]
 
 
 def speed_of(record: UsageRecord) -> str:

@@ -4,6 +4,7 @@ import MarkdownIt from "markdown-it";
 import DOMPurify from "dompurify";
 
 import { copy, el, icon } from "./dom.js";
+import { beginsJson, laidOut } from "./json.js";
 import { formulas, typeset } from "./math.js";
 
 const markdown = new MarkdownIt({ html: false, linkify: true, breaks: false });
@@ -48,6 +49,21 @@ export function render(text) {
   }
   for (const block of fragment.querySelectorAll("pre")) dress(block);
   typeset(fragment);
+  return fragment;
+}
+
+/** Return the elements of an answer: JSON as a code block, everything else as Markdown. */
+export function renderAnswer(text) {
+  const json = laidOut(text);
+  return json === null ? render(text) : codeBlock(json, "json");
+}
+
+/** Return a block of code. */
+function codeBlock(text, language) {
+  const fragment = document.createDocumentFragment();
+  const block = el("pre", {}, el("code", { class: `language-${language}` }, text));
+  fragment.append(block);
+  dress(block);
   return fragment;
 }
 
@@ -101,8 +117,11 @@ export class Growing {
     this.#frame = 0;
     const changed = this.#isEnded ? this.#container : this.#open;
     if (isSelected(changed)) return document.addEventListener("selectionchange", () => this.#frame ||= requestAnimationFrame(() => this.#paint()), { once: true });
-    if (this.#isEnded) this.#container.replaceChildren(render(this.#text));
-    else {
+    if (this.#isEnded) this.#container.replaceChildren(renderAnswer(this.#text));
+    else if (beginsJson(this.#text)) {
+      this.#open.replaceChildren(codeBlock(this.#text, "json"));
+      this.#container.replaceChildren(this.#open);
+    } else {
       const rest = this.#text.slice(this.#closed);
       const cut = closedPart(rest);
       if (cut) {

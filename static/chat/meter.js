@@ -55,6 +55,13 @@ const STEPS = {
   ceiling: "Ceiling",
 };
 
+/** Return how near the text came to each rule's examples, or nothing. */
+function nearest(similarities) {
+  if (!similarities?.length) return null;
+  const told = similarities.map(({ rule, similarity }) => `${rule} ${(similarity * 100).toFixed(1)} %`);
+  return el("div", { class: "muted" }, `Nearest example of each rule: ${told.join(" · ")}`);
+}
+
 /** Return "Why this model?": the route's explanation with the candidates that were passed over. */
 export function routeDetails(route) {
   const chosen = (candidate) => !candidate.rejected;
@@ -70,7 +77,7 @@ export function routeDetails(route) {
   const facts = [`task ${route.task} (${(STEPS[route.task_source] ?? route.task_source).toLowerCase()})`, route.rule ? `rule “${route.rule}”` : ""];
   const steps = (route.signals ?? []).filter((signal) => signal.outcome !== "skipped").map((signal) =>
     el("li", { class: signal.outcome }, el("strong", {}, STEPS[signal.step] ?? signal.step), `: ${signal.value}`,
-      el("span", { class: "muted" }, ` · ${signal.outcome}`)));
+      el("span", { class: "muted" }, ` · ${signal.outcome}`), nearest(signal.similarities)));
   return el(
     "details",
     { class: "route" },

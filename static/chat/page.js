@@ -21,6 +21,14 @@ const settings = new Settings(data);
 const socket = new ResponsesSocket("/v1/responses", { refused: isRefused });
 const transcript = new Transcript($("transcript"), $("scroller"), $("to-latest"), {
   ask,
+  draft(text) {
+    const area = $("message");
+    area.select();
+    if (!document.execCommand("insertText", false, text)) area.value = text; // so that what was typed can be undone
+    area.setSelectionRange(0, 0);
+    area.scrollTop = 0;
+    fit();
+  },
   regenerate(answer) {
     if (running) return;
     conversation.cut(answer);
@@ -34,7 +42,7 @@ const transcript = new Transcript($("transcript"), $("scroller"), $("to-latest")
   proceed() {
     if (!running) ask("Continue.");
   },
-}, { models: data.models, urls: data.urls, isOperator: data.is_operator, account: readAccount });
+}, { models: data.models, samples: data.samples, urls: data.urls, isOperator: data.is_operator, account: readAccount });
 let running = conversation.unfinished; // the answer that is being made
 let sentAt = 0; // when the running answer was asked for; 0 where that was before a reload
 let isLeaving = false; // for a new chat, once the running answer has ended

@@ -3,13 +3,13 @@
 import { ENDED } from "./conversation.js";
 import { copy, el, sends, tool } from "./dom.js";
 import { explain, isOutOfCredit } from "./faults.js";
-import { Growing, render } from "./markdown.js";
+import { Growing, renderAnswer } from "./markdown.js";
 import { routeDetails, showMeter } from "./meter.js";
 import { count, credits, moment } from "./numbers.js";
 
 const AT_END = 4; // pixels: where zoom rounds, the end is not reached to the last one
 
-/** Shows turns; `actions` are called with a turn: regenerate, edit(turn, text), proceed. `account()` resolves to what is left. */
+/** Shows turns; `actions` are called with a turn: ask(text), draft(text), regenerate, edit(turn, text), proceed. `account()` resolves to what is left. */
 export class Transcript {
   #container;
   #scroller;
@@ -65,7 +65,7 @@ export class Transcript {
   end(turn) {
     const parts = this.#shown.get(turn.id);
     if (parts.growing && turn.content) parts.growing.end(turn.content);
-    else parts.body.replaceChildren(render(turn.content));
+    else parts.body.replaceChildren(renderAnswer(turn.content));
     parts.growing = null;
     showThought(parts, turn);
     this.#dress(turn, parts);
@@ -90,7 +90,7 @@ export class Transcript {
   }
 
   #empty() {
-    const { models, urls, isOperator } = this.#context;
+    const { models, samples, isOperator } = this.#context;
     if (!models.length) {
       const say = isOperator
         ? [el("p", {}, "Add one on the server, then reload:"), el("pre", {}, "python manage.py models add <hub id | folder | GGUF file>")]
@@ -103,6 +103,11 @@ export class Transcript {
       button.addEventListener("click", () => this.#actions.ask(text));
       return button;
     });
+    for (const { title, text } of samples) {
+      const button = el("button", { type: "button", class: "quiet idea", title: "Fills in the message, to be sent with Enter" }, title, " …");
+      button.addEventListener("click", () => this.#actions.draft(text));
+      buttons.push(button);
+    }
     return el("div", { class: "empty" }, el("h2", {}, "What would you like to know?"),
       el("p", { class: "muted" }, "Each answer shows its tokens, its cost and why its model was chosen."),
       el("div", { class: "ideas" }, ...buttons));
@@ -129,7 +134,7 @@ export class Transcript {
     showThought(parts, turn);
     if (turn.state === "waiting") body.append(el("span", { class: "thinking", role: "img", "aria-label": "Waiting for the answer" }));
     else {
-      body.append(render(turn.content));
+      body.append(renderAnswer(turn.content));
       if (ENDED.has(turn.state)) this.#dress(turn, parts);
     }
   }

@@ -15,6 +15,7 @@ from billing.services import cards, credits, plans, wallets  # noqa: E402
 from billing.unit import MICRO  # noqa: E402
 from gateway.models import Membership, Project, Tenant, User  # noqa: E402
 from gateway.services.links import mint_link  # noqa: E402
+from routing.models import PublicModel, RouteRule, RouteTarget  # noqa: E402
 from routing.services.catalogue import add_model  # noqa: E402
 from routing.services.defaults import ensure_default_routes  # noqa: E402
 
@@ -50,6 +51,7 @@ MODELS = {
     "steady": {"tokens": 400},
     "echo": {"echo": True},
     "slow": {"tokens": 40, "delay": 0.3},
+    "fields": {"text": '{"order": "*4810376*", "number": 12345678901234567890, "phone": null}'},
     "thinker": {"thinks": True, "text": "<think> Let me see. </think> Yes."},
 }
 RATES = {0: {"input": 2 * MICRO, "cache_read": MICRO // 2, "output": 8 * MICRO}}
@@ -92,6 +94,8 @@ def main() -> None:
             description=f"A fake model: {name}",
         )
     ensure_default_routes()
+    rule = RouteRule.objects.create(name="fields", task="extract", examples=["Extract these fields as JSON."])
+    RouteTarget.objects.create(rule=rule, model=PublicModel.objects.get(name="fields"))
     acme = make_tenant("acme", "business", 0)
     poor = make_tenant("poor", "broke", 900)
     empty = make_tenant("empty", "broke", 0)

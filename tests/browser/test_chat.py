@@ -224,6 +224,93 @@ def test_auto_explains_who_was_passed_over(visit):
     expect(answer.locator(".route-body .chosen")).to_have_count(1)
 
 
+def test_a_sample_ticket_is_filled_in_and_its_fields_are_shown_as_code(visit):
+    page = visit("member").page
+    message = page.get_by_label("Message", exact=True)
+    message.fill("typed before")
+    samples = page.get_by_role("button", name=re.compile("ticket"))
+    expect(samples).to_have_text(["Take a ticket’s fields as JSON …"])  # this site has no model for labels
+    samples.focus()
+    page.keyboard.press("Enter")
+    expect(message).to_be_focused()
+    expect(message).to_have_value(re.compile(r"^Extract these fields .* as JSON: .*\n\nHello,", re.DOTALL))
+    page.keyboard.press("Control+z")
+    expect(message).to_have_value("typed before")
+    page.keyboard.press("Control+Shift+z")
+    pick(page, "fields")
+    message.press("Enter")
+    answer = answers(page).last
+    laid_out = '{\n  "order": "*4810376*",\n  "number": 12345678901234567890,\n  "phone": null\n}'
+    expect(answer.locator(".code code.language-json")).to_have_text(laid_out)
+    expect(answer.get_by_role("button", name="Regenerate")).to_be_visible()
+    expect(samples).to_have_count(0)
+    page.reload()
+    expect(answers(page).last.locator(".code code.language-json")).to_have_text(laid_out)
+
+
+def test_json_stays_one_block_while_it_grows_and_prose_is_no_json(visit):
+    page = visit("member").page
+    seen = page.evaluate(
+        """async () => {
+          const { Growing } = await import("/static/chat/markdown.js");
+          const shown = [];
+          for (const text of ['{\\n\\n"a": {"b": []}}', '{"a": 1} is *it*', '{"cut": "ht', '[[1], {"x": "{,"}]', "5"]) {
+            const place = document.createElement("div");
+            const growing = new Growing(place);
+            for (let length = 1; length <= text.length; length += 1) {
+              growing.grow(text.slice(0, length));
+              await new Promise(requestAnimationFrame);
+            }
+            const grown = place.querySelectorAll("code.language-json").length;
+            growing.end(text);
+            shown.push([grown, place.querySelector("code.language-json")?.textContent ?? place.textContent.trim()]);
+          }
+          return shown;
+        }"""
+    )
+    assert seen == [
+        [1, '{\n  "a": {\n    "b": []\n  }\n}'],
+        [1, '{"a": 1} is it'],
+        [1, '{"cut": "ht'],
+        [0, '[\n  [\n    1\n  ],\n  {\n    "x": "{,"\n  }\n]'],
+        [0, "5"],
+    ]
+
+
+def test_every_step_of_a_choice_is_told_and_nothing_in_it_runs(visit):
+    page = visit("member").page
+    hostile = '<img src=x onerror="window.broken=1">'
+    told = page.evaluate(
+        """async (hostile) => {
+          const { routeDetails } = await import("/static/chat/meter.js");
+          const details = routeDetails({
+            reason: hostile, task: "extract", task_source: "examples", rule: hostile,
+            signals: [
+              { step: "field", outcome: "passed", value: "the request doesn't say its task" },
+              { step: "examples", outcome: "decided", value: "91 % similar",
+                similarities: [{ rule: hostile, similarity: 0.912 }, { rule: "talk", similarity: -0.01 }] },
+              { step: "plan", outcome: "skipped", value: "the task was known before" },
+              { step: "conversation", outcome: "decided", value: "it keeps desk" },
+              { step: "ceiling", outcome: "decided", value: "the cheapest" },
+            ],
+            candidates: [{ model: hostile, deployment: "d", rejected: "not ready" }, { model: "desk" }],
+          });
+          document.querySelector("main").append(details);
+          details.open = true;
+          return [...details.querySelectorAll(".steps li")].map((one) => one.textContent);
+        }""",
+        hostile,
+    )
+    assert told == [
+        "Request’s task field: the request doesn't say its task · passed",
+        f"Nearest example: 91 % similar · decidedNearest example of each rule: {hostile} 91.2 % · talk -1.0 %",
+        "Conversation: it keeps desk · decided",
+        "Ceiling: the cheapest · decided",
+    ]
+    expect(page.locator("details.route img")).to_have_count(0)
+    assert page.evaluate("window.broken") is None
+
+
 def test_scripts_in_an_answer_are_inert(visit):
     visitor = visit("member")
     page = visitor.page
