@@ -128,7 +128,7 @@ class Decoder:
         rotations = [rotations.of(batch.positions) for rotations in self.rotations.values()]
         compute = partial(self._run_layers, batch.attention)
         if batch.adapted and self.adapters is not None:
-            with self._low_rank.step(self.adapters.spans(batch.adapted)) as key:
+            with self._low_rank.step(self.adapters.spans(batch.adapted), len(batch.ids)) as key:
                 hidden = operators.repeated(batch.attention, compute, hidden, *rotations, key=key)
         else:
             hidden = operators.repeated(batch.attention, compute, hidden, *rotations)

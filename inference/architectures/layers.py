@@ -16,6 +16,7 @@ from inference.execution.experts import Activation, FeedForward, GatedFeedForwar
 from inference.execution.linear import Linear
 from inference.execution.low_rank import LowRank
 from inference.execution.operators import Operators
+from inference.sources.adapters import MOST_RANK
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class LayerReader:
     def _adapted(self, linear: Linear, orders: dict[str, torch.Tensor], inputs: int) -> Linear:
         """Return `linear` as adapters of the modules `orders` may change it, each with its outputs in that order."""
         number = self._base.removeprefix(self._root)
-        adapted = self._low_rank.adapted(linear)
+        adapted = self._low_rank.adapted(linear, len(orders) * MOST_RANK)
         self.modules.add(adapted.place, {number + name: order for name, order in orders.items()}, inputs)
         return adapted
 

@@ -118,5 +118,5 @@ class CLowRank(LowRank):
     def add(self, place: int, x: torch.Tensor, out: torch.Tensor) -> None:
         self._step.add(place, x, out)
 
-    def _tell(self, spans: Sequence[tuple[PackedAdapter, int, int]]) -> Hashable:
+    def _tell(self, spans: Sequence[tuple[PackedAdapter, int, int]], tokens: int) -> Hashable:
         return self._step.tell(spans)

@@ -39,20 +39,28 @@ class LowRank(ABC):
     """
 
     def __init__(self) -> None:
-        self.places = 0  # linear layers that adapters may change
+        self.most_ranks: list[int] = []  # of each linear layer that adapters may change
 
-    def adapted(self, base: Linear) -> AdaptedLinear:
-        """Return `base`, a layer of its own place, to which adapters are added."""
-        self.places += 1
+    @property
+    def places(self) -> int:
+        """How many linear layers adapters may change."""
+        return len(self.most_ranks)
+
+    def adapted(self, base: Linear, most_ranks: int) -> AdaptedLinear:
+        """Return `base`, a layer of its own place, to which adapters are added.
+
+        No adapter has more than `most_ranks` ranks of that layer's modules together.
+        """
+        self.most_ranks.append(most_ranks)
         return AdaptedLinear(base, self.places - 1, self)
 
     @contextmanager
-    def step(self, spans: Sequence[tuple[Any, int, int]]) -> Iterator[Hashable]:
-        """Let the tokens from the first to the end of each span have the adapter of its weights.
+    def step(self, spans: Sequence[tuple[Any, int, int]], tokens: int) -> Iterator[Hashable]:
+        """Let the tokens from the first to the end of each span have the adapter of its weights, in a step of `tokens`.
 
         Give what tells this step's products from others that can't be repeated in their place, for `repeated`.
         """
-        key = self._tell(spans)
+        key = self._tell(spans, tokens)
         self.is_told = True
         try:
             yield key
@@ -70,7 +78,7 @@ class LowRank(ABC):
         """Add to `out` [T, outputs], in place, what this step's adapters give for `x` [T, inputs]."""
 
     @abstractmethod
-    def _tell(self, spans: Sequence[tuple[Any, int, int]]) -> Hashable:
+    def _tell(self, spans: Sequence[tuple[Any, int, int]], tokens: int) -> Hashable:
         """Keep the spans for `add`; they are in the order of their tokens."""
 
 
@@ -130,6 +138,6 @@ class TorchLowRank(LowRank):
                 changed = out.narrow(0, begin, end - begin).narrow(1, part.begin, len(part.up))
                 changed.addmm_(x.narrow(0, begin, end - begin) @ part.down.t(), part.up.t())
 
-    def _tell(self, spans: Sequence[tuple[TorchWeights, int, int]]) -> Hashable:
+    def _tell(self, spans: Sequence[tuple[TorchWeights, int, int]], tokens: int) -> Hashable:
         self._spans = spans
         return tuple((id(weights), begin, end) for weights, begin, end in spans)

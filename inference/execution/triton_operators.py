@@ -5,7 +5,7 @@ Few rows are multiplied by kernels that read each weight once; many by cuBLAS (t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import torch
 from torch.nn.functional import linear
@@ -15,12 +15,14 @@ from inference.execution.attention.triton import TritonAttention
 from inference.execution.experts import Activation, ExpertProducts
 from inference.execution.kv_cache import KVCache
 from inference.execution.linear import Linear
+from inference.execution.low_rank import LowRank, Part
 from inference.execution.operators import Operators
 from inference.execution.triton_experts import GroupedProducts
 from inference.kernels.triton.activation import gelu_mul, silu_mul
 from inference.kernels.triton.experts import combine, route
 from inference.kernels.triton.int4 import MAX_ROWS as INT4_ROWS
 from inference.kernels.triton.int4 import int4_matvec, quantise_int4, unpack_int4
+from inference.kernels.triton.low_rank import LowRankStep, PackedAdapter
 from inference.kernels.triton.matmul import scaled_matmul
 from inference.kernels.triton.matvec import MAX_ROWS, matvec
 from inference.kernels.triton.norm import rms_norm
@@ -63,6 +65,9 @@ class TritonOperators(Operators):
 
     def router(self, weight: torch.Tensor) -> Linear:
         return DenseLinear(weight, None)
+
+    def low_rank(self) -> LowRank:
+        return TritonLowRank(self.device)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return rms_norm(x, weight, eps)
@@ -111,6 +116,28 @@ class TritonOperators(Operators):
 
 
 INT4_GROUP = 128
+
+
+class TritonLowRank(LowRank):
+    """A `LowRank` of two launches for each layer, whatever number of adapters its tokens have."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+        self._step = LowRankStep(device)
+
+    def pack(self, layers: Mapping[int, Sequence[Part]]) -> PackedAdapter:
+        parts = {place: [(part.begin, part.down, part.up) for part in layers[place]] for place in layers}
+        if any(sum(len(down) for _, down, _ in parts[place]) > self.most_ranks[place] for place in parts):
+            raise ValueError("an adapter has more ranks than were told")
+        return PackedAdapter(self._device, self.places, parts)
+
+    def add(self, place: int, x: torch.Tensor, out: torch.Tensor) -> None:
+        self._step.add(place, x, out, self.most_ranks[place])
+
+    def _tell(self, spans: Sequence[tuple[PackedAdapter, int, int]], tokens: int) -> Hashable:
+        self._step.tell(spans, tokens)
+        return ()  # nothing of a step is recorded but in graphs of the device, which read it from memory
 
 
 class DenseLinear:

@@ -21,6 +21,7 @@ from inference.execution.operators import Operators, TorchOperators
 from inference.execution.runner import TorchRunner
 from inference.execution.triton_operators import TritonOperators
 from inference.types import SamplingParams
+from tests.inference.adapting import save_adapter
 from tests.inference.execution.cuda.host import HostDevice
 from tests.inference.sampling.test_guides import Listed
 from tests.inference.tiny import save_tiny
@@ -228,6 +229,32 @@ def test_what_the_device_raises_is_told(folder, raised, told, monkeypatch) -> No
 def test_the_triton_operators_give_the_same_tokens(folder) -> None:
     expected = answers(host(folder), GREEDY, steps=2)
     assert answers(cuda(folder, operators=TritonOperators(CPU)), GREEDY, steps=2) == expected
+
+
+def adapted(runner, offered: dict[str, Path], steps: int = 4) -> list[tuple]:
+    """What PROMPTS get with two adapters and none side by side."""
+    adapters = runner._checks._adapters
+    adapters.offer(offered)
+    keys = {0: adapters.load("two"), 1: "", 2: adapters.load("one"), 3: adapters.load("two")}
+    tokens = [run(runner, *(row(slot, ids, 0, adapter=keys[slot]) for slot, ids in PROMPTS.items()))]
+    for step in range(1, steps):
+        rows = [
+            row(slot, (tokens[-1][slot],), len(ids) + step - 1, index=step, adapter=keys[slot])
+            for slot, ids in PROMPTS.items()
+        ]
+        tokens.append(run(runner, *rows))
+    return tokens
+
+
+def test_adapters_by_the_triton_kernels_give_the_tokens_of_the_cpu(folder, tmp_path) -> None:
+    ranks = {"one": 3, "two": 17}
+    offered = {name: save_adapter(folder, tmp_path / name, rank=rank, seed=rank) for name, rank in ranks.items()}
+    expected = adapted(host(folder), offered)
+    assert adapted(cuda(folder, operators=TritonOperators(CPU)), offered) == expected
+    plain = answers(host(folder), GREEDY)
+    same = [[one == other for one, other in zip(*step, strict=True)] for step in zip(expected, plain, strict=True)]
+    assert all(slots[1] for slots in same)
+    assert not any(all(slot) for slot in list(zip(*same, strict=True))[2:])
 
 
 @pytest.mark.parametrize(

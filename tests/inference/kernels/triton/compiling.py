@@ -24,6 +24,7 @@ from inference.kernels.triton.activation import gelu_mul, silu_mul
 from inference.kernels.triton.decode import decode
 from inference.kernels.triton.experts import arrange, combine, grouped_matmul, route
 from inference.kernels.triton.int4 import Int4Weight, int4_matvec, unpack_int4
+from inference.kernels.triton.low_rank import LowRankStep, PackedAdapter
 from inference.kernels.triton.matmul import scaled_matmul
 from inference.kernels.triton.matvec import matvec
 from inference.kernels.triton.norm import add_rms_norm, rms_norm
@@ -45,6 +46,7 @@ NAMES = {
 }
 FLOAT8 = torch.float8_e4m3fn
 HALF = torch.bfloat16
+META = torch.device("meta")
 
 launches: dict[str, tuple[JITFunction[Any], dict[str, str], dict[str, Any], dict[Any, Any], dict[str, int]]] = {}
 
@@ -121,6 +123,14 @@ def linears(dtype: torch.dtype, *, eight: torch.dtype) -> None:
     unpack_int4(int4, dtype)
 
 
+def adapters(dtype: torch.dtype) -> None:
+    pair = (0, torch.zeros(16, 4096, dtype=dtype), torch.zeros(4096, 16, dtype=dtype))
+    adapter, step = PackedAdapter(META, 9, {8: [pair]}), LowRankStep(META)
+    for tokens in (1, 64, 2048):
+        step.tell([(adapter, 0, tokens)], tokens)
+        step.add(8, empty(dtype, tokens, 4096), empty(dtype, tokens, 4096), 128)
+
+
 def experts(dtype: torch.dtype, *, eight: torch.dtype | None = None) -> None:
     scales = {"x_scales": empty(torch.float32, 64), "weight_scales": empty(torch.float32, 128, 1536)} if eight else {}
     for tokens in (1, 64, 4096):
@@ -157,6 +167,8 @@ def everything(capability: int) -> list[Callable[[], None]]:
         lambda: layer(HALF, HALF),
         lambda: layer(torch.float32, torch.float32),
         lambda: linears(HALF, eight=torch.int8),
+        lambda: adapters(HALF),
+        lambda: adapters(torch.float32),
         lambda: experts(HALF),
         lambda: experts(HALF, eight=torch.int8),
         lambda: experts(torch.float32),

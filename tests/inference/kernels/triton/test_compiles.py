@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-KERNELS = 18
+KERNELS = 20
 
 
 @pytest.mark.slow
