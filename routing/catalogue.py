@@ -26,6 +26,15 @@ class ModelEntry:
     tenant: UUID | None = None  # the only one that sees it
     base: str = ""  # the model that it is an adapter of
 
+    @property
+    def answers_labels(self) -> bool:
+        """Whether it answers chats by classifying them."""
+        return "classification" in self.kinds and "chat" not in self.kinds
+
+    def serves(self, kind: str) -> bool:
+        """Whether it takes requests of that kind."""
+        return kind in self.kinds or (kind == "chat" and self.answers_labels)
+
     def is_hidden_from(self, tenant: UUID | None) -> bool:
         """Whether it is another tenant's own."""
         return self.tenant is not None and self.tenant != tenant

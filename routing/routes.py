@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from routing.catalogue import Catalogue, RuleEntry
+from routing.catalogue import Catalogue, ModelEntry, RuleEntry
 from routing.choice import Draw, Option
 from routing.conditions import meets, tokens_of
 from routing.errors import RoutingError
 from routing.places import BLIND, Places, Replicas, candidate
 from routing.prefix import Digest
 from routing.targets import Beyond, Picked, Targets
-from routing.tasks import find_task, is_automatic
+from routing.tasks import CLASSIFY, find_task, is_automatic
 from routing.types import Candidate, Price, Route, RouteQuery, Signal
 
 _SAID = ("field", "endpoint", "alias")  # the steps that read what the request itself says
@@ -25,16 +25,18 @@ def route(
     *,
     prefix: Callable[[str], Sequence[Digest]] = lambda _: (),
     price: Callable[[str], Price | None] = lambda _: None,
+    unlabelled: Callable[[], str] = lambda: "",
     draw: Draw = random.random,
 ) -> Route:
     """Return the replica for `query`, with the reason and everything that was passed over.
 
     `prefix` returns the chain of digests of the prompt for a model (`routing.prefix.chain`); it is asked only where
     several replicas can serve. `price` returns what a model would cost, None where nobody knows; it is asked only under
-    a ceiling and in conversations. `draw` decides between weights and between equally busy replicas. Raise
-    `RoutingError` when no replica can serve the query.
+    a ceiling and in conversations. `unlabelled` returns why a chat for ``auto`` can't be answered with a label, ""
+    where it can; it is asked only where a classifier could answer. `draw` decides between weights and between equally
+    busy replicas. Raise `RoutingError` when no replica can serve the query.
     """
-    return _Decision(query, catalogue, replicas, prefix=prefix, price=price, draw=draw).decide()
+    return _Decision(query, catalogue, replicas, prefix=prefix, price=price, unlabelled=unlabelled, draw=draw).decide()
 
 
 class _Decision:
@@ -48,11 +50,13 @@ class _Decision:
         *,
         prefix: Callable[[str], Sequence[Digest]],
         price: Callable[[str], Price | None],
+        unlabelled: Callable[[], str],
         draw: Draw,
     ) -> None:
         self.query = query
         self.catalogue = catalogue
         self.price = price
+        self.unlabelled = unlabelled
         self.places = Places(query, catalogue, replicas, prefix=prefix, draw=draw)
         self.targets = Targets(self.places, self._unfit_reason, price, draw)
         self.rules = catalogue.rules_for(query.tenant)
@@ -71,7 +75,7 @@ class _Decision:
         model = self.catalogue.models.get(name)
         if model is None or model.is_hidden_from(self.query.tenant):
             raise RoutingError("model_not_found", f"The model {name!r} does not exist.", model=name)
-        if self.query.kind not in model.kinds:
+        if not model.serves(self.query.kind):
             serves = " and ".join(sorted(model.kinds))
             message = f"The model {name!r} serves {serves}, not {self.query.kind}."
             raise RoutingError("model_wrong_kind", message, model=name)
@@ -151,15 +155,24 @@ class _Decision:
     def _unfit_reason(self, name: str) -> str:
         """Return why the model can't serve the query, whatever its deployments; empty when it can."""
         model = self.catalogue.models[name]
-        if self.query.kind not in model.kinds:
+        if not model.serves(self.query.kind):
             return f"doesn't serve {self.query.kind}"
         if not self._allowed(name):
             return f"not in plan {self.query.plan}"
-        if blind := self.places.blind_reason(name):
-            return blind
+        if unfit := self._label_reason(model) or self.places.blind_reason(name):
+            return unfit
         if self.tokens > (context := self.places.context_of(name)):
             return f"prompt of about {self.tokens} tokens is longer than its context of {context}"
         return ""
+
+    def _label_reason(self, model: ModelEntry) -> str:
+        """Return why the model can't answer a chat with a label, if that is how it answers; else ""."""
+        if self.query.kind != "chat" or not model.answers_labels:
+            return ""
+        if self.task != CLASSIFY:
+            return f"answers with labels, for the task {CLASSIFY} alone"
+        reason = self.unlabelled()
+        return f"answers with labels: {reason}" if reason else ""
 
     def _allowed(self, name: str) -> bool:
         model = self.catalogue.models[name]

@@ -12,6 +12,8 @@ from billing.models import PlanVersion
 from billing.selectors.prices import prices_at
 from gateway.generation.choosing import compared, ends_of
 from gateway.generation.estimates import estimate
+from gateway.generation.labelling import NO_LABELS
+from gateway.generation.named_labels import labels_in
 from gateway.runtime.examples import Asker
 from gateway.runtime.live import Live
 from routing.catalogue import Catalogue
@@ -62,7 +64,15 @@ def dry_run(live: Live, version: PlanVersion, wanted: Wanted, tenant: UUID = NOB
     if live.runtime is not None:
         asker = Asker(tenant, str(tenant), version.priority, 1000)
         query = async_to_sync(compared)(live.runtime.examples, query, catalogue, ends_of(wanted.text), asker)
-    return route(query, catalogue, live, price=_Prices(live, version, query, wanted.max_tokens, catalogue))
+    price = _Prices(live, version, query, wanted.max_tokens, catalogue)
+    return route(query, catalogue, live, price=price, unlabelled=lambda: _unlabelled(wanted))
+
+
+def _unlabelled(wanted: Wanted) -> str:
+    """Return why a classifier couldn't answer; "" where it could, as far as this tells."""
+    if wanted.tools:
+        return "the request has tools"
+    return NO_LABELS if wanted.text and not wanted.schema and not labels_in(wanted.text) else ""
 
 
 class _Prices:

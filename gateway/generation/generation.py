@@ -347,6 +347,9 @@ class Generation:
         else:
             assert isinstance(event, Vector), "Finished is the relay's"
             self._note_first()
+            if (labelling := self._placement.labelling) is not None:
+                event = labelling.answer(event, self.prompt_usage)
+                self._hold.used(event.usage)
         self._buffer.put(event)
         if not self._is_open and not isinstance(event, Started):  # until then it may move to another model
             self._open()

@@ -15,6 +15,7 @@ from gateway.errors.faults import refusal_of_engine, refusal_of_key, refusal_of_
 from gateway.errors.refusal import Refusal
 from gateway.generation.estimates import estimate
 from gateway.generation.intent import Intent
+from gateway.generation.labelling import Labelling, labelling_of, why_unlabelled
 from gateway.runtime.engines import Engines
 from gateway.runtime.flight import Flight
 from gateway.runtime.principal import Principal
@@ -28,7 +29,7 @@ from inference.errors import (
     UnpreparedError,
 )
 from inference.messages import Message
-from inference.types import GenerationRequest, Prepared
+from inference.types import GenerationRequest, Kind, Prepared
 from routing.catalogue import DeploymentEntry
 from routing.conditions import CHARACTERS_PER_TOKEN, tokens_of
 from routing.errors import RoutingError
@@ -67,7 +68,8 @@ class _Besides:
 class Placement:
     """Where one request runs: its `route` and, while it is there, its `flight`.
 
-    `failed` has the replicas that didn't take or didn't keep it, each with the reason.
+    `labelling` is what it asks of a classifier, where that answers a chat. `failed` has the replicas that didn't take
+    or didn't keep it, each with the reason.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Placement:
         self.intent = intent
         self._query = query
         self._prefixes: dict[str, tuple[Digest, ...]] = {}
+        self.labelling: Labelling | None = None
         self.route = self._routed()
 
     def enter(self) -> Flight:
@@ -158,8 +161,21 @@ class Placement:
         return await self.ask(lambda engine: engine.prepare(self.adapted(request)))
 
     def adapted(self, request: GenerationRequest) -> GenerationRequest:
-        """Return the request with the adapter of its route."""
-        adapter = self.route.adapter
+        """Return the request as the model of its route takes it: with its adapter, or as a classification."""
+        if self.labelling is not None:
+            return self.labelling.request(request)
+        adapter, intent = self.route.adapter, self.intent
+        if request.kind is not intent.kind:  # it was to be classified where it was before
+            request = replace(
+                request,
+                kind=intent.kind,
+                messages=intent.messages,
+                tools=intent.tools,
+                template_values=intent.template_values,
+                sampling=intent.sampling,
+                inputs=intent.inputs,
+                labels=intent.labels,
+            )
         return request if request.adapter == adapter else replace(request, adapter=adapter)
 
     async def ask(self, call: Callable[[Engine], Awaitable[T]]) -> tuple[Engine, T]:
@@ -174,7 +190,8 @@ class Placement:
             except EngineError as engines:
                 error = _as_adapter(engines)
                 if isinstance(error, InvalidRequestError):
-                    raise refusal_of_engine(error) from engines
+                    refusal = refusal_of_engine(error)
+                    raise (refusal if self.labelling is None else self.labelling.refusal_of(refusal)) from engines
                 self.note_failure(error.message, is_engines=is_failure(error))
                 if len(self.failed) >= MOST_REPLICAS:
                     raise refusal_of_engine(error) from error
@@ -196,13 +213,23 @@ class Placement:
                     failed |= {replica.id: "the request stays where it began" for replica in deployment.replicas}
         try:
             replicas = _Besides(self._engines, failed) if failed else self._engines
-            return choose_route(self._query, catalogue, replicas, prefix=self._prefix, price=self._price)
+            chosen = choose_route(
+                self._query,
+                catalogue,
+                replicas,
+                prefix=self._prefix,
+                price=self._price,
+                unlabelled=lambda: why_unlabelled(self.intent),
+            )
         except RoutingError as error:
             if error.code == "model_not_allowed" and principal.key_models and error.model not in principal.key_models:
                 raise refusal_of_key(error.model) from error
             raise refusal_of_route(
                 error, self._snapshot.plans_of(error.model), image_at=self.intent.image_at
             ) from error
+        is_labelled = self.intent.kind is Kind.CHAT and catalogue.models[chosen.model].answers_labels
+        self.labelling = labelling_of(self.intent) if is_labelled else None
+        return chosen
 
     def _price(self, model: str) -> Price | None:
         """Return what the request would cost with `model`; None where no price of it is in force."""

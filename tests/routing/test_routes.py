@@ -220,3 +220,45 @@ def test_plan_and_context_pass_a_target_over():
         "big": "not in plan free",
         "vectors": "doesn't serve chat",
     }
+
+
+LABELS = model("labels", "classification")
+AT_LABELS = deployment("labels-1", "labels")
+
+
+def with_labels(*rules):
+    book = catalogue(*(rules or (rule("labels", ("labels", 1), task="classify"), rule("rest", ("small", 1)))))
+    return replace(
+        book, models={**book.models, "labels": LABELS}, deployments={**book.deployments, "labels": (AT_LABELS,)}
+    )
+
+
+def test_classifier_is_asked_for_chats_by_name():
+    assert route(ask("labels"), with_labels(), ready).model == "labels"
+    assert route(ask("labels", kind="classification"), with_labels(), ready).model == "labels"
+    assert refused(ask("labels", kind="embedding"), with_labels()).code == "model_wrong_kind"
+    assert refused(ask("small", kind="classification"), with_labels()).code == "model_wrong_kind"
+
+
+def test_classifier_gets_a_chat_of_auto_only_to_classify_it_and_if_it_can():
+    def chosen(query, book, unlabelled=""):
+        decision = route(query, book, ready, unlabelled=lambda: unlabelled)
+        return decision.model, [one.rejected for one in decision.candidates if one.model == "labels" and one.rejected]
+
+    both = with_labels(rule("any", ("labels", 1), ("vectors", 1)), rule("rest", ("small", 1)))
+    assert chosen(ask(task="classify"), with_labels()) == ("labels", [])
+    assert chosen(ask(task="classify"), both) == ("labels", [])
+    assert chosen(ask("auto:classify"), both) == ("labels", [])
+    assert chosen(ask(task="classify"), with_labels(), "no labels") == ("small", ["answers with labels: no labels"])
+    assert chosen(ask(), both) == ("small", ["answers with labels, for the task classify alone"])
+
+
+def test_whether_a_chat_can_be_answered_with_a_label_is_asked_only_where_a_classifier_could():
+    def never():
+        raise AssertionError
+
+    assert route(ask(task="classify"), catalogue(), ready, unlabelled=never).model == "small"
+    assert route(ask(), with_labels(), ready, unlabelled=never).model == "small"
+    assert route(ask("labels"), with_labels(), ready, unlabelled=never).model == "labels"
+    kind = {"task": "classify", "kind": "classification"}
+    assert route(ask(**kind), with_labels(), ready, unlabelled=never).model == "labels"

@@ -1,0 +1,96 @@
+"""Chats that a classifier answers, beside models that generate: where they go, and what becomes of them on the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from billing.ids import uuid7
+from billing.writer.operations import Settle
+from gateway.generation.generation import start_generation
+from gateway.generation.labelling import why_unlabelled
+from inference.types import Delta, Kind, SamplingParams, Usage
+from routing.catalogue import RuleEntry
+from tests.gateway.doubles import FAKE, collect, make_intent, make_stand
+
+SORTER = replace(FAKE, name="sorter", kinds=frozenset({"classification"}), rate_card="sorter-card")
+WRITER = replace(FAKE, name="writer", rate_card="writer-card")
+TICKET = "Labels: red, blue\n\nmy blue car"
+LABELLED = Usage(input=5)
+
+
+async def make_both(first, second, **options):
+    rule = RuleEntry("labels", "", "classify", None, None, ((first, 1),), ((second, 1),))
+    return await make_stand(models=(SORTER, WRITER), rules=(rule,), text="It is blue", **options)
+
+
+async def run(stand, prompt=TICKET, **fields):
+    intent = make_intent(prompt=prompt, **({"model": "auto", "task": "classify"} | fields))
+    generation = await start_generation(stand.runtime, stand.principal, intent, uuid7())
+    return generation, *await collect(generation)
+
+
+async def assert_clean(stand):
+    await stand.settled()
+    assert (stand.writer.holds, stand.writer.wallet.held, stand.places()) == ({}, 0, 0)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_ticket_of_auto_is_classified_in_one_piece(stream):
+    stand = await make_both("sorter", "writer")
+    generation, events, outcome, text = await run(stand, stream=stream)
+    assert (generation.route.model, text, outcome.usage) == ("sorter", "blue", LABELLED)
+    assert [event for event in events if isinstance(event, Delta)] == [Delta("blue", LABELLED)]
+    assert outcome.ttft_ms is not None
+    [settle] = stand.writer.of(Settle)
+    assert settle.classes == {"input": 5}
+    assert settle.charge == outcome.charge == 1_000_000 - stand.writer.wallet.posted
+    await assert_clean(stand)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fields"),
+    [("Is my blue car red?", {}), (TICKET, {"sampling": SamplingParams(n=2)}), (TICKET, {"task": None})],
+    ids=["no labels", "two answers", "another task"],
+)
+async def test_what_has_no_label_for_an_answer_goes_to_what_generates(prompt, fields):
+    stand = await make_both("sorter", "writer")
+    rule = RuleEntry("any", "", "", None, None, (("sorter", 1),), (("writer", 1),))
+    snapshot = stand.runtime.snapshot
+    stand.runtime.snapshot = replace(snapshot, catalogue=replace(snapshot.catalogue, rules=(rule,)))
+    generation, _, outcome, text = await run(stand, prompt, **fields)
+    assert (generation.route.model, outcome.error) == ("writer", None)
+    assert "It is blue" in text
+    [passed] = [one for one in generation.route.candidates if one.model == "sorter"]
+    assert passed.rejected.startswith("answers with labels")
+    await assert_clean(stand)
+
+
+@pytest.mark.parametrize("failure", [{"generate_error": "overloaded"}, {"lose_at": 1}, {"error_at": 1}], ids=str)
+async def test_chat_moves_from_a_classifier_to_what_generates(failure):
+    stand = await make_both("sorter", "writer")
+    engine = stand.engine_of("sorter")
+    engine.options = replace(engine.options, **failure)
+    generation, _, outcome, text = await run(stand, sampling=SamplingParams(max_tokens=2))
+    assert (generation.route.model, text, outcome.error) == ("writer", "It is", None)
+    assert outcome.usage.completion == 2
+    await assert_clean(stand)
+
+
+async def test_chat_moves_from_what_generates_to_a_classifier():
+    stand = await make_both("writer", "sorter")
+    engine = stand.engine_of("writer")
+    engine.options = replace(engine.options, generate_error="overloaded")
+    generation, _, outcome, text = await run(stand)
+    assert (generation.route.model, text, outcome.usage) == ("sorter", "blue", LABELLED)
+    [settle] = stand.writer.of(Settle)
+    assert settle.classes == {"input": 5}
+    await assert_clean(stand)
+
+
+def test_a_model_that_generates_and_classifies_generates():
+    both = replace(FAKE, kinds=frozenset({Kind.CHAT, Kind.CLASSIFICATION}))
+    assert not both.answers_labels
+    assert both.serves("chat")
+    assert why_unlabelled(make_intent(prompt=TICKET)) == ""
