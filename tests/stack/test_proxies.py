@@ -28,12 +28,7 @@ from tests.services.redis import RedisServer
 from tests.stack.conftest import PATIENCE, ROOT, running_stack
 from tests.stack.web import ask
 
-pytestmark = [
-    pytest.mark.stack,
-    pytest.mark.slow,
-    # aiohttp leaves the end of a TLS connection to a loop that is over by then.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
 PROXIES = {"nginx": nginx, "caddy": caddy}
 ANY_CERTIFICATE = ssl._create_unverified_context()
@@ -56,12 +51,24 @@ def gateway():
         assert stack.stop() == 0, "".join(stack.said[-40:])
 
 
-def session_of(address):
-    connector = aiohttp.TCPConnector(ssl=False, force_close=True)
-    cookies = aiohttp.CookieJar(unsafe=True)  # of an IP address, too
-    return aiohttp.ClientSession(
-        address, connector=connector, timeout=aiohttp.ClientTimeout(total=PATIENCE), cookie_jar=cookies
-    )
+@contextlib.asynccontextmanager
+async def session_of(address):
+    """A session that is over when its sockets are: aiohttp leaves the end of a TLS connection to the loop's next turns."""
+    opened = []
+
+    def socket_of(found):
+        opened.append(socket.socket(*found[:3]))
+        return opened[-1]
+
+    async with aiohttp.ClientSession(
+        address,
+        connector=aiohttp.TCPConnector(ssl=False, force_close=True, socket_factory=socket_of),
+        timeout=aiohttp.ClientTimeout(total=PATIENCE),
+        cookie_jar=aiohttp.CookieJar(unsafe=True),  # of an IP address, too
+    ) as session:
+        yield session
+    while any(one.fileno() != -1 for one in opened):
+        await asyncio.sleep(0.01)
 
 
 def call(key, **more):
