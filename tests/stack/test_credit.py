@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import time
 from decimal import Decimal
@@ -17,8 +18,14 @@ pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow]
 PROMPT = [{"role": "user", "content": "go on"}]
 
 
-def client_of(stack, key):
-    return openai.OpenAI(api_key=key, base_url=f"{stack.base_url}/v1", max_retries=0, timeout=60)
+@pytest.fixture(scope="module")
+def client_of(stack):
+    """Makes a client with a key; all are closed behind the last test."""
+    with contextlib.ExitStack() as clients:
+        base_url = f"{stack.base_url}/v1"
+        yield lambda key: clients.enter_context(
+            openai.OpenAI(api_key=key, base_url=base_url, max_retries=0, timeout=60)
+        )
 
 
 def rates(client, model="fake-chat"):
@@ -49,9 +56,9 @@ def refused(call, **arguments):
 
 
 @pytest.fixture(scope="module")
-def hundred(stack):
+def hundred(stack, client_of):
     """What the prompt and 100 tokens of an answer cost, in µcr."""
-    probing = client_of(stack, stack.tenants["max"]["key"])
+    probing = client_of(stack.tenants["max"]["key"])
     prompt = probing.chat.completions.create(model="fake-chat", messages=PROMPT, max_tokens=1).usage.prompt_tokens
     price = rates(probing)
     assert price["output"] == 11
@@ -66,10 +73,10 @@ def tenants(stack, hundred):
 
 
 @pytest.mark.parametrize("rest", [0, 10])
-def test_credit_for_100_tokens_buys_100_of_1000(stack, tenants, hundred, rest):
+def test_credit_for_100_tokens_buys_100_of_1000(stack, tenants, hundred, rest, client_of):
     """`rest` µcr more buy no further token (one costs 11): they stay."""
     tenant = tenants[f"hundred-{rest}"]
-    client = client_of(stack, tenant["key"])
+    client = client_of(tenant["key"])
     stream = client.chat.completions.create(
         model="fake-chat", messages=PROMPT, max_tokens=1000, stream=True, stream_options={"include_usage": True}
     )
@@ -89,9 +96,9 @@ def test_credit_for_100_tokens_buys_100_of_1000(stack, tenants, hundred, rest):
     assert wallet_of(stack, tenant) == {"posted": rest, "held": 0}
 
 
-def test_responses_say_the_same_of_credit_that_ran_out(stack, tenants):
+def test_responses_say_the_same_of_credit_that_ran_out(stack, tenants, client_of):
     tenant = tenants["responses"]
-    answer = client_of(stack, tenant["key"]).responses.create(model="fake-chat", input="go on", max_output_tokens=1000)
+    answer = client_of(tenant["key"]).responses.create(model="fake-chat", input="go on", max_output_tokens=1000)
     assert answer.status == "incomplete"
     assert answer.incomplete_details.reason == "max_output_tokens"
     assert answer.incomplete_details.model_extra["sluice_reason"] == "credit_exhausted"
@@ -100,10 +107,10 @@ def test_responses_say_the_same_of_credit_that_ran_out(stack, tenants):
     assert wallet_of(stack, tenant) == {"posted": left, "held": 0}
 
 
-def test_many_at_once_never_take_a_wallet_below_zero(stack, tenants):
+def test_many_at_once_never_take_a_wallet_below_zero(stack, tenants, client_of):
     """Sixteen streams share credit for some of them."""
     tenant = tenants["crowd"]
-    client = client_of(stack, tenant["key"])
+    client = client_of(tenant["key"])
 
     def one(_):
         try:
@@ -137,10 +144,10 @@ def until_refused(client):
         assert begun - since < 1.0, "answered a request that began a second after the key was shut out"
 
 
-def test_a_key_made_and_revoked_through_the_api_opens_and_shuts_at_once(stack):
+def test_a_key_made_and_revoked_through_the_api_opens_and_shuts_at_once(stack, client_of):
     operator = stack.tenants["business"]["key"]
     made = manage(stack, operator, "keys/", {"name": "short-lived"})
-    client = client_of(stack, made["secret"])
+    client = client_of(made["secret"])
     assert client.chat.completions.create(model="fake-chat", messages=PROMPT, max_tokens=1).usage.completion_tokens == 1
     manage(stack, operator, f"keys/{made['id']}/revoke/", {})
     error = until_refused(client)
@@ -148,9 +155,9 @@ def test_a_key_made_and_revoked_through_the_api_opens_and_shuts_at_once(stack):
     assert error.body["request_id"] == error.response.headers["x-request-id"]
 
 
-def test_an_expired_key_is_refused_by_itself(stack):
+def test_an_expired_key_is_refused_by_itself(stack, client_of):
     expiring = stack.script("tenant", json.dumps({"expiring": 100_000}))["expiring"]["expiring"]
-    client = client_of(stack, expiring["key"])
+    client = client_of(expiring["key"])
     while True:
         begun = time.time()
         try:
@@ -163,9 +170,9 @@ def test_an_expired_key_is_refused_by_itself(stack):
     assert time.time() >= expiring["at"]
 
 
-def test_keys_of_a_deactivated_tenant_are_refused(stack, tenants):
+def test_keys_of_a_deactivated_tenant_are_refused(stack, tenants, client_of):
     tenant = tenants["gone"]
-    client = client_of(stack, tenant["key"])
+    client = client_of(tenant["key"])
     client.chat.completions.create(model="fake-chat", messages=PROMPT, max_tokens=1)
     stack.manage(
         "shell",
