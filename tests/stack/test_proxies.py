@@ -67,7 +67,7 @@ async def session_of(address):
         cookie_jar=aiohttp.CookieJar(unsafe=True),  # of an IP address, too
     ) as session:
         yield session
-    while any(one.fileno() != -1 for one in opened):
+    while any(one.fileno() != -1 for one in opened):  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(0.01)
 
 
