@@ -53,7 +53,7 @@ def gateway():
 
 @contextlib.asynccontextmanager
 async def session_of(address):
-    """A session that is over when its sockets are: aiohttp leaves the end of a TLS connection to later turns of the loop."""
+    """A session that ends when its sockets have: aiohttp leaves the end of TLS to later turns of the loop."""
     opened = []
 
     def socket_of(found):
