@@ -28,7 +28,7 @@ DEFAULT_PLANS: dict[str, dict[str, Any]] = {
         "weight": 1_000,
         "slice_tokens": 128,
         "monthly_credits": 100 * MICRO,
-        "allowed_models": ["smollm2-135m-instruct", "all-minilm-l6-v2"],
+        "allowed_models": ["smollm2-135m-instruct", "all-minilm-l6-v2", "sluice-desk", "sluice-desk-labels"],
     },
     "business": {  # many requests at once
         "name": "Business",

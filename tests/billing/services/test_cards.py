@@ -81,7 +81,12 @@ def test_default_cards_are_published_once():
     cards.ensure_default_cards()
     cards.ensure_default_cards()
     prices = prices_at(timezone.now())
-    assert set(prices) == {"smollm2-135m-instruct", "all-minilm-l6-v2"}
-    rates = prices["smollm2-135m-instruct"].tiers[0].rates
+    chat, vectors = "smollm2-135m-instruct", "all-minilm-l6-v2"
+    assert set(prices) == {chat, vectors, "sluice-desk", "sluice-desk-labels"}
+    rates = prices[chat].tiers[0].rates
     assert rates["cache_read"] * 5 < rates["input"] < rates["output"]
-    assert RateCardVersion.objects.count() == 2
+    assert RateCardVersion.objects.count() == 4
+    # The specialists cost what they take: an adapter leaves 0.79 of its base's speed, the head's encoder all of it.
+    for name in ("input", "cache_read", "output"):
+        assert prices["sluice-desk"].tiers[0].rates[name] * 0.79 == pytest.approx(rates[name], rel=0.001)
+    assert prices["sluice-desk-labels"].tiers == prices[vectors].tiers

@@ -1,0 +1,131 @@
+"""The first models in the catalogue: published once with prices and routes, and left as operators leave them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.utils import timezone
+
+from billing.selectors.prices import prices_at
+from gateway.services import local_models
+from gateway.services.adapters import remove_adapter
+from gateway.services.local_models import add_first_models
+from routing import catalogue
+from routing.models import Adapter, PublicModel, RouteRule, RouteTarget
+from routing.routes import route
+from routing.services.catalogue import remove_model
+from routing.types import RouteQuery
+from tests.gateway.adapters.files import save
+from tests.routing.test_routes import ready
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+CHAT, VECTORS, DESK, LABELS = "smollm2-135m-instruct", "all-minilm-l6-v2", "sluice-desk", "sluice-desk-labels"
+KINDS = {"SmolLM2-135M-Instruct": "chat", "all-MiniLM-L6-v2": "embedding", LABELS: "classification"}
+
+
+@pytest.fixture
+def found(settings, tmp_path, monkeypatch, terms):
+    """What the process that fetches answers; a test may change it."""
+    monkeypatch.setenv("SLUICE_RUNTIME_DIR", str(tmp_path))
+    settings.SLUICE_HOME = tmp_path
+    files = {"BACKEND": settings.STORAGES["files"]["BACKEND"], "OPTIONS": {"location": str(tmp_path / "files")}}
+    settings.STORAGES = {**settings.STORAGES, "files": files}
+    models = []
+    for name, kind in KINDS.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({}))
+        models.append({"name": name, "folder": str(folder), "kinds": [kind], "context_length": 256})
+    pair = {"name": DESK, "base": "SmolLM2-135M-Instruct", "folder": str(save(tmp_path / "fields"))}
+    answer = {"models": models, "adapters": [pair], "missing": {}}
+    monkeypatch.setattr(local_models, "_fetch", lambda *_: json.loads(json.dumps(answer)))
+    return answer
+
+
+def targets():
+    rows = RouteTarget.objects.filter(model__is_active=True).values_list("rule__name", "model__name")
+    return {rule: {model for name, model in rows if name == rule} for rule, _ in rows}
+
+
+def test_all_four_are_published_with_prices_and_routes(found):
+    first = add_first_models()
+    assert (set(first.added), first.missing) == ({CHAT, VECTORS, DESK, LABELS}, {})
+    book = catalogue.load()
+    assert {name: (sorted(one.kinds), one.base) for name, one in book.models.items()} == {
+        CHAT: (["chat"], ""),
+        VECTORS: (["embedding"], ""),
+        LABELS: (["classification"], ""),
+        DESK: (["chat"], CHAT),
+    }
+    prices = prices_at(timezone.now())
+    rates = {name: prices[one.rate_card].tiers[0].rates["input"] for name, one in book.models.items()}
+    assert rates == {CHAT: 10_000_000, VECTORS: 2_000_000, LABELS: 2_000_000, DESK: 12_660_000}
+    assert targets() == {
+        "embeddings": {VECTORS},
+        "classification": {LABELS},
+        "labels": {LABELS},
+        "fields": {DESK},
+        "summaries": {CHAT},
+        "programs": {CHAT},
+        "talk": {CHAT},
+        "general chat": {CHAT},
+    }
+
+
+def test_again_changes_nothing(found):
+    add_first_models()
+    kept = [set(model.objects.values_list("pk", flat=True)) for model in (PublicModel, Adapter, RouteRule, RouteTarget)]
+    assert set(add_first_models().added) == {CHAT, VECTORS, DESK, LABELS}
+    assert kept == [
+        set(model.objects.values_list("pk", flat=True)) for model in (PublicModel, Adapter, RouteRule, RouteTarget)
+    ]
+
+
+def test_what_an_operator_withdrew_stays_withdrawn_and_its_task_goes_to_the_next_best(found):
+    add_first_models()
+    assert remove_adapter(DESK)
+    assert remove_model(LABELS)
+    assert add_first_models().missing == {}
+    assert set(catalogue.load().models) == {CHAT, VECTORS}
+    assert (targets()["labels"], targets()["fields"]) == ({CHAT}, {CHAT})
+
+
+def test_without_its_base_the_adapter_is_missing_and_says_why(found):
+    pairs, found["adapters"] = found["adapters"], []
+    add_first_models()
+    assert remove_model(CHAT)
+    found["adapters"] = pairs
+    first = add_first_models()
+    assert DESK not in first.added
+    assert CHAT in first.missing[DESK]
+
+
+def test_without_its_weights_the_general_model_does_it_all(found):
+    found["adapters"], found["missing"] = [], {DESK: "its weights are not here"}
+    del found["models"][2]
+    assert add_first_models().missing == {DESK: "its weights are not here"}
+    assert {name for models in targets().values() for name in models} == {CHAT, VECTORS}
+
+
+@pytest.mark.parametrize(
+    ("task", "unlabelled", "model"),
+    [
+        ("classify", "", LABELS),
+        ("classify", "no labels", CHAT),
+        ("extract", "", DESK),
+        ("summarize", "", CHAT),
+        ("code", "", CHAT),
+        ("chat", "", CHAT),
+    ],
+)
+def test_every_plan_gets_the_specialist_for_its_task(found, task, unlabelled, model):
+    from billing.services import plans
+
+    add_first_models()
+    book = catalogue.load()
+    for slug in plans.DEFAULT_PLANS:
+        allowed = frozenset(plans.latest_version(slug).allowed_models)
+        query = RouteQuery("auto", "chat", slug, "chat", allowed, task=task)
+        assert route(query, book, ready, unlabelled=lambda: unlabelled).model == model

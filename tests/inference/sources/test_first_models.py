@@ -1,0 +1,85 @@
+"""The support desk's specialists among the first models: made of the first two and of what lies beside the code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from inference.sources import first_models
+from inference.sources.first_models import CHAT, DESK, DESK_LABELS, EMBEDDING
+from tests.gateway.adapters.files import save
+
+WEIGHT = "encoder.layer.0.attention.self.query.weight"
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home with stand-ins of the first two models, without their packages and without specialists."""
+    monkeypatch.setattr(first_models, "_installed_file", lambda *_: None)
+    monkeypatch.setattr(first_models, "DESK_FOLDER", tmp_path / "desk")
+    for name in (CHAT, EMBEDDING):
+        folder = tmp_path / "models" / name
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+    save_file({WEIGHT: torch.eye(4)}, tmp_path / "models" / EMBEDDING / "model.safetensors")
+    return tmp_path
+
+
+def train(home: Path) -> None:
+    """Put what was trained where the code has it: for the labels pairs that add 2 to each weight."""
+    save(home / "desk" / "fields")
+    labels = save(home / "desk" / "labels")
+    (labels / "label_head.json").write_text(json.dumps({"labels": ["billing", "returns"], "none": "other"}))
+    save_file({"text.weight": torch.ones(2, 4)}, labels / "label_head.safetensors")
+    module = f"base_model.model.{WEIGHT.removesuffix('.weight')}"
+    pairs = {f"{module}.lora_A.weight": torch.ones(2, 4), f"{module}.lora_B.weight": torch.full((4, 2), 0.5)}
+    save_file(pairs, labels / "adapter_model.safetensors")
+
+
+def test_labels_are_merged_once_and_the_adapter_is_told(home):
+    train(home)
+    found = first_models.install(home)
+    assert set(found) == {CHAT, EMBEDDING, DESK_LABELS}
+    folder = found[DESK_LABELS]
+    assert torch.equal(load_file(folder / "model.safetensors")[WEIGHT], torch.eye(4) + 2)
+    assert json.loads((folder / "label_head.json").read_text()) == {"labels": ["billing", "returns"], "none": "other"}
+    assert torch.equal(load_file(folder / "label_head.safetensors")["text.weight"], torch.ones(2, 4))
+    assert first_models.adapters() == {DESK: (CHAT, home / "desk" / "fields")}
+    assert first_models.missing_specialists(found) == {}
+    before = (folder / "model.safetensors").stat().st_ino
+    assert first_models.install(home) == found
+    assert (folder / "model.safetensors").stat().st_ino == before
+
+
+def test_without_weights_the_others_are_installed_and_it_says_why(home):
+    found = first_models.install(home)
+    assert set(found) == {CHAT, EMBEDDING}
+    assert first_models.adapters() == {}
+    lacking = first_models.missing_specialists(found)
+    assert set(lacking) == {DESK, DESK_LABELS}
+    assert all("weights are not in this copy" in why for why in lacking.values())
+
+
+def test_without_their_bases_it_says_which_are_missing(home):
+    train(home)
+    for name in (CHAT, EMBEDDING):
+        (home / "models" / name / "config.json").unlink()
+    found = first_models.install(home)
+    assert found == {}
+    lacking = first_models.missing_specialists(found)
+    assert lacking == {
+        DESK: f"it is made of {CHAT}, which is missing",
+        DESK_LABELS: f"it is made of {EMBEDDING}, which is missing",
+    }
+
+
+def test_a_merge_that_fails_leaves_nothing(home):
+    train(home)
+    (home / "desk" / "labels" / "label_head.json").write_text("{}")
+    with pytest.raises(KeyError):
+        first_models.install(home)
+    assert {folder.name for folder in (home / "models").iterdir()} == {CHAT, EMBEDDING}
