@@ -5,9 +5,8 @@
     python examples/tickets.py            # the 1,000 tickets of tickets.csv, answers into answers.csv
     python examples/tickets.py --batch    # the same overnight, at the price of batches
 
-Each ticket is asked about twice: for its label, held to LABELS, and for FIELDS, held to JSON. Answers are written as
-they come: after Ctrl-C or an error run it again, and it goes on with what is missing. Where the CSV has the right label
-and fields beside a ticket, the share of right answers stands at the end.
+Each ticket is asked about twice: for its label, held to LABELS, and for FIELDS, held to JSON. After Ctrl-C or an error
+run it again: it goes on with what is missing. Where the CSV has the right answers, their share stands at the end.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def body_of(task: str, ticket: dict[str, str], options: argparse.Namespace) -> d
     """Return the body of a chat completion."""
     question, held = TASKS[task]
     return {
-        "model": options.models[task],
+        "model": options.labels if task == "classify" else options.fields,
         "messages": [{"role": "user", "content": f"{question}\n\n{ticket['ticket']}"}],
         "temperature": 0,
         "max_tokens": 300,
@@ -127,12 +126,10 @@ async def ask_all(answers: Answers, options: argparse.Namespace) -> None:
         async def worker() -> None:
             while not failed and (ticket := next(waiting, None)):
                 try:
-                    both = [await ask(task, ticket) for task in TASKS]
+                    answers.add(row_of(ticket["id"], [await ask(task, ticket) for task in TASKS]))
+                    show(f"{len(answers.rows) - answers.before} of {len(missing)} tickets in {answers.seconds:.0f} s")
                 except OpenAIError as error:
                     failed.append(error)
-                else:
-                    answers.add(row_of(ticket["id"], both))
-                    show(f"{len(answers.rows) - answers.before} of {len(missing)} tickets in {answers.seconds:.0f} s")
 
         await asyncio.gather(*(worker() for _ in range(options.workers)))
     if failed:
@@ -165,9 +162,8 @@ def as_batch(answers: Answers, options: argparse.Namespace) -> None:
             answers.add(row_of(ticket["id"], both))
     answers.seconds = (batch.completed_at or time.time()) - batch.created_at
     note.unlink()  # the next run asks again about what failed
-    reasons = [error.message for error in (batch.errors and batch.errors.data) or ()]
-    reasons += [answer["error"]["message"] for answer in told.values() if "choices" not in answer]
-    if reasons:
+    refused = [answer["error"]["message"] for answer in told.values() if "choices" not in answer]
+    if reasons := [error.message for error in (batch.errors and batch.errors.data) or ()] + refused:
         sys.exit(f"{batch.id} is {batch.status}, with {len(reasons)} errors; the first: {reasons[0]}")
 
 
@@ -186,7 +182,6 @@ def main() -> None:
     options = parser.parse_args()
     if not options.key or not options.tickets.is_file():
         parser.error("set SLUICE_KEY or give --key" if not options.key else f"there is no file {options.tickets}")
-    options.models = {"classify": options.labels, "extract": options.fields}
     answers = Answers(options.out, read(options.tickets, ("id", "ticket"))[: options.count])
     try:
         if answers.missing():
