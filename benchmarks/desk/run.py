@@ -37,34 +37,14 @@ import aiohttp
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.desk.questions import ADAPTER, GENERAL, HEAD, WAYS, Way, is_right, request_of  # noqa: E402
 from inference.sources import first_models  # noqa: E402
 from tests.services.postgres import free_port  # noqa: E402
 from tests.stack.conftest import PATIENCE, Stack  # noqa: E402
 from training.desk.corpus import Example  # noqa: E402
 from training.desk.evaluate import COUNT, held_out, kinds  # noqa: E402
-from training.desk.texts import OTHER  # noqa: E402
 
-GENERAL, ADAPTER, HEAD = "smollm2-135m-instruct", "sluice-desk", "sluice-desk-labels"
-AT_ONCE, MOST_TOKENS = 16, 200
-
-
-@dataclass(frozen=True)
-class Way:
-    """How questions are answered; `slug` is its tenant."""
-
-    slug: str
-    told: str
-    model: str
-    is_guided: bool = True
-    tasks: tuple[str, ...] = ("classify", "extract")
-
-
-WAYS = (
-    Way("free", "generalist, free", GENERAL, is_guided=False),
-    Way("guided", "generalist, guided", GENERAL),
-    Way("adapter", f"specialist `{ADAPTER}`, guided", ADAPTER),
-    Way("head", f"head `{HEAD}`", HEAD, tasks=("classify",)),
-)
+AT_ONCE = 16
 
 
 @dataclass
@@ -79,46 +59,6 @@ class Result:
     output_tokens: int = 0
     kinds: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Right answers and questions of each kind."""
-
-
-# -- one question -----------------------------------------------------------------------------------------------------
-
-
-def request_of(way: Way, example: Example) -> tuple[str, dict[str, Any]]:
-    """Return path and body of a question."""
-    body: dict[str, Any]
-    if way.model == HEAD:
-        labels = [name for name in example.choices if name != OTHER]
-        body = {"model": HEAD, "input": example.ticket.text, "labels": labels, "truncate_prompt_tokens": -1}
-        return "/v1/classify", body
-    body = {
-        "model": way.model,
-        "messages": [{"role": "user", "content": example.prompt}],
-        "temperature": 0,
-        "max_tokens": MOST_TOKENS,
-    }
-    if way.is_guided and example.task == "classify":
-        body["structured_outputs"] = {"choice": list(example.choices)}
-    elif way.is_guided:
-        schema = {
-            "type": "object",
-            "properties": {name: {"type": ["string", "null"]} for name in example.choices},
-            "required": list(example.choices),
-            "additionalProperties": False,
-        }
-        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "fields", "schema": schema}}
-    return "/v1/chat/completions", body
-
-
-def is_right(example: Example, answer: str) -> bool:
-    """Whether it has the label, or an object with exactly the right values."""
-    if example.task == "classify":
-        return answer.strip().strip("\"'`.").strip().casefold() == example.answer.casefold()
-    try:
-        found, _ = json.JSONDecoder().raw_decode(answer, answer.index("{"))
-    except ValueError:  # no object, or none that ends
-        return False
-    return bool(found == json.loads(example.answer))
 
 
 class Client:
@@ -138,12 +78,14 @@ class Client:
         return said["choices"][0]["message"]["content"] or "", identifier
 
     async def record(self, identifier: str) -> dict[str, Any]:
-        """Return a request's usage, which is settled."""
-        async with self._session.get(f"{self._base}/v1/usage/{identifier}", headers=self._headers) as answer:
-            said = await answer.json()
-            assert said["status"] == "settled", said
-            usage: dict[str, Any] = said["usage"]
-            return usage
+        """Return a request's usage once it is settled."""
+        while True:
+            async with self._session.get(f"{self._base}/v1/usage/{identifier}", headers=self._headers) as answer:
+                said = await answer.json()
+            if said["status"] == "settled":
+                usage: dict[str, Any] = said["usage"]
+                return usage
+            await asyncio.sleep(0.2)
 
 
 # -- one way ----------------------------------------------------------------------------------------------------------
