@@ -19,7 +19,7 @@ from gateway.http.asgi import Receive, Scope, Send, send_json
 from gateway.models import StoredFile, Tenant
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
-from gateway.services.adapters import adapters_of, add_adapter, remove_adapter
+from gateway.services.adapters import adapters_of, add_adapter, check_adapter, remove_adapter
 from gateway.wire.adapters import AdapterDeleted, AdapterList, AdapterObject, AdapterRequest, adapter_object
 from gateway.wire.decode import decode, invalid, require_no_nul
 from gateway.wire.files import PREFIX
@@ -76,6 +76,7 @@ async def _made(runtime: Runtime, principal: Principal, request: AdapterRequest)
         raise invalid("file_id", f"The file wasn't uploaded for the purpose '{PURPOSE}'.")
     draft = storage.drafts() / uuid7().hex
     try:
+        await runtime.threads.run(partial(_check, principal, request, file.bytes))  # before anything is copied
         await asyncio.to_thread(_copy, file, draft)
         return await runtime.threads.run(partial(_add, principal, request, draft))
     except ServiceError as error:
@@ -85,6 +86,16 @@ async def _made(runtime: Runtime, principal: Principal, request: AdapterRequest)
         raise Refusal(404, "file_content_missing", text) from error
     finally:
         await asyncio.to_thread(draft.unlink, missing_ok=True)
+
+
+def _check(principal: Principal, request: AdapterRequest, size: int) -> None:
+    check_adapter(
+        base=request.base,
+        config=request.config,
+        size=size,
+        name=request.name,
+        tenant=Tenant.objects.get(id=principal.tenant),
+    )
 
 
 def _add(principal: Principal, request: AdapterRequest, weights: Path) -> Adapter:

@@ -38,6 +38,8 @@ WATCHED = (
     Watched("gateway.APIKey", tenant="tenant_id", besides=("last_used_at",)),
     Watched("gateway.Membership", tenant="tenant_id"),
     Watched("gateway.Tenant", tenant="id"),
+    # Workers are offered the adapters of active tenants.
+    Watched("gateway.Tenant", events=("update",), only=("is_active",)),
     Watched("gateway.Project", tenant="tenant_id"),
     Watched("billing.Subscription", tenant="tenant_id", besides=("granted_until",)),
     Watched("gateway.User", events=("update", "delete"), only=("is_active",)),

@@ -23,7 +23,7 @@ from gateway.errors.service import ServiceError
 from gateway.files import adapters as files
 from gateway.models import Tenant
 from inference.errors import ModelRefusedError
-from inference.sources.adapters import CONFIG, MOST_CONFIG_BYTES, WEIGHTS, check_tensors, config_of
+from inference.sources.adapters import CONFIG, MOST_CONFIG_BYTES, WEIGHTS, AdapterConfig, check_tensors, config_of
 from inference.types import Kind
 from routing.catalogue import ADAPTABLE
 from routing.models import Adapter, Deployment, PublicModel
@@ -46,23 +46,42 @@ def add_adapter(
     It has the price list of its base unless `rate_card` names another. With a `tenant` it is that tenant's own, within
     the limits of its plan, and its public name is "<slug>/<name>". Raise ServiceError with the field and the reason.
     """
-    if not NAME.fullmatch(name):
-        raise ServiceError("name", "A name has 1 to 60 letters, digits, dots, dashes and underscores.")
-    base_row = _base_of(base, tenant)
-    rank, size = _checked(config, weights)
-    adapter = Adapter(id=uuid4(), base=base_row, config=dict(config), rank=rank, bytes=size)
+    try:
+        size = weights.stat().st_size
+    except OSError as error:
+        raise ServiceError("file_id", f"{WEIGHTS} can't be read: {error.strerror}") from error
+    base_row, checked = check_adapter(base=base, config=config, size=size, name=name, tenant=tenant)
+    _check_tensors(weights, size, checked)
+    adapter = Adapter(id=uuid4(), base=base_row, config=dict(config), rank=checked.rank, bytes=size)
     public = name if tenant is None else f"{tenant.slug}/{name}"
     files.put(adapter, weights)
     try:
         with transaction.atomic():
             if tenant is not None:
-                require_room(tenant, rank, size)
+                require_room(tenant, checked.rank, size)
             adapter.model = _public_model(public, base_row, rate_card, description, tenant)
             adapter.save(force_insert=True)
     except BaseException:
         files.remove(adapter)
         raise
     return adapter
+
+
+def check_adapter(
+    *, base: str, config: Mapping[str, Any], size: int, name: str, tenant: Tenant | None = None
+) -> tuple[PublicModel, AdapterConfig]:
+    """Return the base and what the config says; raise the ServiceError for which `add_adapter` would refuse them.
+
+    That is all that can be told without the tensors, of which there are `size` bytes.
+    """
+    if not NAME.fullmatch(name):
+        raise ServiceError("name", "A name has 1 to 60 letters, digits, dots, dashes and underscores.")
+    base_row = _base_of(base, tenant)
+    checked = _checked(config)
+    if tenant is not None:
+        with transaction.atomic():
+            require_room(tenant, checked.rank, size)
+    return base_row, checked
 
 
 def add_adapter_folder(
@@ -168,8 +187,8 @@ def _base_of(name: str, tenant: Tenant | None) -> PublicModel:
     return base
 
 
-def _checked(config: Mapping[str, Any], weights: Path) -> tuple[int, int]:
-    """Return rank and bytes of an adapter; raise ServiceError where config or tensors can't be served."""
+def _checked(config: Mapping[str, Any]) -> AdapterConfig:
+    """Return what a config says; raise ServiceError where it can't be served."""
     try:
         text = json.dumps(config, allow_nan=False)
     except (ValueError, RecursionError) as error:
@@ -178,18 +197,20 @@ def _checked(config: Mapping[str, Any], weights: Path) -> tuple[int, int]:
         message = f"It has more than {MOST_CONFIG_BYTES} bytes, or a NUL character, which no database keeps."
         raise ServiceError("config", message)
     try:
-        checked = config_of(text.encode())
+        return config_of(text.encode())
     except ModelRefusedError as error:
         raise ServiceError("config", error.message) from error
+
+
+def _check_tensors(weights: Path, size: int, config: AdapterConfig) -> None:
+    """Raise ServiceError where the tensors can't be served."""
     try:
-        size = weights.stat().st_size
         with weights.open("rb") as file:
-            check_tensors(file, size, checked)
+            check_tensors(file, size, config)
     except ModelRefusedError as error:
         raise ServiceError("file_id", error.message) from error
     except OSError as error:
         raise ServiceError("file_id", f"{WEIGHTS} can't be read: {error.strerror}") from error
-    return checked.rank, size
 
 
 def _public_model(name: str, base: PublicModel, rate_card: str, description: str, tenant: Tenant | None) -> PublicModel:

@@ -81,12 +81,14 @@ def worker_spec(node: str, *, listen: str = "", keys: str = "") -> WorkerConfig:
 
 
 def _adapters(bases: set[UUID]) -> dict[UUID, dict[str, str]]:
-    """Return the folders on this machine of the adapters of these models, by model and id.
+    """Return the folders on this machine of the adapters of these models, by model and id; none of a tenant that isn't
+    active.
 
     One whose tensors the storage doesn't give is left out, and keeps no other from being served.
     """
     found: dict[UUID, dict[str, str]] = {}
-    adapters = list(Adapter.objects.filter(base__in=bases, model__is_active=True)) if bases else []
+    served = Adapter.objects.filter(base__in=bases, model__is_active=True).exclude(model__tenant__is_active=False)
+    adapters = list(served) if bases else []
     for adapter in adapters:
         try:
             found.setdefault(adapter.base_id, {})[str(adapter.id)] = str(files.folder_of(adapter))

@@ -214,6 +214,38 @@ async def test_what_no_database_keeps_is_refused_by_its_field(two, tmp_path):
             assert_error(gone, 404, "adapter_not_found")
 
 
+async def test_nothing_is_copied_for_whom_the_plan_or_the_config_refuses(two, tmp_path, monkeypatch):
+    """Else a tenant without adapters would let the disk turn as often as it asks."""
+    copied = []
+    monkeypatch.setattr("gateway.edge.adapters._copy", lambda *_: copied.append("copied"))
+    async with opened(tmp_path) as runtime:
+        app, secret = with_runtime(runtime), two.mine.secret
+        content = form(tensors(), filename="adapter_model.safetensors", purpose="adapter")
+        file = (await ask(app, "/v1/files", content, headers=TYPE, key=secret)).json()["id"]
+        body = {
+            "base": "fake",
+            "name": "fresh",
+            "file_id": file,
+            "config": {"peft_type": "LORA", "r": 2, "lora_alpha": 4},
+        }
+        for changes, param in (
+            ({"config": {}}, "config"),
+            ({"name": "a/b"}, "name"),
+            ({"base": "nobody"}, "base"),
+            ({"config": body["config"] | {"r": 65}}, "config.r"),
+        ):
+            refused = await ask(app, "/v1/adapters", body | changes, key=secret)
+            assert_error(refused, 400, "adapter_refused", param=param)
+
+        def end():
+            version = plans.publish_version(plans.latest_version("test").plan, adapters=0)
+            two.mine.tenant.subscriptions.update(version=version)
+
+        await in_database(end)
+        assert_error(await ask(app, "/v1/adapters", body, key=secret), 400, "adapter_refused", param="base")
+        assert copied == []
+
+
 def strip(body):
     """An error without what differs from request to request."""
     body.pop("request_id", None)

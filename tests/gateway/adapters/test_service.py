@@ -18,6 +18,7 @@ from gateway.services import worker_specs
 from gateway.services.adapters import adapters_of, add_adapter_folder, remove_adapter
 from gateway.services.local_models import add_local_model
 from gateway.services.remote_models import add_remote_model
+from gateway.services.tenants import activate_tenant, deactivate_tenant
 from inference.config import EngineConfig
 from routing import catalogue
 from routing.models import Adapter, PublicModel, RouteTarget
@@ -151,6 +152,16 @@ def test_a_tenants_own_are_within_the_terms_of_its_plan(tmp_path, acme, other, s
     PublicModel.objects.filter(name="acme/a").update(tenant=other.tenant)
     with pytest.raises(ServiceError, match="already"):
         add("a")
+
+
+def test_those_of_a_tenant_that_ended_are_offered_to_no_worker_until_it_is_back(tmp_path, acme):
+    subscribe(acme, adapters=1)
+    everybodys = add_adapter_folder(save(tmp_path / "law"), base="base", name="law")
+    own = add_adapter_folder(save(tmp_path / "own"), base="base", name="own", tenant=acme.tenant)
+    deactivate_tenant(tenant=acme.tenant)
+    assert offered().keys() == {str(everybodys.id)}
+    activate_tenant(tenant=acme.tenant)
+    assert offered().keys() == {str(everybodys.id), str(own.id)}
 
 
 def test_the_chat_page_and_the_form_of_keys_show_ones_own_alone_while_the_plan_has_adapters(tmp_path, acme, other):

@@ -66,7 +66,7 @@ def rows():
 
 OF_A_TENANT = {"tenant", "project", "key", "membership", "subscription"}
 BUMPING = [
-    ("tenant", "is_active", False),
+    ("tenant", "slug", "other"),
     ("project", "is_active", False),
     ("user", "is_active", False),
     ("key", "revoked_at", timezone.now()),
@@ -104,6 +104,17 @@ def test_each_write_bumps(rows, name, field, value):
         assert after[1] > before[1]
     else:
         assert after == (before[0] + 1, before[1])
+
+
+@pytest.mark.parametrize("is_active", [False, True])
+def test_a_tenant_that_ends_or_comes_back_bumps_the_catalogue_too(rows, is_active):
+    """Its adapters are offered to workers no more, or again."""
+    Tenant.objects.filter(id=rows["tenant"].id).update(is_active=not is_active)
+    before = settled_epoch()
+    update(rows["tenant"], "is_active", is_active)
+    after = settled_epoch()
+    assert after[0] == before[0] + 1
+    assert after[1] > before[1]
 
 
 def test_row_that_moves_to_another_tenant_bumps_both(rows):
