@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.test import Client
 
 from billing.services import cards, plans
 from gateway.errors.service import ServiceError
@@ -21,7 +22,7 @@ from gateway.services.remote_models import add_remote_model
 from gateway.services.tenants import activate_tenant, deactivate_tenant
 from inference.config import EngineConfig
 from routing import catalogue
-from routing.models import Adapter, PublicModel, RouteTarget
+from routing.models import Adapter, PublicModel, RouteRule, RouteTarget
 from routing.services.catalogue import add_model, remove_model
 from routing.services.defaults import ensure_default_routes
 from tests.gateway.adapters.files import save, tensors
@@ -183,6 +184,29 @@ def test_the_chat_page_and_the_form_of_keys_show_ones_own_alone_while_the_plan_h
     assert shown(other) == ({"auto", "base", "other/own"}, {"base", "other/own"})
     subscribe(acme, adapters=0)
     assert shown(acme) == ({"auto", "base"}, {"base"})
+
+
+def test_the_dry_run_leads_to_ones_own_alone_while_the_plan_has_adapters(tmp_path, acme, other):
+    """By its name and by a rule, as requests are led."""
+    made = RouteRule.objects.create(name="to all own")
+    for party in (acme, other):
+        subscribe(party, adapters=1)
+        own = add_adapter_folder(save(tmp_path / party.tenant.slug), base="base", name="own", tenant=party.tenant)
+        RouteTarget.objects.create(rule=made, model=own.model)
+    RouteTarget.objects.create(rule=made, model=PublicModel.objects.get(name="base"), is_fallback=True)
+
+    def led(party, model) -> str:
+        answer = Client().post(
+            "/api/v1/routes/explain/", {"model": model}, content_type="application/json", headers=party.bearer
+        )
+        body = answer.json()
+        return body["model"] if answer.status_code == 200 else body["error"]["code"]
+
+    names = ("acme/own", "other/own", "auto")
+    assert [led(acme, name) for name in names] == ["acme/own", "model_not_found", "acme/own"]
+    assert [led(other, name) for name in names] == ["model_not_found", "other/own", "other/own"]
+    subscribe(acme, adapters=0)
+    assert [led(acme, name) for name in names] == ["model_not_found", "model_not_found", "base"]
 
 
 def test_no_rule_is_made_for_all_that_leads_to_a_tenants_own(tmp_path, acme):

@@ -1,6 +1,7 @@
 """The sample tickets of the chat page: offered where `auto` has a specialist for them."""
 
 from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 
@@ -44,6 +45,17 @@ def test_each_task_with_a_specialist_has_a_sample():
 )
 def test_there_is_none_where_auto_would_give_it_to_the_general_model(rules):
     assert tasks(*rules) == []
+
+
+@pytest.mark.parametrize(("adapters", "samples"), [(1, 1), (0, 0)])
+def test_a_specialist_of_ones_own_counts_while_the_plan_has_adapters(adapters, samples):
+    mine = subscription()
+    mine.tenant_id, mine.version.adapters = uuid4(), adapters
+    own = ModelEntry("me/own", frozenset(["chat"]), 2048, "card", "", 0, mine.tenant_id, "general")
+    general = replace(own, name="general", tenant=None, base="")
+    rules = (replace(LABELS, targets=(("me/own", 1),)), TALK)
+    catalogue = Catalogue({"me/own": own, "general": general}, {}, rules)
+    assert len(samples_for(catalogue, mine, {"general", "me/own"})) == samples
 
 
 def test_there_is_none_while_the_specialist_is_not_offered_or_not_ready():
