@@ -40,7 +40,8 @@ _SEPARATORS = (",", ";", "|", "/")
 _LAST = re.compile(r"(?:or|and) ", re.IGNORECASE)
 _OR = re.compile(r" or ", re.IGNORECASE)
 _ORDER = re.compile(
-    r"(?:and )?(?:answer|assign|choose|give|output|pick|reply|respond|return|say|select|tell|that|use|which)\b",
+    r"(?:and )?(?:that|which|(?:answer|assign|choose|give|output|pick|reply|respond|return|say|select|tell|use)"
+    r" (?:an?|exactly|in|it|just|me|nothing|one|only|the|with|your))\b",
     re.IGNORECASE,
 )
 _QUOTED = re.compile(r"([\"'`])([^\"'`]+)\1")

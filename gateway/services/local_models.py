@@ -75,6 +75,7 @@ def add_first_models() -> FirstModels:
     A model that an operator has withdrawn or changed stays as they left it.
     """
     answer = _fetch("first-models")
+    known = set(PublicModel.objects.values_list("name", flat=True))
     for model in answer["models"]:
         name = str(model["name"]).lower()
         if not Deployment.objects.filter(model__name=name).exists():
@@ -90,7 +91,7 @@ def add_first_models() -> FirstModels:
         else:
             names.append(adapter["name"])
     ensure_default_routes()
-    ensure_task_routes()
+    ensure_task_routes(new=set(names) - known)
     return FirstModels(tuple(names), missing)
 
 

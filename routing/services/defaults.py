@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from django.db import transaction
 
@@ -10,11 +10,12 @@ from routing.models import PublicModel, RouteRule, RouteTarget
 from routing.services import task_examples
 from routing.tasks import CLASSIFY
 
+_GENERAL = "general chat"
 DEFAULT_RULES = (  # name, priority, task, kind of its target
     ("embeddings", 100, "embedding", "embedding"),
     ("ranking", 110, "rerank", "score"),
     ("classification", 120, "classify", "classification"),
-    ("general chat", 1000, "", "chat"),
+    (_GENERAL, 1000, "", "chat"),
 )
 TASK_RULES = (  # name, priority, task, examples
     ("labels", 200, "classify", task_examples.CLASSIFY),
@@ -42,18 +43,22 @@ def ensure_default_routes() -> None:
 
 
 @transaction.atomic
-def ensure_task_routes() -> None:
+def ensure_task_routes(new: Collection[str] = ()) -> None:
     """Make sure that ``auto`` has a rule with examples for each common task of chats, each to who does it best.
 
-    Nothing is made where no model can compare examples. An existing rule stays as operators changed it.
+    Nothing is made where no model can compare examples. An existing rule stays as operators changed it; one that sends
+    its task where general chat goes, for want of a better model, gets a specialist that is `new` instead.
     """
     models = _general()
+    general = _names(RouteRule.objects.filter(name=_GENERAL).first())
     if _target(models, "", "embedding") is None:
         return
     for name, priority, task, examples in TASK_RULES:
         if target := _target(models, task, "chat"):
             fields = {"priority": priority, "task": task, "examples": list(examples)}
             rule, _ = RouteRule.objects.get_or_create(name=name, defaults=fields)
+            if target.name in new and rule.task == task and _names(rule) == general:
+                rule.targets.all().delete()
             _aim(rule, target)
 
 
@@ -70,6 +75,10 @@ def _target(models: Sequence[PublicModel], task: str, kind: str) -> PublicModel 
     named = {model.name: model for model in (*able, *fitting)}
     ranked = [named[name] for name in SPECIALISTS.get(task, ()) if name in named]
     return next(iter((*ranked, *(model for model in fitting if model.name not in _SPECIAL), *fitting)), None)
+
+
+def _names(rule: RouteRule | None) -> set[str]:
+    return set() if rule is None else set(rule.targets.values_list("model__name", flat=True))
 
 
 def _aim(rule: RouteRule, target: PublicModel) -> None:

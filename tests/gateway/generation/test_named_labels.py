@@ -33,6 +33,7 @@ def test_every_question_of_the_desk_is_read(wording):
         ("""Pick one of the labels 'a', "b", or `c` and nothing else.""", ("a", "b", "c")),
         ("You work for: Acme, Inc. in Rome. Topics: red; dark blue; red", ("red", "dark blue")),
         ("Given the topics a, b and c, d, tell the right one.", ("a", "b and c", "d")),
+        ("Given the topics lost, return and refund, other, return one.", ("lost", "return and refund", "other")),
         ("You are a friendly assistant.", ()),
         ("Which options do I have?", ()),
         ("Pick one: tea.", ()),

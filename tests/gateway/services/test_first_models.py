@@ -109,6 +109,20 @@ def test_without_its_weights_the_general_model_does_it_all(found):
     assert {name for models in targets().values() for name in models} == {CHAT, VECTORS}
 
 
+def test_specialist_that_comes_later_gets_its_task_once_unless_an_operator_gave_that_to_another(found):
+    pairs, found["adapters"] = found["adapters"], []
+    labels = found["models"].pop(2)
+    add_first_models()
+    chosen = PublicModel.objects.create(name="chosen", kinds=["chat"], context_length=100, rate_card=CHAT)
+    RouteTarget.objects.filter(rule__name="fields").update(model=chosen)
+    found["adapters"], found["models"] = pairs, [*found["models"], labels]
+    add_first_models()
+    assert (targets()["labels"], targets()["fields"], targets()["talk"]) == ({LABELS}, {"chosen"}, {CHAT})
+    RouteTarget.objects.filter(rule__name="labels").update(model=PublicModel.objects.get(name=CHAT))
+    add_first_models()
+    assert targets()["labels"] == {CHAT}
+
+
 @pytest.mark.parametrize(
     ("task", "unlabelled", "model"),
     [
