@@ -32,7 +32,7 @@ class NewAdapterForm(forms.Form):
         Tenant.objects.filter(is_active=True),
         required=False,
         empty_label="everybody whose plan includes it",
-        help_text="Who sees it. A tenant's own is called <slug>/<name>, and counts among those that its plan includes.",
+        help_text="Who sees it. A tenant's own has its slug before the name, as acme/law, and counts among its plan's.",
         widget=UnfoldAdminSelectWidget,
     )
 

@@ -84,9 +84,9 @@ class RouteRuleForm(ModelForm):
         help_text="Percent: what is less like its nearest example is left to the plan's default task.",
         widget=UnfoldAdminIntegerFieldWidget,
     )
-    max_price = CreditsField(required=False, help_text="Ceiling: credits per million output tokens.")
+    max_price = CreditsField(required=False, help_text="Credits per million output tokens.")
     max_request_price = CreditsField(
-        required=False, help_text="Ceiling: credits for the request, as far as they can be estimated."
+        required=False, help_text="Credits for the request, as far as they can be estimated."
     )
 
     class Meta:
@@ -98,7 +98,7 @@ class RouteRuleForm(ModelForm):
         ]
         labels = {"max_ttft_ms": "Max time to first token", "ttft_percentile": "Percentile"}
         help_texts = {
-            "max_ttft_ms": "Ceiling: milliseconds, of the deployment's requests of the last five minutes.",
+            "max_ttft_ms": "Milliseconds, of the deployment's requests of the last five minutes.",
             "beyond_ceiling": "Where no model holds its ceilings. Of those that do, the cheapest is taken.",
         }
 
@@ -126,6 +126,7 @@ class TargetInline(TabularInline):
     model = RouteTarget
     extra = 1
     autocomplete_fields = ["model"]
+    hide_title = True
 
 
 class TryForm(forms.Form):
@@ -147,6 +148,15 @@ class RouteRuleAdmin(ModelAdmin):
     list_filter = ["is_active", "plan", "task"]
     search_fields = ["name", "plan", "task"]
     form = RouteRuleForm
+    fieldsets = (
+        (None, {"fields": ["name", "priority", "is_active"]}),
+        ("Requests", {"fields": ["plan", "task", "structure", "min_prompt_tokens", "max_prompt_tokens"]}),
+        ("Examples of the task", {"fields": ["examples", "least_similarity"]}),
+        (
+            "Ceilings",
+            {"fields": ["max_price", "max_request_price", "max_ttft_ms", "ttft_percentile", "beyond_ceiling"]},
+        ),
+    )
     inlines = [TargetInline]
     show_full_result_count = False
     actions_list = ["try_text"]

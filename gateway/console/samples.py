@@ -11,14 +11,10 @@ from routing.conditions import meets, to_compare
 from routing.tasks import AUTO
 from routing.types import RouteQuery
 
-_TICKET = """\
-Hello,
-
-I ordered a coffee grinder on 3 November 2025, order ORD-4810376. The tracking page has said "in transit" for nine days,
-and nothing has come. When will it be delivered?
-
-Marta Novak
-Gdansk"""
+_TICKET = (
+    "Hello,\n\nI ordered a coffee grinder on 3 November 2025, order ORD-4810376. The tracking page has said"
+    " “in transit” for nine days, and nothing has come. When will it be delivered?\n\nMarta Novak\nGdansk"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ const STEPS = {
 function nearest(similarities) {
   if (!similarities?.length) return null;
   const told = similarities.map(({ rule, similarity }) => `${rule} ${(similarity * 100).toFixed(1)} %`);
-  return el("div", { class: "muted" }, `Nearest example of each rule: ${told.join(" · ")}`);
+  return el("div", { class: "muted" }, `By rule: ${told.join(" · ")}`);
 }
 
 /** Return "Why this model?": the route's explanation with the candidates that were passed over. */
@@ -78,7 +78,7 @@ export function routeDetails(route) {
   const steps = (route.signals ?? []).filter((signal) => signal.outcome !== "skipped").map((signal) =>
     el("li", { class: signal.outcome }, el("strong", {}, STEPS[signal.step] ?? signal.step), `: ${signal.value}`,
       el("span", { class: "muted" }, ` · ${signal.outcome}`), nearest(signal.similarities)));
-  return el(
+  const details = el(
     "details",
     { class: "route" },
     el("summary", {}, "Why this model?"),
@@ -88,4 +88,6 @@ export function routeDetails(route) {
       steps.length ? el("ol", { class: "steps" }, ...steps) : null,
       rows.length ? el("ul", {}, ...rows) : null),
   );
+  details.addEventListener("toggle", () => details.open && details.scrollIntoView({ block: "nearest" }));
+  return details;
 }

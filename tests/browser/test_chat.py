@@ -303,7 +303,7 @@ def test_every_step_of_a_choice_is_told_and_nothing_in_it_runs(visit):
     )
     assert told == [
         "Request’s task field: the request doesn't say its task · passed",
-        f"Nearest example: 91 % similar · decidedNearest example of each rule: {hostile} 91.2 % · talk -1.0 %",
+        f"Nearest example: 91 % similar · decidedBy rule: {hostile} 91.2 % · talk -1.0 %",
         "Conversation: it keeps desk · decided",
         "Ceiling: the cheapest · decided",
     ]
