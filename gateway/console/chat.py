@@ -10,21 +10,18 @@ import msgspec
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from billing.models import Subscription
 from billing.selectors.balances import Balance, balance_of
-from billing.selectors.prices import prices_at
 from billing.unit import format_credits
+from gateway.console.offers import Offer, active_subscription, offers_of
 from gateway.console.samples import samples_for
 from gateway.console.tenancy import Place, tenant_data, tenant_page
 from gateway.models import Membership, Project, Tenant
-from gateway.runtime.live import Live, live_of
-from gateway.wire.models import auto_card, model_card
-from routing.catalogue import Catalogue
-
-CHAT = "chat"
+from gateway.runtime.live import live_of
+from gateway.wire.models import auto_card
+from inference.types import Kind
 
 
 @require_safe
@@ -37,7 +34,7 @@ def chat(request: HttpRequest, place: Place) -> HttpResponse:
     subscription = active_subscription(place.tenant)
     context = place.context()
     catalogue = (live := live_of(request)).catalogue()
-    models = chat_models(live, catalogue, subscription)
+    models = chat_models(offers_of(live, catalogue, subscription))
     ready = {model["id"] for model in models if model["is_ready"]}
     data = {
         "tenant": place.tenant.slug,
@@ -69,12 +66,6 @@ def account(request: HttpRequest, place: Place) -> HttpResponse:
     return JsonResponse({**data, "owners": list(others.values_list("user__email", flat=True)[:3])})
 
 
-def active_subscription(tenant: Tenant) -> Subscription | None:
-    """Return the tenant's subscription with its terms, and those that follow."""
-    active = Subscription.objects.filter(tenant=tenant, state=Subscription.State.ACTIVE)
-    return active.select_related("version__plan", "next_version").first()
-
-
 def account_data(balance: Balance | None, subscription: Subscription | None) -> dict[str, Any]:
     """Return the balance and the next month's credit, JSON-ready; amounts are decimal strings and µcr."""
     available = 0 if balance is None else balance.available
@@ -94,25 +85,13 @@ def next_grant(subscription: Subscription | None) -> tuple[int, datetime | None]
     return (subscription.next_version or subscription.version).monthly_credits, subscription.granted_until
 
 
-def chat_models(live: Live, catalogue: Catalogue, subscription: Subscription | None) -> list[dict[str, Any]]:
-    """Return the models that the plan may chat with, `auto` first, with prices, the model that each is an adapter of
-    (or nothing), and whether they answer now.
+def chat_models(offers: list[Offer]) -> list[dict[str, Any]]:
+    """Return those that chat, `auto` first, with the model that each is an adapter of (or nothing) and whether they
+    answer now, JSON-ready.
     """
-    if subscription is None:
+    chats = [offer for offer in offers if Kind.CHAT in offer.entry.kinds]
+    if not chats:
         return []
-    version = subscription.version
-    tenant = subscription.tenant_id if version.adapters else None
-    prices = live.runtime.snapshot.prices if live.runtime else prices_at(timezone.now())
-    cards, bases, ready = [], [], []
-    for name, entry in sorted(catalogue.models.items()):
-        is_allowed = not version.allowed_models or name in version.allowed_models or entry.tenant is not None
-        if CHAT not in entry.kinds or not is_allowed or entry.is_hidden_from(tenant):
-            continue
-        card = model_card(entry, prices.get(entry.rate_card), version.multiplier_bp)
-        cards.append(card)
-        bases.append(entry.base)
-        ready.append(any(not live.usable(replica.id) for replica in catalogue.replicas_of(name)))
-    if not cards:
-        return []
-    told = zip([auto_card(cards), *cards], ["", *bases], [any(ready), *ready], strict=True)
+    auto = (auto_card([offer.card for offer in chats]), "", any(offer.is_ready for offer in chats))
+    told = [auto, *((offer.card, offer.entry.base, offer.is_ready) for offer in chats)]
     return [{**msgspec.to_builtins(card), "base": base, "is_ready": is_ready} for card, base, is_ready in told]

@@ -63,8 +63,9 @@ def _has_specialist(sample: Sample, catalogue: Catalogue, subscription: Subscrip
     met = [rule for rule in catalogue.rules_for(query.tenant) if meets(rule, query)]
 
     def models_for(task: str) -> set[str]:
-        targets = next((rule.targets for rule in met if rule.targets and rule.task in ("", task)), ())
-        return {name for name, _ in targets}
+        """Return the models that the first rule for the task gives to who is ready."""
+        targets = ({name for name, _ in rule.targets} & ready for rule in met if rule.task in ("", task))
+        return next(filter(None, targets), set())
 
     is_found = any(rule.task == sample.task for rule in to_compare(query, met))
-    return is_found and bool((models_for(sample.task) & ready) - models_for(version.default_task))
+    return is_found and bool(models_for(sample.task) - models_for(version.default_task))

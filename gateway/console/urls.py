@@ -1,10 +1,10 @@
-"""Pages of tenants: chat, usage, batches, keys, settings."""
+"""Pages of tenants: chat, usage, batches, models, keys, settings."""
 
 from __future__ import annotations
 
 from django.urls import path
 
-from gateway.console import admin_keys, audit, batches, chat, keys, requests, tenant_settings, usage
+from gateway.console import admin_keys, audit, batches, catalogue, chat, keys, requests, tenant_settings, usage
 
 urlpatterns = [
     path("", chat.chat, name="console-chat"),
@@ -15,6 +15,7 @@ urlpatterns = [
     path("usage/batches/", batches.batches, name="console-batches"),
     path("usage/batches/<uuid:pk>/cancel/", batches.cancel, name="console-batch-cancel"),
     path("usage/batches/<uuid:pk>/files/<uuid:file_id>/", batches.download, name="console-batch-file"),
+    path("usage/models/", catalogue.models, name="console-models"),
     path("settings/", tenant_settings.tenant_settings, name="console-settings"),
     path("audit/", audit.audit, name="console-audit"),
     path("keys/new/", keys.create, name="console-key-new"),

@@ -15,9 +15,10 @@ from billing.models import UsageRecord
 from billing.selectors.usage import UsageSum, recent_usage, usage_by_day
 from billing.unit import format_credits
 from gateway.console import chart
-from gateway.console.chat import active_subscription, next_grant
+from gateway.console.chat import next_grant
 from gateway.console.key_forms import NewKeyForm
 from gateway.console.keys import KeyLine, key_lines
+from gateway.console.offers import active_subscription
 from gateway.console.period import DAYS, MEASURES, Asked, asked_of
 from gateway.console.refusals import error_rate, refusals_of
 from gateway.console.tenancy import Place, tenant_page
