@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import re
 from collections.abc import Iterable, Iterator
 
 import pytest
 
-from training.desk import corpus, texts
+from training.desk import corpus, fillers, texts
 from training.desk.corpus import Example
 from training.desk.fillers import FILLERS
 
@@ -52,13 +54,36 @@ def test_no_sentence_is_in_both_splits():
     assert not shared(sentences("train"), sentences("held_out"))
 
 
-def test_a_held_out_sentence_that_leaks_is_found(monkeypatch):
-    leaked = texts.situations("refund", "held_out")[0]
-    real = texts.situations
-    monkeypatch.setattr(
-        texts, "situations", lambda label, split: (*real(label, split), *((leaked,) if split == "train" else ()))
-    )
-    assert shared(sentences("train"), sentences("held_out")) == {leaked.casefold().strip(" .!,")}
+def leak(monkeypatch, file: str, *place: str) -> str:
+    """Put the first held-out text at that place of the data among training's, written a little differently."""
+    real = texts._read
+    data = copy.deepcopy(dict(real(file)))
+    there = data
+    for name in place:
+        there = there[name]
+    leaked = there["held_out"][0]
+    there["train"].append(f" {leaked.upper()}!")
+    monkeypatch.setattr(texts, "_read", lambda name: data if name == file else real(name))
+    return leaked
+
+
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        ("situations", ("refund",)),
+        ("situations", (texts.OTHER,)),
+        ("details", ()),
+        ("instructions", ("classify",)),
+        ("instructions", ("extract",)),
+        ("talk", ("greetings",)),
+        ("talk", ("asides", "billing")),
+        ("fillers", ("labels", "refund")),
+    ],
+)
+def test_a_held_out_sentence_that_leaks_is_found(monkeypatch, file, place):
+    leaked = leak(monkeypatch, file, *place)
+    with pytest.raises(AssertionError, match=re.escape(leaked.casefold().strip(" .!,")[:20])):
+        test_no_sentence_is_in_both_splits()
 
 
 @pytest.mark.parametrize("kind", FILLERS)
@@ -66,6 +91,15 @@ def test_no_value_is_in_both_splits(drawn, kind):
     ours, theirs = values(drawn["train"], kind), values(drawn["held_out"], kind)
     assert len(ours) > 5 or kind == "plan"
     assert not ours & theirs
+
+
+def test_a_held_out_value_that_leaks_is_found(monkeypatch):
+    real = texts.words
+    monkeypatch.setattr(texts, "words", lambda kind, split: real(kind, "held_out" if kind == "products" else split))
+    monkeypatch.setattr(fillers, "words", texts.words)
+    leaked = {split: list(corpus.examples(split, 7, 200)) for split in ("train", "held_out")}
+    with pytest.raises(AssertionError, match="&"):
+        test_no_value_is_in_both_splits(leaked, "product")
 
 
 @pytest.mark.parametrize("split", ["train", "held_out"])
