@@ -175,10 +175,9 @@ def started(home: Path, options: argparse.Namespace) -> Stack:
         if not folder and name not in there:
             sys.exit(f"{name} is not among the first models ({', '.join(there)}): give its folder (--help)")
         if folder:
-            prices = ("--rate-card", name) if name in there else ()
             if name in there:
                 stack.manage("models", "remove", name)
-            stack.manage("models", "add", str(folder.resolve()), "--name", name, *more, *prices)
+            stack.manage("models", "add", str(folder.resolve()), "--name", name, "--rate-card", name, *more)
     command = [sys.executable, str(Path(__file__).with_name("tenants.py")), "warm", *(way.slug for way in WAYS)]
     made = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
