@@ -108,7 +108,8 @@ class RuleEntry:
     """An active rule with its `targets` as (model name, weight). Empty conditions and None match every request.
 
     `fallbacks` are the targets for what none of the others can serve. A request without a task whose text comes as near
-    as `least_similarity` to one of the `examples` is taken to be for the rule's task.
+    as `least_similarity` to one of the `examples` is taken to be for the rule's task. `holds_answers` says whether
+    answers are held to the labels that requests name, or to JSON.
     """
 
     name: str
@@ -122,6 +123,7 @@ class RuleEntry:
     examples: tuple[str, ...] = ()
     least_similarity: float = 0.0
     ceiling: Ceiling | None = None
+    holds_answers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,7 @@ def load() -> Catalogue:
             examples=tuple(row.examples),
             least_similarity=row.least_similarity / 100,
             ceiling=ceiling_of(row),
+            holds_answers=row.holds_answers,
         )
         for row in RouteRule.objects.filter(is_active=True)
     )

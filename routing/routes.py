@@ -87,7 +87,7 @@ class _Decision:
         option = self.places.of(name)
         if option is None:
             raise self._nothing_ready(f"No deployment of {name!r} is ready.")
-        return self._route(option, "", f"You asked for {name}.")
+        return self._route(option, None, f"You asked for {name}.")
 
     def _by_rules(self) -> Route:
         for rule in self.rules:
@@ -138,7 +138,7 @@ class _Decision:
             self._conversation("decided", f"it keeps {kept.model}; this turn alone would have got {fresh}")
         )
         reason = f"The conversation began with {kept.model} and keeps it. {self._reason(rule)}"
-        return self._route(option, giver.name, reason)
+        return self._route(option, giver, reason)
 
     def _may_keep(self, rule: RuleEntry, model: str) -> bool:
         return meets(rule, self.query) and self.targets.holds(rule, model)
@@ -185,13 +185,13 @@ class _Decision:
 
     def _by(self, picked: Picked, rule: RuleEntry, *signals: Signal) -> Route:
         self.signals += [*signals, *([picked.signal] if picked.signal is not None else [])]
-        return self._route(picked.option, rule.name, self._reason(rule) + picked.note)
+        return self._route(picked.option, rule, self._reason(rule) + picked.note)
 
     def _reason(self, rule: RuleEntry) -> str:
         source = _SOURCES[self.task_source]
         return f"Rule “{rule.name}” matched: task {self.task} ({source}), plan {self.query.plan}."
 
-    def _route(self, option: Option, rule: str, reason: str) -> Route:
+    def _route(self, option: Option, rule: RuleEntry | None, reason: str) -> Route:
         model = self.catalogue.models[option.deployment.model]
         return Route(
             model=model.name,
@@ -203,12 +203,13 @@ class _Decision:
             context_length=self.places.context_of(model.name),
             task=self.task,
             task_source=self.task_source,
-            rule=rule,
+            rule="" if rule is None else rule.name,
             reason=reason,
             adapter=option.deployment.adapter,
             matched=option.matched,
             candidates=(*dict.fromkeys(self.places.candidates), candidate(option)),
             signals=tuple(self.signals),
+            holds_answer=rule is not None and rule.holds_answers,
         )
 
     def _beyond(self, rule: RuleEntry, beyond: Beyond) -> RoutingError:

@@ -15,7 +15,7 @@ from routing.conditions import by_structure, structure_of, to_compare, tokens_of
 from routing.types import Comparison, RouteQuery, Signal, Similarity, percent
 
 AUTO = "auto"
-CLASSIFY = "classify"
+CLASSIFY, EXTRACT = "classify", "extract"
 _OF_ENDPOINTS = {"embedding": "embedding", "score": "rerank", "classification": CLASSIFY}
 MOST_SIMILARITIES = 5  # that are told
 

@@ -132,7 +132,8 @@ class Candidate(msgspec.Struct, frozen=True):
 class Route(msgspec.Struct, frozen=True):
     """The chosen deployment and its replica, the rate card that prices it, and how it was chosen.
 
-    `node` is the name of the replica's node, empty for a deployment that has none.
+    `node` is the name of the replica's node, empty for a deployment that has none. `holds_answer` says whether its rule
+    has the answer held to the labels that the request names, or to JSON.
     """
 
     model: str
@@ -150,6 +151,7 @@ class Route(msgspec.Struct, frozen=True):
     matched: int = 0  # tokens of the prompt that the replica has probably cached
     candidates: tuple[Candidate, ...] = ()
     signals: tuple[Signal, ...] = ()  # the steps of a decision for ``auto``
+    holds_answer: bool = False
 
     def explain(self) -> dict[str, object]:
         """Return the decision as JSON-ready data, as it is stored with the request and shown."""

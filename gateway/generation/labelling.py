@@ -1,4 +1,6 @@
-"""A chat that a classifier answers: what is classified as what, and the label as the answer's text."""
+"""A chat that a classifier answers: what is classified as what, and the label as the answer's text. And what a rule
+holds the answers of other models to.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from gateway.generation.intent import Intent
 from gateway.generation.named_labels import labels_in, read
 from inference.messages import Message
 from inference.types import Delta, GenerationRequest, Guidance, GuidanceKind, Kind, SamplingParams, Usage, Vector
+from routing.tasks import CLASSIFY, EXTRACT
 
 MOST_LABELS = 256
 NO_LABELS = "the request names no labels"
@@ -89,6 +92,22 @@ def labelling_of(intent: Intent) -> Labelling:
     if len(labels) > MOST_LABELS:
         raise Refusal(400, "invalid_value", f"'{at}' names more than {MOST_LABELS} labels.", param=at)
     return Labelling(text, tuple(dict.fromkeys(labels)), at, is_json, member)
+
+
+def held_to(intent: Intent, task: str) -> Guidance | None:
+    """Return what the answer of a chat has to be that doesn't say it itself: one of the labels that it names, or a JSON
+    object; None where its task or what else it asks for is another.
+    """
+    sampling = intent.sampling
+    has_tools = intent.tools is not None and bool(intent.tools.callable)
+    if not intent.messages or has_tools or sampling.guidance is not None or sampling.ignore_eos:
+        return None
+    if task == EXTRACT:
+        return Guidance(GuidanceKind.JSON_OBJECT, param="messages")
+    if task != CLASSIFY or intent.messages[-1].role != "user":
+        return None
+    _, labels = _asked(intent.messages, is_guided=False)
+    return Guidance(GuidanceKind.CHOICE, choices=labels, param="messages") if 0 < len(labels) <= MOST_LABELS else None
 
 
 def why_unlabelled(intent: Intent) -> str:

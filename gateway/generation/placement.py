@@ -15,7 +15,7 @@ from gateway.errors.faults import refusal_of_engine, refusal_of_key, refusal_of_
 from gateway.errors.refusal import Refusal
 from gateway.generation.estimates import estimate
 from gateway.generation.intent import Intent
-from gateway.generation.labelling import Labelling, labelling_of, why_unlabelled
+from gateway.generation.labelling import Labelling, held_to, labelling_of, why_unlabelled
 from gateway.runtime.engines import Engines
 from gateway.runtime.flight import Flight
 from gateway.runtime.principal import Principal
@@ -29,7 +29,7 @@ from inference.errors import (
     UnpreparedError,
 )
 from inference.messages import Message
-from inference.types import GenerationRequest, Kind, Prepared
+from inference.types import Feature, GenerationRequest, Guidance, Kind, Prepared
 from routing.catalogue import DeploymentEntry
 from routing.conditions import CHARACTERS_PER_TOKEN, tokens_of
 from routing.errors import RoutingError
@@ -85,6 +85,8 @@ class Placement:
         self._query = query
         self._prefixes: dict[str, tuple[Digest, ...]] = {}
         self.labelling: Labelling | None = None
+        self._held_to: Guidance | None = None  # by its rule, if its engine can
+        self._guidance: Guidance | None = None  # with which it was prepared, though it didn't ask for any
         self.route = self._routed()
 
     def enter(self) -> Flight:
@@ -145,6 +147,8 @@ class Placement:
         the one that serves it last; of a batch's line with its `batch`.
         """
         told = self.route.explain()
+        if self._guidance is not None:
+            told["held_to"] = list(self._guidance.choices) or self._guidance.kind.value
         if self.principal.line is not None:
             told["batch"] = f"batch_{self.principal.line.batch.hex}"
         if self.attempts:
@@ -163,6 +167,7 @@ class Placement:
     def adapted(self, request: GenerationRequest) -> GenerationRequest:
         """Return the request as the model of its route takes it: with its adapter, or as a classification."""
         if self.labelling is not None:
+            self._guidance = None
             return self.labelling.request(request)
         adapter, intent = self.route.adapter, self.intent
         if request.kind is not intent.kind:  # it was to be classified where it was before
@@ -176,6 +181,12 @@ class Placement:
                 inputs=intent.inputs,
                 labels=intent.labels,
             )
+        info = None if self.flight is None else self.flight.engine.info
+        can_guide = info is not None and Feature.STRUCTURED_OUTPUTS in info.features
+        self._guidance = self._held_to if can_guide else None
+        guidance = intent.sampling.guidance or self._guidance
+        if request.sampling.guidance != guidance:
+            request = replace(request, sampling=replace(intent.sampling, guidance=guidance))
         return request if request.adapter == adapter else replace(request, adapter=adapter)
 
     async def ask(self, call: Callable[[Engine], Awaitable[T]]) -> tuple[Engine, T]:
@@ -229,6 +240,8 @@ class Placement:
             ) from error
         is_labelled = self.intent.kind is Kind.CHAT and catalogue.models[chosen.model].answers_labels
         self.labelling = labelling_of(self.intent) if is_labelled else None
+        is_held = chosen.holds_answer and not is_labelled and self.intent.kind is Kind.CHAT
+        self._held_to = held_to(self.intent, chosen.task) if is_held else None
         return chosen
 
     def _price(self, model: str) -> Price | None:

@@ -125,3 +125,11 @@ def test_a_rule_takes_only_plans_and_tasks_that_exist(operator):
     assert operator.post(url, {**data, "plan": "business", "task": "summarize"}).status_code == 302
     assert operator.post(url, {**data, "name": "any", "plan": "", "task": ""}).status_code == 302
     assert set(RouteRule.objects.values_list("plan", "task")) == {("business", "summarize"), ("", "")}
+
+
+def test_answers_are_held_for_the_tasks_that_have_such(operator):
+    assert operator.post(reverse(URL), {**RULE_FORM, "task": "extract", "holds_answers": "on"}).status_code == 302
+    [entry] = load().rules
+    assert entry.holds_answers
+    refused = operator.post(reverse(URL), {**RULE_FORM, "name": "s", "task": "code", "holds_answers": "on"})
+    assert errors(refused) == {"holds_answers": ["Answers are held for the tasks classify and extract."]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -10,7 +11,8 @@ from billing.ids import uuid7
 from billing.writer.operations import Settle
 from gateway.generation.generation import start_generation
 from gateway.generation.labelling import why_unlabelled
-from inference.types import Delta, Kind, SamplingParams, Usage
+from inference.tools import Function, Tools
+from inference.types import Delta, Guidance, GuidanceKind, Kind, SamplingParams, Usage
 from routing.catalogue import RuleEntry
 from tests.gateway.doubles import FAKE, collect, make_intent, make_stand
 
@@ -94,3 +96,68 @@ def test_a_model_that_generates_and_classifies_generates():
     assert not both.answers_labels
     assert both.serves("chat")
     assert why_unlabelled(make_intent(prompt=TICKET)) == ""
+
+
+# -- rules that hold answers ------------------------------------------------------------------------------------------
+
+HELD = RuleEntry("held", "", "", None, None, (("writer", 1),), holds_answers=True)
+CHOICE, OBJECT = Guidance(GuidanceKind.CHOICE, choices=("red", "blue")), Guidance(GuidanceKind.JSON_OBJECT)
+TOOLS = Tools((Function("f"),))
+
+
+async def held(prompt, rule=HELD, model="auto", **fields):
+    """Return what the engine was asked to hold an answer to, and what the client is told of it."""
+    stand = await make_stand(models=(SORTER, WRITER), rules=(rule,), text="It is blue", guides=True)
+    engine = stand.engine_of("writer")
+    engine.prepare = AsyncMock(side_effect=engine.prepare)
+    generation, *_ = await run(stand, prompt, model=model, **fields)
+    await assert_clean(stand)
+    return engine.prepare.call_args.args[0].sampling, generation.explain().get("held_to")
+
+
+async def test_rule_holds_answers_to_the_labels_or_to_json():
+    sampling = SamplingParams(temperature=0.5, max_tokens=3)
+    assert await held(TICKET, sampling=sampling) == (replace(sampling, guidance=CHOICE), ["red", "blue"])
+    assert await held(TICKET, task="extract", sampling=sampling) == (replace(sampling, guidance=OBJECT), "json_object")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fields"),
+    [
+        ("Is it red?", {}),
+        (TICKET, {"task": "chat"}),
+        (TICKET, {"rule": replace(HELD, holds_answers=False)}),
+        (TICKET, {"model": "writer"}),
+        (TICKET, {"sampling": SamplingParams(ignore_eos=True)}),
+        (TICKET, {"tools": TOOLS}),
+        (TICKET, {"tools": TOOLS, "task": "extract"}),
+    ],
+    ids=["no labels", "another task", "another rule", "by name", "no end", "tools", "tools of another task"],
+)
+async def test_what_nobody_wants_held_is_free(prompt, fields):
+    sampling, told = await held(prompt, **fields)
+    assert (sampling.guidance, told) == (None, None)
+
+
+async def test_what_the_request_says_itself_comes_first():
+    own = Guidance(GuidanceKind.REGEX, "It is .*")
+    sampling, told = await held(TICKET, sampling=SamplingParams(guidance=own))
+    assert (sampling.guidance, told) == (own, None)
+
+
+async def test_engine_that_cannot_guide_answers_freely():
+    stand = await make_stand(models=(WRITER,), rules=(HELD,), text="It is blue")
+    generation, _, outcome, _ = await run(stand)
+    assert (outcome.error, generation.explain().get("held_to")) == (None, None)
+    await assert_clean(stand)
+
+
+async def test_answer_is_held_no_more_where_the_request_moves_to_what_classifies():
+    stand = await make_stand(
+        models=(SORTER, WRITER), rules=(replace(HELD, fallbacks=(("sorter", 1),)),), text="It is blue", guides=True
+    )
+    engine = stand.engine_of("writer")
+    engine.options = replace(engine.options, generate_error="overloaded")
+    generation, _, outcome, text = await run(stand)
+    assert (text, outcome.error, generation.explain().get("held_to")) == ("blue", None, None)
+    await assert_clean(stand)
