@@ -92,6 +92,7 @@ def models(request: HttpRequest, place: Place) -> HttpResponse:
             page="models",
             lines=lines,
             tasks=tasks,
+            unserved=sorted(own.keys() - {one.entry.name for one in offers}),
             version=None if subscription is None else subscription.version,
             base_url=request.build_absolute_uri("/v1"),
         ),

@@ -8,6 +8,10 @@ const SAYINGS = {
     "The conversation is too long",
     "It no longer fits the model’s context. Start a new chat, shorten a message, or pick a model with a longer context.",
   ],
+  request_too_large: [
+    "The conversation is too long",
+    "It is more than one request may be. Start a new chat, or shorten a message.",
+  ],
   request_exceeds_burst: ["Too much for one request", "Lower “Max output tokens”, or shorten the conversation."],
   model_not_allowed: ["Not in your plan", null],
   model_not_found: ["The model is gone", "Pick another one."],

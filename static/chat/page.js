@@ -14,6 +14,8 @@ import { Transcript } from "./transcript.js";
 /** What is said of an answer that can't be gone on with. */
 const GONE = new Set(["response_not_found", "answer_lost", "answer_abandoned"]);
 
+const TOO_BIG = 1009; // how a server closes the socket of who sent more than it reads
+
 const $ = (id) => document.getElementById(id);
 const data = JSON.parse($("chat-data").textContent);
 const conversation = new Conversation(`${data.user}.${data.tenant}`);
@@ -171,10 +173,13 @@ function end(state) {
   if (document.activeElement === document.body) $("message").focus();
 }
 
-socket.addEventListener("lost", () => {
+socket.addEventListener("lost", ({ detail: code }) => {
   if (!running) return;
   if (running.response) resume(); // as soon as there is a connection again
-  else end("lost");
+  else if (code === TOO_BIG) {
+    running.fault = { status: 413, code: "request_too_large" };
+    end("failed");
+  } else end("lost");
 });
 socket.addEventListener("state", ({ detail: state }) => {
   showConnection($("connection"), socket, data.urls.sign_in);

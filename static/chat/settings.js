@@ -81,7 +81,11 @@ export class Settings extends EventTarget {
   #changed() {
     this.#show();
     const { project, model, system, temperature, maxOutput } = this;
-    sessionStorage.setItem(this.#key, JSON.stringify({ project, model, system, temperature, maxOutput }));
+    try {
+      sessionStorage.setItem(this.#key, JSON.stringify({ project, model, system, temperature, maxOutput }));
+    } catch {
+      // The tab has no room for it beside a long conversation: it lasts as long as the page.
+    }
     this.dispatchEvent(new Event("change"));
   }
 

@@ -2,11 +2,11 @@
 
 const FIRST_DELAY = 500;
 const LONGEST_DELAY = 15000;
-const GOING_AWAY = 1001; // the server closes a socket that has long been silent or open
+const RESTS = new Set([1001, 1009]); // closed by the server: long silent or open, or more was sent than it reads
 
 /**
  * Tells: "state" (detail: "connecting", "open", "resting", "waiting" or "refused"), "message" (detail: the event), and
- * "lost" when a socket that was open is gone. `state` is the latest; `retryAt` is when the next try is due.
+ * "lost" (detail: the closing's code) when a socket that was open is gone. `state` is the latest; `retryAt` is when the next try is due.
  */
 export class ResponsesSocket extends EventTarget {
   #url;
@@ -63,9 +63,9 @@ export class ResponsesSocket extends EventTarget {
 
   async #closed(wasOpen, code) {
     this.#socket = null;
-    if (wasOpen && code === GOING_AWAY) {
+    if (wasOpen && RESTS.has(code)) {
       this.#enter("resting");
-      return this.#tell("lost");
+      return this.#tell("lost", code);
     }
     if (!wasOpen && (await this.#refused())) return this.#enter("refused");
     const delay = Math.min(FIRST_DELAY * 2 ** this.#failures, LONGEST_DELAY) * (0.75 + Math.random() / 2);
@@ -73,7 +73,7 @@ export class ResponsesSocket extends EventTarget {
     this.retryAt = Date.now() + delay;
     this.#timer = setTimeout(() => this.connect(), delay);
     this.#enter("waiting");
-    if (wasOpen) this.#tell("lost"); // what is sent now waits for the next connection
+    if (wasOpen) this.#tell("lost", code); // what is sent now waits for the next connection
   }
 
   #enter(state) {

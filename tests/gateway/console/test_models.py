@@ -63,6 +63,18 @@ def test_each_model_says_what_it_is_for_what_it_is_made_of_and_what_it_costs(acm
     assert re.fullmatch(r"acme/own Adapter of general, only yours: rank 2, \d+\sbytes", found["acme/own"][0])
 
 
+def test_an_adapter_that_the_plan_serves_no_more_is_still_told(acme, tmp_path):
+    cards.publish("general", {0: RATES})
+    add("general", "chat")
+    subscribe(acme, adapters=1, allowed_models=[])
+    add_adapter_folder(save(tmp_path / "a"), base="general", name="own", tenant=acme.tenant)
+    assert "aren’t served now" not in acme.client().get("/usage/models/").content.decode()
+    subscribe(acme, adapters=0, allowed_models=[])
+    response = acme.client().get("/usage/models/")
+    assert list(rows(response)) == ["general"]
+    assert "by their base or the plan: acme/own." in response.content.decode()
+
+
 def test_what_auto_takes_for_each_task_is_told(acme):
     cards.publish("general", {0: RATES})
     add("general", "chat")
