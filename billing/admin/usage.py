@@ -111,13 +111,17 @@ class UsageRecordAdmin(SearchById, ReadOnlyAdmin):
             for one in route.get("candidates", [])
         )
         headings = ("Model", "Deployment", "Node", "Tokens to compute", "Tokens cached", "")
-        steps = ((one["step"], one["outcome"], one["value"]) for one in route.get("signals", []))
-        found = table(("Step", "Outcome", "What it saw"), steps, empty="")
+        steps = ((one["step"], one["outcome"], one["value"], _similarities(one)) for one in route.get("signals", []))
+        found = table(("Step", "Outcome", "What it saw", "Similarity to each rule"), steps, empty="")
         return format_html("{}{}{}", route.get("reason", ""), found, table(headings, passed, empty=""))
 
     @display(description="Tenant")
     def display_tenant(self, record: Any) -> str:
         return record.tenant_name or str(record.tenant)
+
+
+def _similarities(signal: dict[str, Any]) -> str:
+    return ", ".join(f"{one['rule']} {one['similarity'] * 100:.1f} %" for one in signal.get("similarities", []))
 
 
 def _or_blank(count: int | None) -> str:

@@ -25,6 +25,7 @@ const transcript = new Transcript($("transcript"), $("scroller"), $("to-latest")
   ask,
   draft(text) {
     const area = $("message");
+    area.focus();
     area.select();
     if (!document.execCommand("insertText", false, text)) area.value = text; // so that what was typed can be undone
     area.setSelectionRange(0, 0);
