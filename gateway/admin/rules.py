@@ -161,6 +161,7 @@ class RouteRuleAdmin(ModelAdmin):
             "Ceilings",
             {"fields": ["max_price", "max_request_price", "max_ttft_ms", "ttft_percentile", "beyond_ceiling"]},
         ),
+        ("Answers", {"fields": ["holds_answers"]}),
     )
     inlines = [TargetInline]
     show_full_result_count = False

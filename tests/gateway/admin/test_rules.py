@@ -1,11 +1,13 @@
 """The operator's form of a routing rule: its examples and ceilings, and the page that tries a text."""
 
 import pytest
+from django.contrib.admin.utils import flatten_fieldsets
 from django.test import Client
 from django.urls import reverse
 from django_scopes import scopes_disabled
 
 from billing.services.plans import ensure_default_plans
+from gateway.admin.rules import RouteRuleAdmin, RouteRuleForm
 from gateway.models import AuditEvent, User
 from routing.catalogue import Ceiling, load
 from routing.models import Deployment, PublicModel, RouteRule, RouteTarget
@@ -36,6 +38,10 @@ def operator(db):
 
 def errors(page):
     return dict(page.context["adminform"].form.errors)
+
+
+def test_the_form_shows_all_its_fields():
+    assert sorted(flatten_fieldsets(RouteRuleAdmin.fieldsets)) == sorted(RouteRuleForm.Meta.fields)
 
 
 def test_examples_are_lines_and_each_is_kept_once(operator):
