@@ -16,7 +16,7 @@ from gateway.generation.admission import request_of
 from gateway.generation.generation import start_generation
 from gateway.runtime.principal import LOWEST_BAND, Line
 from gateway.services.networks import parsed_networks
-from tests.gateway.doubles import CARD, collect, make_intent, make_stand
+from tests.gateway.doubles import CARD, FAKE, collect, make_intent, make_stand
 from tests.gateway.generation.test_fallback import make_two
 
 HALF = CardPrices.build(CARD.id, 5, [(0, name, rate) for name, rate in CARD.tiers[0].rates.items()], 5_000)
@@ -50,6 +50,16 @@ async def test_one_that_moves_costs_the_part_of_the_card_where_it_runs():
     [reserve], [repin], [settle] = (stand.writer.of(kind) for kind in (Reserve, Repin, Settle))
     assert (reserve.multiplier_bp, repin.multiplier_bp) == (5_000, 6_667)
     assert outcome.charge == settle.charge == charge(settle.classes, TWO_THIRDS, 6_667)
+
+
+async def test_a_label_costs_the_part_of_what_its_text_does():
+    sorter = replace(FAKE, name="sorter", kinds=frozenset({"classification"}))
+    stand = await make_stand(models=(sorter,), card=HALF)
+    ticket = "Labels: red, blue\n\nmy blue car"
+    _, outcome, text = await collect(await start(stand, line(stand), model="sorter", prompt=ticket))
+    [settle] = stand.writer.of(Settle)
+    assert (text, settle.classes) == ("blue", {"input": 5})
+    assert outcome.charge == settle.charge == charge(settle.classes, HALF, 5_000)
 
 
 async def test_it_takes_nothing_of_its_tenants_rates():

@@ -39,6 +39,13 @@ async def test_response_is_told_as_over_sse(socket, world):
     assert await world.reason_of(world.generations[0]) is FinishReason.STOP
 
 
+async def test_label_of_a_classifier_is_told_like_any_answer(socket, world):
+    events = await ask(socket, model="sorter", input="Labels: red, blue\n\nmy blue car")
+    assert [event["delta"] for event in events if event["type"] == "response.output_text.delta"] == ["blue"]
+    assert events[-1]["response"]["output"][0]["content"][0]["text"] == "blue"
+    assert events[-1]["response"]["usage"]["output_tokens"] == 0
+
+
 async def test_each_response_has_an_id_of_its_own(socket, world):
     first, second = [(await ask(socket))[-1]["response"]["id"] for _ in range(2)]
     assert first != second

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from routing.services.catalogue import add_model
 from tests.gateway.replay.conftest import chat
-from tests.gateway.world import assert_books, in_database
+from tests.gateway.world import assert_books, in_database, make_world
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
 
@@ -43,3 +44,25 @@ async def test_more_prompts_than_the_plan_runs_at_once_wait_for_no_settlement(ga
         assert answer.body == again.body
         assert answer.body.count(b"w5") == 6
     await in_database(assert_books, bench.world, records=6)
+
+
+def with_labels():
+    """A world with a model that answers chats by classifying them."""
+    world = make_world()
+    add_model(
+        name="labels", kinds=["classification"], context_length=256, rate_card="fake-card", source="", backend="fake"
+    )
+    return world
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_one_label_under_a_key(gateway, stream):
+    body = chat("Labels: red, blue\n\nmy blue car", stream=stream, model="labels")
+    async with gateway(world=await in_database(with_labels)) as bench:
+        answers = await asyncio.gather(*(bench.ask(body).finished() for _ in range(3)))
+        answers.append(await bench.ask(body).finished())
+        assert {answer.status for answer in answers} == {200}
+        [told] = {answer.body for answer in answers}
+        assert told.count(b'"blue"') == 1
+    _, [record] = await in_database(assert_books, bench.world, records=1)
+    assert (record.endpoint, record.input_tokens, record.output_tokens) == ("chat.completions", 5, 0)
