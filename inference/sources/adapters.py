@@ -20,8 +20,9 @@ MOST_CONFIG_BYTES = 1_000_000
 MOST_HEADER_BYTES = 4_000_000
 WIDTHS = {"F32": 4, "F16": 2, "BF16": 2}  # bytes of a number
 MOST_RANK = 128
+ROOT = "base_model.model."
 NAME = re.compile(
-    r"base_model\.model\.(?:model|language_model\.model|model\.language_model)\.layers\.(.{1,200})\.lora_([AB])\.weight"
+    re.escape(ROOT) + r"(?:model|language_model\.model|model\.language_model)\.layers\.(.{1,200})\.lora_([AB])\.weight"
 )
 # What has no effect on a forward pass, or is told by the tensors, or is read below.
 KNOWN = {
@@ -127,7 +128,10 @@ def _targets(config: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def check_complete(names: Mapping[str, Mapping[str, str]], targets: frozenset[str] | None) -> None:
-    """Raise ModelRefusedError unless every module has both of its pair, and `targets` are what is changed."""
+    """Raise ModelRefusedError unless every module has both of its pair, and `targets` are what is changed.
+
+    `names` has the names of each module's tensors by their kind; a target is the end of a module's whole name, or all.
+    """
     if not names:
         raise ModelRefusedError(f"{WEIGHTS} has no tensors")
     for module, pair in names.items():
@@ -136,8 +140,8 @@ def check_complete(names: Mapping[str, Mapping[str, str]], targets: frozenset[st
     if targets is None:
         return
     changed: set[str] = set()
-    for module in names:
-        parts = module.split(".")
+    for module, pair in names.items():
+        parts = pair["A"].removeprefix(ROOT).removesuffix(".lora_A.weight").split(".")
         found = targets.intersection(".".join(parts[begin:]) for begin in range(len(parts)))
         if not found:
             raise ModelRefusedError(f"{WEIGHTS} has a pair of {module}, which is not among target_modules")

@@ -39,6 +39,17 @@ def test_a_whole_pair_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
+    "target", ["q_proj", "self_attn.q_proj", "layers.0.self_attn.q_proj", "model.layers.0.self_attn.q_proj"]
+)
+def test_a_target_is_the_end_of_a_modules_name_or_all_of_it(target: str) -> None:
+    """PEFT writes whole names for "all-linear" where shorter ones would also be those of layers without any."""
+    check(pair(), AdapterConfig(2, 1.0, frozenset({target})))
+    for other in ("proj", f"x.{target}", f"{target}.x", target.replace("0", "1") if "0" in target else "k_proj"):
+        with pytest.raises(ModelRefusedError, match="is not among target_modules"):
+            check(pair(), AdapterConfig(2, 1.0, frozenset({other})))
+
+
+@pytest.mark.parametrize(
     "changes",
     [
         {"shape": [2 * sys.maxsize, "x"]},  # multiplied, it would be as many characters
