@@ -14,6 +14,7 @@ from inference.kernels.triton import experts as kernels
 from inference.kernels.triton.activation import gelu_mul, silu_mul
 from inference.kernels.triton.decode import decode
 from inference.kernels.triton.int4 import int4_matvec, quantise_int4, unpack_int4
+from inference.kernels.triton.low_rank import FEW, LowRankStep, PackedAdapter
 from inference.kernels.triton.matmul import scaled_matmul
 from inference.kernels.triton.matvec import matvec
 from inference.kernels.triton.norm import add_rms_norm, rms_norm
@@ -38,7 +39,7 @@ def run(sizes: Sizes) -> list[Check]:
     small = sizes.device.type == "cpu"
     dtypes = (torch.float32,) if small else (torch.bfloat16, torch.float16, torch.float32)
     checks: list[Check] = []
-    for part in (_attention, _fused, _linears, _experts):
+    for part in (_attention, _fused, _linears, _experts, _adapters):
         for dtype in dtypes:
             checks += part(sizes, dtype)
     return checks + list(_sampling(sizes)) + list(_invariance(sizes, dtypes[0]))
@@ -168,6 +169,35 @@ def _experts(sizes: Sizes, dtype: torch.dtype) -> Iterator[Check]:
             _error(kernels.combine(rows, arrangement.places, weights), summed),
             bound,
         )
+
+
+def _adapters(sizes: Sizes, dtype: torch.dtype) -> Iterator[Check]:
+    """Adapters of several ranks, of two modules side by side, in one step with tokens of none; one changes nothing."""
+    device, bound = sizes.device, _bound(dtype)
+    small = device.type == "cpu"
+    k, widths = (64, (40, 24)) if small else (4096, (4096, 1024))
+
+    def parts(rank: int) -> list[tuple[int, torch.Tensor, torch.Tensor]]:
+        pairs = [(torch.randn(rank, k) * k**-0.5, torch.randn(width, rank)) for width in widths]
+        begins = (0, widths[0])
+        return [(at, down.to(dtype), up.to(dtype)) for at, (down, up) in zip(begins, pairs, strict=True)]
+
+    known = {rank: parts(rank) for rank in ((3, 16) if small else (1, 8, 16, 37, 64, 128))}
+    packed = {rank: PackedAdapter(device, 2, {1: known[rank]}) for rank in known}
+    elsewhere = PackedAdapter(device, 2, {0: parts(4)})
+    for tokens in (3, 21) if small else (1, 8, 32, 256, FEW + 1, 2000):
+        x, base = (torch.randn(tokens, width, device=device).to(dtype) for width in (k, sum(widths)))
+        cuts = sorted({0, *(tokens * number // (len(known) + 2) for number in range(1, len(known) + 3))})
+        owners = [*known, 0, -1]
+        spans = [(owner, *span) for owner, span in zip(owners, pairwise(cuts), strict=False)]
+        step, out, expected = LowRankStep(device), base.clone(), base.float()
+        step.tell([(packed.get(owner, elsewhere), begin, end) for owner, begin, end in spans if owner >= 0], tokens)
+        step.add(1, x, out, 2 * 128)
+        for owner, begin, end in spans:
+            for at, down, up in known.get(owner, ()):
+                hidden = (x[begin:end].float() @ down.to(device).float().T).to(dtype).float()
+                expected[begin:end, at : at + len(up)] += hidden @ up.to(device).float().T
+        yield f"adapters {tokens} tokens {dtype}", _error(out, expected), bound
 
 
 def _sampling(sizes: Sizes) -> Iterator[Check]:

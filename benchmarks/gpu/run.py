@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.gpu import checks, speed
+from benchmarks.gpu import adapters, checks, speed
 from benchmarks.gpu.shapes import Sizes, full, kv_numbers, matrix_numbers, smoke
 from inference.execution.cuda.device import Device
 
@@ -105,6 +105,8 @@ def measure(report: Report, sizes: Sizes, host: Device | None) -> None:
         report.add(
             f"{label}, prefill", f"{sizes.step / seconds:.0f} tok/s", share + ("" if quantization else " (goal 60 %)")
         )
+        if not quantization:
+            report.attempt(f"{label}, adapters", lambda: adapters.measure(sizes, subject, length, report.add))
         if quantization in {"", "fp8"}:
             results[f"{label} mixed"] = speed.ours(sizes, subject)
             report.add(f"{label}, mixed workload", f"{results[f'{label} mixed']:.0f} tok/s")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,18 +73,27 @@ def row(slot: int, ids: tuple[int, ...], start: int, blocks: tuple[int, ...], *,
     return Row(slot, str(slot), ids, start, blocks, True, index, GREEDY, slot, **more)
 
 
-def decoding(sizes: Sizes, subject: CudaRunner, rows: int, length: int) -> float:
-    """Seconds of a step of `rows` rows whose contexts are about `length`, each launched before the last is known."""
+def decoding(sizes: Sizes, subject: CudaRunner, rows: int, length: int, adapters: Sequence[str] = ("",)) -> float:
+    """Seconds of a step of `rows` rows whose contexts are about `length`, each launched before the last is known.
+
+    The rows have these adapters in turns, "" for none.
+    """
     per = min(-(-sizes.context // BLOCK), (subject._packer.attention.cache.blocks - 1) // rows)
     length = min(length, per * BLOCK - sizes.steps - 1)
     tables = [tuple(range(1 + slot * per, 1 + (slot + 1) * per)) for slot in range(rows)]
-    first = subject.launch(StepPlan(0, tuple(row(slot, (5,), length, tables[slot]) for slot in range(rows)))).wait()
+    keys = [adapters[slot % len(adapters)] for slot in range(rows)]
+    begun = tuple(row(slot, (5,), length, tables[slot], adapter=keys[slot]) for slot in range(rows))
+    first = subject.launch(StepPlan(0, begun)).wait()
     assert all(isinstance(answer, RowResult) for answer in first.rows), first.rows
     pending = None
     began = time.perf_counter()
     for step in range(sizes.steps):
         plan = StepPlan(
-            step, tuple(row(s, (), length + 1 + step, tables[s], index=step + 1, follows=True) for s in range(rows))
+            step,
+            tuple(
+                row(s, (), length + 1 + step, tables[s], index=step + 1, follows=True, adapter=keys[s])
+                for s in range(rows)
+            ),
         )
         launched = subject.launch(plan)
         if pending is not None:
