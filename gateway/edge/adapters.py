@@ -11,6 +11,7 @@ from pathlib import Path
 from billing.ids import uuid7
 from gateway.edge.access import principal_of
 from gateway.edge.http import read_body, require_method, runtime_of
+from gateway.edge.kept import take_request
 from gateway.edge.query import id_in
 from gateway.errors.refusal import Refusal
 from gateway.errors.service import ServiceError
@@ -37,6 +38,7 @@ async def adapters(scope: Scope, receive: Receive, send: Send) -> None:
         request = decode(AdapterRequest, await read_body(scope, receive, principal.tenant))
         require_no_nul("base", request.base)
         require_no_nul("description", request.description)
+        await take_request(runtime, principal)  # every gateway and worker hears of an adapter that comes or goes
         await send_json(send, 200, _told(runtime, await _made(runtime, principal, request)))
         return
     found = await runtime.threads.run(partial(adapters_of, Tenant(id=principal.tenant)))
@@ -52,6 +54,7 @@ async def adapter(scope: Scope, receive: Receive, send: Send) -> None:
     if "\0" in name:  # PostgreSQL compares no such text
         raise _unknown(name)
     if scope["method"] == "DELETE":
+        await take_request(runtime, principal)
         if not await runtime.threads.run(partial(remove_adapter, name, tenant)):
             raise _unknown(name)
         await send_json(send, 200, AdapterDeleted(id=name))

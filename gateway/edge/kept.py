@@ -98,9 +98,9 @@ async def write_answer(
 
 
 async def take_request(runtime: Runtime, principal: Principal) -> tuple[BucketState, ...]:
-    """Take one request of the rates of `principal` for an answer that it has again, and return them; raise the 429.
+    """Take one request of the rates of `principal` and return them; raise the 429.
 
-    What runs has taken its own: this is asked for when it is known that nothing will.
+    A generation takes its own: this is for answers that are had again, and for what runs without a model.
     """
     decision = await runtime.rates.take([Take(bucket, 1) for bucket in principal.request_buckets])
     if not isinstance(decision, Taken):

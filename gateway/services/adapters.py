@@ -14,7 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 from django.conf import settings
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Q, Sum
 
 from billing.models import PlanVersion, Subscription
@@ -29,6 +29,8 @@ from routing.catalogue import ADAPTABLE
 from routing.models import Adapter, Deployment, PublicModel
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+MOST_NAMES = 1000
+"""Names that one tenant's own models may ever have had: a name stays its tenant's when the model is withdrawn."""
 
 
 def add_adapter(
@@ -61,6 +63,9 @@ def add_adapter(
                 require_room(tenant, checked.rank, size)
             adapter.model = _public_model(public, base_row, rate_card, description, tenant)
             adapter.save(force_insert=True)
+    except IntegrityError as error:  # somebody else has just taken the name
+        files.remove(adapter)
+        raise _taken(public) from error
     except BaseException:
         files.remove(adapter)
         raise
@@ -220,13 +225,19 @@ def _public_model(name: str, base: PublicModel, rate_card: str, description: str
     # An operator may have put it out of use with its adapter, which stays.
     has_adapter = is_known and Adapter.objects.filter(model=model).exists()
     if has_adapter or (is_known and (model.is_active or model.deployments.exists() or model.tenant != tenant)):
-        raise ServiceError("name", f"There is a model {name!r} already.")
+        raise _taken(name)
+    if tenant is not None and not is_known and PublicModel.objects.filter(tenant=tenant).count() >= MOST_NAMES:
+        raise ServiceError("name", f"Your models had {MOST_NAMES} names: give one that an earlier one of yours had.")
     card = rate_card or base.rate_card
     cards.ensure_card(card, Kind.CHAT.value)
     model.kinds, model.context_length, model.rate_card = base.kinds, base.context_length, card
     model.description, model.tenant, model.is_active = description, tenant, True
     model.save()
     return model
+
+
+def _taken(name: str) -> ServiceError:
+    return ServiceError("name", f"There is a model {name!r} already.")
 
 
 def _terms(tenant: Tenant) -> PlanVersion | None:

@@ -246,6 +246,23 @@ async def test_nothing_is_copied_for_whom_the_plan_or_the_config_refuses(two, tm
         assert copied == []
 
 
+async def test_making_and_deleting_take_requests_of_the_rate(two, tmp_path):
+    """Each tells every gateway and worker to read what there is."""
+
+    def narrow():
+        version = plans.publish_version(plans.latest_version("test").plan, adapters=2, request_limit=2, request_burst=2)
+        two.mine.tenant.subscriptions.update(version=version)
+
+    await in_database(narrow)
+    async with opened(tmp_path) as runtime:
+        app, secret = with_runtime(runtime), two.mine.secret
+        body = {"base": "fake", "name": "fresh", "file_id": "file-none", "config": {}}
+        asked = [("/v1/adapters", body, "POST"), ("/v1/adapters/none/own", None, "DELETE")]
+        answers = [await ask(app, path, body, method=method, key=secret) for path, body, method in asked * 2]
+        assert [answer.status for answer in answers] == [400, 404, 429, 429]
+        assert (await ask(app, "/v1/adapters", key=secret)).status == 200
+
+
 def strip(body):
     """An error without what differs from request to request."""
     body.pop("request_id", None)

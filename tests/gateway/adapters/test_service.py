@@ -221,6 +221,25 @@ def test_no_rule_is_made_for_all_that_leads_to_a_tenants_own(tmp_path, acme):
     assert not RouteTarget.objects.exists()
 
 
+def test_a_tenants_names_are_bounded_and_may_be_had_again(tmp_path, acme, monkeypatch):
+    """Each stays in the catalogue when its model is withdrawn."""
+    monkeypatch.setattr("gateway.services.adapters.MOST_NAMES", 2)
+    subscribe(acme, adapters=1)
+
+    def had(name) -> None:
+        add_adapter_folder(save(tmp_path / name), base="base", name=name, tenant=acme.tenant)
+        remove_adapter(f"acme/{name}", acme.tenant)
+
+    had("a")
+    had("b")
+    with pytest.raises(ServiceError, match="2 names") as caught:
+        had("c")
+    assert caught.value.field == "name"
+    had("a")
+    assert PublicModel.objects.filter(tenant=acme.tenant).count() == 2
+    add_adapter_folder(save(tmp_path / "law"), base="base", name="law")  # an operator's own are not counted
+
+
 def test_an_operators_model_takes_over_no_name_of_an_adapter_or_a_tenant(tmp_path, acme, monkeypatch):
     subscribe(acme, adapters=1)
     add_adapter_folder(save(tmp_path / "law"), base="base", name="law")
