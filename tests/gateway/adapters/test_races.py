@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
+from django.db import transaction
 
 from billing.services import cards, plans
 from gateway.errors.service import ServiceError
@@ -47,6 +50,29 @@ def test_adapters_made_at_once_are_never_more_than_the_plan_has(tmp_path, acme):
     ] * 3
     assert sum(isinstance(answer, Adapter) for answer in answers) == 2
     assert_stored(2)
+
+
+def test_one_that_is_being_made_is_waited_for(tmp_path, acme):
+    """The last place of a plan is taken in a transaction that hasn't ended when another asks for it."""
+    subscription = acme.tenant.subscriptions.get()
+    subscription.version = plans.publish_version(subscription.version.plan, allowed_models=[], adapters=1)
+    subscription.save()
+    folders = [save(tmp_path / name) for name in "ab"]
+    answers = []
+
+    def add(folder):
+        answers.extend(at_once(lambda: add_adapter_folder(folder, base="base", name="own2", tenant=acme.tenant)))
+
+    other = threading.Thread(target=add, args=folders[1:])
+    with transaction.atomic():
+        add_adapter_folder(folders[0], base="base", name="own1", tenant=acme.tenant)
+        other.start()
+        other.join(0.5)  # one that didn't wait would have ended
+    other.join()
+    assert [str(answer) for answer in answers] == [
+        "You have 1 adapters, as many as your plan includes: delete one first."
+    ]
+    assert_stored(1)
 
 
 def test_a_name_taken_at_once_is_one_adapters(tmp_path):
