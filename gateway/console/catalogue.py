@@ -43,7 +43,9 @@ class ModelLine:
     @property
     def kinds(self) -> str:
         """What it is for, in words."""
-        return ", ".join(word for kind, word in _WORDS.items() if kind in self.offer.entry.kinds)
+        entry = self.offer.entry
+        words = [word for kind, word in _WORDS.items() if kind in entry.kinds]
+        return ", ".join([*words, *(["chats that name labels"] if entry.answers_labels else [])])
 
     @property
     def state(self) -> str:

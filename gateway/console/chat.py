@@ -86,10 +86,10 @@ def next_grant(subscription: Subscription | None) -> tuple[int, datetime | None]
 
 
 def chat_models(offers: list[Offer]) -> list[dict[str, Any]]:
-    """Return those that chat, `auto` first, with the model that each is an adapter of (or nothing) and whether they
-    answer now, JSON-ready.
+    """Return those that answer chats, `auto` first, with the model that each is an adapter of (or nothing) and whether
+    they answer now, JSON-ready.
     """
-    chats = [offer for offer in offers if Kind.CHAT in offer.entry.kinds]
+    chats = [offer for offer in offers if offer.entry.serves(Kind.CHAT)]
     if not chats:
         return []
     auto = (auto_card([offer.card for offer in chats]), "", any(offer.is_ready for offer in chats))

@@ -17,6 +17,7 @@ from gateway.console.tenancy import Place, tenant_page
 from gateway.models import APIKey, Project, User
 from routing.types import STEP_TITLES
 
+MOST_LABELS = 16  # that are told
 _CLASSES = {
     "input": "Input",
     "cache_read": "Cached input",
@@ -62,6 +63,7 @@ def detail(request: HttpRequest, place: Place, request_id: UUID) -> HttpResponse
         candidates=told(record, "candidates"),
         attempts=told(record, "attempts"),
         signals=steps_of(record),
+        held_to=held_to(record),
         task_source=STEP_TITLES.get(record.route.get("task_source", ""), "").lower(),
         tokens_per_second=speed_of(record),
     )
@@ -97,6 +99,15 @@ def steps_of(record: UsageRecord) -> list[dict[str, Any]]:
         }
         for one in told(record, "signals")
     ]
+
+
+def held_to(record: UsageRecord) -> str:
+    """Return what the rule held the answer to, in words; empty where it was free."""
+    labels = record.route.get("held_to", "")
+    if not isinstance(labels, list):
+        return labels and "JSON"
+    more = len(labels) - MOST_LABELS
+    return f"one of {', '.join(labels[:MOST_LABELS])}{f' and {more} more' if more > 0 else ''}"
 
 
 def speed_of(record: UsageRecord) -> str:

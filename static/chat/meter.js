@@ -62,6 +62,16 @@ function nearest(similarities) {
   return el("div", { class: "muted" }, `By rule: ${told.join(" · ")}`);
 }
 
+const MOST_LABELS = 16; // that are told
+
+/** Return what the rule held the answer to: one of a list, or JSON; empty where it was free. */
+function held(to) {
+  if (!to) return "";
+  if (!Array.isArray(to)) return "the answer was held to JSON";
+  const more = to.length > MOST_LABELS ? ` and ${count(to.length - MOST_LABELS)} more` : "";
+  return `the answer was held to one of ${to.slice(0, MOST_LABELS).join(", ")}${more}`;
+}
+
 /** Return "Why this model?": the route's explanation with the candidates that were passed over. */
 export function routeDetails(route) {
   const chosen = (candidate) => !candidate.rejected;
@@ -74,7 +84,7 @@ export function routeDetails(route) {
       chosen(candidate) ? " · chosen" : ` · passed over: ${candidate.rejected}`,
     ),
   );
-  const facts = [`task ${route.task} (${(STEPS[route.task_source] ?? route.task_source).toLowerCase()})`, route.rule ? `rule “${route.rule}”` : ""];
+  const facts = [`task ${route.task} (${(STEPS[route.task_source] ?? route.task_source).toLowerCase()})`, route.rule ? `rule “${route.rule}”` : "", held(route.held_to)];
   const steps = (route.signals ?? []).filter((signal) => signal.outcome !== "skipped").map((signal) =>
     el("li", { class: signal.outcome }, el("strong", {}, STEPS[signal.step] ?? signal.step), `: ${signal.value}`,
       el("span", { class: "muted" }, ` · ${signal.outcome}`), nearest(signal.similarities)));

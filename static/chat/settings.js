@@ -113,7 +113,7 @@ function choice(model) {
       el("span", { class: "muted" }, model.description || ""),
       el("span", { class: "model-facts" },
         model.base ? el("span", {}, "adapter of ", el("b", {}, model.base)) : "",
-        model.kinds.includes("classification") && model.id !== "auto" ? el("span", {}, "answers with a label") : "",
+        model.kinds.includes("classification") && !model.kinds.includes("chat") ? el("span", {}, "answers with a label") : "",
         el("span", {}, el("b", {}, size(model.context_length)), " context"),
         ...(price ?? [el("span", {}, "priced as the model it picks")]),
         model.is_ready ? "" : el("span", { class: "warn" }, "not ready"))),

@@ -52,6 +52,7 @@ MODELS = {
     "echo": {"echo": True},
     "slow": {"tokens": 40, "delay": 0.3},
     "fields": {"text": '{"order": "*4810376*", "number": 12345678901234567890, "phone": null}'},
+    "sorter": {},
     "thinker": {"thinks": True, "text": "<think> Let me see. </think> Yes."},
 }
 RATES = {0: {"input": 2 * MICRO, "cache_read": MICRO // 2, "output": 8 * MICRO}}
@@ -85,7 +86,7 @@ def main() -> None:
     for name, options in MODELS.items():
         add_model(
             name=name,
-            kinds=["chat"],
+            kinds=["classification" if name == "sorter" else "chat"],
             context_length=8192,
             rate_card="fake",
             source="",
@@ -94,8 +95,9 @@ def main() -> None:
             description=f"A fake model: {name}",
         )
     ensure_default_routes()
-    rule = RouteRule.objects.create(name="fields", task="extract", examples=["Extract these fields as JSON."])
-    RouteTarget.objects.create(rule=rule, model=PublicModel.objects.get(name="fields"))
+    for name, task in (("fields", "extract"), ("sorter", "classify")):
+        rule = RouteRule.objects.create(name=name, task=task, examples=[f"Please {task} this."])
+        RouteTarget.objects.create(rule=rule, model=PublicModel.objects.get(name=name))
     acme = make_tenant("acme", "business", 0)
     poor = make_tenant("poor", "broke", 900)
     empty = make_tenant("empty", "broke", 0)

@@ -229,8 +229,8 @@ def test_a_sample_ticket_is_filled_in_and_its_fields_are_shown_as_code(visit):
     message = page.get_by_label("Message", exact=True)
     message.fill("typed before")
     samples = page.get_by_role("button", name=re.compile("ticket"))
-    expect(samples).to_have_text(["Take a ticket’s fields as JSON …"])  # this site has no model for labels
-    samples.focus()
+    expect(samples).to_have_text(["Label a support ticket …", "Take a ticket’s fields as JSON …"])
+    samples.last.focus()
     page.keyboard.press("Enter")
     expect(message).to_be_focused()
     expect(message).to_have_value(re.compile(r"^Extract these fields .* as JSON: .*\n\nHello,", re.DOTALL))
@@ -246,6 +246,19 @@ def test_a_sample_ticket_is_filled_in_and_its_fields_are_shown_as_code(visit):
     expect(samples).to_have_count(0)
     page.reload()
     expect(answers(page).last.locator(".code code.language-json")).to_have_text(laid_out)
+
+
+def test_a_sample_ticket_is_labelled_by_a_classifier(visit):
+    page = visit("member").page
+    page.get_by_role("button", name="Label a support ticket").click()
+    page.locator("#model-button").click()
+    choice = page.locator(".model-choice", has=page.locator("[value=sorter]"))
+    expect(choice).to_contain_text("answers with a label")
+    choice.click()
+    page.get_by_label("Message", exact=True).press("Enter")
+    expect(answers(page).last.get_by_role("button", name="Regenerate")).to_be_visible()
+    label = answers(page).last.locator(".prose").inner_text()
+    assert label in page.locator(".bubble").inner_text().split("labels: ")[1].split(".")[0].split(", ")
 
 
 def test_json_stays_one_block_while_it_grows_and_prose_is_no_json(visit):

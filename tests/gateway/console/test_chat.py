@@ -85,6 +85,16 @@ def test_models_are_those_of_the_plan_that_chat_with_their_prices(acme, models):
     assert found[0]["context_length"] == 2048
 
 
+def test_a_classifier_can_be_picked_since_it_answers_chats_with_labels(acme, models):
+    add_model(name="sorter", kinds=["classification"], context_length=512, rate_card="none", source="", backend="fake")
+    acme.tenant.subscriptions.update(
+        version=plans.publish_version(plans.latest_version("free").plan, allowed_models=[])
+    )
+    found = {model["id"]: model["kinds"] for model in data_of(acme.client().get("/"))["models"]}
+    assert list(found) == ["auto", "large", "smollm2-135m-instruct", "sorter"]
+    assert found["sorter"] == ["classification"]
+
+
 def test_prices_have_the_plans_multiplier(acme, models):
     free = plans.latest_version("free")
     terms = {name: getattr(free, name) for name in plans.TERMS}

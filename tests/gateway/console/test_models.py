@@ -50,16 +50,18 @@ def test_each_model_says_what_it_is_for_what_it_is_made_of_and_what_it_costs(acm
     add("general", "chat", description="Talks")
     add("labels", "classification", "chat")
     add("hidden", "chat")
-    subscribe(acme, adapters=1, allowed_models=["general", "labels"])
+    add("sorter", "classification")
+    subscribe(acme, adapters=1, allowed_models=["general", "labels", "sorter"])
     subscribe(other, adapters=1, allowed_models=["general"])
     for party in (acme, other):
         folder = save(tmp_path / party.tenant.slug)
         add_adapter_folder(folder, base="general", name="own", tenant=party.tenant)
     found = rows(acme.client().get("/usage/models/"))
-    assert list(found) == ["acme/own", "general", "labels"]
+    assert list(found) == ["acme/own", "general", "labels", "sorter"]
     price = "2 in · 0.5 cached · 8 out from 4,096 tokens on: 3 in · 0.5 cached · 8 out"
     assert found["general"] == ["general Talks", "chat", "2,048 tokens of context", price, "ready"]
     assert found["labels"][1] == "chat, classification"
+    assert found["sorter"][1] == "classification, chats that name labels"
     assert re.fullmatch(r"acme/own Adapter of general, only yours: rank 2, \d+\sbytes", found["acme/own"][0])
 
 

@@ -57,6 +57,21 @@ def test_the_tenant_sees_every_step(acme, used):
     assert f"Task extract (nearest example) · rule “{name}”" in text
 
 
+@pytest.mark.parametrize(
+    ("held_to", "told"),
+    [
+        (["billing", "other"], "held to one of billing, other"),
+        ([f"l{n}" for n in range(256)], "l15 and 240 more"),
+        ("json_object", "held to JSON"),
+        (["<b>"], "held to one of &lt;b&gt;"),
+    ],
+)
+def test_what_the_answer_was_held_to_is_told(acme, used, held_to, told):
+    request = used(acme, route={**ROUTE, "held_to": held_to})
+    response = acme.client().get(reverse("console-request", args=[request]))
+    assert f"{told}</p>" in response.content.decode()
+
+
 def test_an_operator_sees_every_step(acme, used):
     record = UsageRecord.objects.get(request=used(acme, route=ROUTE))
     client = Client()

@@ -7,6 +7,7 @@ import pytest
 
 from billing.models import Plan, PlanVersion, Subscription
 from gateway.console.samples import SAMPLES, samples_for
+from gateway.generation.named_labels import read
 from routing.catalogue import Catalogue, ModelEntry, RuleEntry
 from tests.gateway.console.test_chat import data_of
 
@@ -67,6 +68,13 @@ def test_the_instruction_is_a_line_that_is_compared_whole(sample):
     instruction, rest = sample.text.split("\n\n", 1)
     assert len(instruction) <= 200
     assert rest == SAMPLES[0].text.split("\n\n", 1)[1]
+
+
+def test_labels_and_ticket_are_read_from_the_sample():
+    asked = read(SAMPLES[0].text)
+    assert asked.labels[:3] == ("billing", "refund", "delivery")
+    assert (asked.labels[-1], len(asked.labels)) == ("other", 9)
+    assert asked.text.startswith("Hello,")
 
 
 @pytest.mark.django_db
