@@ -53,7 +53,7 @@ class Labelling(msgspec.Struct, frozen=True):
         )
 
     def answer(self, vector: Vector, usage: Usage) -> Delta:
-        """Return the whole answer: the most probable of the labels. Of several it is the first."""
+        """Return the whole answer, the most probable of the labels, with the usage so far."""
         spelled = {label.casefold(): label for label in reversed(self.labels)} | {label: label for label in self.labels}
         probable = zip(vector.labels, struct.unpack(f"<{len(vector.labels)}f", vector.data), strict=True)
         # The model has a name for a text of none of them, which counts if it was named, however it was written.
@@ -69,12 +69,12 @@ class Labelling(msgspec.Struct, frozen=True):
 
     def refusal_of(self, refusal: Refusal) -> Refusal:
         """Return an engine's refusal of the classification as one of the chat."""
-        told = {"input": "messages", "labels": self.at}.get(refusal.param or "")
-        if told is None:
+        fields = {"input": ("messages", "text to classify"), "labels": (self.at, "labels")}
+        if refusal.param not in fields:
             return refusal
-        of = "text to classify" if told == "messages" else "labels"
-        message = f"'{told}': the {of} can't be taken: {refusal.message}"
-        return Refusal(refusal.status, refusal.code, message, param=told)
+        field, what = fields[refusal.param]
+        message = f"'{field}': the {what} can't be taken: {refusal.message}"
+        return Refusal(refusal.status, refusal.code, message, param=field)
 
 
 def labelling_of(intent: Intent) -> Labelling:

@@ -35,6 +35,7 @@ from routing.conditions import CHARACTERS_PER_TOKEN, tokens_of
 from routing.errors import RoutingError
 from routing.prefix import Digest, chain
 from routing.routes import route as choose_route
+from routing.tasks import is_automatic
 from routing.types import Price, Route, RouteQuery
 
 T = TypeVar("T")
@@ -85,6 +86,7 @@ class Placement:
         self._query = query
         self._prefixes: dict[str, tuple[Digest, ...]] = {}
         self.labelling: Labelling | None = None
+        self._unlabelled = ""  # why a classifier wouldn't answer
         self._held_to: Guidance | None = None  # by its rule, if its engine can
         self._guidance: Guidance | None = None  # with which it was prepared, though it didn't ask for any
         self.route = self._routed()
@@ -201,8 +203,8 @@ class Placement:
             except EngineError as engines:
                 error = _as_adapter(engines)
                 if isinstance(error, InvalidRequestError):
-                    refusal = refusal_of_engine(error)
-                    raise (refusal if self.labelling is None else self.labelling.refusal_of(refusal)) from engines
+                    self._generate_instead(error)
+                    continue
                 self.note_failure(error.message, is_engines=is_failure(error))
                 if len(self.failed) >= MOST_REPLICAS:
                     raise refusal_of_engine(error) from error
@@ -211,6 +213,21 @@ class Placement:
                 except Refusal:
                     raise refusal_of_engine(error) from error
                 log.info("rerouted", error=error.message, deployment=self.route.deployment_name, node=self.route.node)
+
+    def _generate_instead(self, error: InvalidRequestError) -> None:
+        """Route a chat for ``auto`` that a classifier refused to what isn't one; raise the Refusal of any other."""
+        refusal = refusal_of_engine(error)
+        if self.labelling is None:
+            raise refusal from error
+        refusal = self.labelling.refusal_of(refusal)
+        if not is_automatic(self.intent.model):
+            raise refusal from error
+        self._unlabelled = refusal.message
+        try:
+            self.route = self._routed()
+        except Refusal:
+            raise refusal from error
+        self.leave()
 
     def _routed(self, stays: Callable[[DeploymentEntry], bool] | None = None) -> Route:
         """Return where the request goes now, among deployments where it `stays` (None: all); raise the Refusal that
@@ -230,7 +247,7 @@ class Placement:
                 replicas,
                 prefix=self._prefix,
                 price=self._price,
-                unlabelled=lambda: why_unlabelled(self.intent),
+                unlabelled=lambda: self._unlabelled or why_unlabelled(self.intent),
             )
         except RoutingError as error:
             if error.code == "model_not_allowed" and principal.key_models and error.model not in principal.key_models:

@@ -9,8 +9,10 @@ import pytest
 
 from billing.ids import uuid7
 from billing.writer.operations import Settle
+from gateway.errors.refusal import Refusal
 from gateway.generation.generation import start_generation
 from gateway.generation.labelling import why_unlabelled
+from inference.errors import InvalidRequestError
 from inference.tools import Function, Tools
 from inference.types import Delta, Guidance, GuidanceKind, Kind, SamplingParams, Usage
 from routing.catalogue import RuleEntry
@@ -77,6 +79,31 @@ async def test_chat_moves_from_a_classifier_to_what_generates(failure):
     generation, _, outcome, text = await run(stand, sampling=SamplingParams(max_tokens=2))
     assert (generation.route.model, text, outcome.error) == ("writer", "It is", None)
     assert outcome.usage.completion == 2
+    await assert_clean(stand)
+
+
+REFUSED = InvalidRequestError("input 0 has 300 tokens", code="context_length_exceeded", param="input")
+
+
+async def test_chat_that_a_classifier_refuses_goes_to_what_generates():
+    """Its text is too long, or the model knows no such label: which nobody knows before it is tokenised."""
+    stand = await make_both("sorter", "writer")
+    stand.engine_of("sorter").prepare = AsyncMock(side_effect=REFUSED)
+    generation, _, outcome, text = await run(stand)
+    assert (generation.route.model, text, outcome.error) == ("writer", "It is blue", None)
+    [passed] = [one for one in generation.route.candidates if one.model == "sorter"]
+    assert "input 0 has 300 tokens" in passed.rejected
+    assert generation.explain().get("attempts") is None
+    await assert_clean(stand)
+
+
+@pytest.mark.parametrize("model", ["auto", "sorter"])
+async def test_chat_that_a_classifier_refuses_is_refused_where_nothing_generates(model):
+    stand = await make_both("sorter", "sorter" if model == "auto" else "writer")
+    stand.engine_of("sorter").prepare = AsyncMock(side_effect=REFUSED)
+    with pytest.raises(Refusal) as caught:
+        await run(stand, model=model)
+    assert (caught.value.status, caught.value.code, caught.value.param) == (400, REFUSED.code, "messages")
     await assert_clean(stand)
 
 
