@@ -72,6 +72,9 @@ def check_tensors(file: BinaryIO, size: int, config: AdapterConfig) -> None:
         names[match[1]][match[2]] = name
         _check_tensor(name, tensor, match[2], config.rank, size - 8 - length)
     check_complete(names, config.targets)
+    ends = sorted(tuple(tensor["data_offsets"]) for tensor in header.values())
+    if [begin for begin, _ in ends] != [0, *(end for _, end in ends[:-1])] or ends[-1][1] != size - 8 - length:
+        raise ModelRefusedError(f"{WEIGHTS} has tensors that overlap, or bytes that are no tensor's")
 
 
 def _check_tensor(name: str, tensor: Any, kind: str, rank: int, room: int) -> None:

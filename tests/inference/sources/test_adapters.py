@@ -21,7 +21,7 @@ def tensor(**changes: Any) -> dict[str, Any]:
     return {"dtype": "F32", "shape": [2, 4], "data_offsets": [0, 32], **changes}
 
 
-def check(header: dict[str, Any] | bytes, config: AdapterConfig = CONFIG, room: int = 1024) -> None:
+def check(header: dict[str, Any] | bytes, config: AdapterConfig = CONFIG, room: int = 64) -> None:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     check_tensors(io.BytesIO(struct.pack("<Q", len(text)) + text), 8 + len(text) + room, config)
 
@@ -84,6 +84,26 @@ def test_a_tensor_that_is_none(changes: dict[str, Any]) -> None:
         check(pair(**changes))
     assert "0.self_attn.q_proj" in caught.value.message
     assert len(caught.value.message) < 500
+
+
+@pytest.mark.parametrize(
+    ("offsets", "room"),
+    [
+        ({"A": [0, 32], "B": [0, 32]}, 64),
+        ({"A": [0, 32], "B": [0, 32]}, 32),
+        ({"A": [0, 32], "B": [16, 48]}, 48),
+        ({"A": [0, 32], "B": [40, 72]}, 72),
+        ({"A": [8, 40], "B": [40, 72]}, 72),
+        ({"A": [0, 32], "B": [32, 64]}, 10**9),
+    ],
+    ids=str,
+)
+def test_tensors_that_overlap_and_bytes_that_are_no_tensors(offsets: dict[str, list[int]], room: int) -> None:
+    header = pair()
+    for kind, at in offsets.items():
+        header[PAIR.format("0.self_attn.q_proj", kind)]["data_offsets"] = at
+    with pytest.raises(ModelRefusedError, match="overlap, or bytes that are no tensor's"):
+        check(header, room=room)
 
 
 @pytest.mark.parametrize("entry", [None, 7, "F32", [], {}], ids=str)
