@@ -43,6 +43,7 @@ class NullModel:
     vocab_size = VOCABULARY
     spec = KVSpec((LayerShape(1, 16, 16),), torch.float32)
     adapters = None
+    low_rank = None
 
     def __init__(self, rows: int) -> None:
         self._logits = torch.randn(rows, VOCABULARY)

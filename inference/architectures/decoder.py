@@ -60,7 +60,7 @@ class Decoder:
         head = next((name for name in HEADS if name in weights), HEADS[0])
         matrix = self.embedding if form.is_tied else operators.place(weights.take(head, dtype))
         self.head = operators.linear(matrix, is_head=True)
-        self._low_rank: LowRank = operators.low_rank()
+        self.low_rank: LowRank | None = (low_rank := operators.low_rank())
         reader = LayerReader(
             weights,
             f"{root}layers.",
@@ -68,10 +68,10 @@ class Decoder:
             form=form,
             rotated=rotated,
             operators=operators,
-            low_rank=self._low_rank,
+            low_rank=low_rank,
         )
         self.layers = [reader.read(number) for number in range(len(form.layers))]
-        adapters = AdapterReader(reader.modules, dtype, self._low_rank)
+        adapters = AdapterReader(reader.modules, dtype, low_rank)
         self.adapters: Adapters | None = Adapters(adapters.read, adapters.bytes_of(TYPICAL_RANK))
         shape = LayerShape(form.kv_heads, form.head_dim, form.head_dim)
         self.spec = KVSpec((shape,) * len(self.layers), dtype)
@@ -127,8 +127,8 @@ class Decoder:
             hidden = hidden * self.embedding_scale
         rotations = [rotations.of(batch.positions) for rotations in self.rotations.values()]
         compute = partial(self._run_layers, batch.attention)
-        if batch.adapted and self.adapters is not None:
-            with self._low_rank.step(self.adapters.spans(batch.adapted), len(batch.ids)) as key:
+        if batch.adapted and self.adapters is not None and self.low_rank is not None:
+            with self.low_rank.step(self.adapters.spans(batch.adapted), len(batch.ids)) as key:
                 hidden = operators.repeated(batch.attention, compute, hidden, *rotations, key=key)
         else:
             hidden = operators.repeated(batch.attention, compute, hidden, *rotations)

@@ -33,6 +33,7 @@ from inference.execution.adapters import Adapters
 from inference.execution.attention.base import Attention
 from inference.execution.inputs import StepBatch
 from inference.execution.kv_cache import KVCache, KVSpec, LayerShape
+from inference.execution.low_rank import LowRank
 from inference.execution.operators import Operators
 
 # A part of the logits' spread in 16 bits or fewer, at nine positions of ten: rounding may choose another expert at one.
@@ -118,6 +119,7 @@ class TransformersModel:
         text = model.config.get_text_config()
         self.vocab_size = int(text.vocab_size)
         self.adapters: Adapters | None = None
+        self.low_rank: LowRank | None = None
         self.layer_count = int(text.num_hidden_layers)
         self.proof = Proof(0, "not proved")
         model.set_attn_implementation(self.interface)

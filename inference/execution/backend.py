@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from inference.core.step import StepPlan, StepResult
 from inference.execution.adapters import Adapters
+from inference.execution.low_rank import LowRank
 from inference.labels import Labels, LabelSet
 from inference.types import Kind
 
@@ -48,6 +49,7 @@ class CausalBackend(Protocol):
     vocab_size: int
     device: torch.device
     adapters: Adapters | None  # None: rows can't have any
+    low_rank: LowRank | None  # and what multiplies with them
 
     def attention(self, cache: KVCache, *, max_rows: int, max_blocks: int) -> Attention:
         """Return the attention over `cache` that suits the model, for steps of these sizes (`Attention`)."""

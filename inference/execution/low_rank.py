@@ -38,6 +38,8 @@ class LowRank(ABC):
     Between steps none has any. A token's result depends on it and on its adapter alone where the tier is exact.
     """
 
+    captured = 0  # tokens of a step up to which its products can be captured and repeated for other spans
+
     def __init__(self) -> None:
         self.most_ranks: list[int] = []  # of each linear layer that adapters may change
 

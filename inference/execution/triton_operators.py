@@ -22,7 +22,7 @@ from inference.kernels.triton.activation import gelu_mul, silu_mul
 from inference.kernels.triton.experts import combine, route
 from inference.kernels.triton.int4 import MAX_ROWS as INT4_ROWS
 from inference.kernels.triton.int4 import int4_matvec, quantise_int4, unpack_int4
-from inference.kernels.triton.low_rank import LowRankStep, PackedAdapter
+from inference.kernels.triton.low_rank import FEW, LowRankStep, PackedAdapter
 from inference.kernels.triton.matmul import scaled_matmul
 from inference.kernels.triton.matvec import MAX_ROWS, matvec
 from inference.kernels.triton.norm import rms_norm
@@ -120,6 +120,8 @@ INT4_GROUP = 128
 
 class TritonLowRank(LowRank):
     """A `LowRank` of two launches for each layer, whatever number of adapters its tokens have."""
+
+    captured = FEW
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ from inference.core.step import Row, RowFailure, RowResult, StepPlan
 from inference.errors import DeviceLostError
 from inference.execution.attention.reference import ReferenceAttention
 from inference.execution.attention.triton import TritonAttention
-from inference.execution.cuda.graphs import buckets
+from inference.execution.cuda.graphs import buckets, doublings
 from inference.execution.cuda.runner import CudaRunner
 from inference.execution.kv_cache import KVCache
 from inference.execution.operators import Operators, TorchOperators
@@ -251,10 +251,35 @@ def test_adapters_by_the_triton_kernels_give_the_tokens_of_the_cpu(folder, tmp_p
     offered = {name: save_adapter(folder, tmp_path / name, rank=rank, seed=rank) for name, rank in ranks.items()}
     expected = adapted(host(folder), offered)
     assert adapted(cuda(folder, operators=TritonOperators(CPU)), offered) == expected
+    device = HostDevice()
+    captured = cuda(folder, device, TritonOperators(CPU))
+    captured.capture()
+    assert not captured.graphs.failure
+    assert device.captured == len(buckets(ROWS)) + len(doublings(ROWS))
+    assert adapted(captured, offered) == expected
+    assert device.replays == 3  # all but the prompts'
     plain = answers(host(folder), GREEDY)
     same = [[one == other for one, other in zip(*step, strict=True)] for step in zip(expected, plain, strict=True)]
     assert all(slots[1] for slots in same)
     assert not any(all(slot) for slot in list(zip(*same, strict=True))[2:])
+
+
+def test_steps_with_adapters_that_cannot_be_captured_leave_the_others_their_graphs(folder, tmp_path) -> None:
+    class Failing(HostDevice):
+        def capture(self, work):
+            if self.captured == len(buckets(ROWS)):
+                raise RuntimeError("not this one")
+            return super().capture(work)
+
+    offered = {name: save_adapter(folder, tmp_path / name, seed=seed) for seed, name in enumerate(("one", "two"))}
+    device = Failing()
+    runner = cuda(folder, device, TritonOperators(CPU))
+    runner.capture()
+    assert not runner.graphs.failure
+    assert adapted(runner, offered, steps=2) == adapted(host(folder), offered, steps=2)
+    assert device.replays == 0
+    assert answers(runner, GREEDY, steps=2) == answers(host(folder), GREEDY, steps=2)
+    assert device.replays == 1
 
 
 @pytest.mark.parametrize(
@@ -277,6 +302,10 @@ def test_quantised_linears_stay_near_the_plain_ones(folder, quantization) -> Non
         x, residual = torch.randn(rows, 64), torch.randn(rows, 192)
         error = (other(x, residual) - plain(x, residual)).norm() / plain(x).norm()
         assert error < {"w8a8": 0.03, "fp8": 0.08, "int4": 0.2}[quantization]
+
+
+def test_doublings_end_with_the_most() -> None:
+    assert [doublings(most) for most in (0, 1, 2, 5, 8)] == [[], [1], [1, 2], [1, 2, 4, 5], [1, 2, 4, 8]]
 
 
 def test_buckets_end_with_the_most_and_grow_slowly() -> None:
