@@ -118,6 +118,11 @@ def test_a_text_can_be_tried(operator):
     assert page.context["decision"].rule == "tools first"
     assert "Rule “tools first” matched" in page.content.decode()
     assert "Request’s task field" in page.content.decode()
+    assert "holds the answer" not in page.content.decode()
+    RouteRule.objects.update(holds_answers=True)
+    assert (
+        "holds the answer" in operator.post(url, {"plan": "business", "text": "Do it", "tools": "on"}).content.decode()
+    )
     page = operator.post(url, {"plan": "business", "text": "Do it"})
     assert "No routing rule gives a model" in page.content.decode()
     assert operator.post(url, {"plan": "nothing", "text": ""}).status_code == 400
