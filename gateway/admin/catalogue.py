@@ -88,8 +88,9 @@ class PublicModelAdmin(ModelAdmin):
 
     def has_withdraw_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         """Whether this operator may withdraw that model: one that is an adapter."""
-        adapters = Adapter.objects.filter(model=object_id, model__is_active=True)
-        return self.has_change_permission(request) and adapters.exists()
+        model = None if object_id is None else self.get_object(request, str(object_id))
+        is_adapter = model is not None and model.is_active and hasattr(model, "adapter")
+        return is_adapter and self.has_change_permission(request)
 
     def get_fields(self, request: HttpRequest, obj: PublicModel | None = None) -> list[Any]:
         """Return what is asked for; of a model that is there also what serves it."""

@@ -93,3 +93,10 @@ def test_only_an_adapter_can_be_withdrawn(operator, base, law):
     assert reverse(WITHDRAW, args=[base.pk]) not in operator.get(change(base)).content.decode()
     assert operator.post(reverse(WITHDRAW, args=[base.pk])).status_code == 403
     assert PublicModel.objects.get(pk=base.pk).is_active
+
+
+def test_an_address_of_no_model_leads_back_to_the_list(operator):
+    response = operator.get("/admin/routing/publicmodel/nothing/change/", follow=True)
+    assert response.redirect_chain
+    assert response.status_code == 200
+    assert operator.get(reverse(WITHDRAW, args=["nothing"])).status_code == 403
