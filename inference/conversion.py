@@ -65,7 +65,7 @@ def event_of(wire: WireEvent) -> Event:
         case WireStarted():
             return Started(_checked(Usage(cache_read=wire.cached)).cache_read, wire.seed)
         case WireVector():
-            return Vector(wire.index, wire.data)
+            return Vector(wire.index, wire.data, wire.labels)
         case WireFinished():
             _checked(wire.finished.usage)
             return wire.finished

@@ -92,7 +92,9 @@ FROM_WORKER: list[FromWorker] = [
     Ready("i", {"d": INFO}),
     PreparedReply(1, 5, 6),
     Refused("c", "m", "invalid", 1, param="p"),
-    Batch([WireStarted("a", 1), WireDelta("a", "é", 1, 2, 3, 4), WireVector("a", 0, b"v"), WireFinished("a", END)]),
+    Batch(
+        [WireStarted("a", 1), WireDelta("a", "é", 1, 2, 3, 4), WireVector("a", 0, b"v", ("l",)), WireFinished("a", END)]
+    ),
     evidence_reply(1, END),
     Drained(1),
     Stats("i", 5, {"d": Health(ready=True, running=2)}),
@@ -169,7 +171,7 @@ def test_errors_keep_their_type_and_code(error: EngineError) -> None:
 def test_events_travel_unchanged() -> None:
     assert event_of(WireStarted("a", 3)) == Started(3)
     assert event_of(WireDelta("a", "t", 1, 2, 3, 4)) == Delta("t", Usage(1, 2, 3, 4))
-    assert event_of(WireVector("a", 1, b"v")) == Vector(1, b"v")
+    assert event_of(WireVector("a", 1, b"v", ("x", "y"))) == Vector(1, b"v", ("x", "y"))
     assert event_of(WireFinished("a", END)) == END
 
 
