@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from uuid import UUID
 
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
-from django.views.decorators.http import require_safe
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
 
 from billing.models import Subscription
 from gateway.console.offers import Offer, active_subscription, offers_of
 from gateway.console.tenancy import Place, tenant_page
 from gateway.generation.dry_run import Wanted, dry_run
 from gateway.runtime.live import Live, live_of
-from gateway.services.adapters import adapters_of
+from gateway.services.adapters import adapters_of, remove_adapter
 from inference.types import Kind
 from routing.errors import RoutingError
 from routing.models import Adapter
@@ -94,11 +97,25 @@ def models(request: HttpRequest, place: Place) -> HttpResponse:
             page="models",
             lines=lines,
             tasks=tasks,
-            unserved=sorted(own.keys() - {one.entry.name for one in offers}),
+            unserved=[own[name] for name in sorted(own.keys() - {one.entry.name for one in offers})],
             version=None if subscription is None else subscription.version,
             base_url=request.build_absolute_uri("/v1"),
         ),
     )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@tenant_page
+def withdraw(request: HttpRequest, place: Place, pk: UUID) -> HttpResponse:
+    """Ask whether to withdraw the tenant's own adapter; then end what runs with it and remove its tensors."""
+    adapter = next((one for one in adapters_of(place.tenant) if one.id == pk), None)
+    if adapter is None or not place.access.may("settings"):
+        raise Http404
+    if request.method == "POST":
+        remove_adapter(adapter.model.name, place.tenant)
+        messages.success(request, f"{adapter.model.name} is withdrawn; what ran with it ends with it.")
+        return redirect(reverse("console-models") + place.query)
+    return render(request, "console/adapter_withdraw.html", place.context(page="models", adapter=adapter))
 
 
 def _obstacle(live: Live, adapter: Adapter | None) -> str | None:

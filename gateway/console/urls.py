@@ -16,6 +16,7 @@ urlpatterns = [
     path("usage/batches/<uuid:pk>/cancel/", batches.cancel, name="console-batch-cancel"),
     path("usage/batches/<uuid:pk>/files/<uuid:file_id>/", batches.download, name="console-batch-file"),
     path("usage/models/", catalogue.models, name="console-models"),
+    path("usage/models/<uuid:pk>/withdraw/", catalogue.withdraw, name="console-adapter-withdraw"),
     path("settings/", tenant_settings.tenant_settings, name="console-settings"),
     path("audit/", audit.audit, name="console-audit"),
     path("keys/new/", keys.create, name="console-key-new"),

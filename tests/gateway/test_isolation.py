@@ -55,6 +55,7 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
     "console-batch-cancel": [("get", {"pk": "{batch}"}, {}), ("post", {"pk": "{batch}"}, {})],
     "console-batch-file": [("get", {"pk": "{batch}", "file_id": "{file}"}, {})],
     "console-models": [("get", {}, {})],
+    "console-adapter-withdraw": [("get", {"pk": "{project}"}, {}), ("post", {"pk": "{project}"}, {})],
     "console-request": [("get", {"request_id": "{request}"}, {})],
     "console-key-new": [
         ("get", {}, {}),

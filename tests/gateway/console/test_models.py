@@ -10,7 +10,7 @@ from billing.services import cards, plans
 from billing.unit import MICRO
 from gateway.console.catalogue import ModelLine
 from gateway.services.adapters import add_adapter_folder
-from routing.models import RouteRule, RouteTarget
+from routing.models import Adapter, PublicModel, RouteRule, RouteTarget
 from routing.services.catalogue import add_model
 from routing.services.defaults import ensure_default_routes
 from tests.gateway.adapters.files import save
@@ -62,7 +62,9 @@ def test_each_model_says_what_it_is_for_what_it_is_made_of_and_what_it_costs(acm
     assert found["general"] == ["general Talks", "chat", "2,048 tokens of context", price, "ready"]
     assert found["labels"][1] == "chat, classification"
     assert found["sorter"][1] == "classification, chats that name labels"
-    assert re.fullmatch(r"acme/own Adapter of general, only yours: rank 2, \d+\sbytes", found["acme/own"][0])
+    assert re.fullmatch(
+        r"acme/own Adapter of general, only yours: rank 2, \d+\sbytes · Withdraw acme/own", found["acme/own"][0]
+    )
 
 
 def test_an_adapter_that_the_plan_serves_no_more_is_still_told(acme, tmp_path):
@@ -70,11 +72,35 @@ def test_an_adapter_that_the_plan_serves_no_more_is_still_told(acme, tmp_path):
     add("general", "chat")
     subscribe(acme, adapters=1, allowed_models=[])
     add_adapter_folder(save(tmp_path / "a"), base="general", name="own", tenant=acme.tenant)
-    assert "aren’t served now" not in acme.client().get("/usage/models/").content.decode()
+    assert "Not served now" not in acme.client().get("/usage/models/").content.decode()
     subscribe(acme, adapters=0, allowed_models=[])
     response = acme.client().get("/usage/models/")
     assert list(rows(response)) == ["general"]
-    assert "by their base or the plan: acme/own." in response.content.decode()
+    assert "<dt>acme/own</dt><dd>adapter of general" in response.content.decode()
+    PublicModel.objects.filter(name="general").update(is_active=False)
+    page = acme.client().get("/usage/models/").content.decode()
+    assert "No model yet" in page
+    assert "<dt>acme/own</dt>" in page
+
+
+def test_an_owner_withdraws_an_adapter_once_that_is_confirmed(acme, other, people, tmp_path):
+    cards.publish("general", {0: RATES})
+    add("general", "chat")
+    subscribe(acme, adapters=1, allowed_models=[])
+    adapter = add_adapter_folder(save(tmp_path / "a"), base="general", name="own", tenant=acme.tenant)
+    public = add_adapter_folder(save(tmp_path / "b"), base="general", name="public")
+    page, url = "/usage/models/", f"/usage/models/{adapter.id}/withdraw/"
+    assert url in acme.client().get(page).content.decode()
+    assert url not in people("member").get(page).content.decode()
+    for client in (people("billing"), other.client()):
+        assert client.post(url).status_code == 404
+    assert acme.client().post(f"/usage/models/{public.id}/withdraw/").status_code == 404
+    assert "acme/own" in acme.client().get(url).content.decode()
+    assert Adapter.objects.count() == 2
+    response = acme.client().post(url, follow=True)
+    assert "acme/own is withdrawn" in response.content.decode()
+    assert list(Adapter.objects.all()) == [public]
+    assert acme.client().post(url).status_code == 404
 
 
 def test_what_auto_takes_for_each_task_is_told(acme):
