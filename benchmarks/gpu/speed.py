@@ -64,9 +64,13 @@ def runner(sizes: Sizes, quantization: str, device: Device | None, rows: int = 0
     with torch.inference_mode():
         cache = KVCache(model.spec, tokens // BLOCK + 1, BLOCK, sizes.device)
     attention = model.attention(cache, max_rows=rows + 1, max_blocks=-(-sizes.context // BLOCK))
-    return CudaRunner(
+    made = CudaRunner(
         model, attention, device or Cuda(sizes.device), limit=sizes.context, max_tokens=max(sizes.step, rows)
     )
+    if device is not None:
+        # On a GPU the buffers of the host go to one on the device, which captured work reads; here they are that one.
+        made._packer._turns = [made._packer._turns[0]] * 2
+    return made
 
 
 def row(slot: int, ids: tuple[int, ...], start: int, blocks: tuple[int, ...], *, index: int = 0, **more: Any) -> Row:
