@@ -275,6 +275,32 @@ def test_embeddings(running, client):
     assert_charged(running, client, before, answer.usage, EMBEDDING)
 
 
+@pytest.mark.skipif(not SPECIALISTS, reason="the specialists' weights are not here")
+def test_tickets_go_to_the_specialists(running, client):
+    ticket = "I was charged twice for invoice INV-2231. Please look into it. Ana, ana@example.com"
+    labels = ["billing", "delivery", "account", "other"]
+    question = f"Classify the ticket. Labels: {', '.join(labels)}.\n\n{ticket}"
+
+    def asked(model, text):
+        before = balance(running)
+        messages = [{"role": "user", "content": text}]
+        answer = client.chat.completions.create(model=model, messages=messages, max_tokens=60, temperature=0)
+        assert_charged(running, client, before, answer.usage, answer.model)
+        return answer.model, answer.choices[0].message.content
+
+    body = {"model": sources.DESK_LABELS, "input": ticket, "labels": labels[:-1]}
+    classified = client.post("/classify", body=body, cast_to=object)["data"][0]["label"]
+    assert asked(sources.DESK_LABELS, question) == (sources.DESK_LABELS, classified)
+    for model in ("auto:classify", sources.DESK):
+        served, label = asked(model, question)
+        assert served in SPECIALISTS
+        assert label in labels
+    served, taken = asked("auto:extract", f"Extract invoice, email, city as JSON. Use null where absent.\n\n{ticket}")
+    assert served == sources.DESK
+    assert isinstance(json.loads(taken), dict)
+    assert asked("auto:summarize", ticket)[0] == CHAT
+
+
 def test_control_tokens_in_a_text_stay_text(running, client):
     """The control token costs one token where the template writes it, and several where a user does."""
 
