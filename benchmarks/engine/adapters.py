@@ -43,7 +43,7 @@ def decoding(loaded: LoadedModel, streams: int, adapters: int, *, prompt: int, n
     engine = LocalEngine(EngineConfig("bench", "-", block_size=loaded.block_size, max_rows=streams), loaded)
     for i in range(streams):
         key = loaded.adapters.load(f"a{i % adapters}") if adapters and loaded.adapters is not None else ""
-        ids = tuple(3 + (i * 31 + k * 7) % 1000 for k in range(prompt))
+        ids = tuple(3 + (i * 31 + k * 7) % (min(1000, loaded.vocab_size) - 3) for k in range(prompt))
         request = GenerationRequest(str(i), tenant="t", domain="d", sampling=GREEDY)
         engine.submit(Prompt(request, new, ids=ids, adapter=key))
     begun: set[str] = set()
@@ -103,8 +103,12 @@ def main() -> None:
             found = rates(loaded, streams, kinds, prompt=options.prompt, steps=options.steps)
             cells = "".join(f"{f'{found[kind]:.0f} ({found[kind] / found[0]:.2f})':>16}" for kind in kinds)
             print(f"{streams:7}  {cells}", flush=True)
-        size, load = loaded.adapters.nbytes / len(folders) / 1e6, seconds / len(folders) * 1e3
-        print(f"rank {options.rank}, all linear layers: {size:.1f} MB each, loaded in {load:.0f} ms")
+        size, load = loaded.adapters.nbytes / 1e6, seconds / len(folders) * 1e3
+        base = sum(path.stat().st_size for path in options.model.glob("*.safetensors")) / 1e6
+        print(
+            f"rank {options.rank}, all linear layers: {size / len(folders):.1f} MB each, {size:.1f} MB together beside "
+            f"a checkpoint of {base:.0f} MB; loaded in {load:.0f} ms each"
+        )
 
 
 if __name__ == "__main__":
