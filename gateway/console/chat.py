@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -42,6 +43,7 @@ def chat(request: HttpRequest, place: Place) -> HttpResponse:
         "projects": [{"id": str(project.id), "name": project.name} for project in projects],
         "models": models,
         "samples": [] if subscription is None else list(map(asdict, samples_for(catalogue, subscription, ready))),
+        "message_bytes": settings.SLUICE_MAX_FRAME_BYTES,
         "is_resumable": place.tenant.response_storage != Tenant.Storage.FORBIDDEN,
         "is_operator": getattr(request.user, "is_staff", False),
         "account": account_data(context["balance"], subscription),

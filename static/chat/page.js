@@ -14,8 +14,6 @@ import { Transcript } from "./transcript.js";
 /** What is said of an answer that can't be gone on with. */
 const GONE = new Set(["response_not_found", "answer_lost", "answer_abandoned"]);
 
-const TOO_BIG = 1009; // how a server closes the socket of who sent more than it reads
-
 const $ = (id) => document.getElementById(id);
 const data = JSON.parse($("chat-data").textContent);
 const conversation = new Conversation(`${data.user}.${data.tenant}`);
@@ -65,7 +63,7 @@ function request() {
   conversation.save();
   transcript.show(conversation.turns);
   sentAt = performance.now();
-  socket.send({
+  const event = {
     type: "response.create",
     model: settings.model,
     // Not as `instructions`, which a response says again: what is kept of it shall have no prompt.
@@ -74,7 +72,13 @@ function request() {
     ...(settings.temperature === null ? {} : { temperature: settings.temperature }),
     ...(settings.maxOutput ? { max_output_tokens: settings.maxOutput } : {}),
     metadata: { sluice_project: running.project },
-  });
+  };
+  // A server that is sent more closes the connection, at times before it can say why.
+  if (new Blob([JSON.stringify(event)]).size > data.message_bytes) {
+    running.fault = { status: 413, code: "request_too_large" };
+    return end("failed");
+  }
+  socket.send(event);
   showBusy();
   $("message").focus();
 }
@@ -174,13 +178,10 @@ function end(state) {
   if (document.activeElement === document.body) $("message").focus();
 }
 
-socket.addEventListener("lost", ({ detail: code }) => {
+socket.addEventListener("lost", () => {
   if (!running) return;
   if (running.response) resume(); // as soon as there is a connection again
-  else if (code === TOO_BIG) {
-    running.fault = { status: 413, code: "request_too_large" };
-    end("failed");
-  } else end("lost");
+  else end("lost");
 });
 socket.addEventListener("state", ({ detail: state }) => {
   showConnection($("connection"), socket, data.urls.sign_in);

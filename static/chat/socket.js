@@ -6,7 +6,7 @@ const RESTS = new Set([1001, 1009]); // closed by the server: long silent or ope
 
 /**
  * Tells: "state" (detail: "connecting", "open", "resting", "waiting" or "refused"), "message" (detail: the event), and
- * "lost" (detail: the closing's code) when a socket that was open is gone. `state` is the latest; `retryAt` is when the next try is due.
+ * "lost" when a socket that was open is gone. `state` is the latest; `retryAt` is when the next try is due.
  */
 export class ResponsesSocket extends EventTarget {
   #url;
@@ -65,7 +65,7 @@ export class ResponsesSocket extends EventTarget {
     this.#socket = null;
     if (wasOpen && RESTS.has(code)) {
       this.#enter("resting");
-      return this.#tell("lost", code);
+      return this.#tell("lost");
     }
     if (!wasOpen && (await this.#refused())) return this.#enter("refused");
     const delay = Math.min(FIRST_DELAY * 2 ** this.#failures, LONGEST_DELAY) * (0.75 + Math.random() / 2);
@@ -73,7 +73,7 @@ export class ResponsesSocket extends EventTarget {
     this.retryAt = Date.now() + delay;
     this.#timer = setTimeout(() => this.connect(), delay);
     this.#enter("waiting");
-    if (wasOpen) this.#tell("lost", code); // what is sent now waits for the next connection
+    if (wasOpen) this.#tell("lost"); // what is sent now waits for the next connection
   }
 
   #enter(state) {

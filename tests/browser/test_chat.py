@@ -292,7 +292,7 @@ def test_json_stays_one_block_while_it_grows_and_prose_is_no_json(visit):
 
 @pytest.mark.parametrize("size", [1_200_000, 2_400_000])
 def test_a_ticket_that_is_too_long_is_told_as_such(visit, size):
-    """From twice the bound on the server closes the socket without a word, which was told as a lost connection."""
+    """It isn't sent: from twice the bound on the server closes the socket without a word, as a lost connection."""
     page = visit("member").page
     page.get_by_label("Message", exact=True).evaluate("(area, size) => { area.value = 'word '.repeat(size / 5) }", size)
     page.get_by_label("Message", exact=True).press("Enter")
