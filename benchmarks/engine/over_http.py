@@ -193,7 +193,7 @@ def main() -> None:
         model = make_model(work / NAME)
         os.environ["SLUICE_HOME"] = str(work / "home")
         facts = json.loads(manage("quickstart", "--json"))
-        for first in ("smollm2-135m-instruct", "all-minilm-l6-v2"):  # nothing else is on these cores
+        for first in facts["models"]:  # nothing else is on these cores
             manage("models", "remove", first)
         quantization = ["--quantization", options.quantization] if options.quantization else []
         manage("models", "add", str(model), "--name", NAME, *quantization)
