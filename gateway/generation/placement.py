@@ -202,7 +202,8 @@ class Placement:
                 return flight.engine, await call(flight.engine)
             except EngineError as engines:
                 error = _as_adapter(engines)
-                if isinstance(error, InvalidRequestError):
+                # What one worker can't serve of an adapter, for its bounds or its dtype, another may.
+                if isinstance(error, InvalidRequestError) and error.code != "adapter_refused":
                     self._generate_instead(error)
                     continue
                 self.note_failure(error.message, is_engines=is_failure(error))

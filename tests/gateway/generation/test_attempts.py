@@ -14,6 +14,7 @@ from billing.writer.operations import Extend, Release, Settle
 from gateway.errors.refusal import Refusal
 from gateway.generation.attempts import attempt_id
 from gateway.generation.generation import start_generation
+from inference.errors import InvalidRequestError
 from inference.types import Finished, FinishReason, Kind, Lost, SamplingParams, Usage
 from routing.catalogue import RuleEntry
 from tests.gateway.doubles import CARD, FAKE, collect, make_intent, make_stand
@@ -174,6 +175,28 @@ async def test_the_clients_own_fault_is_tried_once():
         await start(stand)
     assert caught.value.status == 400
     assert engines(stand)[1].prepares == 0
+    await assert_clean(stand)
+
+
+@pytest.mark.parametrize("refusing", [1, 2])
+async def test_an_adapter_that_one_worker_cannot_serve_is_asked_of_another(refusing):
+    """Their deployments may differ in dtype and in how large an adapter may be."""
+
+    async def refuse(request):
+        raise InvalidRequestError("adapter 'law' can't be served: it is too large", code="adapter_refused")
+
+    stand = await make_stand(replicas=2, tokens=TOKENS)
+    set_first(stand)
+    for engine in engines(stand)[:refusing]:
+        engine.prepare = refuse
+    if refusing == 1:
+        generation = await start(stand)
+        assert (await collect(generation))[2] == WHOLE
+        assert generation.route.node == "n2"
+    else:
+        with pytest.raises(Refusal) as caught:
+            await start(stand)
+        assert (caught.value.status, caught.value.code) == (400, "adapter_refused")
     await assert_clean(stand)
 
 
