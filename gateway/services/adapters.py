@@ -130,7 +130,8 @@ def remove_adapter(name: str, tenant: Tenant | None = None) -> bool:
         identifier = adapter.id
         adapter.delete()
         adapter.id = identifier
-        transaction.on_commit(lambda: files.remove(adapter))
+        # It is withdrawn whether the storage answers or not; bytes that stay are in the log.
+        transaction.on_commit(lambda: files.remove(adapter), robust=True)
     return True
 
 

@@ -86,6 +86,19 @@ def test_a_withdrawn_one_leaves_nothing_but_its_name(tmp_path, base):
         assert not Adapter.objects.exists()
 
 
+def test_one_is_withdrawn_though_its_storage_does_not_answer(tmp_path, monkeypatch):
+    adapter = add_adapter_folder(save(tmp_path / "a"), base="base", name="law")
+
+    def unreachable(key):
+        raise OSError("no storage")
+
+    monkeypatch.setattr(storage(), "delete", unreachable)
+    assert remove_adapter("law")
+    assert offered() == {}
+    assert "law" not in catalogue.load().models
+    assert storage().exists(adapter.key)
+
+
 def test_with_its_base_it_is_withdrawn_and_back(tmp_path, base):
     add_adapter_folder(save(tmp_path / "a"), base="base", name="law")
     remove_model("base")
