@@ -16,6 +16,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -70,10 +71,8 @@ def answers_by_chat(engine: LocalEngine, adapter: str, examples: Sequence[Exampl
     answers = {str(number): "" for number in range(len(examples))}
     waiting = iter(enumerate(examples))
     while True:
-        for number, example in waiting:
+        for number, example in islice(waiting, AT_ONCE - engine.unfinished):
             engine.submit(engine.prepare(_chat(str(number), adapter, example)))
-            if engine.unfinished == AT_ONCE:
-                break
         if not engine.unfinished:
             return [answers[str(number)] for number in range(len(examples))]
         for output in engine.step():
