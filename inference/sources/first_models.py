@@ -4,7 +4,6 @@ desk's two specialists, which are small changes of those and lie beside this fil
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -131,8 +130,7 @@ def _make_chat(source: Path, target: Path) -> None:
 def _make_labels(trained: Path, encoder: Path, target: Path) -> None:
     from inference.sources.label_head import merge
 
-    stated = json.loads((trained / "label_head.json").read_text())
-    merge(encoder, trained, target, labels=stated["labels"], none=stated["none"])
+    merge(encoder, trained, target)
 
 
 def _make_embedding(source: Path, target: Path) -> None:

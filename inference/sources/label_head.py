@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 PAIRS = "adapter_model.safetensors"
+HEAD = ("label_head.json", "label_head.safetensors")
 _PREFIX = "base_model.model."
 
 
-def merge(encoder: Path, trained: Path, target: Path, *, labels: Sequence[str], none: str) -> None:
+def merge(encoder: Path, trained: Path, target: Path) -> None:
     """Write to `target`, which is made, the encoder with the low-rank pairs in `trained` (PEFT's format; there may be
-    none) added to its weights, and the head beside it. `labels` are its own, `none` what a text of none of them is
-    called.
+    none) added to its weights, and the head with its labels beside it.
     """
     from safetensors.torch import load_file, save_file
 
@@ -30,5 +29,5 @@ def merge(encoder: Path, trained: Path, target: Path, *, labels: Sequence[str], 
                 weight = weights[f"{module.removeprefix(_PREFIX)}.weight"]
                 weight += (change * (config["lora_alpha"] / config["r"])).to(weight.dtype)
     save_file(weights, target / "model.safetensors", {"format": "pt"})
-    shutil.copyfile(trained / "label_head.safetensors", target / "label_head.safetensors")
-    (target / "label_head.json").write_text(json.dumps({"labels": list(labels), "none": none}, indent=2) + "\n")
+    for file in HEAD:
+        shutil.copyfile(trained / file, target / file)

@@ -138,7 +138,7 @@ def test_a_head_goes_on_where_it_was_and_is_served(encoder, tmp_path, monkeypatc
         assert_same(tmp_path / "whole" / file, tmp_path / "cut" / file)
 
     served = tmp_path / "served"
-    merge(encoder, tmp_path / "cut/head", served, labels=["billing", "refund"], none="other")
+    merge(encoder, tmp_path / "cut/head", served)
     engine = LocalEngine.load(str(served), dtype="float32")
     model = train_labels.Labeller(str(encoder), 2, 8, torch.device("cpu"))
     optimizer = torch.optim.AdamW([*model.head.parameters()])
@@ -161,8 +161,8 @@ def test_a_head_goes_on_where_it_was_and_is_served(encoder, tmp_path, monkeypatc
 
 def test_a_head_on_an_encoder_that_stays_as_it_is(encoder, tmp_path):
     train_labels.train(labels(encoder, tmp_path / "out", steps=2, rank=0, split="fit"))
-    assert [file.name for file in (tmp_path / "out/head").iterdir()] == ["label_head.safetensors"]
-    merge(encoder, tmp_path / "out/head", tmp_path / "served", labels=["a"], none="b")
+    assert {file.name for file in (tmp_path / "out/head").iterdir()} == {"label_head.json", "label_head.safetensors"}
+    merge(encoder, tmp_path / "out/head", tmp_path / "served")
     assert_same(encoder / "model.safetensors", tmp_path / "served/model.safetensors")
 
 

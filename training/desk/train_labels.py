@@ -25,7 +25,7 @@ from transformers import AutoModel, AutoTokenizer
 from inference.architectures.label_head import LabelHead
 from training.desk import corpus, lora
 from training.desk.corpus import Example
-from training.desk.texts import OTHER, Split
+from training.desk.texts import OTHER, Split, labels
 
 TARGETS = ("query", "key", "value", "dense")
 LONGEST = 256
@@ -144,6 +144,8 @@ def train(options: argparse.Namespace) -> None:
     (out / "head").mkdir(exist_ok=True)
     head = {name: one.detach().to("cpu", torch.bfloat16) for name, one in model.head.state_dict().items()}
     save_file(head, out / "head" / "label_head.safetensors")
+    stated = {"labels": list(labels()), "none": OTHER}
+    (out / "head" / "label_head.json").write_text(json.dumps(stated, indent=2) + "\n")
 
 
 def _resume(out: Path, model: Labeller, optimizer: torch.optim.Optimizer) -> tuple[int, float]:

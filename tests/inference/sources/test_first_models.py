@@ -79,7 +79,7 @@ def test_without_their_bases_it_says_which_are_missing(home):
 
 def test_a_merge_that_fails_leaves_nothing(home):
     train(home)
-    (home / "desk" / "labels" / "label_head.json").write_text("{}")
+    (home / "desk" / "labels" / "adapter_config.json").write_text("{}")
     with pytest.raises(KeyError):
         first_models.install(home)
     assert {folder.name for folder in (home / "models").iterdir()} == {CHAT, EMBEDDING}
