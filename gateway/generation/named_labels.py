@@ -1,7 +1,8 @@
 """The labels that an instruction names, and the text below it. Pure, and linear in what it reads.
 
 An instruction is read, not understood: a sentence that speaks of labels, categories, topics, teams or the like and has
-a list, in brackets, behind a colon or behind such a word; or a list with one label a line.
+a list, in brackets, behind a colon or behind such a word; or a list with one label a line; or, whatever its sentence
+speaks of, a list of three and more that ends with "other".
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _CUE = re.compile(
 )
 _BEHIND = re.compile(
     r"\b(?:one of|labels|categories|classes|topics|teams|queues|departments|intents|options|tags|choices|into|as"
-    r"|either)(?: the| these| following)* ",
+    r"|either)(?: are)?(?: the| these| following)* ",
     re.IGNORECASE,
 )
 _ORDERS = re.compile(
@@ -31,6 +32,12 @@ _ORDERS = re.compile(
     r"(?:ticket|message|text|e-?mail|mail|request|review|comment|sentence|document|question)\b",
     re.IGNORECASE | re.DOTALL,
 )
+_LEAD = re.compile(
+    r".*(?:[:(\[{]|\b(?:from|to|into|between|among|with|is this|are|we (?:use|have)|the \w{1,20}s"
+    r"|(?:any|either|one|out|which|whichever) of) )",
+    re.IGNORECASE,
+)
+_OTHER = re.compile(r"(?<=[,;|/]) ?(?:or )?other\b", re.IGNORECASE)
 _BRACKETS = re.compile(r"\(([^()]*)\)|\[([^\[\]]*)\]|\{([^{}]*)\}")
 _COLON = re.compile(r":(?!//|\d)")
 _SENTENCE_END = re.compile(r"(?<=[.?!])\s|\n")
@@ -41,7 +48,7 @@ _LAST = re.compile(r"(?:or|and) ", re.IGNORECASE)
 _OR = re.compile(r" or ", re.IGNORECASE)
 _ORDER = re.compile(
     r"(?:and )?(?:that|which|(?:answer|assign|choose|give|output|pick|reply|respond|return|say|select|tell|use)"
-    r" (?:an?|exactly|in|it|just|me|nothing|one|only|the|with|your))\b",
+    r" (?:an?|exactly|in|it|just|me|nothing|one|only|the|with|your)|in (?:lower|upper|one|the|your)|without)\b",
     re.IGNORECASE,
 )
 _QUOTED = re.compile(r"([\"'`])([^\"'`]+)\1")
@@ -83,7 +90,7 @@ def read(message: str) -> Asked:
 
 def labels_in(instruction: str) -> tuple[str, ...]:
     """Return the labels that `instruction` names, in its order and spelling; empty where it names none."""
-    if len(instruction) > _MOST_READ or not _CUE.search(instruction):
+    if len(instruction) > _MOST_READ or not (_CUE.search(instruction) or _OTHER.search(instruction)):
         return ()
     lines = [" ".join(line.split()) for line in instruction.splitlines()]
     return next((found for found in _candidates(lines) if len(found) > 1), ())
@@ -92,16 +99,21 @@ def labels_in(instruction: str) -> tuple[str, ...]:
 def _candidates(lines: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Yield what may be the labels, the surest first."""
     yield _one_a_line(lines)
-    for sentence in _SENTENCE_END.split("\n".join(lines).replace(",\n", ", ")):
+    sentences = _SENTENCE_END.split("\n".join(lines).replace(",\n", ", "))
+    for sentence in sentences:
         cue = _CUE.search(sentence)
         if cue is None:
             continue
         for found in _BRACKETS.finditer(sentence, cue.end()):
-            yield _items(next(group for group in found.groups() if group is not None))
+            yield _items(_COLON.split(next(group for group in found.groups() if group is not None), maxsplit=1)[-1])
         if colon := _COLON.search(sentence, cue.end()):
             yield _items(sentence[colon.end() :])
         for found in reversed(list(_BEHIND.finditer(sentence))[-_MOST_TRIED:]):
             yield _items(sentence[found.end() :], may_go_on=True)
+    for sentence in sentences:
+        if end := _OTHER.search(sentence):
+            found = _items(_LEAD.sub("", sentence[: end.end()], count=1))
+            yield found if len(found) > 2 else ()
 
 
 def _is_list(paragraph: str) -> bool:
@@ -128,6 +140,8 @@ def _items(listed: str, *, may_go_on: bool = False) -> tuple[str, ...]:
     """Return the labels of a list in one line; empty where something in it is none, unless the sentence may go on
     behind its last.
     """
+    if may_go_on and "," in listed.partition(";")[0]:
+        listed = listed.partition(";")[0]
     separator = next((one for one in _SEPARATORS if one in listed), None)
     pieces = listed.split(separator) if separator else [listed]
     pieces[-1:] = _OR.split(pieces[-1])
