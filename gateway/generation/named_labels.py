@@ -112,8 +112,8 @@ def _candidates(lines: Sequence[str]) -> Iterator[tuple[str, ...]]:
             yield _items(sentence[found.end() :], may_go_on=True)
     for sentence in sentences:
         if end := _OTHER.search(sentence):
-            found = _items(_LEAD.sub("", sentence[: end.end()], count=1))
-            yield found if len(found) > 2 else ()
+            labels = _items(_LEAD.sub("", sentence[: end.end()], count=1))
+            yield labels if len(labels) > 2 else ()
 
 
 def _is_list(paragraph: str) -> bool:
