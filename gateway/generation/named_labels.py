@@ -112,7 +112,8 @@ def _candidates(lines: Sequence[str]) -> Iterator[tuple[str, ...]]:
             yield _items(sentence[found.end() :], may_go_on=True)
     for sentence in sentences:
         if end := _OTHER.search(sentence):
-            labels = _items(_LEAD.sub("", sentence[: end.end()], count=1))
+            lead = _LEAD.match(sentence, 0, end.end())  # at one place only: linear in the sentence
+            labels = _items(sentence[lead.end() if lead else 0 : end.end()])
             yield labels if len(labels) > 2 else ()
 
 
