@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +14,14 @@ import msgspec
 
 from gateway.errors.refusal import Refusal
 from gateway.generation.intent import Intent
-from gateway.generation.named_labels import labels_in, read
+from gateway.generation.named_labels import LONGEST_LABEL, labels_in, read
 from inference.messages import Message
 from inference.types import Delta, GenerationRequest, Guidance, GuidanceKind, Kind, SamplingParams, Usage, Vector
 from routing.tasks import CLASSIFY, EXTRACT
 
 MOST_LABELS = 256
+MOST_READ = 40_000
+"""Characters of earlier messages that are looked at for labels."""
 NO_LABELS = "the request names no labels"
 
 _BESIDE = frozenset({"title", "description", "default", "examples", "$schema", "$defs", "definitions"})
@@ -86,6 +88,9 @@ def labelling_of(intent: Intent) -> Labelling:
     if guidance is not None:
         at = guidance.param
         labels, is_json, member = _guided(guidance)
+        if not labels or any(not label.strip() or len(label) > LONGEST_LABEL for label in labels):
+            message = f"'{at}' has to name labels, each of 1 to {LONGEST_LABEL} characters."
+            raise Refusal(400, "invalid_value", message, param=at)
     if not text.strip():
         message = "'messages': there are labels and no text below them that could be classified."
         raise Refusal(400, "invalid_value", message, param="messages")
@@ -155,7 +160,7 @@ def _asked(messages: Sequence[Message], *, is_guided: bool) -> tuple[str, tuple[
         message = "'messages' has to end with the user's: that is what this model classifies."
         raise Refusal(400, "invalid_value", message, param="messages")
     said = "\n".join(messages[-1].texts)
-    earlier = [(message.role, "\n".join(message.texts)) for message in reversed(messages[:-1])]
+    earlier = list(_earlier(messages))
     system = [text for role, text in earlier if role == "system"]
     labels = next((found for text in system if (found := labels_in(text))), ())
     if labels or (is_guided and system):
@@ -166,6 +171,18 @@ def _asked(messages: Sequence[Message], *, is_guided: bool) -> tuple[str, tuple[
     return asked.text, next((found for role, text in earlier if role == "user" and (found := read(text).labels)), ())
 
 
+def _earlier(messages: Sequence[Message]) -> Iterator[tuple[str, str]]:
+    """Yield role and text of what was said before, the latest first, as far as it is read for labels."""
+    room = MOST_READ
+    for message in reversed(messages[:-1]):
+        said = "\n".join(message.texts)
+        if message.role in ("system", "user"):
+            room -= len(said)
+            if room < 0:
+                return
+            yield message.role, said
+
+
 def _guided(guidance: Guidance) -> tuple[tuple[str, ...], bool, str | None]:
     """Return the labels to which the answer is held, whether it is JSON, and its member's name; refuse the rest."""
     if guidance.kind is GuidanceKind.CHOICE:
@@ -173,7 +190,8 @@ def _guided(guidance: Guidance) -> tuple[tuple[str, ...], bool, str | None]:
     if guidance.kind is GuidanceKind.JSON_SCHEMA and not guidance.whitespace:
         try:
             schema = json.loads(guidance.source)
-        except ValueError:
+            json.dumps(schema, ensure_ascii=False).encode()  # whose texts an answer may have to repeat
+        except (ValueError, RecursionError):
             schema = None
         if labels := _enumerated(schema, schema):
             return labels, True, None

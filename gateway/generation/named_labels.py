@@ -2,7 +2,8 @@
 
 An instruction is read, not understood: a sentence that speaks of labels, categories, topics, teams or the like and has
 a list, in brackets, behind a colon or behind such a word; or a list with one label a line; or, whatever its sentence
-speaks of, a list of three and more that ends with "other".
+speaks of, a list of three and more that ends with "other" and stands behind a colon, a
+bracket or a word like "from".
 """
 
 from __future__ import annotations
@@ -110,11 +111,13 @@ def _candidates(lines: Sequence[str]) -> Iterator[tuple[str, ...]]:
             yield _items(sentence[colon.end() :])
         for found in reversed(list(_BEHIND.finditer(sentence))[-_MOST_TRIED:]):
             yield _items(sentence[found.end() :], may_go_on=True)
+    has_cue = any(_CUE.search(line) for line in lines)
     for sentence in sentences:
         if end := _OTHER.search(sentence):
             lead = _LEAD.match(sentence, 0, end.end())  # at one place only: linear in the sentence
-            labels = _items(sentence[lead.end() if lead else 0 : end.end()])
-            yield labels if len(labels) > 2 else ()
+            if lead or has_cue or sentence.startswith(":", end.end()):
+                labels = _items(sentence[lead.end() if lead else 0 : end.end()])
+                yield labels if len(labels) > 2 else ()
 
 
 def _is_list(paragraph: str) -> bool:
@@ -166,4 +169,4 @@ def _cleaned(label: str) -> str:
 
 
 def _is_label(text: str) -> bool:
-    return 0 < len(text) <= LONGEST_LABEL and len(text.split()) <= MOST_WORDS
+    return 0 < len(text) <= LONGEST_LABEL and len(text.split()) <= MOST_WORDS and text.isprintable()

@@ -86,7 +86,7 @@ class Placement:
         self._query = query
         self._prefixes: dict[str, tuple[Digest, ...]] = {}
         self.labelling: Labelling | None = None
-        self._unlabelled = ""  # why a classifier wouldn't answer
+        self._unlabelled: str | None = None  # why a classifier wouldn't answer, once it was asked
         self._held_to: Guidance | None = None  # by its rule, if its engine can
         self._guidance: Guidance | None = None  # with which it was prepared, though it didn't ask for any
         self.route = self._routed()
@@ -150,7 +150,8 @@ class Placement:
         """
         told = self.route.explain()
         if self._guidance is not None:
-            told["held_to"] = list(self._guidance.choices) or self._guidance.kind.value
+            # How many labels, and not which: they are the client's words, and the decision is kept.
+            told["held_to"] = len(self._guidance.choices) or self._guidance.kind.value
         if self.principal.line is not None:
             told["batch"] = f"batch_{self.principal.line.batch.hex}"
         if self.attempts:
@@ -248,7 +249,7 @@ class Placement:
                 replicas,
                 prefix=self._prefix,
                 price=self._price,
-                unlabelled=lambda: self._unlabelled or why_unlabelled(self.intent),
+                unlabelled=self._why_unlabelled,
             )
         except RoutingError as error:
             if error.code == "model_not_allowed" and principal.key_models and error.model not in principal.key_models:
@@ -261,6 +262,11 @@ class Placement:
         is_held = chosen.holds_answer and not is_labelled and self.intent.kind is Kind.CHAT
         self._held_to = held_to(self.intent, chosen.task) if is_held else None
         return chosen
+
+    def _why_unlabelled(self) -> str:
+        if self._unlabelled is None:
+            self._unlabelled = why_unlabelled(self.intent)
+        return self._unlabelled
 
     def _price(self, model: str) -> Price | None:
         """Return what the request would cost with `model`; None where no price of it is in force."""

@@ -64,9 +64,9 @@ def check_tensors(file: BinaryIO, size: int, config: AdapterConfig) -> None:
     header.pop("__metadata__", None)
     names: dict[str, dict[str, str]] = {}
     for name, tensor in header.items():
-        match = NAME.fullmatch(name)
+        match = NAME.fullmatch(name) if name.isprintable() else None
         if match is None:
-            raise ModelRefusedError(f"{WEIGHTS} has {name[:200]}, which is no low-rank pair of a linear layer")
+            raise ModelRefusedError(f"{WEIGHTS} has {_short(name)}, which is no low-rank pair of a linear layer")
         if match[2] in names.setdefault(match[1], {}):
             raise ModelRefusedError(f"{WEIGHTS} has the pair of {match[1]} twice")
         names[match[1]][match[2]] = name
@@ -113,7 +113,7 @@ def _rank_and_scale(config: Mapping[str, Any]) -> tuple[int, float]:
     rank, alpha, is_root = config.get("r"), config.get("lora_alpha"), config.get("use_rslora", False)
     if type(rank) is not int or not 1 <= rank <= MOST_RANK:
         raise ModelRefusedError(f"r is a whole number from 1 to {MOST_RANK}, not {_short(rank)}")
-    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not math.isfinite(alpha) or abs(alpha) > 1e6:
+    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not abs(alpha) <= 1e6:
         raise ModelRefusedError(f"lora_alpha is a number up to a million, not {_short(alpha)}")
     if not isinstance(is_root, bool):
         raise ModelRefusedError(f"use_rslora is true or false, not {_short(is_root)}")

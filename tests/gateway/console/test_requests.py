@@ -60,10 +60,8 @@ def test_the_tenant_sees_every_step(acme, used):
 @pytest.mark.parametrize(
     ("held_to", "told"),
     [
-        (["billing", "other"], "held to one of billing, other"),
-        ([f"l{n}" for n in range(256)], "l15 and 240 more"),
+        (2, "held to one of 2 labels"),
         ("json_object", "held to JSON"),
-        (["<b>"], "held to one of &lt;b&gt;"),
     ],
 )
 def test_what_the_answer_was_held_to_is_told(acme, used, held_to, told):

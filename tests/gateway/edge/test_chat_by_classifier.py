@@ -100,6 +100,7 @@ async def test_what_the_answer_is_held_to_comes_before_the_instruction(app, worl
     assert body["choices"][0]["message"]["content"] == answer
 
 
+SURROGATE = r'{"type": "object", "properties": {"\ud800": {"enum": ["blue", "red"]}}}'
 TOOL = {"type": "function", "function": {"name": "f"}}
 
 
@@ -118,10 +119,14 @@ TOOL = {"type": "function", "function": {"name": "f"}}
         (schema({"$ref": "#/$defs/T", "enum": ["a"]}), ("unsupported_parameter", "response_format")),
         (schema({"$ref": "#/$defs/T"}), ("unsupported_parameter", "response_format")),
         ({"structured_outputs": {"regex": "a|b"}}, ("unsupported_parameter", "structured_outputs.regex")),
+        ({"structured_outputs": {"json": "[" * 100_000}}, ("unsupported_parameter", "structured_outputs.json")),
+        ({"structured_outputs": {"json": SURROGATE}}, ("unsupported_parameter", "structured_outputs.json")),
+        ({"structured_outputs": {"choice": ["a", "b" * 201]}}, ("invalid_value", "structured_outputs.choice")),
+        ({"structured_outputs": {"choice": ["a", " "]}}, ("invalid_value", "structured_outputs.choice")),
         ({"messages": [{"role": "user", "content": INSTRUCTION}]}, ("invalid_value", "messages")),
         ({"messages": [*BODY["messages"], {"role": "assistant", "content": "b"}]}, ("invalid_value", "messages")),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:80],
 )
 async def test_what_it_cannot_honour_is_refused_by_field(app, world, change, fault):
     code, param = fault

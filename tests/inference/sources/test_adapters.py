@@ -139,6 +139,13 @@ def test_refusals_stay_short_whatever_the_names_are() -> None:
         assert len(caught.value.message) < 500
 
 
+@pytest.mark.parametrize("name", ["\ud800", "layers.0.\ud800.q_proj"])
+def test_names_that_are_no_text_are_refused_in_words_that_can_be_sent(name: str) -> None:
+    with pytest.raises(ModelRefusedError, match="no low-rank pair") as caught:
+        check(pair(name), AdapterConfig(2, 1.0, None))
+    assert caught.value.message.encode()
+
+
 def test_targets_that_are_many_take_one_look_at_each_module() -> None:
     """Compared each with each they would keep whoever checks them for hours."""
 
@@ -180,6 +187,7 @@ def test_targets_name_the_ends_of_modules() -> None:
         {"corda_config": {"x": 1}},
         {"r": 10**400},
         {"lora_alpha": 1e308},
+        {"lora_alpha": 10**400},
         {"x" * 100_000: "y" * 100_000},
     ],
     ids=lambda changes: next(iter(changes))[:30],
