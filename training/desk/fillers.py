@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from random import Random
 
@@ -54,9 +55,18 @@ def _name(random: Random, split: Split) -> str:
 
 
 def _email(random: Random, split: Split) -> str:
-    first, last = _name(random, split).lower().split()
+    # Names may have more than two words, hyphens and apostrophes.
+    words_of_name = re.sub(r"[^\w ]", "", _name(random, split).lower()).split()
+    first, last = words_of_name[0], words_of_name[-1]
     person = random.choice((f"{first}.{last}", f"{first[0]}{last}", f"{last}{random.randrange(1, 99)}", first))
     return f"{person}@{random.choice(words('domains', split))}"
+
+
+def _product(random: Random, split: Split) -> str:
+    product = random.choice(words("products", split))
+    if split == "held_out" or random.random() < 0.6:
+        return product
+    return f"{random.choice(words('product_adjectives', split))} {product}"
 
 
 def _one_of(kind: str) -> Callable[[Random, Split], str]:
@@ -71,7 +81,7 @@ FILLERS: Mapping[str, Callable[[Random, Split], str]] = {
     "phone": _phone,
     "name": _name,
     "email": _email,
-    "product": _one_of("products"),
+    "product": _product,
     "city": _one_of("cities"),
     "plan": _one_of("plans"),
 }
