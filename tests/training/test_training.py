@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from inference.local.engine import LocalEngine
 from inference.messages import Message
@@ -18,7 +19,7 @@ from inference.sources.label_head import merge
 from inference.types import GenerationRequest, Kind, SamplingParams
 from tests.inference.text.folders import save_tokenizer
 from tests.inference.tiny import COMMON, save_tiny
-from training.desk import corpus, evaluate, train_fields, train_labels
+from training.desk import corpus, evaluate, lora, train_fields, train_labels
 from training.desk.conversations import batches
 
 HELD_OUT = "16e89f43bf88e6dac3fcece0de8ab5d3b7c97a8f8799277c4df67a80280148e5"
@@ -46,6 +47,26 @@ def assert_same(one: Path, other: Path) -> None:
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
         assert torch.equal(tensor, theirs[name]), name
+
+
+# -- pairs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("whole", [False, True], ids=["first layer", "with a gradient of its input"])
+def test_a_pair_and_its_gradients_are_those_of_the_plain_expression(bias, whole):
+    torch.manual_seed(0)
+    pair = lora.LowRank(nn.Linear(6, 5, bias=bias).double().requires_grad_(False), rank=3, alpha=6.0).double()
+    nn.init.normal_(pair.lora_B)
+    given = torch.randn(2, 4, 6, dtype=torch.double, requires_grad=whole)
+    asked = [pair.lora_A, pair.lora_B, *([given] if whole else [])]
+    plain = pair.base(given) + 2.0 * (given @ pair.lora_A.T @ pair.lora_B.T)
+    torch.testing.assert_close(pair(given), plain)
+    weight = torch.randn_like(plain)
+    ours = torch.autograd.grad((pair(given) * weight).sum(), asked)
+    theirs = torch.autograd.grad((plain * weight).sum(), asked)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
 
 
 # -- fields -----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -25,9 +26,37 @@ class LowRank(nn.Module):
         nn.init.kaiming_uniform_(self.lora_A, a=5**0.5)
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
-        low = given @ self.lora_A.to(given.dtype).T
-        whole: torch.Tensor = self.base(given) + low @ (self.lora_B * self.scale).to(given.dtype).T
-        return whole
+        device = given.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else given.dtype
+        weight, a, b = (one.to(dtype) for one in (self.base.weight, self.lora_A, self.lora_B * self.scale))
+        whole: torch.Tensor = _Product.apply(given.to(dtype), weight, a, b)  # type: ignore[no-untyped-call]
+        return whole if self.base.bias is None else whole + self.base.bias.to(dtype)
+
+
+class _Product(torch.autograd.Function):
+    """`x Wᵀ + (x Aᵀ) Bᵀ` of one type, with gradients of x, A and B.
+
+    Written out because W needs none: autograd of the plain expression takes a fifth longer for it on a CPU.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, given: torch.Tensor, weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        rows = given.reshape(-1, given.shape[-1])
+        with torch.autocast(given.device.type, enabled=False):
+            low = rows @ a.T
+            whole = (rows @ weight.T).addmm_(low, b.T)
+        ctx.save_for_backward(rows, weight, a, b, low)
+        return whole.view(*given.shape[:-1], len(weight))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        rows, weight, a, b, low = ctx.saved_tensors
+        grad = grads[0].reshape(-1, grads[0].shape[-1])
+        grad_low = grad @ b
+        # The first layers' input has no gradient to give: nothing that is trained stands before it.
+        back = (grad @ weight).addmm_(grad_low, a) if ctx.needs_input_grad[0] else None
+        shaped = None if back is None else back.view(*grads[0].shape[:-1], -1)
+        return shaped, None, grad_low.T @ rows, grad.T @ low
 
 
 def adapt(model: nn.Module, targets: Iterable[str], rank: int, alpha: float) -> dict[str, LowRank]:
