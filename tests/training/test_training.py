@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from itertools import islice
 from pathlib import Path
@@ -80,8 +81,9 @@ def chat(tmp_path_factory):
     return save_tiny("llama", folder, vocab_size=size, max_position_embeddings=4096)
 
 
-def fields(chat: Path, out: Path) -> Namespace:
-    return Namespace(model=str(chat), name="tiny", out=str(out), steps=4, batch=2, rank=2, rate=1e-2, seed=3)
+def fields(chat: Path, out: Path, **changes: Any) -> Namespace:
+    given = {"model": str(chat), "name": "tiny", "out": str(out), "steps": 4, "batch": 2, "rank": 2, "processes": 1}
+    return Namespace(**{**given, "rate": 1e-2, "seed": 3, **changes})
 
 
 def test_an_adapter_goes_on_where_it_was_and_is_served(chat, tmp_path, monkeypatch):
@@ -124,6 +126,19 @@ def test_batches_are_a_function_of_their_number(chat):
         assert one.ids[-1] == tokenizer.eos_token_id
     answers = {tokenizer.decode(one.ids[one.begin : -1]) for batch in whole for one in batch}
     assert any(answer.startswith("{") for answer in answers)
+
+
+def test_processes_that_share_batches_learn_what_one_does(chat, tmp_path):
+    """Two of them take each batch of three in unequal parts; what differs is the order of summation in bfloat16."""
+    for count in (1, 2):
+        train_fields.train(fields(chat, tmp_path / str(count), batch=3, processes=count, rate=1e-4))
+    curves = [json.loads((tmp_path / str(count) / "curve.jsonl").read_text().splitlines()[-1]) for count in (1, 2)]
+    assert curves[0]["loss"] == pytest.approx(curves[1]["loss"], rel=1e-3)
+    one, two = (load_file(tmp_path / str(count) / "adapter/adapter_model.safetensors") for count in (1, 2))
+    moved = {
+        name: (one[name].float() - two[name].float()).norm() / one[name].float().norm() for name in one if "_B" in name
+    }
+    assert max(moved.values()) < 0.2, moved
 
 
 # -- labels -----------------------------------------------------------------------------------------------------------

@@ -2,21 +2,25 @@
 
     python -m training.desk.train_fields --model FOLDER --out FOLDER --steps 1000
 
-Repeatable from `--seed` on one machine; run again with the same `--out` it goes on where it was. The learning rate
-rises for the first steps, stays, and falls to nothing in the last fifth: whoever has less time than thought gives fewer
-steps when going on. `curve.jsonl` has a line each ten steps.
+Repeatable from `--seed` on one machine; run again with the same `--out` it goes on where it was. On a CPU the processes
+of `--processes` share each batch and add up their gradients, so that no core waits for another within a step. The
+learning rate rises for the first steps, stays, and falls to nothing in the last fifth: whoever has less time than
+thought gives fewer steps when going on. `curve.jsonl` has a line each ten steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, multiprocessing, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from training.desk import lora
@@ -32,8 +36,13 @@ def rate(step: int, steps: int, most: float) -> float:
     return most * min(1.0, (step + 1) / RISE, (steps - step) / max(1.0, FALL * steps))
 
 
-def loss_of(model: Any, batch: list[Conversation], device: torch.device) -> torch.Tensor:
-    """Return the mean loss over the answers' tokens alone; no other position reaches the vocabulary."""
+def weight_of(batch: Sequence[Conversation]) -> float:
+    """Return what the answers' tokens of `batch` weigh in all."""
+    return sum(one.weight * (len(one.ids) - one.begin) for one in batch)
+
+
+def loss_of(model: Any, batch: Sequence[Conversation], device: torch.device, whole: float) -> torch.Tensor:
+    """Return the loss over the answers' tokens alone, by `whole` weight; no other position reaches the vocabulary."""
     longest = max(len(one.ids) for one in batch)
     ids = torch.zeros(len(batch), longest, dtype=torch.long)
     places: list[tuple[int, int]] = []
@@ -49,11 +58,41 @@ def loss_of(model: Any, batch: list[Conversation], device: torch.device) -> torc
     logits = model.lm_head(hidden[rows, columns - 1]).float()
     each = nn.functional.cross_entropy(logits, ids[rows, columns].to(device), reduction="none")
     weight = torch.tensor(weights, device=device)
-    return (each * weight).sum() / weight.sum()
+    return (each * weight).sum() / whole
 
 
 def train(options: argparse.Namespace) -> None:
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """Train in `options.processes` processes; then `options.out` has `adapter/`, `curve.jsonl` and `state.pt`."""
+    Path(options.out).mkdir(parents=True, exist_ok=True)
+    if options.processes == 1:
+        _train(0, options)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        given = (options, f"file://{folder}/meeting")
+        multiprocessing.spawn(_join, given, nprocs=options.processes)  # type: ignore[attr-defined, no-untyped-call]
+
+
+def _join(rank: int, options: argparse.Namespace, meeting: str) -> None:
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // options.processes))
+    distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=options.processes)
+    try:
+        _train(rank, options)
+    finally:
+        distributed.destroy_process_group()
+
+
+def _add_up(parameters: Sequence[nn.Parameter], loss: torch.Tensor) -> float:
+    """Give each process the sum of all processes' gradients, and return the sum of their losses."""
+    grads = [one.grad for one in parameters if one.grad is not None]
+    flat = torch.cat([loss.detach().reshape(1), *(grad.flatten() for grad in grads)])
+    distributed.all_reduce(flat)
+    for grad, summed in zip(grads, torch.split(flat[1:], [grad.numel() for grad in grads]), strict=True):
+        grad.copy_(summed.view_as(grad))
+    return flat[0].item()
+
+
+def _train(rank: int, options: argparse.Namespace) -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() and options.processes == 1 else "cpu")
     torch.manual_seed(options.seed)
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     # Of short rows on a CPU the fused attention's gradient takes longer than attention written out.
@@ -65,21 +104,23 @@ def train(options: argparse.Namespace) -> None:
     parameters = [one for pair in pairs.values() for one in pair.parameters() if one.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=options.rate, betas=(0.9, 0.98), weight_decay=0.0)
     out = Path(options.out)
-    out.mkdir(parents=True, exist_ok=True)
     step, seconds = _resume(out, pairs, optimizer)
     drawn = batches("train", options.seed, options.batch, tokenizer, first=step)
     begun, losses = time.monotonic(), []
     while step < options.steps:
         for group in optimizer.param_groups:
             group["lr"] = rate(step, options.steps, options.rate)
-        loss = loss_of(model, next(drawn), device)
+        batch = next(drawn)
+        loss = loss_of(model, batch[rank :: options.processes], device, weight_of(batch))
         loss.backward()  # type: ignore[no-untyped-call]
+        losses.append(_add_up(parameters, loss) if options.processes > 1 else loss.item())
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(loss.item())
         step += 1
         spent = seconds + time.monotonic() - begun
+        if rank:
+            continue
         if step % LOGGED == 0 or step == options.steps:
             line = {
                 "step": step,
@@ -94,7 +135,8 @@ def train(options: argparse.Namespace) -> None:
             losses = []
         if step % SAVED == 0 or step == options.steps:
             _save(out, pairs, optimizer, step, spent)
-    lora.save(out / "adapter", pairs, base=options.name, task="CAUSAL_LM", dtype=torch.bfloat16)
+    if not rank:
+        lora.save(out / "adapter", pairs, base=options.name, task="CAUSAL_LM", dtype=torch.bfloat16)
 
 
 def _save(out: Path, pairs: dict[str, lora.LowRank], optimizer: torch.optim.Optimizer, step: int, spent: float) -> None:
@@ -136,7 +178,11 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=1)
-    train(parser.parse_args())
+    parser.add_argument("--processes", type=int, default=1, help="how many share a batch, on a CPU")
+    options = parser.parse_args()
+    if not 1 <= options.processes <= options.batch:
+        parser.error("--processes: at least 1, and at most as many as a --batch has examples")
+    train(options)
 
 
 if __name__ == "__main__":
