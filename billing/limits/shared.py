@@ -12,8 +12,9 @@ import msgspec
 
 from billing.limits import gcra
 from billing.limits.memory import MemoryRateStore, monotonic_us
-from billing.limits.redis.connection import MOST_TOGETHER, Call, RedisConnection, StoreLostError
+from billing.limits.redis.connection import MOST_TOGETHER, RedisConnection, StoreLostError
 from billing.limits.redis.store import RedisRateStore
+from billing.limits.redis.wire import Command
 from billing.limits.types import Bucket, Decision, Lease, Take, Taken, Waiting
 
 _Key = tuple[str, str]  # of a lease: its tenant's key, and its holder
@@ -143,7 +144,7 @@ class SharedRateStore:
             del self._ended[next(iter(self._ended))]
         self._ended[_key(lease)] = (lease, now + lease.ttl_us)
 
-    def _greeting(self) -> Iterator[list[Call]]:
+    def _greeting(self) -> Iterator[list[Command]]:
         """Yield what Redis is told, before anything is asked of it, of leases that ended and of those that run.
 
         Each part is done with once the next is asked for.

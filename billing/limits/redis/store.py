@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from billing.limits import gcra
-from billing.limits.redis.connection import Argument, Call, RedisConnection, Script
+from billing.limits.redis.connection import RedisConnection
+from billing.limits.redis.wire import Argument, Call, Script
 from billing.limits.types import WAITING_US, Bucket, Decision, Lease, Take, Taken, Waiting
 
 PREFIX = "sluice:"
@@ -53,13 +53,14 @@ class RedisRateStore:
         for take in takes:
             arguments += divmod(gcra.cost_us(take.bucket, take.cost), _BASE)
             arguments += divmod(gcra.burst_us(take.bucket), _BASE)
-        asked = self._connection.send(Call(TAKE, keys, arguments))
+        call = Call(TAKE, keys, arguments, unheard=lambda answer: self._undo(answer, takes, lease))
+        asked = self._connection.send(call)
         try:
-            answer = await asyncio.shield(asked)
+            is_taken, now, lease_wait, *limbs = await asked
         except asyncio.CancelledError:
-            asked.add_done_callback(lambda done: self._undo(done, takes, lease))
+            if not asked.cancelled() and asked.exception() is None:  # it was answered in this very turn of the loop
+                self._undo(asked.result(), takes, lease)
             raise
-        is_taken, now, lease_wait, *limbs = answer
         tats: dict[str, int] = {}
         for take, high, low in zip(takes, limbs[::2], limbs[1::2], strict=True):
             tats[take.bucket.key] = high * _BASE + low
@@ -95,8 +96,9 @@ class RedisRateStore:
     def _renewal(self, lease: Lease, is_certain: int) -> Call:
         return Call(RENEW, _lease_keys(lease)[:1], [self._now(), lease.holder, lease.ttl_us, is_certain])
 
-    def _undo(self, done: asyncio.Future[Any], takes: Sequence[Take], lease: Lease | None) -> None:
-        if done.exception() is not None or not done.result()[0] or not self._connection.is_up:
+    def _undo(self, answer: list[int], takes: Sequence[Take], lease: Lease | None) -> None:
+        """Give back what was taken for somebody who left before the answer came."""
+        if not answer[0] or not self._connection.is_up:
             return
         for take in takes:
             spent = divmod(-gcra.cost_us(take.bucket, take.cost), _BASE)

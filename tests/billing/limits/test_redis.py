@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from billing.limits.redis.connection import Call, RedisConnection
+from billing.limits.redis.connection import RedisConnection
 from billing.limits.redis.store import ADJUST, SCRIPTS, RedisRateStore
+from billing.limits.redis.wire import Call
 from billing.limits.types import WAITING_US, Limited, Take, Taken, Waiting
 from tests.billing.limits.contract import SECOND, RateStoreContract, bucket, credit, lease
 from tests.billing.limits.contract import Clock as ContractClock
@@ -130,6 +131,19 @@ async def test_who_is_cancelled_while_redis_decides_has_taken_nothing(redis_serv
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
         await store._connection.send(Call(ADJUST, ["sluice:other"], ["", 0, 0]))  # by now the other is answered too
+        assert isinstance(await store.take([Take(one, 1)], lease("b", limit=1)), Taken)
+
+
+async def test_who_is_cancelled_in_the_turn_in_which_redis_answers_has_taken_nothing(redis_server, monkeypatch):
+    one = bucket(limit=1, period_us=3600 * SECOND, burst=1)
+    async with opened(redis_server) as store:
+        asked = asyncio.ensure_future(store.take([Take(one, 1)], lease("a", limit=1)))
+        await asyncio.sleep(0)
+        wire = store._connection._wire
+        received = wire.data_received
+        with monkeypatch.context() as patched:
+            patched.setattr(wire, "data_received", lambda data: received(data) or asked.cancel())
+            assert isinstance((await asyncio.gather(asked, return_exceptions=True))[0], asyncio.CancelledError)
         assert isinstance(await store.take([Take(one, 1)], lease("b", limit=1)), Taken)
 
 

@@ -215,17 +215,27 @@ async def test_many_calls_at_once_are_no_reason_to_give_redis_up(redis_server):
         assert store._connection.losses == 0
 
 
-@pytest.mark.parametrize("error", [ValueError("no such reply"), OSError("reset")])
-async def test_whatever_goes_wrong_on_the_wire_nobody_waits(redis_server, monkeypatch, error):
+@pytest.mark.parametrize(
+    "goes_wrong",
+    [
+        lambda wire: wire.data_received(b"?no such reply\r\n"),
+        lambda wire: wire.data_received(b"-LOADING Redis is loading\r\n"),
+        lambda wire: wire.data_received(b"*1\r\n:one\r\n"),
+        lambda wire: wire.connection_lost(OSError("reset")),
+        lambda wire: wire.connection_lost(None),
+    ],
+)
+async def test_whatever_goes_wrong_on_the_wire_nobody_waits(redis_server, goes_wrong):
     async with gateway(redis_server) as store:
-        send = store._connection._send
-
-        async def fails(batch):
-            monkeypatch.setattr(store._connection, "_send", send)
-            raise error
-
-        monkeypatch.setattr(store._connection, "_send", fails)
-        assert isinstance(await store.take([Take(HOURLY, 1)]), Taken)
+        redis_server.freeze()
+        asked = asyncio.ensure_future(store.take([Take(HOURLY, 1)]))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it is sent
+        assert store._connection._wire.is_waiting
+        goes_wrong(store._connection._wire)
+        redis_server.thaw()
+        assert isinstance(await asked, Taken)
+        assert store._connection.losses == 1
         await until(lambda: store.is_shared)
 
 
