@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from django import forms
+from django.contrib import messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
-from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.db.models import ForeignKey, Q, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.functional import cached_property
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -101,7 +103,42 @@ class BoundedPaginator(AnyPaginator):
         return rows.order_by()[: self.most].count()
 
 
-class SearchById(ModelAdmin):
+class RowsAdmin(ModelAdmin):
+    """The base of every admin here: an id that can't be one of its rows' names no row, and breaks no page."""
+
+    def existing(self, request: HttpRequest, object_id: str) -> Any:
+        """Return the row that an address names; raise Http404 where there is none."""
+        row = self.get_object(request, object_id)
+        if row is None:
+            raise Http404(f"There is no {self.opts.verbose_name} “{object_id}”.")
+        return row
+
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        """Do the action; with an id that can't be a row's nothing is done: Django would fail as it filters by it."""
+        for chosen in request.POST.getlist(ACTION_CHECKBOX_NAME):
+            if not _could_be(self.opts.pk, chosen):
+                messages.error(request, f"There is no {self.opts.verbose_name} “{chosen[:100]}”: nothing was done.")
+                return HttpResponseRedirect(request.get_full_path())
+        answer: HttpResponse | None = super().response_action(request, queryset)
+        return answer
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """Begin with what the address gives, without ids that can't be those of rows: a list of choices fails there."""
+        keys = {field.name: field.target_field for field in self.opts.fields if isinstance(field, ForeignKey)}
+        given: dict[str, Any] = super().get_changeform_initial_data(request)
+        return {name: value for name, value in given.items() if name not in keys or _could_be(keys[name], value)}
+
+
+def _could_be(key: Any, value: Any) -> bool:
+    """Whether `value` can be one of the field `key`."""
+    try:
+        key.to_python(value)
+    except (ValidationError, ValueError):
+        return False
+    return True
+
+
+class SearchById(RowsAdmin):
     """Searches long tables by indexed columns only: Django's own search compares text in every row."""
 
     search_fields = ["pk"]  # makes the admin show a search box
@@ -136,7 +173,7 @@ def wallets_of_tenants_named(text: str, most: int = 50) -> list[tuple[UUID, UUID
     return list(named.order_by("tenant__name").values_list("pk", "tenant")[:most])
 
 
-class ReadOnlyAdmin(ModelAdmin):
+class ReadOnlyAdmin(RowsAdmin):
     """Rows that can only be viewed."""
 
     paginator = BoundedPaginator
@@ -167,7 +204,7 @@ class RefusedForm(forms.BaseForm):
         return cleaned
 
 
-class RefusingAdmin(ModelAdmin):
+class RefusingAdmin(RowsAdmin):
     """Shows the form again, as it was typed, when saving raises one of `refusals`; nothing is saved then."""
 
     refusals: tuple[type[Exception], ...]

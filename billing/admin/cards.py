@@ -9,9 +9,9 @@ from django.contrib import admin
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
-from unfold.admin import ModelAdmin
 from unfold.decorators import action, display
 
+from billing.admin.base import RowsAdmin
 from billing.models import RateCard
 from billing.rating import CardPrices
 from billing.selectors.prices import prices_at
@@ -19,7 +19,7 @@ from billing.unit import format_credits
 
 
 @admin.register(RateCard)
-class RateCardAdmin(ModelAdmin):
+class RateCardAdmin(RowsAdmin):
     """A named list of prices, with those in force now."""
 
     search_fields = ["name"]

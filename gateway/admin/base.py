@@ -8,10 +8,10 @@ from typing import Any
 from django.contrib import messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from unfold.admin import ModelAdmin
 from unfold.contrib.filters.admin import RangeDateFilter
 from unfold.utils import parse_date_str
 
+from billing.admin.base import RowsAdmin
 from gateway.errors.service import ServiceError
 
 
@@ -28,7 +28,7 @@ class DaysFilter(RangeDateFilter):
         return queryset
 
 
-class KeptAdmin(ModelAdmin):
+class KeptAdmin(RowsAdmin):
     """Rows that are deactivated, never deleted; what a service refuses is shown above the form."""
 
     show_full_result_count = False

@@ -8,11 +8,11 @@ from django import forms
 from django.contrib import admin, messages
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect
+from django.shortcuts import redirect
 from django.template.response import TemplateResponse
-from unfold.admin import ModelAdmin
 from unfold.decorators import action, display
 
+from billing.admin.base import RowsAdmin
 from gateway.admin.adapters import NewAdapterForm
 from gateway.admin.choices import NameField, NamesField, rate_cards
 from gateway.errors.service import ServiceError
@@ -38,7 +38,7 @@ class PublicModelForm(ModelForm):
 
 
 @admin.register(PublicModel)
-class PublicModelAdmin(ModelAdmin):
+class PublicModelAdmin(RowsAdmin):
     """Models as tenants see them."""
 
     list_display = ["name", "display_kinds", "display_context", "rate_card", "served_by", "is_active"]
@@ -70,7 +70,7 @@ class PublicModelAdmin(ModelAdmin):
     @action(description="Withdraw adapter…", url_path="withdraw-adapter", permissions=["withdraw"])
     def withdraw_adapter(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Say what ends, and once that is confirmed withdraw a model that is an adapter, with its tensors."""
-        model = get_object_or_404(PublicModel.objects.select_related("adapter__base", "tenant"), pk=object_id)
+        model = self.existing(request, object_id)
         if request.method == "POST":
             if remove_adapter(model.name):
                 self.log_change(request, model, "Withdrawn.")

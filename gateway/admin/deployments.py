@@ -8,11 +8,12 @@ from typing import Any
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect
+from django.shortcuts import redirect
 from django.template.response import TemplateResponse
-from unfold.admin import ModelAdmin, TabularInline
+from unfold.admin import TabularInline
 from unfold.decorators import action, display
 
+from billing.admin.base import RowsAdmin
 from gateway.admin.engine_work import lines_of, tenants_of
 from gateway.admin.remote import DeploymentForm, NewRemoteForm
 from gateway.errors.service import ServiceError
@@ -31,7 +32,7 @@ class ReplicaInline(TabularInline):
 
 
 @admin.register(Deployment)
-class DeploymentAdmin(ModelAdmin):
+class DeploymentAdmin(RowsAdmin):
     """How models are served, and where."""
 
     list_filter = ["backend", "is_active", "replicas__node"]
@@ -75,7 +76,7 @@ class DeploymentAdmin(ModelAdmin):
     @action(description="Test prompt", url_path="test-prompt", permissions=["change"])
     def test_prompt(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Send a remote engine a test prompt; nobody is charged."""
-        deployment = get_object_or_404(Deployment.objects.select_related("model"), pk=object_id)
+        deployment = self.existing(request, object_id)
         if deployment.backend != Deployment.Backend.OPENAI:
             messages.info(request, "Models of our own workers are tried as they are loaded, and in the chat.")
         else:

@@ -7,14 +7,14 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
-from unfold.admin import ModelAdmin
 from unfold.decorators import display
 
+from billing.admin.base import RowsAdmin
 from routing.models import Node
 
 
 @admin.register(Node)
-class NodeAdmin(ModelAdmin):
+class NodeAdmin(RowsAdmin):
     """Where workers run. An inactive node is given no work, and its worker is no longer spoken to."""
 
     list_display = ["name", "display_address", "display_replicas", "seen_at", "is_active"]

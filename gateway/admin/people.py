@@ -10,7 +10,7 @@ from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect
+from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from unfold.decorators import action
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm
@@ -101,7 +101,7 @@ class UserAdmin(KeptAdmin, DjangoUserAdmin):  # type: ignore[type-arg] # can't b
     @action(description="Make a sign-in link", url_path="sign-in-link", permissions=["sign_in_link"])
     def sign_in_link(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Ask, and once that is confirmed show a link that signs this user in once, within a quarter of an hour."""
-        user = get_object_or_404(User, pk=object_id)
+        user = self.existing(request, object_id)
         if request.method != "POST":
             context = {**self.admin_site.each_context(request), "title": "Make a sign-in link", "opts": self.opts}
             return TemplateResponse(request, "admin/gateway/user/sign_in_link.html", {**context, "user_of_link": user})

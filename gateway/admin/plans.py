@@ -8,10 +8,9 @@ from django.contrib import admin
 from django.db.models import Max, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from unfold.admin import ModelAdmin
 from unfold.decorators import action, display
 
-from billing.admin.base import CreditsField, ServiceAdmin, ServiceForm, credits_column, named_in, take_over
+from billing.admin.base import CreditsField, RowsAdmin, ServiceAdmin, ServiceForm, credits_column, named_in, take_over
 from billing.models import Plan, PlanVersion
 from billing.services import plans
 from billing.unit import format_credits
@@ -19,7 +18,7 @@ from gateway.admin.choices import NameField, NamesField, models, tasks
 
 
 @admin.register(Plan)
-class PlanAdmin(ModelAdmin):
+class PlanAdmin(RowsAdmin):
     """Name and offer of a plan; its terms are its versions."""
 
     list_display = ["name", "slug", "is_offered", "display_newest"]

@@ -9,7 +9,7 @@ from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from unfold.admin import ModelAdmin, TabularInline
+from unfold.admin import TabularInline
 from unfold.decorators import action, display
 from unfold.widgets import (
     UnfoldAdminIntegerFieldWidget,
@@ -18,7 +18,7 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
-from billing.admin.base import CreditsField
+from billing.admin.base import CreditsField, RowsAdmin
 from billing.models import PlanVersion
 from gateway.admin.choices import NameField, plans, tasks
 from gateway.generation.dry_run import Wanted, dry_run
@@ -146,7 +146,7 @@ class TryForm(forms.Form):
 
 
 @admin.register(RouteRule)
-class RouteRuleAdmin(ModelAdmin):
+class RouteRuleAdmin(RowsAdmin):
     """Rules in the order in which they are tried."""
 
     list_display = ["name", "priority", "plan", "task", "example_count", "display_ceiling", "is_active"]

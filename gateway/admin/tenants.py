@@ -8,7 +8,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.db.models import F, OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect
+from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from unfold.decorators import action, display
@@ -124,7 +124,7 @@ class TenantAdmin(KeptAdmin):
     @action(description="Deactivate…", url_path="deactivate", permissions=["change"])
     def deactivate_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Say what ends and ask for the tenant's slug; once it is typed, stop everything of it within a second."""
-        tenant = get_object_or_404(Tenant, pk=object_id)
+        tenant = self.existing(request, object_id)
         if not tenant.is_active:
             messages.info(request, f"{tenant} is deactivated already.")
             return redirect("admin:gateway_tenant_change", object_id)
