@@ -5,6 +5,7 @@ On a terminal they are lines for people instead: the time of day, what happened,
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -86,7 +87,10 @@ _encode = msgspec.json.Encoder(enc_hook=repr).encode
 def _json_line(logger: object, method: str, line: structlog.typing.EventDict) -> str:
     if "exc_info" in line:
         line = structlog.processors.format_exc_info(logger, method, line)
-    return _encode(line).decode()
+    try:
+        return _encode(line).decode()
+    except UnicodeEncodeError:  # half a character in somebody's text: json writes it as an escape
+        return json.dumps(line, default=lambda value: str(value) if isinstance(value, UUID) else repr(value))
 
 
 _NOT_SHOWN = ("request_id", "trace_id", "process", "pid", "logger")

@@ -15,7 +15,18 @@ from gateway.edge.handshake import deny
 from gateway.edge.routes import NOWHERE, Route
 from gateway.errors.faults import refusal_of
 from gateway.errors.refusal import Refusal, internal_error
-from gateway.http.asgi import Application, ASGIMessage, ClientLeftError, Receive, Scope, Send, header_of, send_json
+from gateway.http.asgi import (
+    Application,
+    ASGIMessage,
+    ClientLeftError,
+    Receive,
+    Scope,
+    Send,
+    encode,
+    header_of,
+    raw_headers,
+    send_json,
+)
 from gateway.logs import request_bound
 from gateway.runtime import tracing
 from gateway.wire.errors import ANTHROPIC, ErrorBody, anthropic_error
@@ -118,6 +129,12 @@ class _Exchange:
             note_refusal(runtime, refusal, self._id, **whose, model=self.model)
             runtime.metrics.refused(self.route.name, refusal.status, refusal.code)
         body = self._error_body(refusal, self._id)
+        try:
+            encode(body), raw_headers(refusal.headers)
+        except Exception:  # whatever is in it, its client gets an answer: an engine or a row may say anything
+            log.exception("refusal_not_encoded", code=refusal.code)
+            refusal = refusal.encodable()
+            body = self._error_body(refusal, self._id)
         if self._scope["type"] == "websocket":
             await deny(self.send, refusal, body)
         else:

@@ -39,6 +39,27 @@ class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not a fault
         if should_retry is not None:
             self.headers["x-should-retry"] = "true" if should_retry else "false"
 
+    def encodable(self) -> Refusal:
+        """Return the refusal with what no answer can carry replaced by question marks: half characters (lone
+        surrogates), values that are no text, headers beyond Latin-1.
+        """
+        headers = {_text(name, "latin-1"): _text(value, "latin-1") for name, value in self.headers.items()}
+        param = None if self.param is None else _text(self.param)
+        return Refusal(
+            self.status,
+            _text(self.code),
+            _text(self.message),
+            param=param,
+            headers=headers,
+            tenant=self.tenant,
+            api_key=self.api_key,
+            has_record=self.has_record,
+        )
+
+
+def _text(value: object, encoding: str = "utf-8") -> str:
+    return str(value).encode(encoding, errors="replace").decode(encoding)
+
 
 def internal_error() -> Refusal:
     """Return the 500 for an unexpected error, which the log has under the request's id."""

@@ -53,6 +53,14 @@ def test_line_is_json_with_the_requests_id(lines):
     assert "request_id" not in theirs
 
 
+def test_a_line_with_half_a_character_is_written(lines):
+    identifier = uuid7()
+    structlog.get_logger("t").warning("odd \ud800", about=identifier, of={"\udfff": [object]})
+    [line] = lines()
+    assert (line["event"], line["about"]) == ("odd \ud800", str(identifier))
+    assert line["of"] == {"\udfff": [repr(object)]}
+
+
 def test_uvicorns_lines_say_what_they_say_once(lines):
     more = {"color_message": "Started \033[36m%d\033[0m"}
     logging.getLogger("uvicorn.error").warning("Started server process [%d]", 7, extra=more)

@@ -46,6 +46,40 @@ async def test_guard_answers_for_http_and_websocket_alike(error, status, code):
     await Socket(guarded(broken)).refused(status, code)
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        Refusal(400, "odd", "Half a character: \ud800.", param="\udfff", headers={"x-odd": "\ud800"}),
+        Refusal(400, "odd", "Half a character: ?.", param="?", headers={"x-odd": "€"}),
+        Refusal(400, "odd", {"what": {"\ud800"}}),
+    ],
+    ids=["surrogates", "header", "no-text"],
+)
+@pytest.mark.parametrize("api", [{}, {"anthropic-version": "2023-06-01"}], ids=["openai", "anthropic"])
+async def test_guard_tells_a_refusal_whose_own_text_cannot_be_encoded(refusal, api):
+    async def broken(scope, receive, send):
+        raise refusal
+
+    answer = await ask(guarded(broken), "/x", headers=api)
+    assert answer.status == 400
+    body = answer.json()
+    assert "odd" in (body["error"].get("code"), body["error"].get("details", {}).get("error_code"))
+    told = body["request_id"] if api else body["error"]["request_id"]
+    assert told == answer.headers["x-request-id"]
+    if refusal.param is not None:
+        assert body["error"]["message"] == "Half a character: ?."
+        assert answer.headers["x-odd"] == "?"
+    if not api:
+        await Socket(guarded(broken)).refused(400, "odd")
+
+
+async def test_guard_answers_an_error_whose_own_text_cannot_be_encoded():
+    async def broken(scope, receive, send):
+        raise RuntimeError("\ud800")
+
+    assert_error(await ask(guarded(broken), "/x"), 500, "internal_error")
+
+
 async def test_guard_lets_a_begun_answer_be_cut():
     async def broken(scope, receive, send):
         await send({"type": "http.response.start", "status": 200, "headers": []})
