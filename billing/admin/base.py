@@ -113,13 +113,15 @@ class RowsAdmin(ModelAdmin):
             raise Http404(f"There is no {self.opts.verbose_name} “{object_id}”.")
         return row
 
-    def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+    def response_action(
+        self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **options: Any
+    ) -> HttpResponse | None:
         """Do the action; with an id that can't be a row's nothing is done: Django would fail as it filters by it."""
         for chosen in request.POST.getlist(ACTION_CHECKBOX_NAME):
             if not _could_be(self.opts.pk, chosen):
                 messages.error(request, f"There is no {self.opts.verbose_name} “{chosen[:100]}”: nothing was done.")
                 return HttpResponseRedirect(request.get_full_path())
-        answer: HttpResponse | None = super().response_action(request, queryset)
+        answer: HttpResponse | None = super().response_action(request, queryset, *args, **options)
         return answer
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:

@@ -130,7 +130,8 @@ class _Exchange:
             runtime.metrics.refused(self.route.name, refusal.status, refusal.code)
         body = self._error_body(refusal, self._id)
         try:
-            encode(body), raw_headers(refusal.headers)
+            encode(body)
+            raw_headers(refusal.headers)
         except Exception:  # whatever is in it, its client gets an answer: an engine or a row may say anything
             log.exception("refusal_not_encoded", code=refusal.code)
             refusal = refusal.encodable()
