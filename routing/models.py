@@ -139,6 +139,8 @@ class Adapter(models.Model):
     `rank` that of its low-rank products.
     """
 
+    FOLDER = "adapters"
+
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     model = models.OneToOneField(PublicModel, on_delete=models.PROTECT, related_name="adapter")
     base = models.ForeignKey(PublicModel, on_delete=models.PROTECT, related_name="adapters")
@@ -156,7 +158,7 @@ class Adapter(models.Model):
     @property
     def key(self) -> str:
         """The name of its tensors in the storage."""
-        return f"adapters/{self.id.hex}"
+        return f"{self.FOLDER}/{self.id.hex}"
 
 
 class RouteRule(models.Model):

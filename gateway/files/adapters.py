@@ -5,14 +5,24 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from datetime import datetime, timedelta
+from itertools import islice
 from pathlib import Path
+from uuid import UUID
 
+import structlog
 from django.conf import settings
 from django.core.files import File
 
 from gateway.files.storage import storage
 from inference.sources.adapters import CONFIG, WEIGHTS
 from routing.models import Adapter
+
+FOLDER = Adapter.FOLDER
+FORGOTTEN = timedelta(days=1)
+"""Age at which tensors without a row were surely left: their row is made right after they are stored."""
+
+log = structlog.get_logger("sluice.jobs")
 
 
 def put(adapter: Adapter, weights: Path) -> None:
@@ -24,6 +34,41 @@ def put(adapter: Adapter, weights: Path) -> None:
 def remove(adapter: Adapter) -> None:
     """Remove the adapter's tensors from the storage."""
     storage().delete(adapter.key)
+
+
+def sweep(now: datetime, limit: int) -> int:
+    """Remove tensors that no row names, at most `limit` of them, and return how many: those of a process that died
+    before it had made the row, and those that the storage didn't remove when their adapter was withdrawn.
+    """
+    try:
+        _, names = storage().listdir(FOLDER)
+    except FileNotFoundError:  # nothing was ever stored
+        return 0
+    found = {identifier: name for name in names if (identifier := _identifier(name)) is not None}
+    doomed = found.keys() - set(Adapter.objects.values_list("id", flat=True))
+    old = (name for name in (f"{FOLDER}/{found[identifier]}" for identifier in doomed) if _age(name, now) > FORGOTTEN)
+    removed = 0
+    for name in islice(old, limit):
+        storage().delete(name)
+        log.warning("adapter_swept", name=name)
+        removed += 1
+    return removed
+
+
+def _identifier(name: str) -> UUID | None:
+    """Return the id of the adapter whose tensors have that name; None for what is none of ours."""
+    try:
+        identifier = UUID(hex=name)
+    except ValueError:
+        return None
+    return identifier if identifier.hex == name else None
+
+
+def _age(name: str, now: datetime) -> timedelta:
+    try:
+        return now - storage().get_modified_time(name)
+    except FileNotFoundError:  # somebody else has just removed it
+        return timedelta(0)
 
 
 def folder_of(adapter: Adapter) -> Path:

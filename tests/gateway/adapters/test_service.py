@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
+from django.utils import timezone
 
 from billing.services import cards, plans
 from gateway.errors.service import ServiceError
+from gateway.files import adapters as files
 from gateway.files.storage import storage
 from gateway.services import worker_specs
 from gateway.services.adapters import adapters_of, add_adapter_folder, remove_adapter
@@ -50,6 +54,32 @@ def subscribe(party, **terms):
 def offered() -> dict[str, Path]:
     [engine] = worker_specs.worker_spec("local").engines
     return {name: Path(folder) for name, folder in engine.adapters.items()}
+
+
+class KilledError(BaseException):
+    """The end of the process."""
+
+
+def test_tensors_that_no_adapter_has_are_swept_once_they_are_old(tmp_path, base, monkeypatch):
+    kept = add_adapter_folder(save(tmp_path / "a"), base="base", name="kept")
+    with monkeypatch.context() as dying:
+        # Whoever is killed between storing and commit removes nothing.
+        dying.setattr(files, "remove", Mock())
+        dying.setattr(Adapter, "save", Mock(side_effect=KilledError))
+        with pytest.raises(KilledError):
+            add_adapter_folder(save(tmp_path / "b"), base="base", name="lost")
+    stored = tmp_path / "files" / "adapters"
+    stored.joinpath("not-ours").touch()
+    assert len(list(stored.iterdir())) == 3
+    now = timezone.now()
+    assert files.sweep(now + timedelta(hours=1), limit=9) == 0  # it may still be on its way
+    assert files.sweep(now + timedelta(days=2), limit=9) == 1
+    assert {path.name for path in stored.iterdir()} == {kept.id.hex, "not-ours"}
+    assert files.sweep(now + timedelta(days=2), limit=9) == 0
+
+
+def test_a_storage_without_adapters_is_swept_of_nothing():
+    assert files.sweep(timezone.now(), limit=9) == 0
 
 
 def test_a_folder_becomes_a_model_and_is_offered_where_its_base_is_placed(tmp_path, base):
