@@ -202,7 +202,7 @@ class Placement:
             try:
                 return flight.engine, await call(flight.engine)
             except EngineError as engines:
-                error = _as_adapter(engines)
+                error = _as_adapter(engines, self.route.model)
                 # What one worker can't serve of an adapter, for its bounds or its dtype, another may.
                 if isinstance(error, InvalidRequestError) and error.code != "adapter_refused":
                     self._generate_instead(error)
@@ -301,8 +301,12 @@ def _urls(message: Message) -> tuple[str, ...]:
     return tuple(image.url for image in message.images)
 
 
-def _as_adapter(error: EngineError) -> EngineError:
-    """Return the error; that an engine doesn't know a model's adapter yet is no fault of the request."""
+def _as_adapter(error: EngineError, model: str) -> EngineError:
+    """Return the error with the public name of the `model`, where it is about its adapter; that an engine doesn't know
+    it yet is no fault of the request.
+    """
+    if error.code == "adapter_refused":
+        return InvalidRequestError(f"The model '{model}': {error.message}", code=error.code, param="model")
     if error.code != "unknown_adapter":
         return error
     return OverloadedError("This model's adapter is not loaded yet: try again.", code="adapter_not_ready")

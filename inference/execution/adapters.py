@@ -156,11 +156,11 @@ class Adapters:
                     refusal = error.message
             with self._lock:
                 if self._folders.get(name) != folder:
-                    raise OverloadedError(f"adapter {name!r} was changed while it was loaded: try again")
+                    raise OverloadedError("the adapter was changed while it was loaded: try again")
                 self._checked.add(name)
                 if adapter is None:
                     self._refused[name] = refusal or ""
-                    message = f"adapter {name!r} can't be served: {refusal}"
+                    message = f"the adapter can't be served: {refusal}"
                     raise InvalidRequestError(message, code="adapter_refused", param="model")
                 return self._enter(name, adapter, tenant)
 

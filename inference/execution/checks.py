@@ -48,7 +48,7 @@ class RowChecks:
         if end > len(row.blocks) * self._cache.block_size:
             return RowFailure("bad_row", f"The row's blocks don't hold position {end - 1}.")
         if row.adapter and row.adapter not in self._adapters:
-            return RowFailure("unknown_adapter", f"The model has no adapter {row.adapter}.")
+            return RowFailure("unknown_adapter", "The request's adapter isn't there any more.")
         if self._checked.get(row.slot) is not row.blocks:
             if not 0 < min(row.blocks) <= max(row.blocks) < self._cache.blocks:
                 return RowFailure("bad_row", "The row names a block that doesn't exist.")

@@ -183,7 +183,7 @@ async def test_an_adapter_that_one_worker_cannot_serve_is_asked_of_another(refus
     """Their deployments may differ in dtype and in how large an adapter may be."""
 
     async def refuse(request):
-        raise InvalidRequestError("adapter 'law' can't be served: it is too large", code="adapter_refused")
+        raise InvalidRequestError("the adapter can't be served: it is too large", code="adapter_refused")
 
     stand = await make_stand(replicas=2, tokens=TOKENS)
     set_first(stand)
@@ -197,6 +197,7 @@ async def test_an_adapter_that_one_worker_cannot_serve_is_asked_of_another(refus
         with pytest.raises(Refusal) as caught:
             await start(stand)
         assert (caught.value.status, caught.value.code) == (400, "adapter_refused")
+        assert caught.value.message == "The model 'fake': the adapter can't be served: it is too large"
     await assert_clean(stand)
 
 

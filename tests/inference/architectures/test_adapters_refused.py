@@ -39,7 +39,7 @@ def refusal(adapters: Adapters, folder: Path) -> str:
         assert caught.value.code == "adapter_refused"
     assert adapters.loaded == ()
     assert str(folder) not in caught.value.message
-    return caught.value.message.removeprefix("adapter 'a' can't be served: ")
+    return caught.value.message.removeprefix("the adapter can't be served: ")
 
 
 @pytest.mark.parametrize(
