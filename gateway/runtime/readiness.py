@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from django.db import connection
 from django.utils.crypto import salted_hmac
@@ -59,15 +60,26 @@ def _look() -> dict[str, str]:
 
 
 async def readiness(
-    *, writer_age: float, epoch: Epoch, engines: Engines, look: Look, is_draining: bool, has_lock: bool
+    *,
+    writer_age: float,
+    epoch: Epoch,
+    engines: Engines,
+    look: Look,
+    is_draining: bool,
+    has_lock: bool,
+    unread: Callable[[bool], str],
 ) -> dict[str, str]:
-    """Return each check with what is wrong, "" where nothing is."""
+    """Return each check with what is wrong, "" where nothing is.
+
+    `unread` tells of routing's examples, given whether there are deployments that could serve.
+    """
     return {
         "server": "draining" if is_draining else "" if has_lock else "the lock of the database is lost",
         "database": "the ledger writer is behind" if writer_age > WRITER_BEHIND_SECONDS else "",
         **await look.problems(),
         "epoch": "" if epoch.is_fresh else "the catalogue epoch can't be read",
         "deployments": "" if engines.any_ready() else "no deployment is ready",
+        "examples": unread(engines.any_ready()),
     }
 
 

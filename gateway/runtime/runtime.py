@@ -251,6 +251,7 @@ class Runtime:
             look=self._look,
             is_draining=self.is_draining or self.is_leaving,
             has_lock=self.has_lock,
+            unread=lambda is_serving: self.examples.unread(self.snapshot.catalogue, is_serving=is_serving),
         )
 
     def notes(self) -> dict[str, str]:

@@ -158,12 +158,55 @@ async def test_an_embedding_model_that_fails_stops_no_request(options, says):
     assert (entry.requests, entry.uncached) == (0, 0)
 
 
-async def test_examples_that_are_not_read_yet_stop_no_request():
+async def test_examples_that_are_not_read_in_time_stop_no_request():
     stand = await make_auto(read=False)
+    stand.runtime.examples._seconds = 0.0
     told = await ask(stand, LABEL)
     assert told["model"] == "general"
-    assert "not read yet" in step(told, "examples")["value"]
+    assert step(told, "examples")["value"] == "the rules' examples are not read yet, after 0 s"
+    stand.runtime.examples._seconds = 60.0  # who has just waited in vain waits no more for a while
+    assert step(await ask(stand, LABEL), "examples")["value"] == "the rules' examples are not read yet"
     assert asked(stand) == 0
+
+
+async def test_a_request_waits_for_examples_that_are_being_read():
+    stand = await make_auto(read=False)
+    examples, catalogue = stand.runtime.examples, stand.runtime.snapshot.catalogue
+    examples._seconds = 60.0
+    asker = examples_module.Asker(stand.principal.tenant, "t", 0, 1000)
+    asking = asyncio.create_task(examples.compare(catalogue, (LABELS,), (LABEL,), asker))
+    await asyncio.sleep(0)
+    assert not asking.done()
+    await examples.read(catalogue)
+    assert (await asking).groups[0][0].rule == "labels"
+
+
+async def test_nobody_waits_for_examples_that_the_model_failed_to_read():
+    stand = await make_auto(read=False)
+    stand.runtime.examples._seconds = 60.0
+    engine = stand.engine_of("vectors")
+    engine.options = replace(engine.options, prepare_error="overloaded")
+    await stand.runtime.examples.read(stand.runtime.snapshot.catalogue)
+    told = step(await ask(stand, LABEL), "examples")
+    assert told["value"] == "the rules' examples are not read yet: the embedding model failed to"
+
+
+async def test_a_new_gateway_is_ready_when_its_examples_are_read():
+    stand = await make_auto(read=False)
+    examples, catalogue = stand.runtime.examples, stand.runtime.snapshot.catalogue
+    assert examples.unread(catalogue, is_serving=False) == ""  # that no deployment is ready is told already
+    assert (await stand.runtime.readiness())["examples"] == "the rules' examples are not read yet"
+    await examples.read(catalogue)
+    assert (await stand.runtime.readiness())["examples"] == ""
+    examples._vectors.clear()  # as where a rule gets new ones: a gateway that serves goes on
+    assert examples.unread(catalogue, is_serving=True) == ""
+
+
+@pytest.mark.parametrize(("rules", "seconds"), [((REST,), 60.0), ((LABELS, REST), 0.0)], ids=["no examples", "bounded"])
+async def test_a_new_gateway_waits_for_no_examples_that_will_not_come(monkeypatch, rules, seconds):
+    monkeypatch.setattr(examples_module, "FIRST_SECONDS", seconds)
+    stand = await make_auto(*rules, read=False)
+    assert stand.runtime.examples.unread(stand.runtime.snapshot.catalogue, is_serving=True) == ""
 
 
 async def test_who_is_late_is_not_waited_for_again_at_once(settings):
@@ -174,7 +217,7 @@ async def test_who_is_late_is_not_waited_for_again_at_once(settings):
     sent = asked(stand)
     assert "late a moment ago" in step(await ask(stand, LABEL), "examples")["value"]
     assert asked(stand) == sent
-    assert stand.runtime.examples._of_tenants == {}
+    assert stand.runtime.examples._turns == {}
 
 
 async def test_a_flood_of_one_tenant_waits_for_no_more_comparisons_than_it_may(monkeypatch):
@@ -183,7 +226,11 @@ async def test_a_flood_of_one_tenant_waits_for_no_more_comparisons_than_it_may(m
     engine = stand.engine_of("vectors")
     prepare = engine.prepare
 
+    sent = 0
+
     async def slowly(request):
+        nonlocal sent
+        sent += 1
         await release.wait()
         return await prepare(request)
 
@@ -195,14 +242,39 @@ async def test_a_flood_of_one_tenant_waits_for_no_more_comparisons_than_it_may(m
     def compare(number, who=asker):
         return asyncio.create_task(stand.runtime.examples.compare(catalogue, (LABELS,), (f"text {number}",), who))
 
-    running = [compare(number) for number in range(examples_module.MOST_OF_A_TENANT)]
+    most = examples_module.MOST_OF_A_TENANT + examples_module.MOST_WAITING
+    running = [compare(number) for number in range(most)]
     await asyncio.sleep(0)
     assert "already" in (await compare("more")).abstained
     other = compare("other", asker._replace(tenant=uuid7()))
+    await asyncio.sleep(0)
+    assert sent == examples_module.MOST_OF_A_TENANT + 1
     release.set()
     told = await asyncio.gather(*running, other)
     assert not any(one.abstained for one in told)
-    assert stand.runtime.examples._of_tenants == {}
+    assert stand.runtime.examples._turns == {}
+
+
+async def test_who_waited_too_long_behind_its_own_requests_is_told_so_and_marks_nobody_late(monkeypatch):
+    stand = await make_auto()
+    release = asyncio.Event()
+    monkeypatch.setattr(stand.engine_of("vectors"), "prepare", lambda _: release.wait())
+    examples, catalogue = stand.runtime.examples, stand.runtime.snapshot.catalogue
+    examples._seconds = 60.0
+    asker = examples_module.Asker(stand.principal.tenant, "t", 0, 1000)
+    running = [
+        asyncio.create_task(examples.compare(catalogue, (LABELS,), (f"text {number}",), asker))
+        for number in range(examples_module.MOST_OF_A_TENANT)
+    ]
+    await asyncio.sleep(0)
+    examples._seconds = 0.0
+    told = await examples.compare(catalogue, (LABELS,), ("more",), asker)
+    assert told.abstained == "the tenant's other comparisons and this one took longer than 0 s"
+    assert examples._late_until == {}
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    assert examples._turns == {}
 
 
 async def test_who_floods_makes_no_other_tenants_comparisons_late(settings):
