@@ -38,12 +38,26 @@ def by_structure(query: RouteQuery, rules: Sequence[RuleEntry]) -> RuleEntry | N
     return next((rule for rule in rules if rule.structure and rule.task and meets(rule, query)), None)
 
 
+def by_instruction(query: RouteQuery, rules: Sequence[RuleEntry]) -> RuleEntry | None:
+    """Return the first rule with examples for the task that the request's instruction asks for.
+
+    Who gave a rule no examples doesn't want its task found by a request's text.
+    """
+    task = query.instruction.task if query.instruction is not None else ""
+    return next((rule for rule in _by_text(query, rules) if rule.task == task), None)
+
+
 def to_compare(query: RouteQuery, rules: Sequence[RuleEntry]) -> tuple[RuleEntry, ...]:
     """Return the rules with examples that may decide the task of a request that doesn't say it.
 
     Empty where the task makes no difference: no rule has examples, or one for any task comes before all that ask for
-    one.
+    one. Empty as well where its instruction has told.
     """
+    return () if by_instruction(query, rules) is not None else _by_text(query, rules)
+
+
+def _by_text(query: RouteQuery, rules: Sequence[RuleEntry]) -> tuple[RuleEntry, ...]:
+    """Return the rules whose task the request's text may tell."""
     if query.kind != "chat" or by_structure(query, rules) is not None:
         return ()
     met = [rule for rule in rules if meets(rule, query)]

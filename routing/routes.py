@@ -229,6 +229,7 @@ _SOURCES = {
     "endpoint": "from the endpoint",
     "alias": "from the model alias",
     "structure": "from what the request has",
+    "instruction": "from its instruction",
     "examples": "from the nearest example",
     "plan": "the plan's default",
 }

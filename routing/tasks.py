@@ -1,7 +1,7 @@
 """What a request is for. The cheapest and most certain step that can tell decides.
 
-A field of the request, its endpoint, the alias it asks for, its structure, the nearest of the rules' examples, or the
-plan's default.
+A field of the request, its endpoint, the alias it asks for, its structure, what its instruction asks for in so many
+words, the nearest of the rules' examples, or the plan's default.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from routing.catalogue import RuleEntry
-from routing.conditions import by_structure, structure_of, to_compare, tokens_of
+from routing.conditions import by_instruction, by_structure, structure_of, to_compare, tokens_of
 from routing.types import Comparison, RouteQuery, Signal, Similarity, percent
 
 AUTO = "auto"
@@ -49,7 +49,8 @@ def find_task(query: RouteQuery, rules: Sequence[RuleEntry]) -> Found:
     task, source = says_task(query)
     if not is_automatic(query.model):
         return Found(task or query.plan_default_task, source or "plan", ())
-    steps = [_field(query), _endpoint(query), _alias(query), _structure(query, rules), _examples(query, rules)]
+    steps = [_field(query), _endpoint(query), _alias(query), _structure(query, rules), _instruction(query, rules)]
+    steps.append(_examples(query, rules))
     steps.append((query.plan_default_task, Signal("plan", "decided", f"the default of the plan {query.plan}")))
     signals: list[Signal] = []
     found = source = ""
@@ -105,6 +106,16 @@ def _structure(query: RouteQuery, rules: Sequence[RuleEntry]) -> _Step:
     if rule is None:
         return "", Signal("structure", "passed", value)
     return rule.task, Signal("structure", "decided", f"{value}: as rule “{rule.name}” takes for {rule.task}")
+
+
+def _instruction(query: RouteQuery, rules: Sequence[RuleEntry]) -> _Step:
+    asked = query.instruction
+    if asked is None:
+        return "", Signal("instruction", "passed", "no instruction that names labels or fields was found")
+    rule = by_instruction(query, rules)
+    if rule is None:
+        return "", Signal("instruction", "passed", f"{asked.value}; no rule finds {asked.task} by what is written")
+    return asked.task, Signal("instruction", "decided", f"{asked.value}: as rule “{rule.name}” takes for {asked.task}")
 
 
 def _examples(query: RouteQuery, rules: Sequence[RuleEntry]) -> _Step:

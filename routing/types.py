@@ -6,7 +6,7 @@ from uuid import UUID
 
 import msgspec
 
-SOURCES = ("field", "endpoint", "alias", "structure", "examples", "plan")
+SOURCES = ("field", "endpoint", "alias", "structure", "instruction", "examples", "plan")
 """The steps that may find a request's task, in their order."""
 STEPS = (*SOURCES, "conversation", "ceiling")
 STEP_TITLES = {
@@ -14,6 +14,7 @@ STEP_TITLES = {
     "endpoint": "Endpoint",
     "alias": "Name of the model",
     "structure": "What the request has",
+    "instruction": "What its instruction asks for",
     "examples": "Nearest example",
     "plan": "Plan’s default",
     "conversation": "Conversation",
@@ -49,6 +50,13 @@ class Comparison(msgspec.Struct, frozen=True):
 
     groups: tuple[tuple[Similarity, ...], ...] = ()
     abstained: str = ""
+
+
+class Instruction(msgspec.Struct, frozen=True):
+    """The `task` that a request's instruction asks for in so many words, and `value`, which says by what."""
+
+    task: str
+    value: str
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -94,8 +102,9 @@ class Signal(msgspec.Struct, frozen=True):
 class RouteQuery(msgspec.Struct, frozen=True):
     """A request as routing sees it, before it is tokenised. `model` is what the client wrote.
 
-    `compared` is what comparing its text with the rules' examples told, None where nobody compared it. `kept` is what
-    the requests before it in its conversation were given.
+    `instruction` is what it asks for in so many words, None where nothing is found. `compared` is what comparing its
+    text with the rules' examples told, None where nobody compared it. `kept` is what the requests before it in its
+    conversation were given.
     """
 
     model: str
@@ -110,6 +119,7 @@ class RouteQuery(msgspec.Struct, frozen=True):
     images: str = "none"  # what its messages have: "none", all as "data", or also "urls" that a server has to fetch
     has_tools: bool = False
     has_schema: bool = False
+    instruction: Instruction | None = None
     compared: Comparison | None = None
     kept: Kept | None = None
 

@@ -103,7 +103,7 @@ async def confusion(client: Client, count: int) -> None:
     found: Counter[tuple[str, str]] = Counter()
     for request in requests(HELD_OUT, count):
         route = await client.route_of(request)
-        found[request.task, route["task"] if route["task_source"] == "examples" else NONE] += 1
+        found[request.task, route["task"] if route["task_source"] in {"instruction", "examples"} else NONE] += 1
     columns = (*TASKS, NONE)
     print(f"| task | {' | '.join(columns)} | right |\n|---|{'---|' * (len(columns) + 1)}")
     for task in TASKS:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gateway.generation.instructions import instruction_in
 from gateway.generation.intent import Intent
 from gateway.generation.placement import Placement
 from gateway.runtime.conversations import keys_of
@@ -79,15 +80,22 @@ def query_of(principal: Principal, intent: Intent) -> RouteQuery:
         images=intent.images,
         has_tools=(tools is not None and bool(tools.callable)) or any(one.has_tools for one in intent.messages),
         has_schema=intent.sampling.guidance is not None,
+        instruction=instruction_in(*_said(intent)) if is_automatic(intent.model) and intent.messages else None,
     )
+
+
+def _said(intent: Intent) -> tuple[str, str]:
+    """Return what the system is told, and the last question."""
+    by_role = {message.role: message for message in intent.messages}  # the last of each
+    system, user = ("\n".join(by_role[role].texts) if role in by_role else "" for role in ("system", "user"))
+    return system, user
 
 
 def texts_of(intent: Intent) -> tuple[str, ...]:
     """Return what is compared with examples: lines of what the system is told, and of the last question."""
     if intent.prompt is not None:
         return ends_of(intent.prompt) if isinstance(intent.prompt, str) else ()
-    by_role = {message.role: message for message in intent.messages}  # the last of each
-    texts = ["\n".join(by_role[role].texts) for role in ("system", "user") if role in by_role]
+    texts = _said(intent)
     return tuple(dict.fromkeys(end for text in texts for end in ends_of(text)))
 
 

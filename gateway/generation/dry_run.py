@@ -12,6 +12,7 @@ from billing.models import PlanVersion
 from billing.selectors.prices import prices_at
 from gateway.generation.choosing import compared, ends_of
 from gateway.generation.estimates import estimate
+from gateway.generation.instructions import instruction_in
 from gateway.generation.labelling import NO_LABELS
 from gateway.generation.named_labels import labels_in
 from gateway.runtime.examples import Asker
@@ -59,6 +60,7 @@ def dry_run(live: Live, version: PlanVersion, wanted: Wanted, tenant: UUID = NOB
         images=wanted.images,
         has_tools=wanted.tools,
         has_schema=wanted.schema,
+        instruction=instruction_in("", wanted.text),
     )
     catalogue = live.catalogue()
     if live.runtime is not None:

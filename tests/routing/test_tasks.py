@@ -11,7 +11,7 @@ from routing.conditions import to_compare
 from routing.errors import RoutingError
 from routing.routes import route
 from routing.tasks import find_task
-from routing.types import SOURCES, STEPS, Comparison, Kept, Price, RouteQuery, Similarity
+from routing.types import SOURCES, STEPS, Comparison, Instruction, Kept, Price, RouteQuery, Similarity
 
 PLAN = {"plan": "business", "plan_default_task": "chat", "allowed_models": frozenset()}
 LABELS = RuleEntry(
@@ -22,6 +22,7 @@ REST = RuleEntry("rest", "", "", None, None, (("small", 1),))
 SCHEMAS = RuleEntry("schemas", "", "extract", None, None, (("small", 1),), structure="schema")
 TOOLS = RuleEntry("tools", "", "", None, None, (("small", 1),), structure="tools")
 ALL = (LABELS, CODE, REST)
+NAMES = Instruction("classify", "its instruction asks for one of 3 labels that it names")
 
 
 def ask(model="auto", kind="chat", **more):
@@ -43,6 +44,9 @@ def steps(found):
         (ask(kind="embedding"), ALL, "embedding", "endpoint"),
         (ask("auto:code", has_schema=True), (SCHEMAS, *ALL), "code", "alias"),
         (ask(has_schema=True, compared=near(("labels", 0.9))), (SCHEMAS, *ALL), "extract", "structure"),
+        (ask(instruction=NAMES, compared=near(("programs", 0.9))), ALL, "classify", "instruction"),
+        (ask(instruction=NAMES, has_schema=True), (SCHEMAS, *ALL), "extract", "structure"),
+        (ask(instruction=NAMES, compared=near(("programs", 0.8))), (CODE, REST), "code", "examples"),
         (ask(compared=near(("programs", 0.8), ("labels", 0.6))), ALL, "code", "examples"),
         (ask(compared=near(("programs", 0.49), ("labels", 0.3))), ALL, "chat", "plan"),
         (ask(compared=Comparison(abstained="late")), ALL, "chat", "plan"),

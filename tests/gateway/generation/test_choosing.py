@@ -84,6 +84,16 @@ async def test_the_nearest_example_decides_and_nobody_pays_for_the_comparison():
     assert stand.writer.reserves[0].facts["route"]["signals"] == told["signals"]
 
 
+async def test_an_instruction_that_names_labels_decides_without_a_comparison():
+    stand = await make_auto()
+    told = await ask(stand, "Classify this ticket as one of: billing, shipping.\n\nIt came late.")
+    assert (told["model"], told["task"], told["task_source"]) == ("desk", "classify", "instruction")
+    said = "its instruction asks for one of 2 labels that it names: as rule “labels” takes for classify"
+    assert step(told, "instruction") == {"step": "instruction", "outcome": "decided", "value": said}
+    assert step(told, "examples")["outcome"] == "skipped"
+    assert asked(stand) == 0
+
+
 async def test_what_is_like_no_example_goes_where_the_plan_leads():
     stand = await make_auto()
     told = await ask(stand, "How is the weather?")
