@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from operator import itemgetter
 from typing import Any
 
@@ -147,8 +147,10 @@ class RemoteRun:
             is_raw = self._prepared.request.prompt is not None
             connection = await self._post("/v1/completions" if is_raw else "/v1/chat/completions", body)
             try:
-                async for event in self._relayed(connection):
-                    yield event
+                # Who has the last event asks for no more: the loop would close what is left in a task for each chat.
+                async with aclosing(self._relayed(connection)) as events:
+                    async for event in events:
+                        yield event
             finally:
                 self._leave(connection, is_read=self._events.is_ended)
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from contextlib import aclosing
 
 import pytest
@@ -70,6 +71,22 @@ async def test_a_server_that_counts_is_believed_after_a_cancel(remote):
             await engine.cancel(request.id)
     finished = end_of(events)
     assert (finished.reason, finished.is_estimate, finished.usage.completion) == ("cancelled", True, 2)
+
+
+async def test_nothing_of_an_answer_is_left_for_the_loop_to_close(remote):
+    """The loop closes a generator that was dropped in a task of its own, and wakes itself up for that."""
+    engine, _ = await remote()
+    left = []
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(finalizer=left.append)
+    try:
+        await run(engine, chat("a b c d"))
+        async with aclosing(engine.generate(await engine.prepare(chat("a b c d")), 100, True)) as events:
+            async for _ in events:
+                break  # its client left
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
+    assert left == []
 
 
 async def test_a_cancel_closes_the_connection_within_a_token(remote):
