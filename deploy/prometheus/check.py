@@ -36,8 +36,8 @@ def existing() -> dict[str, frozenset[str]]:
 
     found: dict[str, frozenset[str]] = {}
     for collector in Metrics().registry._collector_to_names:  # noqa: SLF001 - collect() tells no labels without a sample
-        labels = frozenset(getattr(collector, "_labelnames", ()))
         for family in collector.collect():
+            labels = frozenset(getattr(collector, "_labelnames", getattr(family, "_labelnames", ())))
             of_samples = frozenset(label for sample in family.samples for label in sample.labels) - {"le"}
             for suffix in _SUFFIXES[family.type]:
                 more = {"le"} if suffix == "_bucket" else set()

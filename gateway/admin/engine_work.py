@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from gateway.models import Tenant
 from gateway.runtime.live import DeploymentState
-from inference.types import Work
+from inference.types import BOUNDS, Histogram, Work
 
 MOST_TENANTS = 10
 _WHY = {
@@ -26,6 +27,8 @@ def lines_of(state: DeploymentState) -> list[tuple[str, str]]:
     lines = [("Batch", _batch(work))]
     if work.output_tokens:
         lines = [("K/V memory", _memory(state, work)), *lines, ("Prefix cache", _cache(work))]
+    if work.queued.total:
+        lines.append(("Times", _times(work)))
     return lines
 
 
@@ -76,6 +79,29 @@ def _cache(work: Work) -> str:
         f"computed: about {saved:,.1f} s of this device saved, beside {work.seconds:,.1f} s that it worked. Tenants "
         f"pay the lower rate for them."
     )
+
+
+def _times(work: Work) -> str:
+    half, most = _within(work.queued)
+    said = f"Half of the requests waited {half} for their first step, and all but one in a hundred {most}."
+    if work.first_tokens.total:
+        half, most = _within(work.first_tokens)
+        said += f" Half had their first token {half} after they came here, all but one in a hundred {most}."
+    if work.gaps.total:
+        half, most = _within(work.gaps)
+        said += f" Half of the tokens came {half} after the one before them, all but one in a hundred {most}."
+    return said
+
+
+def _within(durations: Histogram) -> tuple[str, str]:
+    """Say what half of the durations don't exceed, and all but one in a hundred."""
+    return _at_most(durations.percentile(0.5)), _at_most(durations.percentile(0.99))
+
+
+def _at_most(seconds: float | None) -> str:
+    if seconds is None or math.isinf(seconds):
+        return f"more than {BOUNDS[-1]:g} s"
+    return f"at most {seconds:g} s" if seconds >= 1 else f"at most {1000 * seconds:g} ms"
 
 
 def _names(identifiers: Sequence[str]) -> Mapping[str, str]:

@@ -54,10 +54,11 @@ class Metrics:
         self.ttft = histogram("sluice_ttft_seconds", "Time to first token.", ["model"], buckets=TTFT_BUCKETS)
         text = "Time from admission to settlement."
         self.duration = histogram("sluice_generation_seconds", text, ["model"], buckets=SECONDS_BUCKETS)
-        text = "How long requests waited in an engine of ours before their first step."
-        self.engine_queue = histogram("sluice_engine_queue_seconds", text, ["model"], buckets=TTFT_BUCKETS)
-        text = "Longest time between two tokens of a request on an engine of ours, but for one in a hundred."
-        self.inter_token = histogram("sluice_inter_token_seconds", text, ["model"], buckets=DELAY_BUCKETS)
+        text = "The {} of a request's times from one token to the next on an engine of ours: one value a request."
+        self.gap_median, self.gap_p99 = (
+            histogram(f"sluice_request_inter_token_{name}_seconds", text.format(what), ["model"], buckets=DELAY_BUCKETS)
+            for name, what in (("median", "median"), ("p99", "99th percentile"))
+        )
         text = "Settlements that were not answered in time and left to the sweep."
         self.settlements_deferred = counter("sluice_settlements_deferred", text)
         self.swept = counter("sluice_swept_holds", "Holds closed by the sweep.", ["how"])
@@ -91,11 +92,10 @@ class Metrics:
         self._of(self.credits, model).inc(charge)
 
     def engine_ended(self, model: str, finished: Finished) -> None:
-        """Count the engine's own times of a request that ran on one of ours."""
-        if finished.usage.classes() and finished.decode_ms:
-            self._of(self.engine_queue, model).observe(finished.queued_ms / 1000)
-            if finished.gap_p99_ms:
-                self._of(self.inter_token, model).observe(finished.gap_p99_ms / 1000)
+        """Count the times between a request's tokens, which an engine of ours told with its end."""
+        if finished.gap_p99_ms:
+            self._of(self.gap_median, model).observe(finished.gap_ms / 1000)
+            self._of(self.gap_p99, model).observe(finished.gap_p99_ms / 1000)
 
     def generation_ended(self, model: str, reason: str, *, ttft_ms: int | None, duration_ms: int | None) -> None:
         """Count an ended generation and its times."""

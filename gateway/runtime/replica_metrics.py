@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from gateway.runtime.duration_metrics import DurationMetric
 from inference.types import Health, Work
 
 PLACE = ("deployment", "node")
@@ -22,6 +23,9 @@ class ReplicaMetrics:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"sluice_engine_{name}", text, (*PLACE, *labels), registry=registry)
 
+        def durations(name: str, text: str) -> DurationMetric:
+            return DurationMetric(f"sluice_engine_{name}_seconds", text, PLACE, registry)
+
         self._ready = gauge("ready", "1 when it takes work.")
         self._running = gauge("running", "Running requests.")
         self._waiting = gauge("waiting", "Queued requests.")
@@ -33,6 +37,9 @@ class ReplicaMetrics:
         self._seconds = counter("seconds", "Time in steps, by phase: prefill (prompts) and decode (answers).", "phase")
         self._tokens = counter("tokens", "Tokens: computed of prompts, cached of prompts, and output.", "kind")
         self._preemptions = counter("preemptions", "Requests that lost their place in the batch for a while.", "cause")
+        self._queued = durations("queue", "How long requests waited in an engine of ours before their first step.")
+        self._first = durations("first_token", "Time from a request's arrival at its engine to its first token.")
+        self._gaps = durations("inter_token", "Time from one token of a request to the next; of all tokens.")
         self._last: dict[tuple[str, str], Work] = {}
 
     def seen(self, deployment: str, node: str, health: Health, *, is_circuit_open: bool) -> None:
@@ -70,5 +77,8 @@ class ReplicaMetrics:
             ("output", work.output_tokens, last.output_tokens),
         ):
             self._tokens.labels(*place, kind).inc(now - before)
+        self._queued.add(place, work.queued, last.queued)
+        self._first.add(place, work.first_tokens, last.first_tokens)
+        self._gaps.add(place, work.gaps, last.gaps)
         for cause, number in work.preemptions.items():
             self._preemptions.labels(*place, cause).inc(number - last.preemptions.get(cause, 0))

@@ -103,6 +103,7 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
             if not task.begun:
                 task.begun = True
                 task.begun_at = self.clock()
+                self._load.queued.add(task.begun_at - task.submitted_at)
                 begins.append(task.request_id)
         encodes = tuple(
             EncodeRow(
@@ -193,6 +194,8 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
         task.labels = None  # what the model keeps for them goes now; the queue remembers the newest tasks for longer
         now = self.clock()
         begun = task.begun_at if task.begun_at is not None else now
+        if not task.begun:
+            self._load.queued.add(now - task.submitted_at)
         self._emit(
             task,
             vectors,

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 
 from inference.core.step import StepPlan
 from inference.core.step_times import StepTimes
-from inference.types import Work
+from inference.types import BOUNDS, Histogram, Work
 
 MOST_TENANTS = 32  # of which a report tells
+
+
+class Durations:
+    """Durations counted in the buckets of `Histogram`."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BOUNDS) + 1)
+        self._seconds = 0.0
+        self._latest = -1.0
+        self._bucket = 0  # that of the latest
+
+    def add(self, seconds: float) -> None:
+        """Count one duration."""
+        if seconds != self._latest:  # of rows that decode together all waited alike for their tokens
+            self._latest = seconds
+            self._bucket = bisect_left(BOUNDS, seconds)
+        self._counts[self._bucket] += 1
+        self._seconds += seconds
+
+    def report(self) -> Histogram:
+        """Return what was counted so far."""
+        return Histogram(tuple(self._counts), self._seconds)
 
 
 class Load:
@@ -27,6 +50,9 @@ class Load:
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.output_tokens = 0
+        self.queued = Durations()
+        self.first_tokens = Durations()
+        self.gaps = Durations()
         self._tenants: Counter[str] = Counter()  # nanoseconds
         self._most: dict[str, float] = {}  # what was last reported of them
         self._most_at = float("-inf")
@@ -71,4 +97,7 @@ class Load:
             output_tokens=self.output_tokens,
             preemptions=preemptions,
             tenants=self._most,
+            queued=self.queued.report(),
+            first_tokens=self.first_tokens.report(),
+            gaps=self.gaps.report(),
         )

@@ -105,12 +105,16 @@ class Scheduler(BaseScheduler[Sequence]):
                 self._fail_first_waiting()
                 return self.plan()
             return None
-        begins = tuple(seq.request_id for seq in counts if not seq.begun)
+        begins = [seq for seq in counts if not seq.begun]
+        for seq in begins:
+            assert seq.admitted_at is not None
+            self._load.queued.add(seq.admitted_at - seq.submitted_at)
         drafts: dict[Sequence, tuple[int, ...]] = {}
         if drafting is not None:
             drafts = drafting.drafts(counts, self._residents, self.bounds.tokens - sum(counts.values()))
         rows = tuple([next_row(seq, count, drafts.get(seq, ())) for seq, count in counts.items()])
-        return self._launch(StepPlan(number=self.steps, rows=rows, begins=begins), tuple(counts))
+        plan = StepPlan(number=self.steps, rows=rows, begins=tuple([seq.request_id for seq in begins]))
+        return self._launch(plan, tuple(counts))
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Output]:
         self._verify(plan, result)
@@ -253,8 +257,11 @@ class Scheduler(BaseScheduler[Sequence]):
         now = self._landed_at
         if seq.sampled_at is None:
             seq.sampled_at = now
+            self._load.first_tokens.add(now - seq.submitted_at)
         else:
-            seq.gaps.append(now - seq.last_sampled_at)
+            gap = now - seq.last_sampled_at
+            seq.gaps.append(gap)
+            self._load.gaps.add(gap)
         seq.last_sampled_at = now
         seq.tokens.append(token)
         if token in self.config.eos_ids and not seq.sampling.ignore_eos:
@@ -293,7 +300,10 @@ class Scheduler(BaseScheduler[Sequence]):
         seq.status = Status.FINISHED
         if seq.uncomputed:
             self.waiting.queue.charge(seq.tenant, prompt=-seq.uncomputed)
-        self._emit(seq, visible, seq.finished(self.clock()))
+        now = self.clock()
+        if not seq.begun:
+            self._load.queued.add(now - seq.submitted_at)
+        self._emit(seq, visible, seq.finished(now))
         self._release(seq)
 
     def _release(self, seq: Sequence) -> None:

@@ -20,6 +20,7 @@ from inference.types.events import (
     Usage,
     Vector,
 )
+from inference.types.histogram import BOUNDS, Histogram
 from inference.types.info import (
     LOADING,
     EngineInfo,
@@ -42,6 +43,7 @@ from inference.types.sampling import (
 )
 
 __all__ = [
+    "BOUNDS",
     "LOADING",
     "CallPiece",
     "Delta",
@@ -56,6 +58,7 @@ __all__ = [
     "Guidance",
     "GuidanceKind",
     "Health",
+    "Histogram",
     "Kind",
     "Lost",
     "NothingRan",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
 
+from inference.types.histogram import Histogram
 from inference.types.requests import Kind
 from inference.values import value
 
@@ -60,7 +61,9 @@ class Work:
 
     `rows` is the sum over all steps, `seconds` what they took, `prefill_seconds` the part of that for prompts.
     `prompt_tokens` were computed, `cached_tokens` of prompts taken from the prefix cache, `output_tokens` generated.
-    `preemptions` counts by cause; `tenants` are the device-seconds of those that had most.
+    `preemptions` counts by cause; `tenants` are the device-seconds of those that had most. `queued` has each request's
+    wait for its first step, or for its end where it had none, `first_tokens` the time from a request to its first
+    token, and `gaps` those from one token to the next; each of several answers counts.
     """
 
     steps: int = 0
@@ -72,6 +75,9 @@ class Work:
     output_tokens: int = 0
     preemptions: Mapping[str, int] = field(default_factory=dict)
     tenants: Mapping[str, float] = field(default_factory=dict)
+    queued: Histogram = field(default_factory=Histogram)
+    first_tokens: Histogram = field(default_factory=Histogram)
+    gaps: Histogram = field(default_factory=Histogram)
 
     def __add__(self, other: Work) -> Work:
         """What two schedulers of one engine, or two replicas, did together."""
@@ -85,6 +91,9 @@ class Work:
             self.output_tokens + other.output_tokens,
             Counter(self.preemptions) + Counter(other.preemptions),
             {name: self.tenants.get(name, 0) + other.tenants.get(name, 0) for name in {*self.tenants, *other.tenants}},
+            self.queued + other.queued,
+            self.first_tokens + other.first_tokens,
+            self.gaps + other.gaps,
         )
 
 

@@ -53,6 +53,7 @@ from inference.types import (
     FinishReason,
     GenerationRequest,
     Health,
+    Histogram,
     Kind,
     Lost,
     NothingRan,
@@ -61,6 +62,7 @@ from inference.types import (
     Started,
     Usage,
     Vector,
+    Work,
 )
 
 REQUEST = GenerationRequest(
@@ -209,10 +211,22 @@ def described(schema: Any) -> Any:
     return [described(value) for value in schema] if isinstance(schema, list) else schema
 
 
+def test_an_engines_work_travels_and_is_read_without_the_durations_of_a_worker_that_tells_none() -> None:
+    durations = Histogram((1, 0, 2), 0.5)
+    work = Work(steps=3, tenants={"t": 1.5}, queued=durations, first_tokens=durations, gaps=Histogram())
+    told = Stats("i", 5, {"d": Health(ready=True, work=work)})
+    assert client_inbound().read([numbered(1), encode(told)]) == told
+    older = msgspec.msgpack.decode(encode(told))
+    for name in ("queued", "first_tokens", "gaps"):
+        del older["health"]["d"]["work"][name]
+    expected = Stats("i", 5, {"d": Health(ready=True, work=Work(steps=3, tenants={"t": 1.5}))})
+    assert client_inbound().read([numbered(1), msgspec.msgpack.encode(older)]) == expected
+
+
 def test_a_change_of_the_messages_is_a_new_version() -> None:
     """A peer of the same version reads every field: an older worker would ignore a new one, such as a penalty."""
     kinds = [ToWorker, FromWorker, *PARTS.values()]
     schemas, components = msgspec.json.schema_components(kinds, schema_hook=lambda kind: {"title": kind.__name__})
     text = json.dumps(described([schemas, components]), sort_keys=True)
     found = (VERSION, sha256(text.encode()).hexdigest()[:16])
-    assert found == (17, "76b760d0982c079d"), "raise VERSION in inference/protocol.py, and write both here"
+    assert found == (18, "837f82bf93eb261d"), "raise VERSION in inference/protocol.py, and write both here"

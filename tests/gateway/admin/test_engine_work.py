@@ -6,7 +6,7 @@ import pytest
 
 from gateway.admin.engine_work import lines_of, tenants_of
 from gateway.runtime.live import DeploymentState
-from inference.types import Work
+from inference.types import BOUNDS, Histogram, Work
 
 
 def state(work: Work | None) -> DeploymentState:
@@ -29,6 +29,26 @@ def test_an_engine_that_has_hardly_begun_has_a_page(work):
     ((name, _, part),) = tenants_of(work)
     assert name in {"t", "not-a-uuid"}
     assert part.endswith("%")
+
+
+def test_the_times_of_an_engine_are_told_in_words():
+    counts = [0] * (len(BOUNDS) + 1)
+    counts[0], counts[BOUNDS.index(0.02)], counts[BOUNDS.index(1.5)] = 60, 38, 2
+    long = [0] * len(BOUNDS) + [3]
+    work = Work(
+        steps=1,
+        rows=1,
+        queued=Histogram(tuple(counts), 4.0),
+        first_tokens=Histogram(tuple(long), 400.0),
+        gaps=Histogram(tuple(counts), 4.0),
+    )
+    assert dict(lines_of(state(work)))["Times"] == (
+        "Half of the requests waited at most 1 ms for their first step, and all but one in a hundred at most 1.5 s. "
+        "Half had their first token more than 100 s after they came here, all but one in a hundred more than 100 s. "
+        "Half of the tokens came at most 1 ms after the one before them, all but one in a hundred at most 1.5 s."
+    )
+    vectors = dict(lines_of(state(Work(steps=1, rows=1, queued=Histogram((1,), 0.0)))))
+    assert vectors["Times"].endswith("one in a hundred at most 1 ms.")
 
 
 @pytest.mark.parametrize("work", [None, Work()])

@@ -9,7 +9,7 @@ from django.urls import reverse
 from gateway.models import User
 from gateway.runtime.engine_entry import EngineEntry
 from gateway.runtime.live import Live, live_of
-from inference.types import EngineInfo, Health, Kind, Work
+from inference.types import EngineInfo, Health, Histogram, Kind, Work
 from routing.catalogue import NodeEntry, ReplicaEntry
 from routing.models import Deployment, PublicModel
 
@@ -113,6 +113,7 @@ def test_admin_says_what_an_engine_cost_and_saved(client, monkeypatch, acme):
         output_tokens=600,
         preemptions={"blocks": 3, "fairness": 2},
         tenants={str(acme.tenant.id): 7.5, "gone": 2.5},
+        queued=Histogram((9, 1), 0.01),
     )
     runtime = runtime_of(
         ours=(ours.id, Health(ready=True, kv_used=0.5, kv_cached=0.25, work=work)),
@@ -129,6 +130,7 @@ def test_admin_says_what_an_engine_cost_and_saved(client, monkeypatch, acme):
         "3 for want of memory, 2 since another tenant had less than its share",
         "6.4 requests on average and takes 100.0 ms",
         "100 tokens a second of decoding and read 500 prompt tokens a second of prefill",
+        "Half of the requests waited at most 1 ms for their first step, and all but one in a hundred at most 1.5 ms.",
         "75% were taken from the cache instead of being computed: about 12.0 s of this device saved",
         acme.tenant.name,
         "7.5 s",

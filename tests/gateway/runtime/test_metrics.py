@@ -23,7 +23,7 @@ from gateway.runtime.installation import read_installation
 from gateway.runtime.metrics import Metrics
 from gateway.services import task_states
 from gateway.services.task_states import noted
-from inference.types import Finished, FinishReason, Health, Usage, Work
+from inference.types import BOUNDS, Finished, FinishReason, Health, Histogram, Usage, Work
 from tests.gateway.doubles import StandingEpoch, make_principal, make_stand
 
 
@@ -219,12 +219,34 @@ def test_the_work_of_an_engine_is_counted_on_also_when_it_is_loaded_anew():
     assert value(metrics, "sluice_deployment_kv_cached", **place) is None
 
 
+def test_the_durations_that_an_engine_counted_are_shown_and_counted_on():
+    metrics = Metrics()
+    place = {"deployment": "one", "node": "local"}
+
+    def seen(node, steps, *counts):
+        queued = Histogram((*counts, *[0] * (len(BOUNDS) + 1 - len(counts))), float(sum(counts))) if counts else None
+        work = Work(steps=steps, queued=queued or Histogram())
+        metrics.replicas.seen("one", node, Health(ready=True, work=work), is_circuit_open=False)
+
+    seen("local", 1, 2, 1)
+    seen("local", 2, 2, 4)
+    seen("local", 1, 1)  # loaded anew
+    seen("older", 1)
+    name = "sluice_engine_queue_seconds"
+    assert value(metrics, f"{name}_bucket", le="0.001", **place) == 3
+    assert value(metrics, f"{name}_bucket", le="0.0015", **place) == 7
+    assert value(metrics, f"{name}_bucket", le="+Inf", **place) == 7
+    assert (value(metrics, f"{name}_count", **place), value(metrics, f"{name}_sum", **place)) == (7, 7.0)
+    assert value(metrics, f"{name}_count", deployment="one", node="older") is None
+    assert b"# TYPE sluice_engine_first_token_seconds histogram" in metrics.render()
+
+
 def test_an_engines_own_times_are_counted_where_it_tells_them():
     metrics = Metrics()
     done = Finished(FinishReason.STOP, Usage(1, 0, 2), queued_ms=20.0, decode_ms=300.0, gap_ms=100.0, gap_p99_ms=200.0)
     metrics.engine_ended("m", done)
     metrics.engine_ended("m", Finished(FinishReason.STOP, Usage(1, 0, 2)))  # a foreign engine's
     metrics.engine_ended("m", Finished(FinishReason.ERROR, Usage(), queued_ms=9000.0))
-    assert value(metrics, "sluice_engine_queue_seconds_count", model="m") == 1
-    assert value(metrics, "sluice_engine_queue_seconds_sum", model="m") == pytest.approx(0.02)
-    assert value(metrics, "sluice_inter_token_seconds_sum", model="m") == pytest.approx(0.2)
+    for name, seconds in (("median", 0.1), ("p99", 0.2)):
+        assert value(metrics, f"sluice_request_inter_token_{name}_seconds_count", model="m") == 1
+        assert value(metrics, f"sluice_request_inter_token_{name}_seconds_sum", model="m") == pytest.approx(seconds)

@@ -46,6 +46,21 @@ def test_inputs_fill_steps_up_to_rows_and_tokens():
     assert scheduler.unfinished == 0
 
 
+def test_waits_for_the_first_step_are_counted():
+    scheduler = make(max_rows=1)
+    now = 0.0
+    scheduler.clock = lambda: now
+    scheduler.submit(task("a", 2, 2))
+    scheduler.submit(task("b", 2, tenant="b"))
+    scheduler.submit(task("c", 2, tenant="c"))
+    scheduler.cancel("c")
+    now = 2.0
+    drive(scheduler)
+    work = scheduler.stats().work
+    assert (work.queued.total, work.queued.seconds) == (3, 4.0)
+    assert (work.first_tokens.total, work.gaps.total) == (0, 0)
+
+
 def test_rows_carry_the_ids_and_begins_names_a_request_once():
     scheduler = make(max_rows=1)
     scheduler.submit(task("r", 2, 3))

@@ -6,6 +6,7 @@ import pytest
 
 from inference.core.load import MOST_TENANTS, Load
 from inference.core.resident import Cause
+from inference.types import BOUNDS
 from tests.inference.core.driving import Bench
 
 
@@ -74,6 +75,29 @@ def test_the_waits_between_outputs_are_told_with_the_end():
         bench.now += 3.0 if number == 2 else 0.1
         bench.step()
     assert bench.end("two").gap_p99_ms == pytest.approx(3000, rel=1e-3)
+
+
+def test_waits_first_tokens_and_gaps_are_counted_in_buckets():
+    bench = Bench(max_rows=1, max_context=128, blocks=64)
+    bench.submit("one", 6, 3)
+    bench.submit("two", 6, 2)
+    bench.submit("gone", 6, 2, tenant="b")
+    for _ in range(3):
+        bench.now += 0.04
+        bench.step()
+    bench.scheduler.cancel("gone")  # in the queue
+    bench.now += 0.4
+    bench.run()
+    work = bench.scheduler.stats().work
+    assert counts(work.queued) == {0.05: 1, 0.15: 1, 0.7: 1}
+    assert work.queued.seconds == pytest.approx(0.04 + 0.12 + 0.52)
+    assert counts(work.first_tokens) == {0.05: 1, 0.7: 1}
+    assert counts(work.gaps) == {0.05: 2, 0.001: 1}
+
+
+def counts(histogram):
+    """What a histogram counted, by the bound of the bucket."""
+    return {bound: count for bound, count in zip((*BOUNDS, None), histogram.counts, strict=True) if count}
 
 
 def test_of_many_tenants_those_with_most_are_told():
