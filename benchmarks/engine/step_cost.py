@@ -84,7 +84,8 @@ class NullAttention(ReferenceAttention):
 
 def measure(rows: int, steps: int, context: int) -> dict[str, float]:
     """Return the median microseconds of each part, and of all ("step"), when `rows` rows decode."""
-    length = context + steps + BLOCK
+    output = steps + 4 * rows + BLOCK  # the first rows decode for as long as the last ones' prompts are read
+    length = context + output
     blocks = rows * -(-length // BLOCK) + 1
     model = NullModel(rows)
     attention = NullAttention(KVCache(model.spec, blocks, BLOCK), max_rows=rows, max_blocks=-(-length // BLOCK))
@@ -111,7 +112,7 @@ def measure(rows: int, steps: int, context: int) -> dict[str, float]:
     for number in range(rows):
         request = GenerationRequest(str(number), tenant=f"t{number % 8}", domain="d", sampling=greedy)
         ids = tuple((number + i) % 100 for i in range(context))
-        engine.submit(Prompt(request, steps + BLOCK, ids=ids))
+        engine.submit(Prompt(request, output, ids=ids))
     while any(seq.output < 2 for seq in engine.schedulers[0]._live.values()):
         engine.step()
     clock = Clock()

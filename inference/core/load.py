@@ -19,20 +19,26 @@ class Durations:
     def __init__(self) -> None:
         self._counts = [0] * (len(BOUNDS) + 1)
         self._seconds = 0.0
-        self._latest = -1.0
-        self._bucket = 0  # that of the latest
+        self._latest = 0.0
+        self._repeats = 0  # of the latest, which are not counted yet
 
     def add(self, seconds: float) -> None:
         """Count one duration."""
-        if seconds != self._latest:  # of rows that decode together all waited alike for their tokens
-            self._latest = seconds
-            self._bucket = bisect_left(BOUNDS, seconds)
-        self._counts[self._bucket] += 1
-        self._seconds += seconds
+        if seconds == self._latest:  # rows that decode together waited alike for their tokens
+            self._repeats += 1
+        else:
+            self._count_latest()
+            self._latest, self._repeats = seconds, 1
 
     def report(self) -> Histogram:
         """Return what was counted so far."""
+        self._count_latest()
         return Histogram(tuple(self._counts), self._seconds)
+
+    def _count_latest(self) -> None:
+        self._counts[bisect_left(BOUNDS, self._latest)] += self._repeats
+        self._seconds += self._latest * self._repeats
+        self._repeats = 0
 
 
 class Load:
