@@ -57,6 +57,10 @@ HEALTHCHECK --interval=15s --timeout=5s --start-period=120s CMD ["python", "depl
 CMD ["worker"]
 
 FROM code AS worker-cuda
+# Triton compiles what launches its kernels with gcc, on the machine that runs them.
+USER root
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+USER 10001:10001
 COPY --from=worker-cuda-packages /opt/venv /opt/venv
 HEALTHCHECK --interval=15s --timeout=5s --start-period=120s CMD ["python", "deploy/docker/healthy.py", "worker"]
 CMD ["worker"]

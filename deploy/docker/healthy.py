@@ -20,8 +20,8 @@ def gateway_answers() -> bool:
 
 
 def touched(heartbeat: Path, silence: float) -> bool:
-    """Return whether the heartbeat is young. Without models a node runs no worker, and there is none."""
-    return not heartbeat.exists() or time.time() - heartbeat.stat().st_mtime < silence
+    """Return whether the heartbeat is young; raise OSError where there is none."""
+    return time.time() - heartbeat.stat().st_mtime < silence
 
 
 def is_healthy(process: str) -> bool:
@@ -29,7 +29,9 @@ def is_healthy(process: str) -> bool:
     if process == "gateway":
         return gateway_answers()
     if process == "celery":
+        # There is none before the first task, for which the health check's start period has room.
         return touched(Path(os.environ["SLUICE_HEARTBEAT"]), SILENCE["celery"])
+    # Without models a node runs no worker, and there is none.
     beats = Path(os.environ.get("SLUICE_RUNTIME_DIR", "/tmp/sluice")).glob("worker-*.heartbeat")  # noqa: S108 - ours
     return all(touched(beat, SILENCE["worker"]) for beat in beats)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from subprocess import SubprocessError
 
 import torch
 
@@ -61,10 +62,10 @@ def _on_gpu(device: torch.device, tier: str, quantization: str) -> Operators:
             from inference.execution.triton_operators import TritonOperators  # torch comes without triton too
 
             return TritonOperators(device, quantization)
-        except ImportError as error:
-            reason = f"no Triton kernels: {error}"
         except ValueError as error:
             raise ModelRefusedError(str(error)) from error
+        except (ImportError, OSError, RuntimeError, SubprocessError) as error:  # its compiler is missing, or fails
+            reason = f"no Triton kernels: {error}"
     if quantization:
         raise ModelRefusedError(f"quantization {quantization} needs the Triton kernels: {reason or f'tier is {tier}'}")
     return TorchOperators(reason=reason, device=device)

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import torch
 from torch.nn.functional import linear
+from triton.runtime import driver
 
 from inference.execution.attention.base import Attention
 from inference.execution.attention.triton import TritonAttention
@@ -41,7 +42,9 @@ class TritonOperators(Operators):
     exact = False  # cuBLAS chooses its order of summation by the number of rows
 
     def __init__(self, device: torch.device, quantization: str = "") -> None:
-        """Raise ValueError where the device lacks what `quantization` needs."""
+        """Raise ValueError where the device lacks what `quantization` needs, and what Triton raises where it can launch
+        no kernel, as without a C compiler (RuntimeError).
+        """
         self.device = device
         self.quantization = quantization
         self.tier = "Triton kernels"
@@ -53,6 +56,7 @@ class TritonOperators(Operators):
                     f"fp8 needs a GPU of compute capability 8.9, this one has {capability[0]}.{capability[1]}"
                 )
             self._has_rowwise = capability >= (9, 0)
+            driver.active.get_current_target()  # compiles what launches kernels, else the first one would do that
             self.tier = f"Triton kernels ({torch.cuda.get_device_name(device)}, sm_{capability[0]}{capability[1]})"
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:

@@ -225,6 +225,12 @@ def test_images_run_as_nobody_special_and_say_how_they_are(target):
     assert settings["SLUICE_HOME"] == "/var/lib/sluice"
 
 
+@pytest.mark.parametrize("target", ["worker", "worker-cuda"])
+def test_workers_have_the_compiler_that_their_kernels_need(target):
+    [installed] = [rest for rest in of(target, "RUN") if " gcc " in f" {rest} "]
+    assert re.search(r"apt-get install .*\blibc6-dev\b", installed)
+
+
 def test_health_is_what_the_process_shows(tmp_path):
     def ask(which, **variables):
         command = [sys.executable, str(ROOT / "deploy/docker/healthy.py"), which]
@@ -237,6 +243,10 @@ def test_health_is_what_the_process_shows(tmp_path):
     os.utime(beat, (1, 1))
     assert ask("worker", SLUICE_RUNTIME_DIR=str(tmp_path)) == 1
     assert ask("celery", SLUICE_HEARTBEAT=str(beat)) == 1
+    beat.touch()
+    assert ask("celery", SLUICE_HEARTBEAT=str(beat)) == 0
+    beat.unlink()
+    assert ask("celery", SLUICE_HEARTBEAT=str(beat)) == 1, "it hangs since before its first task"
     assert ask("gateway", SLUICE_METRICS_PORT=str(free_port())) == 1
 
 

@@ -27,6 +27,12 @@ def test_it_runs_a_command_that_exists(name):
     assert "EnvironmentFile=/etc/sluice/environment" in text
 
 
+@pytest.mark.parametrize("name", ["sluice.service", "sluice-worker@.service"])
+def test_a_worker_may_use_a_gpu_of_older_and_of_newer_drivers(name):
+    allowed = set(re.findall(r"^DeviceAllow=char-([\w-]+) rw$", (UNITS / name).read_text(), re.MULTILINE))
+    assert allowed == {"nvidia-frontend", "nvidia", "nvidiactl", "nvidia-uvm", "nvidia-caps"}
+
+
 @pytest.fixture
 def analyze():
     if shutil.which("systemd-analyze") is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from subprocess import CalledProcessError
 
 import pytest
 import torch
@@ -135,3 +136,24 @@ def test_what_only_a_gpu_or_only_the_cpu_has_is_refused(tmp_path: Path) -> None:
 def test_without_triton_a_gpu_has_torchs_operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "inference.execution.triton_operators", None)
     assert "no Triton kernels: " in choose(torch.float32, tmp_path, device=torch.device("meta")).tier
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [RuntimeError("Failed to find C compiler."), CalledProcessError(1, ["gcc"]), FileNotFoundError("no such compiler")],
+)
+def test_a_gpu_whose_kernels_cannot_be_launched_has_torchs_operators_and_says_why(
+    failure: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class WithoutCompiler:
+        @property
+        def active(self) -> object:
+            raise failure
+
+    monkeypatch.setattr("inference.execution.triton_operators.driver", WithoutCompiler())
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda _: "a GPU")
+    gpu = torch.device("cuda:0")
+    assert f"no Triton kernels: {failure}" in choose(torch.float32, tmp_path, device=gpu).tier
+    with pytest.raises(ModelRefusedError, match="w8a8 needs the Triton kernels: no Triton kernels: "):
+        choose(torch.float32, tmp_path, quantization="w8a8", device=gpu)
