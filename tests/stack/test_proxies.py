@@ -33,6 +33,8 @@ pytestmark = [pytest.mark.stack, pytest.mark.slow]
 PROXIES = {"nginx": nginx, "caddy": caddy}
 ANY_CERTIFICATE = ssl._create_unverified_context()
 MOST = 8 * 1024 * 1024  # SLUICE_MAX_BODY_BYTES
+FILE = 100 * 1024 * 1024  # SLUICE_MAX_FILE_BYTES
+FORM = 64 * 1024  # around a file
 
 
 @pytest.fixture(params=PROXIES)
@@ -187,6 +189,31 @@ def test_the_largest_body_passes_whole(proxy):
     with Scripted() as upstream, proxy(upstream.address, nobody()) as address:
         status, body = run(address, lambda session: send(session, io.BytesIO(b"x" * MOST)))
         assert (status, body["bytes"]) == (200, MOST)
+
+
+def test_a_file_is_larger_than_the_largest_body(proxy):
+    async def upload(session, size):
+        async with session.post("/v1/files", data=io.BytesIO(b"x" * size)) as answer:
+            return answer.status, await answer.json()
+
+    with Scripted() as upstream, proxy(upstream.address, nobody()) as address:
+        for size in (9 * 1024 * 1024, FILE + FORM):
+            status, body = run(address, lambda session, size=size: upload(session, size))
+            assert (status, body["bytes"]) == (200, size)
+
+
+def test_a_file_that_is_too_large_is_refused_in_the_apis_form(proxy, gateway):
+    headers = {"Authorization": f"Bearer {gateway.tenants['max']['key']}"}
+    with proxy(f"127.0.0.1:{gateway.port}", nobody()) as address:
+
+        async def upload(session):
+            form = aiohttp.FormData({"purpose": "batch"})
+            form.add_field("file", io.BytesIO(b"x" * (FILE + 1024 * 1024)), filename="lines.jsonl")
+            async with session.post("/v1/files", data=form, headers=headers) as answer:
+                return answer.status, await answer.json()
+
+        status, body = run(address, upload)
+        assert (status, body["error"]["code"]) == (413, "file_too_large")
 
 
 def test_a_larger_body_is_refused_in_the_apis_form(proxy, gateway):
