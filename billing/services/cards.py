@@ -24,11 +24,11 @@ DEFAULT_RATES: Mapping[str, Mapping[str, int]] = {
     "embedding": {"input": 2_000_000, "cache_read": 200_000, "output": 0},
     "score": {"input": 2_000_000, "cache_read": 200_000, "output": 0},
     "classification": {"input": 2_000_000, "cache_read": 200_000, "output": 0},
-    "adapter": {"input": 12_660_000, "cache_read": 1_266_000, "output": 50_640_000},
+    "adapter": {"input": 10_530_000, "cache_read": 1_053_000, "output": 42_120_000},
 }
 """By kind of model: 10, 1 and 40 credits per million tokens for chat, 2 for embeddings, scores and classification.
 
-An adapter that we ship costs what it takes: with it 0.79 times as many tokens a second as without were measured
+An adapter that we ship costs what it takes: with it 0.95 times as many tokens a second as without were measured
 (docs/benchmarks.md, 32 streams).
 """
 

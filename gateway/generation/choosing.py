@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,20 +32,36 @@ async def placed(runtime: Runtime, principal: Principal, intent: Intent) -> Plac
     if is_automatic(intent.model) and intent.messages:
         query = msgspec.structs.replace(query, kept=_kept(runtime, principal, intent))
     asker = Asker(principal.tenant, principal.queue, principal.priority, principal.weight)
-    query = await compared(runtime.examples, query, snapshot.catalogue, texts_of(intent), asker)
+    query = await read(runtime.examples, query, snapshot.catalogue, Texts(*_said(intent), texts_of(intent)), asker)
     return Placement(runtime.engines, snapshot, principal, intent, query)
 
 
-async def compared(
-    examples: Examples, query: RouteQuery, catalogue: Catalogue, texts: Sequence[str], asker: Asker
+class Texts(NamedTuple):
+    """What of a request may tell its task."""
+
+    system: str
+    user: str
+    compared: Sequence[str]
+    """What is compared with examples."""
+
+
+async def read(
+    examples: Examples | None, query: RouteQuery, catalogue: Catalogue, texts: Texts, asker: Asker
 ) -> RouteQuery:
-    """Return `query` with what comparing `texts` with the rules' examples told, if that can make a difference."""
+    """Return `query` with what its instruction asks for, or else what comparing it with the rules' examples told.
+
+    Neither is looked at where it can't make a difference, and without `examples` nothing is compared.
+    """
     if not is_automatic(query.model) or says_task(query)[0]:
         return query
-    rules = to_compare(query, catalogue.rules_for(query.tenant))
-    if not rules:
+    rules = catalogue.rules_for(query.tenant)
+    if not to_compare(query, rules):
         return query
-    told = await examples.compare(catalogue, rules, texts, asker)
+    query = msgspec.structs.replace(query, instruction=instruction_in(texts.system, texts.user))
+    candidates = to_compare(query, rules)
+    if not candidates or examples is None:
+        return query
+    told = await examples.compare(catalogue, candidates, texts.compared, asker)
     return msgspec.structs.replace(query, compared=told)
 
 
@@ -80,7 +97,6 @@ def query_of(principal: Principal, intent: Intent) -> RouteQuery:
         images=intent.images,
         has_tools=(tools is not None and bool(tools.callable)) or any(one.has_tools for one in intent.messages),
         has_schema=intent.sampling.guidance is not None,
-        instruction=instruction_in(*_said(intent)) if is_automatic(intent.model) and intent.messages else None,
     )
 
 

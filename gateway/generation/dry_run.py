@@ -10,9 +10,8 @@ from django.utils import timezone
 
 from billing.models import PlanVersion
 from billing.selectors.prices import prices_at
-from gateway.generation.choosing import compared, ends_of
+from gateway.generation.choosing import Texts, ends_of, read
 from gateway.generation.estimates import estimate
-from gateway.generation.instructions import instruction_in
 from gateway.generation.labelling import NO_LABELS
 from gateway.generation.named_labels import labels_in
 from gateway.runtime.examples import Asker
@@ -60,12 +59,12 @@ def dry_run(live: Live, version: PlanVersion, wanted: Wanted, tenant: UUID = NOB
         images=wanted.images,
         has_tools=wanted.tools,
         has_schema=wanted.schema,
-        instruction=instruction_in("", wanted.text),
     )
     catalogue = live.catalogue()
-    if live.runtime is not None:
-        asker = Asker(tenant, str(tenant), version.priority, 1000)
-        query = async_to_sync(compared)(live.runtime.examples, query, catalogue, ends_of(wanted.text), asker)
+    asker = Asker(tenant, str(tenant), version.priority, 1000)
+    texts = Texts("", wanted.text, ends_of(wanted.text))
+    examples = live.runtime.examples if live.runtime is not None else None
+    query = async_to_sync(read)(examples, query, catalogue, texts, asker)
     price = _Prices(live, version, query, wanted.max_tokens, catalogue)
     return route(query, catalogue, live, price=price, unlabelled=lambda: _unlabelled(wanted))
 

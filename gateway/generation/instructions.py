@@ -8,6 +8,7 @@ neither, and who names them without a text to which they could apply may be only
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 from gateway.generation.named_labels import labels_in
 from routing.tasks import CLASSIFY, EXTRACT
@@ -17,6 +18,8 @@ MOST_READ = 2000  # characters of a paragraph
 _MOST_WORDS = 4  # of a field's name
 
 _PARAGRAPHS = re.compile(r"\n[ \t]*\n\s*")
+_SPACES = re.compile(r"\s+")
+_MOST_CUES = 8  # words like "keys" behind which fields are looked for
 _ORDERS = r"(?:^|[.!?:;,\n]\s*|\b(?:and|please|to|you|must|should|then) )"
 _WHAT = (
     r"(?:labels?|categor(?:y|ies)|class(?:es)?|topics?|teams?|queues?|departments?|intents?|tags?|sentiments?|kinds?|types?"
@@ -52,8 +55,11 @@ def instruction_in(system: str, user: str) -> Instruction | None:
     """Return what `system`, or else the user's message, asks for; None where that isn't written in so many words."""
     if not user.strip():
         return None
-    for part in (system, *_parts(user)):
-        if len(part) > MOST_READ or _MAKES.search(part):
+    for paragraph in (system, *_parts(user)):
+        if len(paragraph) > MOST_READ:
+            continue
+        part = _single_spaced(paragraph)
+        if _MAKES.search(part):
             continue
         if _JSON.search(part) and _ASKS_FIELDS.search(part) and (count := _fields(part)) > 1:
             return Instruction(EXTRACT, f"its instruction asks for JSON with {count} fields that it names")
@@ -64,7 +70,7 @@ def instruction_in(system: str, user: str) -> Instruction | None:
 
 def _parts(message: str) -> tuple[str, ...]:
     """Return where the instruction of a message may stand that has a text beside it; nothing where it has none."""
-    message = message.strip()
+    message = _ends(message).strip()
     paragraphs = _PARAGRAPHS.split(message)
     if len(paragraphs) == 1:  # an instruction in its first line, or in its last
         lines = message.splitlines()
@@ -75,12 +81,26 @@ def _parts(message: str) -> tuple[str, ...]:
     return (first, last) if len(paragraphs) > 1 else ()
 
 
+def _ends(message: str) -> str:
+    """Return beginning and end of a long message, apart as its own paragraphs or lines are; others as they are."""
+    if len(message) <= 8 * MOST_READ:
+        return message
+    first, last = message[: 2 * MOST_READ], message[-2 * MOST_READ :]
+    apart = "\n\n" if _PARAGRAPHS.search(first) or _PARAGRAPHS.search(last) else "\n"
+    return f"{first}{apart}{last}"
+
+
+def _single_spaced(text: str) -> str:
+    """Return `text` with one space or line break for each run of them: patterns would try each run's every part."""
+    return _SPACES.sub(lambda run: "\n" if "\n" in run[0] else " ", text)
+
+
 def _fields(part: str) -> int:
     """Return how many fields `part` names: as a pattern of JSON, or as a list behind a word like "keys"."""
     keys = set(_KEY.findall(part))
     if len(keys) > 1:
         return len(keys)
-    for cue in _FIELDS.finditer(part):
+    for cue in islice(_FIELDS.finditer(part), _MOST_CUES):
         rest = re.split(r"[.?!](?:\s|$)|\n\n", part[cue.end() : cue.end() + 500], maxsplit=1)[0]
         rest = re.sub(r"\([^()]*\)", "", rest.rpartition(":")[2] if ":" in rest else rest)
         names: list[str] = []

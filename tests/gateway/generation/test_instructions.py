@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from gateway.generation import instructions
 from gateway.generation.instructions import MOST_READ, instruction_in
 from routing.services.defaults import TASK_RULES
 
@@ -63,3 +66,41 @@ def test_what_is_like_another_task_is_never_taken_for_labels_or_fields(task, exa
         for asked in (("", example), ("", f"{example}\n\n{TICKET}"), (example, TICKET)):
             found = instruction_in(*asked)
             assert found is None or found.task == task, example
+
+
+class Recorded:
+    """A pattern that remembers the texts that it is given."""
+
+    def __init__(self, pattern: re.Pattern[str], texts: list[str]) -> None:
+        self._pattern, self._texts = pattern, texts
+
+    def search(self, text: str) -> re.Match[str] | None:
+        self._texts.append(text)
+        return self._pattern.search(text)
+
+
+@pytest.fixture
+def searched(monkeypatch):
+    """The texts in which orders are looked for."""
+    texts: list[str] = []
+    monkeypatch.setattr(instructions, "_MAKES", Recorded(instructions._MAKES, texts))
+    return texts
+
+
+@pytest.mark.parametrize("space", ["\n", " ", "\t", " \n", "\n \t", "\u3000"])
+def test_no_pattern_meets_a_run_of_spaces(searched, space):
+    """Patterns try each part of such a run: 2,000 line breaks took 0.7 s on the loop, before any limit."""
+    system = f"Classify{space * (1900 // len(space))}the ticket as billing or other."
+    instruction_in(system, TICKET)
+    assert len(searched) == 1
+    assert not re.search(r"\s\s", searched[0])
+
+
+def test_only_the_ends_of_a_long_message_are_read(searched):
+    order = "Classify the ticket as one of: billing, refund, delivery."
+    ticket = "The lamp is broken, please help. " * 30_000
+    for message in (f"{order}\n\n{ticket}", f"{order}\n{ticket}", f"{ticket}\n\n{order}", f"{ticket}\n{order}"):
+        assert instruction_in("", message).task == "classify"
+    assert instruction_in("", f"{ticket}\n\n{order}\n\n{ticket}") is None
+    assert max(map(len, searched)) <= MOST_READ
+    assert max(len(instructions._ends("x " * length)) for length in (100, 10_000, 1_000_000)) < 10 * MOST_READ
