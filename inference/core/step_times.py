@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 FORGET = 0.98  # the weight of older steps, with each new one: what counts is about the last fifty
+DISTURBED = 2.0  # so many times what was predicted: what is more tells of what held the step up
 RIDGE = 1e-6  # keeps what no step has shown at 0
 UNITS = (
     1.0,  # the step itself
@@ -18,9 +19,13 @@ UNITS = (
 class StepTimes:
     """A linear model of a step's seconds, fitted by least squares to the steps measured, older ones counting less.
 
-    Steps with prompt tokens are forgotten with further ones of them only, so that a long time of decoding alone forgets
-    nothing of what prompts cost. Until such steps were measured, those cost nothing. It decides only how many prompt
-    tokens a step computes, which changes no result where rows don't depend on their chunks (the exact tiers).
+    Steps with prompt tokens are forgotten with further ones of them only, so that a long time of decoding alone
+    forgets nothing of what prompts cost. Until such steps were measured, those cost nothing. What holds a step up
+    isn't always its own work (memory touched for the first time, another process on its cores), but none is faster
+    than it can be. So one with prompt tokens counts as DISTURBED times what was predicted at most, and after one that
+    took less than that part of it the older ones count half: a first, cold step isn't believed for the next fifty. It
+    decides only how many prompt tokens a step computes, which changes no result where rows don't depend on their
+    chunks (the exact tiers).
 
     `full_seconds` is what a step that decodes `rows` rows takes, or nearly as many, as those last measured; 0 before.
     """
@@ -46,7 +51,7 @@ class StepTimes:
         # What decoding alone took is forgotten with every step: a machine that is slower now is so for prompts too.
         self._decoding.forget()
         if tokens:
-            self._mixed.forget()
+            seconds = self._undisturbed(parts, seconds)
         (self._mixed if tokens else self._decoding).add(parts, seconds)
         if not tokens and 8 * decoding >= 7 * self._rows:
             self.full_seconds = FORGET * self.full_seconds + (1 - FORGET) * seconds if self.full_seconds else seconds
@@ -72,6 +77,14 @@ class StepTimes:
             else:
                 high = middle
         return low
+
+    def _undisturbed(self, parts: tuple[int, ...], seconds: float) -> float:
+        """Forget what the step shows to be outdated, and return what of its seconds is to be believed."""
+        predicted = self._value(parts) if self._mixed else 0.0
+        if not predicted:
+            return seconds
+        self._mixed.forget(FORGET if DISTURBED * seconds >= predicted else 0.5)
+        return min(seconds, DISTURBED * predicted)
 
     def _value(self, parts: tuple[int, ...]) -> float:
         if self._costs is None:
@@ -104,10 +117,14 @@ class _Sums:
         self.products = [[0.0] * len(UNITS) for _ in UNITS]
         self.sums = [0.0] * len(UNITS)
 
-    def forget(self) -> None:
-        """Let what was added count less."""
-        self.products = [[FORGET * value for value in line] for line in self.products]
-        self.sums = [FORGET * value for value in self.sums]
+    def __bool__(self) -> bool:
+        """Whether anything was added."""
+        return bool(self.products[0][0])
+
+    def forget(self, part: float = FORGET) -> None:
+        """Let what was added count for this part of what it counted."""
+        self.products = [[part * value for value in line] for line in self.products]
+        self.sums = [part * value for value in self.sums]
 
     def add(self, parts: tuple[int, ...], seconds: float) -> None:
         """Take what `parts` cost together."""

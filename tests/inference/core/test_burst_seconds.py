@@ -10,14 +10,28 @@ from dataclasses import dataclass
 
 import pytest
 
+from inference.core.step import StepPlan
 from tests.inference.core.machine import Fabricated, Machine, MachineBench
 
 MACHINES = {
     "fast": Machine(base=0.0015, row=1.2e-4, context=1e-8, token=7e-5, pair=1e-9),
     "half as fast at prompts": Machine(base=0.0015, row=1.2e-4, context=1e-8, token=1.4e-4, pair=1e-9),
 }
+COLD_STEPS, COLD = 2, 14  # a process's first steps with prompts, and how many times as long they take
 STREAMS, PROMPT, NEW = 16, 75, 64
 SETTING = 0.05
+
+
+class ColdBench(MachineBench):
+    """A bench whose first steps with prompts take longer, as those of a process that has just begun do."""
+
+    cold_steps = COLD_STEPS
+
+    def finish(self, plan: StepPlan) -> None:
+        if self.cold_steps and any(row.count > 1 for row in plan.rows):
+            self.cold_steps -= 1
+            self.now += (COLD - 1) * self.machine.seconds((len(row.ids), row.start) for row in plan.rows)
+        super().finish(plan)
 
 
 @dataclass(frozen=True)
@@ -35,9 +49,16 @@ class Burst:
         return self.ttft[len(self.ttft) // 2]
 
 
-def burst(machine: Machine, *, gap: float, prefill_seconds: float = SETTING, max_step_tokens: int = 512) -> Burst:
+def burst(
+    machine: Machine,
+    *,
+    gap: float,
+    prefill_seconds: float = SETTING,
+    max_step_tokens: int = 512,
+    bench_of: type[MachineBench] = MachineBench,
+) -> Burst:
     """Sixteen streams, one each `gap` seconds, on a machine whose costs an earlier burst has told."""
-    bench = MachineBench(
+    bench = bench_of(
         machine,
         blocks=400,
         block_size=16,
@@ -82,6 +103,14 @@ def test_a_bounded_step_costs_a_burst_little_and_keeps_decoding_rows_going(name:
     assert bounded.ttft[-1] <= 1.12 * unbounded.ttft[-1]
     assert bounded.p50 <= 1.02 * unbounded.p50
     assert bounded.longest <= 1.15 * SETTING / 2  # what a step takes is predicted, not known
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.003, 0.006])
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_cold_first_step_makes_the_next_burst_little_longer(name: str, gap: float) -> None:
+    warm, cold = burst(MACHINES[name], gap=gap), burst(MACHINES[name], gap=gap, bench_of=ColdBench)
+    assert cold.steps <= 1.25 * warm.steps
+    assert cold.ttft[-1] <= 1.05 * warm.ttft[-1]
 
 
 if __name__ == "__main__":
