@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from typing import Any
 
 from celery import Celery, signals
+from celery.platforms import SecurityWarning
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
 
@@ -18,6 +20,9 @@ from django.conf import settings
 
 from gateway.broker.redis import broker_url
 from gateway.logs import configure_logs
+
+# Celery warns of being root, not in our lines' form: elsewhere a message could be a program, here only JSON is read.
+warnings.simplefilter("ignore", SecurityWarning)
 
 app = Celery("sluice")
 app.conf.update(

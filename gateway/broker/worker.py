@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import signal
-import warnings
 from typing import Any
 
 from celery import beat, bootsteps
 from celery.apps import worker
-from celery.platforms import EX_OK, SecurityWarning
+from celery.platforms import EX_OK
 from celery.worker import state
 
 
@@ -37,8 +36,6 @@ class Worker(worker.Worker):  # type: ignore[misc] # same
 
 def run(app: Any) -> int:
     """Run until a signal comes; return the exit code."""
-    # Celery warns of being root, for a message could be a program elsewhere: here only JSON is read.
-    warnings.simplefilter("ignore", SecurityWarning)
     app.steps["worker"].add(BeatStep)
     running = Worker(
         app=app, pool="threads", quiet=True, without_gossip=True, without_mingle=True, without_heartbeat=True

@@ -30,12 +30,21 @@ try:
 except ZeroDivisionError:
     structlog.get_logger("gateway.test").exception("failed")
 """
-SET_UP = "import os, sys, django; sys.argv = ['manage.py', {process!r}]; django.setup()\n"
+SET_UP = "import os, sys, django; sys.argv = {command!r}; django.setup()\n"
+# Celery asks its programs' `setup_logging` hook; the class is the one that each program makes.
+CELERY_WORKER = "from gateway.celery import app; app.Worker(pool='threads', quiet=True).setup_logging()"
+CELERY_BEAT = "from gateway.celery import app; app.Beat(quiet=True).setup_logging()"
+JOBS = """from gateway.celery import app
+from gateway.broker.worker import Worker
+Worker(app=app, pool='threads', quiet=True).setup_logging()"""
 PROCESSES = {
     "gateway": """from gateway.logs import background, configure_logs
 configure_logs(stream=background())
 import gateway.asgi  # which sets Django up once more""",
     "serve": "from gateway.logs import configure_logs; configure_logs()",
+    "jobs": JOBS,
+    "celery worker": CELERY_WORKER,
+    "celery beat": CELERY_BEAT,
     "migrate": "",  # any command that configures nothing itself
 }
 
@@ -60,11 +69,13 @@ def validated(lines):
 
 @pytest.mark.parametrize("process", PROCESSES)
 def test_each_process_writes_the_same_lines(process, tmp_path):
-    program = SET_UP.format(process=process) + PROCESSES[process] + SAID
+    name = process.partition(" ")[0]
+    command = ["celery", "-A", "gateway", *process.split()[1:]] if name == "celery" else ["manage.py", process]
+    program = SET_UP.format(command=command) + PROCESSES[process] + SAID
     with run(program, tmp_path, stderr=subprocess.PIPE) as started:
         ours, *more, theirs, failed = validated(started.stderr)
     assert started.returncode == 0
-    assert {line["process"] for line in (ours, theirs, failed)} == {process}
+    assert {line["process"] for line in (ours, theirs, failed)} == {name}
     assert [line["event"] for line in more] == (["more"] if PROCESSES[process] else [])  # those that serve say more
     assert ours["request_id"] == "0199c0de-5f6a-7b8c-9d0e-1f2a3b4c5d6e"
     assert ours["tenant"] == ours["key"] == "0199c0de-5f6a-7b8c-9d0e-1f2a3b4c5d6f"
@@ -82,7 +93,7 @@ def test_the_workers_lines_are_of_the_schema_too(tmp_path):
 
 
 def test_a_gateway_whose_log_nobody_reads_goes_on_and_ends(tmp_path):
-    program = SET_UP.format(process="gateway") + PROCESSES["gateway"] + "\nfor _ in range(2000):" + (
+    program = SET_UP.format(command=["manage.py", "gateway"]) + PROCESSES["gateway"] + "\nfor _ in range(2000):" + (
         "\n    structlog.get_logger('gateway.test').warning('x' * 1000)"
     ).replace("structlog", "__import__('structlog')") + "\nprint('here', flush=True)"  # fmt: skip
     reading, writing = os.pipe()
