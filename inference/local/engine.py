@@ -262,7 +262,15 @@ class LocalEngine:
         """Queue a request whose adapter is held."""
         request = prompt.request
         if request.kind is not Kind.CHAT and self._encoding is not None:
-            task = EncodeTask(request.id, request.tenant, prompt.inputs, request.weight, request.band, request.priority)
+            task = EncodeTask(
+                request.id,
+                request.tenant,
+                prompt.inputs,
+                request.weight,
+                request.band,
+                request.priority,
+                request.queue_seconds,
+            )
             task.seconds, task.labels = prompt.seconds, prompt.labels
             self._encoding.submit(task)
             return
@@ -307,7 +315,8 @@ class LocalEngine:
             sampling=sampling,
             seed=(seed + (index or 0)) & (2**64 - 1),
             resumed=resumed,
-            queue_seconds=0.0 if resumed is not None else request.queue_seconds,
+            # A deadline is for a request of which nothing has run: later answers wait for rows as long as it takes.
+            queue_seconds=0.0 if resumed is not None or index else request.queue_seconds,
             keys=list(prompt.keys),
             adapter=prompt.adapter,
             grammar=prompt.grammar,

@@ -292,3 +292,22 @@ def test_random_requests_with_faults(seed: int) -> None:
             assert whole.startswith(text)
             if (told.ended.get(index) if n > 1 else finished.reason) in {FinishReason.STOP, FinishReason.LENGTH}:
                 assert text == whole
+
+
+def test_only_the_first_answer_may_wait_too_long() -> None:
+    """The others wait for rows once the request runs: ending it then would throw away what was computed and counted."""
+    stand = Stand(max_rows=1)
+    for name in ("r", "late"):
+        request = GenerationRequest(name, "t", "d", sampling=SamplingParams(seed=7, n=3), queue_seconds=2.0)
+        stand.engine.submit(Prompt(request, 6, ids=(20, 21, 22)), None, is_final=True)
+        stand.told[name] = Told()
+    while stand.engine.unfinished:
+        stand.step()
+        stand.now += 1.0
+    stand.listen(stand.engine.take_outputs())
+    assert dict(stand.told["r"].texts) == {i: alone([20, 21, 22], 6, 7 + i)[0] for i in range(3)}
+    (finished,) = stand.told["r"].finished
+    assert finished.error is None
+    (late,) = stand.told["late"].finished
+    assert late.error is not None
+    assert (late.error.code, late.usage) == ("queue_timeout", Usage())

@@ -16,7 +16,7 @@ from inference.local import engine as local
 from inference.local.engine import LocalEngine
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.prepare import Prompt
-from inference.types import FinishReason, GenerationRequest, Resumed, Usage
+from inference.types import FinishReason, GenerationRequest, Kind, Resumed, Usage
 from tests.inference.engine_contract import chat
 
 
@@ -204,3 +204,21 @@ def test_ends_that_only_the_tokenizer_knows_ban_nothing() -> None:
     plan = scheduler.plan()
     assert plan is not None
     assert all(token < 200 for row in plan.rows for token in row.banned)
+
+
+def test_a_request_for_vectors_may_wait_too_long_as_well() -> None:
+    now = [0.0]
+    spec = EngineConfig("d", "fake", architecture="fake", max_rows=1, options={"kinds": ["embedding"]})
+    served = LocalEngine(spec, load_fake_model(spec), ByteTokenizer(), clock=lambda: now[0])
+    for name, inputs in (("runs", ("a", "b", "c")), ("waits", ("d",))):
+        request = GenerationRequest(name, "t", "d", kind=Kind.EMBEDDING, inputs=inputs, queue_seconds=1.0)
+        served.submit(served.prepare(request))
+    ends = {}
+    while served.unfinished:
+        for output in served.step():
+            if output.finished is not None:
+                ends[output.request_id] = output.finished.error
+        now[0] += 1.0
+    assert ends["runs"] is None
+    assert ends["waits"] is not None
+    assert ends["waits"].code == "queue_timeout"
