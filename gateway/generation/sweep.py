@@ -168,20 +168,27 @@ class Sweep:
         """Return what the deployment's replicas know of the request, None while one that may know more doesn't answer.
 
         Of the attempts that were made on several of them one after another the last one counts: its usage is the
-        whole request's.
+        whole request's. An engine that forgets (a foreign server's) can't tell an attempt that it lost from one that
+        was never made: after one that ended well or still runs there was none.
         """
         engines = self._engines_of(deployment)
         found = await asyncio.gather(  # any may have been made here: those before it perhaps on another deployment
             *(self._attempt(engines, attempt_id(request, number)) for number in range(MOST_ATTEMPTS))
         )
         all_answer = bool(engines) and all(evidence is not None for attempt in found for evidence in attempt)
+        last: Evidence = NothingRan()
         for attempt in reversed(found):
             known = [one for one in attempt if one is not None and not isinstance(one, NothingRan)]
-            if known:
-                evidence = min(known, key=_rank)
-                is_whole = isinstance(evidence, Running) or (isinstance(evidence, Finished) and evidence.error is None)
-                return evidence if is_whole or all_answer else None
-        return NothingRan() if all_answer else None
+            if not known:
+                continue
+            evidence = min(known, key=_rank)
+            if isinstance(evidence, Running) or (isinstance(evidence, Finished) and evidence.error is None):
+                return evidence
+            if isinstance(last, NothingRan):
+                last = evidence
+            if not isinstance(evidence, Lost):
+                break
+        return last if all_answer else None
 
     async def _attempt(self, engines: Sequence[Engine], attempt: str) -> list[Evidence | None]:
         return await asyncio.gather(*(self._ask(engine, attempt) for engine in engines))

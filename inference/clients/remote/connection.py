@@ -133,6 +133,9 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._wake()
+        if self._on_end is not None:  # nobody waits for the rest of the answer, and none comes any more
+            on_end, self._on_end = self._on_end, None
+            on_end(self)
 
     # -- what the parser finds --------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass, field, fields
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +13,7 @@ from inference.clients.remote.dialects import DIALECTS
 from inference.engine import EngineSpec
 from inference.types import Kind
 
+_PATH = re.compile(r"(?:/[!-~]*)?")
 _WHOLE = {"max_context": 0, "max_output": 1, "concurrency": 1, "queue": 1, "vector_width": 0, "image_tokens": 1}
 _CHOICES = {"dialect": tuple(DIALECTS), "images": ("none", "data", "urls")}
 _SECONDS = ("queue_seconds", "connect_seconds", "first_seconds", "idle_seconds")
@@ -101,8 +103,8 @@ def _check(given: dict[str, Any]) -> None:
     if not isinstance(kinds, (list, tuple)) or not kinds or any(kind not in set(Kind) for kind in kinds):
         raise ValueError(f"kinds: a list of {', '.join(Kind)}")
     _check_numbers(given)
-    if not isinstance(given.get("probe", ""), str) or given.get("probe", "/")[:1] not in {"", "/"}:
-        raise ValueError("probe: a path such as /health")
+    if not isinstance(given.get("probe", ""), str) or not _PATH.fullmatch(given.get("probe", "")):
+        raise ValueError("probe: a path such as /health, without spaces, line breaks and other than ASCII characters")
     if not isinstance(given.get("shared_prefixes", False), bool):
         raise ValueError("shared_prefixes: true or false")  # noqa: TRY004 - every wrong option is a ValueError
 

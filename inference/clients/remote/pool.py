@@ -191,6 +191,8 @@ class Pool:
         lines = "".join([f"{name}: {value}\r\n" for name, value in given.items()])
         if lines.count("\n") != len(given) or lines.count("\r") != len(given):
             raise EngineError("A header of the engine's requests has more than one line.")
+        if not path.isascii() or not path.isprintable() or " " in path:
+            raise EngineError("A path of the engine's requests has a character that no path can have.")
         where = quote(self._base.path, safe="/%:@!$&'()*+,;=~") + path
         return f"{method} {where} HTTP/1.1\r\n{lines}\r\n".encode() + body
 

@@ -479,6 +479,21 @@ async def test_the_last_attempt_of_a_request_that_moved_counts(bench):
     assert (row.output_tokens, row.exact) == (30, True)
 
 
+async def test_an_engine_that_forgets_hides_no_attempt_that_ended_well(bench):
+    """A foreign server's engine says of attempts that were never made what it says of those that it lost."""
+    world = await in_database(make_world)
+    request = await in_database(orphan, world, {"input": 60})
+    known = {request.hex: Finished(FinishReason.STOP, Usage(input=100, output=30))}
+
+    async def usage_of(identifier):
+        return known.get(identifier, Lost())
+
+    bench.sweep._engines_of = lambda _: [SimpleNamespace(usage_of=usage_of)]
+    assert dict(await bench.turn()) == {"settled": 1}
+    _, [row] = await in_database(assert_books, world, records=1)
+    assert (row.output_tokens, row.exact) == (30, True)
+
+
 @pytest.mark.parametrize("number", range(MOST_ATTEMPTS))
 async def test_what_a_deployment_with_one_replica_ran_as_a_later_attempt_is_found(bench, number):
     """Those before it were made elsewhere: its hold was pinned to this deployment afterwards."""

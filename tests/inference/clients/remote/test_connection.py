@@ -18,6 +18,7 @@ from inference.clients.remote import connection
 from inference.clients.remote.faults import AskError
 from inference.clients.remote.options import RemoteOptions
 from inference.clients.remote.pool import Pool
+from inference.engine import EngineSpec
 from inference.errors import EngineError
 
 LOCAL = (ipaddress.ip_network("127.0.0.0/8"),)
@@ -174,3 +175,46 @@ async def test_tls_is_checked_against_the_address(tmp_path, monkeypatch):
                 with pytest.raises(AskError, match=r"(?i)certificate"):
                     await pool.ask({}, "/x")
             assert len(seen) == is_right
+
+
+async def test_a_path_cannot_add_a_request():
+    async with pool_at(OK) as (pool, seen):
+        for path in ("/a HTTP/1.1\r\nhost: x\r\n\r\nPOST /admin", "/a b", "/\x00", "/ü"):
+            with pytest.raises(EngineError, match="path"):
+                await pool.ask({}, path)
+        assert not seen
+
+
+async def test_an_answer_that_ends_with_its_connection_leaves_nothing_behind():
+    """Its end mark was read, and nobody waited for the rest when the server closed."""
+    done = asyncio.Event()
+
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n{}")
+        await done.wait()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        pool = Pool(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", LOCAL, lambda: None)
+        user = object()
+        pool.join(user, RemoteOptions(model="m"))
+        try:
+            made = await pool._connected()
+            made.send(pool._request("GET", "/x", {}, b""))
+            assert await made.head(asyncio.get_running_loop().time() + 5) == 200
+            pool.finish(made)
+            assert pool._busy == {made}
+            done.set()
+            async with asyncio.timeout(5):
+                while pool._busy:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0)
+        finally:
+            await pool.leave(user)
+
+
+@pytest.mark.parametrize("probe", ["/a b", "/a\r\nb", "a", "/ü", 5])
+def test_a_probe_is_a_path(probe):
+    spec = EngineSpec("d", "openai", "http://127.0.0.1:1", {"model": "m", "shared_prefixes": True, "probe": probe})
+    with pytest.raises(ValueError, match="probe"):
+        RemoteOptions.of(spec)
