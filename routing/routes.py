@@ -155,6 +155,8 @@ class _Decision:
     def _unfit_reason(self, name: str) -> str:
         """Return why the model can't serve the query, whatever its deployments; empty when it can."""
         model = self.catalogue.models[name]
+        if self.query.stays not in {"", name}:
+            return f"the request stays with {self.query.stays}"
         if not model.serves(self.query.kind):
             return f"doesn't serve {self.query.kind}"
         if not self._allowed(name):

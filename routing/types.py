@@ -104,7 +104,7 @@ class RouteQuery(msgspec.Struct, frozen=True):
 
     `instruction` is what it asks for in so many words, None where nothing is found. `compared` is what comparing its
     text with the rules' examples told, None where nobody compared it. `kept` is what the requests before it in its
-    conversation were given.
+    conversation were given. `stays` is the model that has begun to answer it, which no other may take over.
     """
 
     model: str
@@ -122,6 +122,7 @@ class RouteQuery(msgspec.Struct, frozen=True):
     instruction: Instruction | None = None
     compared: Comparison | None = None
     kept: Kept | None = None
+    stays: str = ""
 
 
 class Candidate(msgspec.Struct, frozen=True):

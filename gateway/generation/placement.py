@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import TypeVar
 from uuid import UUID
 
+import msgspec
 import structlog
 
 from billing.rating import CardPrices, batch_multiplier
@@ -235,16 +236,18 @@ class Placement:
         """Return where the request goes now, among deployments where it `stays` (None: all); raise the Refusal that
         says why nowhere.
         """
-        principal, catalogue = self.principal, self._snapshot.catalogue
+        principal, catalogue, query = self.principal, self._snapshot.catalogue, self._query
         failed = dict(self.failed)
         if stays is not None:
+            # A model and its adapters are served by the same replicas: the deployment alone doesn't say which it was.
+            query = msgspec.structs.replace(query, stays=self.route.model)
             for deployment in catalogue.all_deployments():
                 if not stays(deployment):
                     failed |= {replica.id: "the request stays where it began" for replica in deployment.replicas}
         try:
             replicas = _Besides(self._engines, failed) if failed else self._engines
             chosen = choose_route(
-                self._query,
+                query,
                 catalogue,
                 replicas,
                 prefix=self._prefix,

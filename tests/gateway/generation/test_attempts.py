@@ -294,6 +294,25 @@ def test_attempts_have_ids_of_their_own_and_the_age_of_their_request():
         assert (made.version, made.bytes[:6]) == (7, request.bytes[:6])
 
 
+async def test_a_stream_goes_on_with_the_model_that_began_it():
+    """A model and its adapters share deployments and replicas, and a rule may draw any of them."""
+    rules = (RuleEntry("r", "", "", None, None, (("fake", 1), ("sibling", 1)), ()),)
+    for _ in range(12):  # drawn anew, one in two would be another
+        stand = await make_stand(models=(FAKE, replace(FAKE, name="sibling")), rules=rules, replicas=2, tokens=TOKENS)
+        deployments = (await stand.runtime.current_snapshot()).catalogue.deployments
+        deployments["sibling"] = tuple(replace(one, model="sibling") for one in deployments["fake"])
+        for entry in entries(stand)[1:]:
+            entry.uncached += 100_000
+        entries(stand)[0].engine.options = replace(entries(stand)[0].engine.options, lose_at=10)
+        generation = await start(stand, model="auto")
+        began = generation.route.model
+        _, outcome, text = await collect(generation)
+        assert (text, outcome.error) == (WHOLE, None)
+        assert (generation.route.model, generation.route.node) == (began, "n2")
+        [reserve] = stand.writer.reserves
+        assert reserve.model == began
+
+
 async def test_a_fallback_model_serves_what_the_targets_do_not_take():
     """The target is ready by its health and refuses all the same: at its own model's price the fallback serves."""
     target, spare = replace(FAKE, name="target", rate_card="target-card"), replace(FAKE, name="spare")
