@@ -5,38 +5,15 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from gateway.api.endpoints import BYTES, ENDPOINTS, EVENTS, FORM, JSON, Endpoint, Struct
 from gateway.wire import input_items
-from gateway.wire.adapters import AdapterDeleted, AdapterList, AdapterObject, AdapterRequest
-from gateway.wire.batches import BatchList, BatchObject, BatchQuery, BatchRequest
-from gateway.wire.chat import ChatChunk, ChatCompletion, ChatRequest
-from gateway.wire.classification import ClassifyAnswer, ClassifyRequest
 from gateway.wire.common import SCHEMAS, Only, neutral_fields
-from gateway.wire.completions import Completion, CompletionRequest
-from gateway.wire.embeddings import EmbeddingAnswer, EmbeddingRequest
-from gateway.wire.files import FileDeleted, FileForm, FileList, FileObject, FileQuery
-from gateway.wire.message_object import (
-    AnsweredMessage,
-    MessageEvent,
-    MessageText,
-    MessageThinking,
-    MessageToolUse,
-    TokenCount,
-)
-from gateway.wire.messages import CountTokensRequest, MessageRequest
-from gateway.wire.models import ModelCard, ModelList
-from gateway.wire.ranking import RerankAnswer, RerankRequest, ScoreAnswer, ScoreRequest
-from gateway.wire.response_object import FunctionCallOutput, OutputMessage, ReasoningOutput, Response
-from gateway.wire.responses import InputTokensRequest, ResponseRequest
-from gateway.wire.stored import DeletedResponse, InputItems, InputTokens
-from gateway.wire.tokenize import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
-from gateway.wire.usage import RequestUsage
-
-Struct = type[msgspec.Struct]
+from gateway.wire.message_object import MessageText, MessageThinking, MessageToolUse
+from gateway.wire.response_object import FunctionCallOutput, OutputMessage, ReasoningOutput
 
 SECURITY = "inferenceKey"
 BASE = "https://sluice.invalid"  # stands for the reader's own base URL, which whoever serves the document puts in
@@ -72,329 +49,6 @@ _ERROR = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One endpoint. `answers` by media type, None for a file, empty for one that says with its status alone whether it
-    is ready, to anybody; `example` is a body that any installation with a chat
-    model answers (those of a batch and an adapter need a file). `form` has the fields of an upload beside `file`,
-    `query` the path's.
-    """
-
-    method: str
-    path: str
-    identifier: str
-    summary: str
-    description: str
-    answers: Mapping[str, Struct | None]
-    body: Struct | None = None
-    example: Mapping[str, Any] | None = None
-    parameter: str = ""
-    form: Struct | None = None
-    query: Struct | None = None
-
-
-_JSON, _EVENTS = "application/json", "text/event-stream"
-_FORM, _BYTES = "multipart/form-data", "application/octet-stream"
-_QUESTION = "What is the capital of France?"
-ENDPOINTS = (
-    Endpoint(
-        "post",
-        "/v1/chat/completions",
-        "chat_completions",
-        "Create a chat completion",
-        "Answers a conversation; with `stream` in chunks that end with `data: [DONE]`.",
-        {_JSON: ChatCompletion, _EVENTS: ChatChunk},
-        ChatRequest,
-        {"model": "auto", "messages": [{"role": "user", "content": _QUESTION}], "max_tokens": 64},
-    ),
-    Endpoint(
-        "post",
-        "/v1/responses",
-        "responses",
-        "Create a response",
-        "Answers a conversation; with `stream` in events, the last of which has the whole response. The same path is a"
-        " websocket. With `store` it is kept, so that it can be read and continued.",
-        {_JSON: Response, _EVENTS: Response},
-        ResponseRequest,
-        {"model": "auto", "input": _QUESTION, "max_output_tokens": 64},
-    ),
-    Endpoint(
-        "post",
-        "/v1/responses/input_tokens",
-        "responses_input_tokens",
-        "Count a response's input",
-        "How many tokens the input of a response has where it would run. Nothing runs or is charged.",
-        {_JSON: InputTokens},
-        InputTokensRequest,
-        {"model": "auto", "input": _QUESTION},
-    ),
-    Endpoint(
-        "get",
-        "/v1/responses/{id}",
-        "responses_show",
-        "Show a stored response",
-        "A response of this project that was stored. With `stream`, the events of one in the background, from behind"
-        " number `starting_after` on.",
-        {_JSON: Response, _EVENTS: Response},
-        parameter="id",
-    ),
-    Endpoint(
-        "delete",
-        "/v1/responses/{id}",
-        "responses_delete",
-        "Delete a stored response",
-        "Deletes it for good; what continues it can't be continued any more.",
-        {_JSON: DeletedResponse},
-        parameter="id",
-    ),
-    Endpoint(
-        "post",
-        "/v1/responses/{id}/cancel",
-        "responses_cancel",
-        "Cancel a response in the background",
-        "Ends it; what was generated is charged. One that has ended stays as it is.",
-        {_JSON: Response},
-        parameter="id",
-    ),
-    Endpoint(
-        "get",
-        "/v1/responses/{id}/input_items",
-        "responses_input_items",
-        "List a stored response's input",
-        "The conversation that it continues and its own input, newest first; `limit`, `order` and `after` page it.",
-        {_JSON: InputItems},
-        parameter="id",
-    ),
-    Endpoint(
-        "post",
-        "/v1/messages",
-        "messages",
-        "Create a message",
-        "Answers a conversation as Anthropic's Messages API does; with `stream` in events. The key may be sent as"
-        " `x-api-key`; errors have that API's shape.",
-        {_JSON: AnsweredMessage, _EVENTS: MessageEvent},
-        MessageRequest,
-        {"model": "auto", "messages": [{"role": "user", "content": _QUESTION}], "max_tokens": 64},
-    ),
-    Endpoint(
-        "post",
-        "/v1/messages/count_tokens",
-        "messages_count_tokens",
-        "Count a message's tokens",
-        "Says how many tokens a prompt has where it would run now. Nothing runs and nothing is charged.",
-        {_JSON: TokenCount},
-        CountTokensRequest,
-        {"model": "auto", "messages": [{"role": "user", "content": _QUESTION}]},
-    ),
-    Endpoint(
-        "post",
-        "/v1/completions",
-        "completions",
-        "Create a completion",
-        "Goes on from a text, without messages and chat template.",
-        {_JSON: Completion, _EVENTS: Completion},
-        CompletionRequest,
-        {"model": "auto", "prompt": "The capital of France is", "max_tokens": 16},
-    ),
-    Endpoint(
-        "post",
-        "/v1/embeddings",
-        "embeddings",
-        "Create embeddings",
-        "Answers with one vector for each input.",
-        {_JSON: EmbeddingAnswer},
-        EmbeddingRequest,
-        {"model": "auto", "input": ["A text", "Another one"]},
-    ),
-    Endpoint(
-        "post",
-        "/v1/rerank",
-        "rerank",
-        "Rank documents by a query",
-        "Answers with the documents, the most relevant first, by a model that reads query and document at once, or by"
-        " the angle between their embeddings.",
-        {_JSON: RerankAnswer},
-        RerankRequest,
-        {"model": "auto", "query": "Which one is a fruit?", "documents": ["A stone", "An apple"], "top_n": 1},
-    ),
-    Endpoint(
-        "post",
-        "/v1/score",
-        "score",
-        "Score pairs of texts",
-        "Answers with one number for each pair: how well the second text matches the first.",
-        {_JSON: ScoreAnswer},
-        ScoreRequest,
-        {"model": "auto", "text_1": "A fruit", "text_2": ["A stone", "An apple"]},
-    ),
-    Endpoint(
-        "post",
-        "/v1/classify",
-        "classify",
-        "Classify texts",
-        "Answers with the most probable label of each text, and how probable each is: of labels that the request names,"
-        " where the model compares texts with any, or of the model's own.",
-        {_JSON: ClassifyAnswer},
-        ClassifyRequest,
-        {"model": "auto", "input": ["Where is my parcel?"], "labels": ["delivery", "billing"]},
-    ),
-    Endpoint(
-        "post",
-        "/v1/tokenize",
-        "tokenize",
-        "Tokenize a prompt",
-        "Answers with the tokens of a prompt, or of messages in the model's chat template. Nothing runs and nothing is"
-        " charged.",
-        {_JSON: TokenizeAnswer},
-        TokenizeRequest,
-        {"model": "auto", "prompt": _QUESTION},
-    ),
-    Endpoint(
-        "post",
-        "/v1/detokenize",
-        "detokenize",
-        "Detokenize",
-        "Answers with the text of tokens.",
-        {_JSON: DetokenizeAnswer},
-        DetokenizeRequest,
-        {"model": "auto", "tokens": [72, 105]},
-    ),
-    Endpoint(
-        "post",
-        "/v1/files",
-        "files_create",
-        "Upload a file",
-        "Stores a file for a batch: a request in each line.",
-        {_JSON: FileObject},
-        form=FileForm,
-    ),
-    Endpoint(
-        "get",
-        "/v1/files",
-        "files_list",
-        "List files",
-        "The files of the key's project, those that batches wrote included.",
-        {_JSON: FileList},
-        query=FileQuery,
-    ),
-    Endpoint("get", "/v1/files/{id}", "files_show", "Show a file", "One file.", {_JSON: FileObject}, parameter="id"),
-    Endpoint(
-        "delete",
-        "/v1/files/{id}",
-        "files_delete",
-        "Delete a file",
-        "Hides a file at once; its bytes go when no open batch reads them.",
-        {_JSON: FileDeleted},
-        parameter="id",
-    ),
-    Endpoint(
-        "get",
-        "/v1/files/{id}/content",
-        "files_content",
-        "Download a file",
-        "The file's bytes, or those that the header `range` asks for.",
-        {_BYTES: None},
-        parameter="id",
-    ),
-    Endpoint(
-        "post",
-        "/v1/batches",
-        "batches_create",
-        "Create a batch",
-        "Runs the requests of a file within 24 hours, at the models' rates for batches.",
-        {_JSON: BatchObject},
-        BatchRequest,
-        {"input_file_id": "file-id", "endpoint": "/v1/chat/completions", "completion_window": "24h"},
-    ),
-    Endpoint(
-        "get",
-        "/v1/batches",
-        "batches_list",
-        "List batches",
-        "The batches of the key's project, the newest first.",
-        {_JSON: BatchList},
-        query=BatchQuery,
-    ),
-    Endpoint(
-        "get", "/v1/batches/{id}", "batches_show", "Show a batch", "One batch.", {_JSON: BatchObject}, parameter="id"
-    ),
-    Endpoint(
-        "post",
-        "/v1/batches/{id}/cancel",
-        "batches_cancel",
-        "Cancel a batch",
-        "Sends no more of its requests; those that are on their way are answered.",
-        {_JSON: BatchObject},
-        parameter="id",
-    ),
-    Endpoint(
-        "get",
-        "/v1/models",
-        "models_list",
-        "List the models",
-        "The models that the key's plan may use, with context and prices.",
-        {_JSON: ModelList},
-    ),
-    Endpoint(
-        "get",
-        "/v1/usage/{id}",
-        "usage_of_request",
-        "Show a request's usage",
-        "What any request of the tenant used and cost, a cut stream included. The id is its `x-request-id`, or that of"
-        " its answer (`chatcmpl-…`, `resp_…`).",
-        {_JSON: RequestUsage},
-        parameter="id",
-    ),
-    Endpoint("get", "/health", "health", "Ask whether requests are served", "Needs no key.", {}),
-    Endpoint(
-        "post",
-        "/v1/adapters",
-        "adapters_create",
-        "Make an adapter",
-        "Makes a model of the tenant's own: `base` with a LoRA adapter in PEFT's format. `file_id` names its"
-        " adapter_model.safetensors, uploaded with the purpose `adapter`; `config` is its adapter_config.json.",
-        {_JSON: AdapterObject},
-        AdapterRequest,
-        {"base": "a-model", "name": "tickets", "file_id": "file-0199", "config": {"peft_type": "LORA", "r": 8}},
-    ),
-    Endpoint(
-        "get",
-        "/v1/adapters",
-        "adapters_list",
-        "List adapters",
-        "The tenant's own, each with whether it can be served.",
-        {_JSON: AdapterList},
-    ),
-    Endpoint(
-        "get",
-        "/v1/adapters/{id}",
-        "adapters_show",
-        "Show an adapter",
-        "By the name of its model.",
-        {_JSON: AdapterObject},
-        parameter="id",
-    ),
-    Endpoint(
-        "delete",
-        "/v1/adapters/{id}",
-        "adapters_delete",
-        "Delete an adapter",
-        "Withdraws its model; requests that run with it end with it.",
-        {_JSON: AdapterDeleted},
-        parameter="id",
-    ),
-    Endpoint(
-        "get",
-        "/v1/models/{id}",
-        "models_show",
-        "Show a model",
-        "One model; slashes in its name stay as they are.",
-        {_JSON: ModelCard},
-        parameter="id",
-    ),
-)
-
-
 def merged(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     """Return the management API's document with the data plane's endpoints before its own (a hook of drf-spectacular).
 
@@ -422,9 +76,9 @@ def curl(endpoint: Mapping[str, Any], method: str, path: str) -> str:
     if method == "get":
         return command
     content = endpoint["requestBody"]["content"]
-    if _FORM in content:
+    if FORM in content:
         return f"{command} \\\n  -F purpose=batch -F file=@requests.jsonl"
-    example = content[_JSON]["example"]
+    example = content[JSON]["example"]
     return f"{command} \\\n  -H 'Content-Type: application/json' \\\n  -d '{json.dumps(example)}'"
 
 
@@ -557,7 +211,7 @@ def _paths() -> dict[str, Any]:
                 "default": {
                     "description": "An error.",
                     "headers": _headers(endpoint, is_error=True),
-                    "content": {_JSON: {"schema": {"$ref": SCHEMAS.format(name="Error")}}},
+                    "content": {JSON: {"schema": {"$ref": SCHEMAS.format(name="Error")}}},
                 },
             },
         }
@@ -567,7 +221,7 @@ def _paths() -> dict[str, Any]:
             operation["responses"] = {
                 status: {"description": text, "headers": _headers(endpoint)} for status, text in told.items()
             }
-        if _BYTES in endpoint.answers:
+        if BYTES in endpoint.answers:
             part = {"Content-Range": {"$ref": "#/components/headers/Content-Range"}}
             operation["responses"]["206"] = {
                 **operation["responses"]["200"],
@@ -579,7 +233,7 @@ def _paths() -> dict[str, Any]:
                 {"in": "path", "name": endpoint.parameter, "required": True, "schema": {"type": "string"}}
             ]
         if endpoint.method == "post":
-            operation.setdefault("parameters", []).extend(_KEPT if _EVENTS in endpoint.answers else _KEPT[:1])
+            operation.setdefault("parameters", []).extend(_KEPT if EVENTS in endpoint.answers else _KEPT[:1])
         if endpoint.query is not None:
             fields = _fields(endpoint.query)
             queried = [{"in": "query", "name": name, "schema": schema} for name, schema in fields.items()]
@@ -587,10 +241,10 @@ def _paths() -> dict[str, Any]:
         if endpoint.form is not None:
             fields = {**_fields(endpoint.form), "file": _FILE}
             schema = {"type": "object", "required": ["purpose", "file"], "properties": fields}
-            operation["requestBody"] = {"required": True, "content": {_FORM: {"schema": schema}}}
+            operation["requestBody"] = {"required": True, "content": {FORM: {"schema": schema}}}
         if endpoint.body is not None:
             content = {"schema": _ref(endpoint.body), "example": endpoint.example}
-            operation["requestBody"] = {"required": True, "content": {_JSON: content}}
+            operation["requestBody"] = {"required": True, "content": {JSON: content}}
         paths.setdefault(endpoint.path, {})[endpoint.method] = operation
     return paths
 

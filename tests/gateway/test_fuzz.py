@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from gateway import asgi
-from gateway.api.data_plane import ENDPOINTS
+from gateway.api.endpoints import ENDPOINTS
 from gateway.wire.responses import ResponseCreate
 from routing.services.catalogue import add_model
 from routing.services.defaults import ensure_default_routes

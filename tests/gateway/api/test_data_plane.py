@@ -11,7 +11,8 @@ from django.test import Client
 from drf_spectacular.generators import SchemaGenerator
 from jsonschema import Draft202012Validator
 
-from gateway.api.data_plane import BASE, ENDPOINTS, merged
+from gateway.api.data_plane import BASE, merged
+from gateway.api.endpoints import ENDPOINTS
 from tests.gateway.edge.client import ask
 from tests.gateway.edge.conftest import app, world  # noqa: F401 - fixtures
 
