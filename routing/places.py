@@ -23,6 +23,10 @@ class Replicas(Protocol):
         """Return why it can't take work now; empty when it can."""
         ...
 
+    def refuses(self, replica: UUID, adapter: str) -> str:
+        """Return why it doesn't serve that adapter, however well it serves its base; empty where nothing says so."""
+        ...
+
     def load(self, replica: UUID) -> int:
         """Return how many tokens it has to compute, as far as that is known."""
         ...
@@ -41,7 +45,10 @@ class Replicas(Protocol):
 
 
 class Places:
-    """The replicas of one decision; `candidates` collects what was considered and not chosen."""
+    """The replicas of one decision; `candidates` collects what was considered and not chosen.
+
+    `refused` has the models whose adapters every replica of theirs refuses, each with one's reason.
+    """
 
     def __init__(
         self,
@@ -53,6 +60,7 @@ class Places:
         draw: Draw,
     ) -> None:
         self.candidates: list[Candidate] = []
+        self.refused: dict[str, str] = {}
         self._query = query
         self._catalogue = catalogue
         self._replicas = replicas
@@ -63,6 +71,8 @@ class Places:
     def of(self, model: str, ceiling: Ceiling | None = None) -> Option | None:
         """Return the replica of the model's that gets the request, of deployments that hold the `ceiling` in time."""
         ready: list[tuple[DeploymentEntry, ReplicaEntry]] = []
+        refusals: list[str] = []
+        passed = len(self.candidates)
         for deployment in self._catalogue.deployments.get(model, ()):
             if not deployment.sees(self._query.images):
                 self.candidates.append(Candidate(model, deployment.name, BLIND[self._query.images]))
@@ -73,10 +83,16 @@ class Places:
             if not deployment.replicas:
                 self.candidates.append(Candidate(model, deployment.name, "it has no replica on an active node"))
             for replica in deployment.replicas:
-                if reason := self._replicas.usable(replica.id):
+                reason = self._replicas.usable(replica.id)
+                if not reason and deployment.adapter:
+                    reason = self._replicas.refuses(replica.id, deployment.adapter)
+                    refusals += [reason] if reason else []
+                if reason:
                     self.candidates.append(Candidate(model, deployment.name, reason, replica.place))
                 else:
                     ready.append((deployment, replica))
+        if refusals and len(refusals) == len(self.candidates) - passed and not ready:
+            self.refused[model] = refusals[0]
         ready = self._roomy(ready)
         if not ready:
             return None

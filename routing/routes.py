@@ -85,6 +85,8 @@ class _Decision:
         if blind := self.places.blind_reason(name):
             raise RoutingError("images_not_supported", f"The model {name!r} {blind}.", model=name)
         option = self.places.of(name)
+        if why := self.places.refused.get(name):
+            raise RoutingError("adapter_refused", f"The model {name!r}: {why}", model=name)
         if option is None:
             raise self._nothing_ready(f"No deployment of {name!r} is ready.")
         return self._route(option, None, f"You asked for {name}.")
@@ -210,9 +212,13 @@ class _Decision:
             adapter=option.deployment.adapter,
             matched=option.matched,
             candidates=(*dict.fromkeys(self.places.candidates), candidate(option)),
-            signals=tuple(self.signals),
+            signals=(*self.signals, *self._adapters()),
             holds_answer=rule is not None and rule.holds_answers,
         )
+
+    def _adapters(self) -> tuple[Signal, ...]:
+        refused = "; ".join(f"{model}: {why}" for model, why in self.places.refused.items())
+        return (Signal("adapter", "passed", refused),) if refused else ()
 
     def _beyond(self, rule: RuleEntry, beyond: Beyond) -> RoutingError:
         reasons = "; ".join(f"{one.model}: {one.rejected}" for one in dict.fromkeys(self.places.candidates))

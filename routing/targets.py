@@ -77,7 +77,7 @@ class Targets:
             option = self._places.of(name, ceiling)
             if option is not None:
                 ready.append((option, weight))
-            elif ceiling is not None:
+            elif ceiling is not None and name not in self._places.refused:
                 beyond.append(name)
         return ready
 

@@ -8,7 +8,7 @@ import msgspec
 
 SOURCES = ("field", "endpoint", "alias", "structure", "instruction", "examples", "plan")
 """The steps that may find a request's task, in their order."""
-STEPS = (*SOURCES, "conversation", "ceiling")
+STEPS = (*SOURCES, "conversation", "ceiling", "adapter")
 STEP_TITLES = {
     "field": "Request’s task field",
     "endpoint": "Endpoint",
@@ -19,6 +19,7 @@ STEP_TITLES = {
     "plan": "Plan’s default",
     "conversation": "Conversation",
     "ceiling": "Ceiling",
+    "adapter": "Adapters that are refused",
 }
 OUTCOMES = ("decided", "passed", "abstained", "skipped")
 

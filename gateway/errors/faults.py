@@ -24,6 +24,7 @@ INTERNAL = EngineFault("internal_error", "Something went wrong inside the server
 _SOON = {"retry-after": "1"}
 _ROUTING = {
     "model_wrong_kind": 400,
+    "adapter_refused": 400,
     "images_not_supported": 400,
     "model_not_allowed": 403,
     "model_not_found": 404,

@@ -25,7 +25,7 @@ from uuid import UUID
 import structlog
 
 from gateway.errors.refusal import Refusal
-from gateway.generation.placement import Placement, Reach, is_failure
+from gateway.generation.placement import ADAPTERS_OWN, Placement, Reach, is_failure
 from gateway.runtime import tracing
 from inference.errors import EngineError, InvalidRequestError, UnpreparedError, UnreachableError
 from inference.types import (
@@ -273,11 +273,13 @@ class Attempts:
             if isinstance(end, UnreachableError) and flight is not None:
                 self.may_have_run = True
                 self._supervise(flight.engine.cancel(self._id))
-            self.placement.note_failure(end.message, is_engines=is_failure(end))
+            is_adapters = end.code in ADAPTERS_OWN
+            self.placement.note_failure(end.message, is_engines=is_failure(end), is_adapters=is_adapters)
         else:
             self.may_have_run = True
             message = end.error.message if end.error is not None else "it stopped the request"
-            self.placement.note_failure(message, is_engines=not end.exact)
+            is_adapters = end.error is not None and end.error.code in ADAPTERS_OWN
+            self.placement.note_failure(message, is_engines=not end.exact, is_adapters=is_adapters)
 
     def _whole(self, end: Finished) -> Finished:
         """Return the end with the usage that is known, where an engine that went on was lost before it told any."""

@@ -42,6 +42,8 @@ from routing.types import Price, Route, RouteQuery
 T = TypeVar("T")
 
 MOST_REPLICAS = 3  # tried for one request
+ADAPTERS_OWN = frozenset({"adapter_refused", "adapters_in_use", "adapter_not_ready", "unknown_adapter"})
+"""Codes of failures that say nothing of the replica's base, nor of its other adapters."""
 
 log = structlog.get_logger(__name__)
 
@@ -55,10 +57,12 @@ class Reach(IntEnum):
 
 
 class _Besides:
-    """The engines as routing sees them for one request: without those that failed it."""
+    """The engines as routing sees them for one request: without those that failed it, and without the adapters that
+    failed it there.
+    """
 
-    def __init__(self, engines: Engines, failed: Mapping[UUID, str]) -> None:
-        self._failed = failed
+    def __init__(self, engines: Engines, failed: Mapping[UUID, str], unserved: Mapping[tuple[UUID, str], str]) -> None:
+        self._failed, self._unserved = failed, unserved
         self._engines = engines
         self.load, self.context, self.matched = engines.load, engines.context, engines.matched
         self.ttft_ms = engines.ttft_ms
@@ -66,18 +70,23 @@ class _Besides:
     def usable(self, replica: UUID) -> str:
         return self._failed.get(replica, "") or self._engines.usable(replica)
 
+    def refuses(self, replica: UUID, adapter: str) -> str:
+        return self._unserved.get((replica, adapter), "") or self._engines.refuses(replica, adapter)
+
 
 class Placement:
     """Where one request runs: its `route` and, while it is there, its `flight`.
 
     `labelling` is what it asks of a classifier, where that answers a chat. `failed` has the replicas that didn't take
-    or didn't keep it, each with the reason.
+    or didn't keep it, `unserved` those whose adapter alone (by its id) didn't, each with the reason: the base and its
+    other adapters may be served there.
     """
 
     def __init__(
         self, engines: Engines, snapshot: Snapshot, principal: Principal, intent: Intent, query: RouteQuery
     ) -> None:
         self.failed: dict[UUID, str] = {}
+        self.unserved: dict[tuple[UUID, str], str] = {}
         self.attempts: list[dict[str, str]] = []  # the places that failed it, in order, as they are told
         self.flight: Flight | None = None
         self._engines = engines
@@ -107,19 +116,25 @@ class Placement:
             self.flight.close()
             self.flight = None
 
-    def note_failure(self, error: str, *, is_engines: bool) -> None:
-        """Leave the replica and route to it no more; `is_engines` says that it failed, and not only declined."""
+    def note_failure(self, error: str, *, is_engines: bool, is_adapters: bool = False) -> None:
+        """Leave the replica and route to it no more, or where the failure `is_adapters`, not with this adapter.
+
+        `is_engines` says that it failed, and not only declined.
+        """
         if self.flight is not None and is_engines:
             self.flight.failed()
         self.leave()
-        self.failed[self.route.replica] = error
+        if is_adapters and self.route.adapter:
+            self.unserved[self.route.replica, self.route.adapter] = error
+        else:
+            self.failed[self.route.replica] = error
         self.attempts.append(self._told(error))
 
     def another(self, reach: Reach) -> bool:
         """Route to another replica and enter it: of the same deployment if one takes work, else of the same model, else
         where the rules lead, as far as `reach` allows. False when none is ready or enough have failed.
         """
-        if len(self.failed) >= MOST_REPLICAS:
+        if len(self.attempts) >= MOST_REPLICAS:
             return False
         stays: dict[Reach, Callable[[DeploymentEntry], bool] | None] = {
             Reach.DEPLOYMENT: lambda deployment: deployment.id == self.route.deployment,
@@ -156,9 +171,15 @@ class Placement:
         if self.principal.line is not None:
             told["batch"] = f"batch_{self.principal.line.batch.hex}"
         if self.attempts:
-            serves = [] if self.route.replica in self.failed else [self._told("")]
+            serves = [] if self._has_failed else [self._told("")]
             told["attempts"] = self.attempts + serves
         return told
+
+    @property
+    def _has_failed(self) -> bool:
+        """Whether it failed where its route leads."""
+        route = self.route
+        return route.replica in self.failed or (route.replica, route.adapter) in self.unserved
 
     def _told(self, failed: str) -> dict[str, str]:
         route = self.route
@@ -208,8 +229,9 @@ class Placement:
                 if isinstance(error, InvalidRequestError) and error.code != "adapter_refused":
                     self._generate_instead(error)
                     continue
-                self.note_failure(error.message, is_engines=is_failure(error))
-                if len(self.failed) >= MOST_REPLICAS:
+                is_adapters = error.code in ADAPTERS_OWN
+                self.note_failure(error.message, is_engines=is_failure(error), is_adapters=is_adapters)
+                if len(self.attempts) >= MOST_REPLICAS:
                     raise refusal_of_engine(error) from error
                 try:
                     self.route = self._routed()
@@ -245,7 +267,7 @@ class Placement:
                 if not stays(deployment):
                     failed |= {replica.id: "the request stays where it began" for replica in deployment.replicas}
         try:
-            replicas = _Besides(self._engines, failed) if failed else self._engines
+            replicas = _Besides(self._engines, failed, self.unserved) if failed or self.unserved else self._engines
             chosen = choose_route(
                 query,
                 catalogue,

@@ -105,6 +105,13 @@ class Engines:
             return self._unopened.get(replica, "not open")
         return entry.obstacle
 
+    def refuses(self, replica: UUID, adapter: str) -> str:
+        """Return why the replica can't serve the adapter, as its worker says; "" where it can or hasn't read it yet."""
+        entry = self._entries.get(replica)
+        info = None if entry is None else entry.engine.info
+        reason = "" if info is None else info.adapters.get(adapter, "")
+        return f"the adapter can't be served: {reason}" if reason else ""
+
     def load(self, replica: UUID) -> int:
         """Return how many tokens the replica has to compute, as far as that is known."""
         entry = self._entries.get(replica)

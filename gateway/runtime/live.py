@@ -77,6 +77,10 @@ class Live:
         """Return why `replica` can't take work now, or nothing; without a gateway nothing is known against it."""
         return "" if self.runtime is None else self.runtime.engines.usable(replica)
 
+    def refuses(self, replica: UUID, adapter: str) -> str:
+        """Return why the replica doesn't serve that adapter, or nothing."""
+        return "" if self.runtime is None else self.runtime.engines.refuses(replica, adapter)
+
     def load(self, replica: UUID) -> int:
         """Return how many tokens the replica has to compute, 0 where that is unknown."""
         return 0 if self.runtime is None else self.runtime.engines.load(replica)

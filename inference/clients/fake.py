@@ -101,6 +101,7 @@ class FakeEngine:
             vector_width=options.vector_width,
             details={"backend": "fake"},
             features=_features(options),
+            adapters={**dict.fromkeys(options.adapters, ""), **options.refused_adapters},
         )
 
     # -- the contract --------------------------------------------------------------------------------------------
@@ -268,6 +269,8 @@ def _pieces(options: FakeOptions, message: Message) -> list[str]:
 
 def _check(options: FakeOptions, request: GenerationRequest) -> None:
     """Raise `InvalidRequestError` for what an engine without adapters, guidance or thought refuses."""
+    if refusal := options.refused_adapters.get(request.adapter):
+        raise InvalidRequestError(f"the adapter can't be served: {refusal}", code="adapter_refused", param="model")
     if request.adapter and request.adapter not in options.adapters:
         raise InvalidRequestError("this model takes no adapters", code="unknown_adapter", param="model")
     if request.sampling.demands_thought and not options.thinks:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from inference.errors import (
     DrainingError,
@@ -32,7 +32,7 @@ class FakeOptions:
     more: `<tool_call>` opens a call of a function that the request has, and `<think>` a thought if it `thinks`.
     Guided requests are refused, unless it `guides`: then `text` has to be what they permit, which it doesn't check.
     With `echo` the answer is the last message, and a message that begins with `bad` fails its row.
-    `adapters` are those that requests may name; the answer is the same with them.
+    `adapters` are those that requests may name; the answer is the same with them. `refused_adapters` have the reason.
     `images` is ``none``, ``data`` or ``urls``; an image takes no tokens.
     `cached` is the fraction of a prompt that comes from the cache. `prompt_rule` is ``characters`` (one token per
     four) or ``words``. `prepare_error` and `generate_error` are keys of `REFUSALS`. `error_at`, `lose_at` and
@@ -45,6 +45,7 @@ class FakeOptions:
     kinds: Sequence[str] = ("chat", "embedding", "score", "classification")
     images: str = "none"
     adapters: Sequence[str] = ()
+    refused_adapters: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
     script: Sequence[str] = ()
     thinks: bool = False

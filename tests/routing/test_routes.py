@@ -5,10 +5,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from routing.catalogue import Catalogue, DeploymentEntry, ModelEntry, ReplicaEntry, RuleEntry
+from routing.catalogue import Catalogue, Ceiling, DeploymentEntry, ModelEntry, ReplicaEntry, RuleEntry
 from routing.errors import RoutingError
 from routing.routes import route
-from routing.types import RouteQuery
+from routing.types import Price, RouteQuery
 
 
 def model(name, *kinds, context=1000):
@@ -49,9 +49,14 @@ def ask(name="auto", kind="chat", **more):
 class Replicas:
     """What is known of the replicas: all ready and idle, unless said otherwise."""
 
-    def __init__(self, unready=lambda _: "", load=lambda _: 0, contexts=None, matched=lambda _: 0, ttfts=None):
-        self._ttfts = ttfts or {}
+    def __init__(
+        self, unready=lambda _: "", load=lambda _: 0, contexts=None, matched=lambda _: 0, ttfts=None, refused=None
+    ):
+        self._ttfts, self._refused = ttfts or {}, refused or {}
         self.usable, self.load, self._contexts, self._matched = unready, load, contexts or {}, matched
+
+    def refuses(self, replica: UUID, adapter: str) -> str:
+        return self._refused.get((replica, adapter), "")
 
     def context(self, replica: UUID) -> int | None:
         return self._contexts.get(replica)
@@ -220,6 +225,60 @@ def test_plan_and_context_pass_a_target_over():
         "big": "not in plan free",
         "vectors": "doesn't serve chat",
     }
+
+
+# -- adapters ---------------------------------------------------------------------------------------------------------
+
+LAW = replace(BIG, name="law", base="big")
+
+
+def with_law(*rules):
+    """The catalogue in which the model `law` is an adapter of `big`, on the same two deployments."""
+    book = catalogue(*rules)
+    served = tuple(replace(one, model="law", adapter="law-id") for one in (AT_BIG, AT_BIG_2))
+    return replace(book, models={**book.models, "law": LAW}, deployments={**book.deployments, "law": served})
+
+
+def refusing(*deployments):
+    return Replicas(refused={(one.id, "law-id"): "the adapter can't be served: too large" for one in deployments})
+
+
+@pytest.mark.parametrize("name", ["law", "auto"])
+def test_an_adapter_goes_where_it_is_not_refused(name):
+    decision = route(ask(name), with_law(rule("any", ("law", 1))), refusing(AT_BIG))
+    assert (decision.model, decision.deployment_name) == ("law", "big-2")
+    assert "adapter" not in [signal.step for signal in decision.signals]
+
+
+@pytest.mark.parametrize("other", ["big", "small"])
+def test_an_adapter_that_is_refused_everywhere_is_not_drawn_where_another_model_holds(other):
+    book = with_law(rule("any", ("law", 1_000), (other, 1)))
+    decision = route(ask(), book, refusing(AT_BIG, AT_BIG_2), draw=lambda: 0.0)
+    assert decision.model == other
+    [signal] = [signal for signal in decision.signals if signal.step == "adapter"]
+    assert (signal.outcome, signal.value) == ("passed", "law: the adapter can't be served: too large")
+    assert signal.explain()["value"] == signal.value
+
+
+def test_rules_go_on_behind_one_whose_only_adapter_is_refused_everywhere():
+    capped = replace(rule("law", ("law", 1)), ceiling=Ceiling(price=10))
+    book = with_law(capped, rule("rest", ("small", 1)))
+    decision = route(ask(), book, refusing(AT_BIG, AT_BIG_2), price=lambda _: Price(1, 1))
+    assert (decision.model, decision.rule) == ("small", "rest")
+
+
+def test_an_adapter_asked_for_by_name_and_refused_everywhere_is_told_so():
+    with pytest.raises(RoutingError) as caught:
+        route(ask("law"), with_law(), refusing(AT_BIG, AT_BIG_2))
+    told = (caught.value.code, caught.value.message, caught.value.model)
+    assert told == ("adapter_refused", "The model 'law': the adapter can't be served: too large", "law")
+    with pytest.raises(RoutingError) as caught:  # another replica, which may serve it, is away
+        route(
+            ask("law"),
+            with_law(),
+            Replicas(lambda d: "down" if d == AT_BIG.id else "", refused={(AT_BIG_2.id, "law-id"): "no"}),
+        )
+    assert caught.value.code == "no_ready_deployment"
 
 
 LABELS = model("labels", "classification")

@@ -167,6 +167,9 @@ class Drawn:
     def usable(self, replica):
         return "not ready" if replica in self.unready else ""
 
+    def refuses(self, _, adapter):
+        return ""
+
     def load(self, _):
         return 0
 

@@ -192,3 +192,7 @@ async def test_adapters_are_refused_but_those_that_it_has() -> None:
     with pytest.raises(InvalidRequestError, match="takes no adapters") as caught:
         await engine.prepare(replace(chat("hi"), adapter="another"))
     assert (caught.value.code, caught.value.param) == ("unknown_adapter", "model")
+    engine = fake(adapters=["law"], refused_adapters={"tax": "it is too large"})
+    with pytest.raises(InvalidRequestError, match="it is too large") as caught:
+        await engine.prepare(replace(chat("hi"), adapter="tax"))
+    assert (caught.value.code, engine.info.adapters) == ("adapter_refused", {"law": "", "tax": "it is too large"})
