@@ -125,6 +125,11 @@ class RuleEntry:
     ceiling: Ceiling | None = None
     holds_answers: bool = False
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The models that it may give."""
+        return frozenset(name for name, _ in (*self.targets, *self.fallbacks))
+
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:

@@ -8,14 +8,13 @@ from collections.abc import Callable, Sequence
 from routing.catalogue import Catalogue, ModelEntry, RuleEntry
 from routing.choice import Draw, Option
 from routing.conditions import meets, tokens_of
+from routing.conversations import Conversation
 from routing.errors import RoutingError
 from routing.places import BLIND, Places, Replicas, candidate
 from routing.prefix import Digest
 from routing.targets import Beyond, Picked, Targets
 from routing.tasks import CLASSIFY, find_task, is_automatic
-from routing.types import Candidate, Price, Route, RouteQuery, Signal
-
-_SAID = ("field", "endpoint", "alias")  # the steps that read what the request itself says
+from routing.types import Price, Route, RouteQuery, Signal
 
 
 def route(
@@ -55,14 +54,13 @@ class _Decision:
     ) -> None:
         self.query = query
         self.catalogue = catalogue
-        self.price = price
         self.unlabelled = unlabelled
         self.places = Places(query, catalogue, replicas, prefix=prefix, draw=draw)
-        self.targets = Targets(self.places, self._unfit_reason, price, draw)
+        self.targets = Targets(self.places, lambda rule: meets(rule, query), self._unfit_reason, price, draw)
         self.rules = catalogue.rules_for(query.tenant)
-        found = find_task(query, self.rules)
-        self.task, self.task_source = found.task, found.source
-        self.signals = list(found.signals)
+        self.found = find_task(query, self.rules)
+        self.task, self.task_source = self.found.task, self.found.source
+        self.signals = list(self.found.signals)
         self.tokens = tokens_of(query)
 
     def decide(self) -> Route:
@@ -113,44 +111,19 @@ class _Decision:
     def _matches(self, rule: RuleEntry) -> bool:
         return meets(rule, self.query) and rule.task in ("", self.task)
 
-    # -- conversations ----------------------------------------------------------------------------------------------
-
     def _kept_or(self, picked: Picked, rule: RuleEntry) -> Route:
-        """Return the model that the conversation has, unless this turn alone would get a dearer one."""
-        kept, fresh = self.query.kept, picked.option.deployment.model
-        if kept is None:
+        """Return what the conversation has, or what `picked` says where it doesn't keep that."""
+        if self.query.kept is None:
             return self._by(picked, rule)
-        if self.task_source in _SAID:
-            return self._by(picked, rule, self._conversation("passed", "the request itself says its task"))
-        if kept.model == fresh:
-            return self._by(picked, rule, self._conversation("decided", f"it goes on with {fresh}"))
-        if kept.model in self.catalogue.models and self._cost(fresh) > self._cost(kept.model):
-            value = f"it began with {kept.model} and rises to {fresh}, which costs more"
-            return self._by(picked, rule, self._conversation("decided", value))
-        giver = next((one for one in self.rules if self._may_keep(one, kept.model)), None)
-        option = None if giver is None else self.places.of(kept.model, giver.ceiling)
-        if giver is None or option is None:
-            why = "no rule gives it to this request" if giver is None else "it can't serve this request now"
-            if giver is None:
-                self.places.candidates.append(Candidate(kept.model, "", why))
-            value = f"it began with {kept.model}, but {why}"
-            return self._by(picked, rule, self._conversation("passed", value))
-        self.places.candidates.append(candidate(picked.option, f"the conversation keeps {kept.model}"))
-        self.signals.append(
-            self._conversation("decided", f"it keeps {kept.model}; this turn alone would have got {fresh}")
-        )
-        reason = f"The conversation began with {kept.model} and keeps it. {self._reason(rule)}"
-        return self._route(option, giver, reason)
-
-    def _may_keep(self, rule: RuleEntry, model: str) -> bool:
-        return meets(rule, self.query) and self.targets.holds(rule, model)
-
-    def _cost(self, model: str) -> int:
-        price = self.price(model)
-        return 0 if price is None else price.request
-
-    def _conversation(self, outcome: str, value: str) -> Signal:
-        return Signal("conversation", outcome, value)
+        kept = self.query.kept.model
+        conversation = Conversation(kept, self.found, self.catalogue, self.rules, self.targets)
+        turn = conversation.turn(picked, rule)
+        self.signals += turn.signals
+        if turn.option is None or turn.rule is None:
+            return self._by(picked, rule, turn.goes_on_with)
+        self.places.candidates.append(candidate(picked.option, f"the conversation keeps {kept}"))
+        reason = f"The conversation began with {kept} and keeps it. {self._reason(rule)}"
+        return self._route(turn.option, turn.rule, reason)
 
     # -- models -----------------------------------------------------------------------------------------------------
 
@@ -187,15 +160,15 @@ class _Decision:
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
-    def _by(self, picked: Picked, rule: RuleEntry, *signals: Signal) -> Route:
-        self.signals += [*signals, *([picked.signal] if picked.signal is not None else [])]
-        return self._route(picked.option, rule, self._reason(rule) + picked.note)
+    def _by(self, picked: Picked, rule: RuleEntry, goes_on_with: str = "") -> Route:
+        self.signals += [picked.signal] if picked.signal is not None else []
+        return self._route(picked.option, rule, self._reason(rule) + picked.note, goes_on_with)
 
     def _reason(self, rule: RuleEntry) -> str:
         source = _SOURCES[self.task_source]
         return f"Rule “{rule.name}” matched: task {self.task} ({source}), plan {self.query.plan}."
 
-    def _route(self, option: Option, rule: RuleEntry | None, reason: str) -> Route:
+    def _route(self, option: Option, rule: RuleEntry | None, reason: str, goes_on_with: str = "") -> Route:
         model = self.catalogue.models[option.deployment.model]
         return Route(
             model=model.name,
@@ -214,6 +187,7 @@ class _Decision:
             candidates=(*dict.fromkeys(self.places.candidates), candidate(option)),
             signals=(*self.signals, *self._adapters()),
             holds_answer=rule is not None and rule.holds_answers,
+            goes_on_with=goes_on_with or model.name,
         )
 
     def _adapters(self) -> tuple[Signal, ...]:

@@ -14,11 +14,15 @@ from routing.types import Candidate, Price, Signal
 
 
 class Picked(msgspec.Struct, frozen=True):
-    """The option that a rule gives a request, a note for the reason, and the signal of its ceiling, if it has one."""
+    """The option that a rule gives a request, a note for the reason, and the signal of its ceiling, if it has one.
+
+    `ready` are the options of all targets that could have been drawn, were there no weights and prices.
+    """
 
     option: Option
     note: str = ""
     signal: Signal | None = None
+    ready: tuple[Option, ...] = ()
 
 
 class Beyond(msgspec.Struct, frozen=True):
@@ -30,12 +34,19 @@ class Beyond(msgspec.Struct, frozen=True):
 class Targets:
     """The targets of the rules of one decision.
 
-    `unfit` returns why a model can't serve the request whatever its deployments; `price` what it would cost there.
+    `meets` says whether a rule's conditions but its task hold; `unfit` returns why a model can't serve the request
+    whatever its deployments; `price` what it would cost there.
     """
 
     def __init__(
-        self, places: Places, unfit: Callable[[str], str], price: Callable[[str], Price | None], draw: Draw
+        self,
+        places: Places,
+        meets: Callable[[RuleEntry], bool],
+        unfit: Callable[[str], str],
+        price: Callable[[str], Price | None],
+        draw: Draw,
     ) -> None:
+        self._meets = meets
         self._places = places
         self._unfit = unfit
         self._price = price
@@ -54,12 +65,25 @@ class Targets:
             return Beyond(told(rule.ceiling))
         return self._nearest(rule.ceiling, beyond)
 
-    def holds(self, rule: RuleEntry, model: str) -> bool:
-        """Whether the rule may give `model` to the request, as far as its price matters."""
-        if model not in {name for name, _ in (*rule.targets, *rule.fallbacks)} or self._unfit(model):
-            return False
-        is_strict = rule.ceiling is not None and rule.ceiling.is_strict
-        return not is_strict or not over_price(rule.ceiling, self._price(model))[0]
+    def may_give(self, rule: RuleEntry, model: str) -> bool:
+        """Whether the rule's conditions but its task hold, and it names a model that can serve the request."""
+        return model in rule.names and self._meets(rule) and not self._unfit(model)
+
+    def of(self, rule: RuleEntry, model: str) -> Option | None:
+        """Return where `model` would serve the request under the rule's ceiling; None where it wouldn't."""
+        if why := over_price(rule.ceiling, self._price(model))[0]:
+            self.pass_over(model, why)
+            return None
+        return self._places.of(model, rule.ceiling)
+
+    def pass_over(self, model: str, reason: str) -> None:
+        """Tell that the model was considered, and why it wasn't taken."""
+        self._places.candidates.append(Candidate(model, "", reason))
+
+    def cost_of(self, model: str) -> int:
+        """Return what the request would cost there, in µcr; 0 where nobody knows."""
+        price = self._price(model)
+        return 0 if price is None else price.request
 
     def _ready(
         self, targets: Sequence[tuple[str, int]], ceiling: Ceiling | None, beyond: list[str]
@@ -68,10 +92,10 @@ class Targets:
         ready: list[tuple[Option, int]] = []
         for name, weight in targets:
             if reason := self._unfit(name):
-                self._places.candidates.append(Candidate(name, "", reason))
+                self.pass_over(name, reason)
                 continue
             if ceiling is not None and (reason := over_price(ceiling, self._price(name))[0]):
-                self._places.candidates.append(Candidate(name, "", reason))
+                self.pass_over(name, reason)
                 beyond.append(name)
                 continue
             option = self._places.of(name, ceiling)
@@ -82,17 +106,19 @@ class Targets:
         return ready
 
     def _chosen(self, ready: list[tuple[Option, int]], ceiling: Ceiling | None, note: str) -> Picked:
+        options = tuple(option for option, _ in ready)
         if ceiling is None:
             chosen = drawn(ready, self._draw)
             self._pass(ready, chosen, "the draw by weight chose another target")
-            return Picked(chosen, note)
-        least = min(self._cost(option) for option, _ in ready)
-        cheapest = [(option, weight) for option, weight in ready if self._cost(option) == least]
+            return Picked(chosen, note, ready=options)
+        least = min(self.cost_of(option.deployment.model) for option, _ in ready)
+        cheapest = [(option, weight) for option, weight in ready if self.cost_of(option.deployment.model) == least]
         self._pass([pair for pair in ready if pair not in cheapest], None, "it holds the ceiling and costs more")
         chosen = drawn(cheapest, self._draw)
         self._pass(cheapest, chosen, "it costs the same: the draw by weight chose another target")
         value = f"{told(ceiling)}: {chosen.deployment.model} is the cheapest of {len(ready)} that hold it"
-        return Picked(chosen, f"{note} It is the cheapest that holds the rule's ceiling.", _signal("decided", value))
+        note = f"{note} It is the cheapest that holds the rule's ceiling."
+        return Picked(chosen, note, _signal("decided", value), options)
 
     def _nearest(self, ceiling: Ceiling, beyond: Sequence[str]) -> Picked | None:
         """Return the option that comes nearest to the ceiling, though it doesn't hold it."""
@@ -103,17 +129,13 @@ class Targets:
                 excess = max(
                     over_price(ceiling, self._price(name))[1], self._places.excess_of(option.deployment, ceiling)
                 )
-                found.append((excess, self._cost(option), option))
+                found.append((excess, self.cost_of(option.deployment.model), option))
         if not found:
             return None
         chosen = min(found, key=lambda one: one[:2])[2]
         self._pass([(option, 1) for _, _, option in found], chosen, "another is nearer to the ceiling")
         value = f"{told(ceiling)}: nothing holds it, {chosen.deployment.model} is the nearest"
         return Picked(chosen, " Nothing holds its ceiling: it is the nearest.", _signal("abstained", value))
-
-    def _cost(self, option: Option) -> int:
-        price = self._price(option.deployment.model)
-        return 0 if price is None else price.request
 
     def _pass(self, options: Sequence[tuple[Option, int]], chosen: Option | None, reason: str) -> None:
         self._places.candidates.extend(candidate(option, reason) for option, _ in options if option is not chosen)

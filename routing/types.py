@@ -61,7 +61,7 @@ class Instruction(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What a conversation's earlier requests were given."""
+    """The model that a conversation has (`Route.goes_on_with`)."""
 
     model: str
 
@@ -164,6 +164,7 @@ class Route(msgspec.Struct, frozen=True):
     candidates: tuple[Candidate, ...] = ()
     signals: tuple[Signal, ...] = ()  # the steps of a decision for ``auto``
     holds_answer: bool = False
+    goes_on_with: str = ""  # the model that its conversation has from now on
 
     def explain(self) -> dict[str, object]:
         """Return the decision as JSON-ready data, as it is stored with the request and shown."""

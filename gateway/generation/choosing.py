@@ -70,7 +70,7 @@ def remember(runtime: Runtime, placement: Placement) -> None:
     principal, intent = placement.principal, placement.intent
     if is_automatic(intent.model) and intent.messages:
         _, key = keys_of(principal.project, intent.messages)
-        runtime.conversations.keep(principal.tenant, key, Kept(placement.route.model))
+        runtime.conversations.keep(principal.tenant, key, Kept(placement.route.goes_on_with))
 
 
 def _kept(runtime: Runtime, principal: Principal, intent: Intent) -> Kept | None:

@@ -50,7 +50,7 @@ class Replicas:
     """What is known of the replicas: all ready and idle, unless said otherwise."""
 
     def __init__(
-        self, unready=lambda _: "", load=lambda _: 0, contexts=None, matched=lambda _: 0, ttfts=None, refused=None
+        self, unready=lambda _: "", load=lambda _: 0, contexts=None, matched=lambda _: 0, *, ttfts=None, refused=None
     ):
         self._ttfts, self._refused = ttfts or {}, refused or {}
         self.usable, self.load, self._contexts, self._matched = unready, load, contexts or {}, matched

@@ -1,0 +1,109 @@
+"""Which model a turn of a conversation gets: the conversation's, or what the turn alone would get. Pure.
+
+The conversation keeps its model where a rule still gives it that model for such a turn. It leaves it where the turn
+says itself what it is for and that leads elsewhere, where the model only does a task that the turn isn't for, and where
+the turn alone would get a dearer general model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from routing.catalogue import Catalogue, RuleEntry
+from routing.ceilings import told
+from routing.choice import Option
+from routing.targets import Picked, Targets
+from routing.tasks import Found
+from routing.types import Signal
+
+CERTAIN = {
+    "field": "its task field says so",
+    "endpoint": "its endpoint says so",
+    "alias": "the model's name says so",
+    "structure": "what it has says so",
+    "instruction": "its instruction says so",
+}
+"""The steps that find a task in what is written, and not by its likeness to an example or by default."""
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """What a turn gets: the `option` of the conversation's model that `rule` gives it, None where the conversation
+    doesn't keep that; `signals` say why. `goes_on_with` is the model that the conversation has from now on.
+    """
+
+    goes_on_with: str
+    signals: tuple[Signal, ...]
+    option: Option | None = None
+    rule: RuleEntry | None = None
+
+
+class Conversation:
+    """A conversation that has had the model `kept`, and what is found of its next turn."""
+
+    def __init__(
+        self, kept: str, found: Found, catalogue: Catalogue, rules: Sequence[RuleEntry], targets: Targets
+    ) -> None:
+        self._kept = kept
+        self._found = found
+        self._catalogue = catalogue
+        self._rules = rules
+        self._targets = targets
+
+    def turn(self, picked: Picked, rule: RuleEntry) -> Turn:
+        """Return what the turn gets for which `rule` alone would give `picked`."""
+        kept, fresh = self._kept, picked.option.deployment.model
+        if kept == fresh:
+            return _left(fresh, "decided", f"it goes on with {fresh}")
+        same = next((option for option in picked.ready if option.deployment.model == kept), None)
+        if same is not None:
+            return self._keeps(same, rule, fresh)
+        if why := CERTAIN.get(self._found.source):
+            # A general model that was asked for something else in between is what talk comes back to.
+            comes_back = self._is_only_for(rule, fresh) and not self._is_special(kept)
+            value = f"it has {kept}; this turn is for {self._found.task}, as {why}, and that leads to {fresh}"
+            return _left(kept if comes_back else fresh, "passed", value)
+        if kept in self._catalogue.models and not self._is_only_for(rule, fresh) and self._rises(fresh):
+            return _left(fresh, "decided", f"it began with {kept} and rises to {fresh}, which costs more")
+        why = "no rule gives it to this request"
+        for giver in self._rules:
+            if not self._targets.may_give(giver, kept):
+                continue
+            if giver.task not in ("", self._found.task) and self._is_only_for(giver, kept):
+                why = f"rule “{giver.name}” gives it for {giver.task} alone"
+                continue
+            option = self._targets.of(giver, kept)
+            if option is not None:
+                return self._keeps(option, giver, fresh)
+            why = "it can't serve this request now"
+        self._targets.pass_over(kept, why)
+        return _left(fresh, "passed", f"it began with {kept}, but {why}")
+
+    def _keeps(self, option: Option, rule: RuleEntry, fresh: str) -> Turn:
+        kept = self._kept
+        signals = [_signal("decided", f"it keeps {kept}; this turn alone would have got {fresh}")]
+        if rule.ceiling is not None:
+            signals.append(Signal("ceiling", "decided", f"{told(rule.ceiling)}: {kept} holds it, and is kept"))
+        return Turn(kept, tuple(signals), option, rule)
+
+    def _rises(self, fresh: str) -> bool:
+        return self._targets.cost_of(fresh) > self._targets.cost_of(self._kept)
+
+    def _is_only_for(self, rule: RuleEntry, model: str) -> bool:
+        """Whether `rule` gives the model for the rule's task alone: what it answers is held to that."""
+        entry = self._catalogue.models.get(model)
+        return bool(rule.task) and (rule.holds_answers or (entry is not None and entry.answers_labels))
+
+    def _is_special(self, model: str) -> bool:
+        """Whether all rules that give the model do so for their tasks alone; one that none gives is gone."""
+        givers = [rule for rule in self._rules if model in rule.names]
+        return all(self._is_only_for(rule, model) for rule in givers)
+
+
+def _left(goes_on_with: str, outcome: str, value: str) -> Turn:
+    return Turn(goes_on_with, (_signal(outcome, value),))
+
+
+def _signal(outcome: str, value: str) -> Signal:
+    return Signal("conversation", outcome, value)
