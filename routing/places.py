@@ -39,8 +39,10 @@ class Replicas(Protocol):
         """Return how many tokens of a prompt with this chain of digests it has probably cached."""
         ...
 
-    def ttft_ms(self, deployment: UUID, percentile: int) -> int | None:
-        """Return the time to first token of a deployment's latest requests; None where too few were measured."""
+    def ttft_ms(self, deployment: UUID, percentile: int, adapter: str = "") -> int | None:
+        """Return the time to first token of a deployment's latest requests with that adapter, or with its base alone;
+        None where too few were measured.
+        """
         ...
 
 
@@ -117,7 +119,8 @@ class Places:
     def _over_time(self, deployment: DeploymentEntry, ceiling: Ceiling | None) -> tuple[str, float]:
         if ceiling is None or ceiling.ttft_ms is None:
             return "", 0.0
-        return over_time(ceiling, self._replicas.ttft_ms(deployment.id, ceiling.ttft_percentile))
+        ttft_ms = self._replicas.ttft_ms(deployment.id, ceiling.ttft_percentile, deployment.adapter)
+        return over_time(ceiling, ttft_ms)
 
     def context_of(self, model: str) -> int:
         """Return the catalogue's context, or less where memory or the proof at load left less everywhere."""

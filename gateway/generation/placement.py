@@ -105,7 +105,9 @@ class Placement:
         """Count the request on the replica of its route; raise a 503 Refusal when it has just left the catalogue."""
         route, tokens = self.route, self.intent.characters // CHARACTERS_PER_TOKEN
         prefix = self._prefixes.get(route.model, ())
-        self.flight = self._engines.enter(route.replica, tokens, matched=route.matched, prefix=prefix)
+        self.flight = self._engines.enter(
+            route.replica, tokens, adapter=route.adapter, matched=route.matched, prefix=prefix
+        )
         if self.flight is None:
             raise Refusal(503, "no_ready_deployment", f"{route.model} can't be served right now.")
         return self.flight

@@ -16,6 +16,7 @@ RUNNING_TOKENS = 64  # what a request costs others while it generates, as much a
 CHUNK_TOKENS = CHUNK_BYTES // 4
 PREFIX_CHUNKS = 16_384  # about a million tokens
 TTFT_REQUESTS = 128  # the latest whose time to first token is known
+TTFT_ADAPTERS = 256  # of so many of a replica's adapters, those that were asked last, these times are known
 TTFT_SECONDS = 300.0  # older ones say nothing: who was too slow gets no requests by which to show that it is not
 
 
@@ -37,7 +38,7 @@ class EngineEntry:
     health: Health = field(default_factory=lambda: Health(ready=False, reason="not heard from yet"))
     breaker: Breaker = field(default_factory=Breaker)
     prefixes: PrefixIndex = field(default_factory=lambda: PrefixIndex(PREFIX_CHUNKS))
-    _ttfts: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=TTFT_REQUESTS))
+    _ttfts: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)  # by adapter, the last one asked last
 
     @property
     def obstacle(self) -> str:
@@ -50,12 +51,15 @@ class EngineEntry:
         others = max(0, self.health.running + self.health.waiting - self.requests)
         return self.uncached + RUNNING_TOKENS * (self.requests + others)
 
-    def took(self, ttft_ms: int) -> None:
-        """Note the time to first token of a request that it began just now."""
-        self._ttfts.append((time.monotonic(), ttft_ms))
+    def took(self, ttft_ms: int, adapter: str = "") -> None:
+        """Note the time to first token of a request with that adapter, or the base alone, that it began just now."""
+        times = self._ttfts.pop(adapter, None)
+        self._ttfts[adapter] = times = deque(maxlen=TTFT_REQUESTS) if times is None else times
+        times.append((time.monotonic(), ttft_ms))
+        if len(self._ttfts) > TTFT_ADAPTERS:
+            del self._ttfts[next(iter(self._ttfts))]
 
-    @property
-    def ttfts(self) -> list[int]:
-        """The times to first token of its latest requests, in ms."""
+    def ttfts(self, adapter: str = "") -> list[int]:
+        """Return the times to first token of its latest requests with that adapter, in ms."""
         since = time.monotonic() - TTFT_SECONDS
-        return [ttft_ms for at, ttft_ms in self._ttfts if at >= since]
+        return [ttft_ms for at, ttft_ms in self._ttfts.get(adapter, ()) if at >= since]

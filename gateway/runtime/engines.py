@@ -128,21 +128,30 @@ class Engines:
         entry = self._entries.get(replica)
         return 0 if entry is None else CHUNK_TOKENS * entry.prefixes.matched(prefix)
 
-    def ttft_ms(self, deployment: UUID, percentile: int) -> int | None:
-        """Return that percentile of the time to first token that the deployment's latest requests from here took; None
-        where fewer than `TTFT_LEAST` did in the last minutes.
+    def ttft_ms(self, deployment: UUID, percentile: int, adapter: str = "") -> int | None:
+        """Return that percentile of the time to first token that the deployment's latest requests with that adapter, or
+        with its base alone, took from here; None where fewer than `TTFT_LEAST` did in the last minutes.
         """
-        times = sorted(t for entry in self._entries.values() if entry.deployment.id == deployment for t in entry.ttfts)
+        entries = (entry for entry in self._entries.values() if entry.deployment.id == deployment)
+        times = sorted(time for entry in entries for time in entry.ttfts(adapter))
         if len(times) < TTFT_LEAST:
             return None
         return times[-(-len(times) * percentile // 100) - 1]
 
     def enter(
-        self, replica: UUID, prompt_tokens: int, *, matched: int = 0, prefix: tuple[Digest, ...] = ()
+        self,
+        replica: UUID,
+        prompt_tokens: int,
+        *,
+        adapter: str = "",
+        matched: int = 0,
+        prefix: tuple[Digest, ...] = (),
     ) -> Flight | None:
         """Count a request on the replica until the flight's close; None when the catalogue doesn't have it."""
         entry = self._entries.get(replica)
-        return None if entry is None else Flight(entry, prompt_tokens, matched=matched, prefix=prefix)
+        if entry is None:
+            return None
+        return Flight(entry, prompt_tokens, adapter=adapter, matched=matched, prefix=prefix)
 
     def any_ready(self) -> bool:
         """True when some replica takes work."""

@@ -15,9 +15,16 @@ class Flight:
     """See the module. `prompt_tokens` may be an estimate; `matched` of them count as cached until the engine says."""
 
     def __init__(
-        self, entry: EngineEntry, prompt_tokens: int, *, matched: int = 0, prefix: tuple[Digest, ...] = ()
+        self,
+        entry: EngineEntry,
+        prompt_tokens: int,
+        *,
+        adapter: str = "",
+        matched: int = 0,
+        prefix: tuple[Digest, ...] = (),
     ) -> None:
         self.engine = entry.engine
+        self._adapter = adapter
         self._entry = entry
         self._is_open = True
         self._sent_at: float | None = None
@@ -40,7 +47,7 @@ class Flight:
     def answered(self) -> None:
         """Note that its first token has come; a second call does nothing."""
         if self._sent_at is not None:
-            self._entry.took(round((time.monotonic() - self._sent_at) * 1000))
+            self._entry.took(round((time.monotonic() - self._sent_at) * 1000), self._adapter)
             self._sent_at = None
 
     def started(self, cached_tokens: int) -> None:

@@ -93,9 +93,9 @@ class Live:
         """Return how many tokens of a prompt with these digests the replica has probably cached."""
         return 0 if self.runtime is None else self.runtime.engines.matched(replica, prefix)
 
-    def ttft_ms(self, deployment: UUID, percentile: int) -> int | None:
-        """Return the time to first token of the deployment's latest requests at that percentile, if it is known."""
-        return None if self.runtime is None else self.runtime.engines.ttft_ms(deployment, percentile)
+    def ttft_ms(self, deployment: UUID, percentile: int, adapter: str = "") -> int | None:
+        """Return the time to first token of the deployment's latest requests with that adapter, if it is known."""
+        return None if self.runtime is None else self.runtime.engines.ttft_ms(deployment, percentile, adapter)
 
 
 def _state(entries: list[EngineEntry]) -> DeploymentState:

@@ -61,8 +61,8 @@ class Replicas:
     def context(self, replica: UUID) -> int | None:
         return self._contexts.get(replica)
 
-    def ttft_ms(self, deployment: UUID, percentile: int) -> int | None:
-        return self._ttfts.get((deployment, percentile))
+    def ttft_ms(self, deployment: UUID, percentile: int, adapter: str = "") -> int | None:
+        return self._ttfts.get((deployment, percentile, adapter) if adapter else (deployment, percentile))
 
     def matched(self, replica, prefix):
         assert prefix, "asked only where there is a prompt to match"
@@ -265,6 +265,14 @@ def test_rules_go_on_behind_one_whose_only_adapter_is_refused_everywhere():
     book = with_law(capped, rule("rest", ("small", 1)))
     decision = route(ask(), book, refusing(AT_BIG, AT_BIG_2), price=lambda _: Price(1, 1))
     assert (decision.model, decision.rule) == ("small", "rest")
+
+
+@pytest.mark.parametrize(("slow", "gets"), [((AT_BIG.id, 50), "law"), ((AT_BIG.id, 50, "law-id"), "big")])
+def test_an_adapter_and_its_base_are_measured_each_for_itself(slow, gets):
+    book = with_law(replace(rule("fast", ("law", 1), ("big", 1)), ceiling=Ceiling(ttft_ms=500)))
+    book = replace(book, deployments={name: places[:1] for name, places in book.deployments.items()})
+    decision = route(ask(), book, Replicas(ttfts={slow: 501}), price=lambda _: Price(1, 1))
+    assert decision.model == gets
 
 
 def test_an_adapter_asked_for_by_name_and_refused_everywhere_is_told_so():

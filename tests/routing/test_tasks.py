@@ -179,7 +179,7 @@ class Drawn:
     def matched(self, _, prefix):
         return 0
 
-    def ttft_ms(self, deployment, _):
+    def ttft_ms(self, deployment, _, adapter):
         return self.ttfts.get(deployment)
 
 

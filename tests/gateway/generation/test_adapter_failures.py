@@ -1,4 +1,4 @@
-"""What fails of an adapter alone takes neither its base nor another adapter from the same replica."""
+"""What is an adapter's own, failures and times, is neither its base's nor another adapter's on the same replica."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from billing.ids import uuid7
 from gateway.errors.refusal import Refusal
 from gateway.generation.generation import start_generation
+from gateway.runtime import engine_entry
 from inference.errors import EngineError, InvalidRequestError, OverloadedError
 from routing.catalogue import RuleEntry
 from tests.gateway.doubles import FAKE, collect, make_intent, make_stand
@@ -125,3 +126,21 @@ async def test_what_the_worker_says_of_an_adapter_is_known_before_it_is_asked():
         await run(stand, "desk")
     assert (caught.value.status, caught.value.code, caught.value.param) == (400, "adapter_refused", "model")
     await assert_clean(stand)
+
+
+async def test_times_to_first_token_are_an_adapters_own(monkeypatch):
+    stand = await make_adapters()
+    engines = stand.runtime.engines
+    [entry] = engines.entries()
+    deployment = entry.deployment.id
+    for _ in range(5):
+        await run(stand, "desk")
+    assert (engines.ttft_ms(deployment, 50, "desk-id") is None, engines.ttft_ms(deployment, 50)) == (False, None)
+    for _ in range(5):
+        entry.took(700)
+        entry.took(90_000, "tone-id")
+    assert (engines.ttft_ms(deployment, 50), engines.ttft_ms(deployment, 50, "tone-id")) == (700, 90_000)
+    monkeypatch.setattr(engine_entry, "TTFT_ADAPTERS", 2)
+    entry.took(1, "another")
+    assert (len(entry.ttfts("another")), len(entry.ttfts("tone-id")), entry.ttfts("desk-id")) == (1, 5, [])
+    assert len(entry._ttfts) <= 3

@@ -492,7 +492,7 @@ async def test_the_time_to_first_token_of_a_deployment_is_measured():
     assert engines.ttft_ms(deployment.id, 50) is None
     await ask(stand, "x")
     [entry] = [one for one in engines.entries() if one.deployment.id == deployment.id]
-    assert len(entry.ttfts) == 5
+    assert len(entry.ttfts()) == 5
     entry._ttfts.clear()
     for ms in range(1, 11):
         entry.took(ms * 100)
