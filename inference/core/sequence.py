@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -137,7 +138,7 @@ class Sequence:
         assert self.ending is not None
         admitted = self.admitted_at if self.admitted_at is not None else now
         sampled = self.sampled_at if self.sampled_at is not None else now
-        gaps = sorted(self.gaps)
+        gap, gap_p99 = gap_percentiles(self.gaps)
         return Finished(
             reason=self.ending.reason,
             usage=self.usage,
@@ -146,8 +147,8 @@ class Sequence:
             queued_ms=(admitted - self.submitted_at) * 1000,
             prefill_ms=(sampled - admitted) * 1000,
             decode_ms=(now - sampled) * 1000,
-            gap_ms=_percentile(gaps, 0.5) * 1000,
-            gap_p99_ms=_percentile(gaps, 0.99) * 1000,
+            gap_ms=gap * 1000,
+            gap_p99_ms=gap_p99 * 1000,
         )
 
     @property
@@ -156,6 +157,12 @@ class Sequence:
         if self.cached_tokens is None:
             return 0
         return len(self.prompt) - max(self.prefilled, self.cached_tokens)
+
+
+def gap_percentiles(gaps: Iterable[float]) -> tuple[float, float]:
+    """Return the median of `gaps` and what all but one in a hundred don't exceed; zeros of none."""
+    ordered = sorted(gaps)
+    return _percentile(ordered, 0.5), _percentile(ordered, 0.99)
 
 
 def _percentile(ordered: list[float], part: float) -> float:

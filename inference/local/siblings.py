@@ -47,7 +47,7 @@ class Siblings:
 
     def submit(self, prompt: Prompt, seed: int, allowance: int, *, is_final: bool) -> None:
         """Begin the first answer; raise what the scheduler raises, having kept nothing then."""
-        choices = Choices(prompt, seed, allowance, is_final=is_final)
+        choices = Choices(prompt, seed, allowance, self._clock(), is_final=is_final)
         self._begin(choices)
         self._requests[choices.request_id] = choices
 
@@ -83,7 +83,7 @@ class Siblings:
         choices = self._members.get(output.request_id)
         if choices is None:
             return [output]
-        outputs = list(choices.tell(output.request_id, output))
+        outputs = list(choices.tell(output.request_id, output, self._clock()))
         if output.finished is not None:
             del self._members[output.request_id]
             if output.finished.reason in {FinishReason.ERROR, FinishReason.CANCELLED}:
@@ -153,4 +153,4 @@ class Siblings:
 
     def _end_if_over(self, choices: Choices) -> None:
         if choices.is_over and self._requests.pop(choices.request_id, None) is not None:
-            self._outputs += choices.end()
+            self._outputs += choices.end(self._clock())

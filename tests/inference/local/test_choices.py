@@ -15,6 +15,7 @@ from inference.core.output import Output
 from inference.core.step import StepPlan, StepResult
 from inference.errors import InvalidRequestError, OverloadedError
 from inference.execution.backend import LoadedModel, Pending
+from inference.local.choices import Choices
 from inference.local.engine import LocalEngine
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.prepare import Prompt
@@ -311,3 +312,60 @@ def test_only_the_first_answer_may_wait_too_long() -> None:
     (late,) = stand.told["late"].finished
     assert late.error is not None
     assert (late.error.code, late.usage) == ("queue_timeout", Usage())
+
+
+def times(finished: Finished) -> list[float]:
+    """Queue, prefill, decode, and the gaps' percentiles, in seconds."""
+    milliseconds = (finished.queued_ms, finished.prefill_ms, finished.decode_ms, finished.gap_ms, finished.gap_p99_ms)
+    return [round(each / 1000, 3) for each in milliseconds]
+
+
+@pytest.mark.parametrize("best_of", [None, 3])
+def test_the_times_are_those_of_the_whole_request(best_of: int | None) -> None:
+    """It waits once, has its first token with its first answer, and lasts until its last answer ends."""
+    stand = Stand(max_rows=1)
+    stand.submit("before", [30, 31], 2)
+    assert [len(text) + stops for text, stops in (alone([20, 21, 22], 6, 41 + i) for i in range(3))] == [6, 2, 6]
+    stand.submit("r", [20, 21, 22], 6, n=3 if best_of is None else 2, best_of=best_of, seed=41)
+    while stand.engine.unfinished:
+        stand.step()
+        stand.now += 1.0
+    (finished,) = stand.told["r"].finished
+    # The other one takes two steps; then each step, a second after the one before, brings one token of 14.
+    assert times(finished) == [2.0, 0.0, 13.0, 1.0, 1.0]
+
+
+def test_all_the_time_of_a_request_that_never_ran_is_in_the_queue() -> None:
+    stand = Stand(max_rows=1)
+    stand.submit("before", [30, 31], 6)
+    stand.submit("r", [20, 21, 22], 6, n=3)
+    stand.step()
+    stand.now = 3.0
+    stand.engine.cancel("r")
+    stand.step()
+    (finished,) = stand.told["r"].finished
+    assert times(finished) == [3.0, 0.0, 0.0, 0.0, 0.0]
+
+
+def test_drafts_that_are_accepted_take_no_time_and_other_answers_tokens_are_no_gaps() -> None:
+    choices = Choices(
+        Prompt(GenerationRequest("r", "t", "d", sampling=SamplingParams(n=2)), 9), 0, 18, 1.0, is_final=True
+    )
+    for member, output, now in (("r", 1, 2.0), ("r", 4, 5.0), ("r/1", 1, 9.0), ("r/1", 1, 11.0), ("r/1", 2, 11.5)):
+        list(choices.tell(member, Output(member, Usage(3, 0, output)), now))
+    for member, output, now in (("r", 4, 12.0), ("r/1", 2, 13.0)):
+        end = Finished(FinishReason.LENGTH, Usage(3, 0, output), queued_ms=250, prefill_ms=750)
+        list(choices.tell(member, Output(member, end.usage, finished=end), now))
+    (last,) = choices.end(13.0)
+    assert last.finished is not None
+    assert times(last.finished) == [0.25, 0.75, 11.0, 0.0, 3.0]  # of 3, 0, 0 and 2.5 seconds
+
+
+def test_the_last_word_has_the_stop_of_no_answer_but_one_that_ended_for_its_reason() -> None:
+    stand = Stand()
+    assert [stops for _, stops in (alone([20, 21, 22], 6, 22 + i) for i in range(2))] == [False, True]
+    stand.submit("r", [20, 21, 22], 6, n=2, seed=22, stop_token_ids=(EOS,), ignore_eos=True)
+    stand.run()
+    (finished,) = stand.told["r"].finished
+    assert stand.told["r"].ended == {0: FinishReason.LENGTH, 1: FinishReason.STOP}
+    assert (finished.reason, finished.stop) == (FinishReason.LENGTH, None)
