@@ -27,8 +27,8 @@ class Choice:
 class DeviceSampler:
     """Samples the rows of one model's steps on a GPU.
 
-    Rows with temperature, top-k, top-p and min-p alone are drawn by a kernel, and nothing is waited for. A step that
-    also has penalties, masks, guidance or log-probabilities goes the way of `general`, which waits for the device.
+    Rows with temperature, top-k, top-p and min-p alone are drawn by a kernel, and nothing is waited for. Only those
+    with penalties, masks, guidance or log-probabilities too go the way of `general`, which waits for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -39,9 +39,27 @@ class DeviceSampler:
     def sample(self, logits: torch.Tensor, rows: Sequence[Row]) -> Choice:
         """Choose the token of each row from `logits` [rows, vocabulary], which may be overwritten."""
         states = self._states.admit(rows)
-        if any(_needs_more(row, state) for row, state in zip(rows, states, strict=True)):
+        plain: list[int] = []
+        others: list[int] = []
+        for number, (row, state) in enumerate(zip(rows, states, strict=True)):
+            (others if _needs_more(row, state) else plain).append(number)
+        if not others:
+            return Choice(self._draw(logits, rows))
+        if not plain:
             sampled = self.general.sample(logits, rows)
             return Choice(sampled.tokens, sampled.failures, sampled.logprobs)
+        places = _sent(torch.tensor(plain + others), self._device)
+        # First what nothing is waited for.
+        drawn = self._draw(logits[places[: len(plain)]], [rows[number] for number in plain])
+        sampled = self.general.sample(logits[places[len(plain) :]], [rows[number] for number in others])
+        return Choice(
+            torch.empty_like(places).index_copy_(0, places, torch.cat((drawn, sampled.tokens))),
+            {others[number]: failure for number, failure in sampled.failures.items()},
+            {others[number]: told for number, told in sampled.logprobs.items()},
+        )
+
+    def _draw(self, logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
+        """Return the tokens of rows that need no more than the kernel."""
         both = torch.tensor([[row.slot for row in rows], [row.output_index for row in rows]])
         slots, positions = _sent(both, self._device)
         params = self._states.gather(slots)
@@ -55,7 +73,7 @@ class DeviceSampler:
             min_p=params.min_p.contiguous(),
             keys=noise_keys(params.seed_keys, positions),
         )
-        return Choice(tokens)
+        return tokens
 
 
 def _needs_more(row: Row, state: Admitted) -> bool:
