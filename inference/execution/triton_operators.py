@@ -31,7 +31,7 @@ from inference.kernels.triton.quantise import in_eight_bits, quantise
 
 DENSE_ROWS = 16  # up to here reading the weight is all that counts; above, cuBLAS is as fast
 EIGHT_BITS = {"w8a8": torch.int8, "fp8": torch.float8_e4m3fn}
-FLOAT8_CAPABILITY = (8, 9)
+FLOAT8_CAPABILITY = (8, 9)  # the first with instructions for it: Triton compiles no kernel with float8 for older ones
 
 
 class TritonOperators(Operators):
@@ -53,7 +53,8 @@ class TritonOperators(Operators):
             capability = torch.cuda.get_device_capability(device)
             if quantization == "fp8" and capability < FLOAT8_CAPABILITY:
                 raise ValueError(
-                    f"fp8 needs a GPU of compute capability 8.9, this one has {capability[0]}.{capability[1]}"
+                    "quantization fp8 needs a GPU of compute capability 8.9 or above, and this one has "
+                    f"{capability[0]}.{capability[1]}: set quantization to w8a8 or int4"
                 )
             self._has_rowwise = capability >= (9, 0)
             driver.active.get_current_target()  # compiles what launches kernels, else the first one would do that

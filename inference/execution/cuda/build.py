@@ -14,6 +14,7 @@ from inference.execution.backend import CausalBackend
 from inference.execution.cuda.device import Device
 from inference.execution.cuda.runner import CudaRunner
 from inference.execution.kv_cache import KVCache, KVSpec
+from inference.execution.triton_operators import FLOAT8_CAPABILITY
 from inference.types import SamplingParams
 
 
@@ -49,6 +50,12 @@ def build(model: CausalBackend, device: Device, sizes: Sizes) -> Built:
 
     A step that fails while it is measured raises what it raised. Where capturing fails, decoding runs without graphs.
     """
+    if sizes.kv_dtype == "fp8" and device.capability < FLOAT8_CAPABILITY:
+        major, minor = device.capability
+        raise ModelRefusedError(
+            f"kv_dtype fp8 needs a GPU of compute capability 8.9 or above, and this one has {major}.{minor}: "
+            "set kv_dtype to auto"
+        )
     spec = replace(model.spec, dtype=torch.float8_e4m3fn) if sizes.kv_dtype == "fp8" else model.spec
     room = device.room(lambda: _largest_step(model, device, spec, sizes)).beside(sizes.reserve)
     blocks = room.blocks(spec, sizes.block_size, tokens=sizes.kv_tokens, max_tokens=sizes.limit * sizes.rows)

@@ -12,9 +12,13 @@ from inference.execution.cuda.memory import Room
 
 
 class Device(Protocol):
-    """A device that works through what it is given in order, while the host goes on."""
+    """A device that works through what it is given in order, while the host goes on.
+
+    `capability` is its compute capability.
+    """
 
     name: torch.device
+    capability: tuple[int, int]
 
     def active(self) -> AbstractContextManager[object]:
         """Return a context in which the calling thread's work goes to this device."""
@@ -46,6 +50,7 @@ class Cuda:
 
     def __init__(self, name: torch.device) -> None:
         self.name = name
+        self.capability = torch.cuda.get_device_capability(name)
         self._pool = torch.cuda.graph_pool_handle()
 
     def active(self) -> AbstractContextManager[object]:

@@ -13,7 +13,10 @@ from inference.execution.cuda.memory import Room
 class HostDevice:
     """Counts what a GPU would be asked; `fails` is what capturing raises, `free` what `room` finds."""
 
-    def __init__(self, fails: Exception | None = None, free: int = 1 << 30) -> None:
+    def __init__(
+        self, fails: Exception | None = None, free: int = 1 << 30, capability: tuple[int, int] = (9, 0)
+    ) -> None:
+        self.capability = capability
         self.free = free
         self.measured = 0
         self.name = torch.device("cpu")

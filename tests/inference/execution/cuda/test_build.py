@@ -97,6 +97,25 @@ def test_float8_keys_and_values_take_half_of_sixteen_bits(folder: Path) -> None:
         build(model(folder, TorchOperators()), HostDevice(), sizes)
 
 
+@pytest.mark.parametrize(
+    ("capability", "is_refused"), [((7, 5), True), ((8, 6), True), ((8, 9), False), ((12, 0), False)]
+)
+def test_float8_keys_and_values_need_a_gpu_that_has_float8(folder: Path, capability, is_refused) -> None:
+    """Triton would fail in its compiler while the model is loaded, which names neither the setting nor the way out."""
+    sizes = replace(SIZES, kv_dtype="fp8")
+    decoder, device = model(folder, TritonOperators(torch.device("cpu"))), HostDevice(capability=capability)
+    if is_refused:
+        reason = (
+            rf"kv_dtype fp8 needs .* 8\.9 or above, and this one has {capability[0]}\.{capability[1]}: set kv_dtype"
+        )
+        with pytest.raises(ModelRefusedError, match=reason):
+            build(decoder, device, sizes)
+        assert device.measured == 0
+    else:
+        assert build(decoder, device, sizes).cache.spec.dtype is torch.float8_e4m3fn
+    assert build(decoder, device, SIZES).cache.spec.dtype is torch.float32
+
+
 def test_loading_on_a_gpu_builds_by_the_deployments_settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = HostDevice()
     monkeypatch.setattr("inference.execution.cuda.device.Cuda", lambda _: device)
