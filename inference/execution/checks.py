@@ -68,8 +68,18 @@ def input_fault(ids: Sequence[int], vocabulary: int, limit: int, *, count: int, 
 
 
 def lacks_memory(error: Exception) -> bool:
-    """Whether memory ran out. On the CPU torch raises a RuntimeError, which only its message tells apart."""
-    words = ("can't allocate memory", "not enough memory", "std::bad_alloc")
+    """Whether memory ran out. All but torch's allocator on a GPU raise a RuntimeError, which its message tells apart:
+    torch on the CPU, CUDA itself (as for a graph), Triton and cuBLAS.
+    """
+    words = (
+        "can't allocate memory",
+        "not enough memory",
+        "std::bad_alloc",
+        "CUDA error: out of memory",
+        "Triton Error [CUDA]: out of memory",
+        "CUBLAS_STATUS_ALLOC_FAILED",
+        "CUDNN_STATUS_ALLOC_FAILED",
+    )
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
         isinstance(error, RuntimeError) and any(word in str(error) for word in words)
     )

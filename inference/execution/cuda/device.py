@@ -89,17 +89,38 @@ class Cuda:
         torch.cuda.empty_cache()
 
 
+_ACCELERATOR_ERROR: tuple[type[BaseException], ...] = tuple(filter(None, [getattr(torch, "AcceleratorError", None)]))
+
+# In small letters, CUDA's and its libraries' words for errors after which a process has to be started anew. cuBLAS and
+# cuDNN say "not initialized" where the context is lost, and at a first call also for want of memory: a new process
+# is the way out of both. Any CUDA error may end in advice about "device-side assertions".
+_LOST = (
+    "illegal memory access",
+    "illegal instruction",
+    "device-side assert triggered",
+    "unspecified launch failure",
+    "misaligned address",
+    "invalid program counter",
+    "operation not supported on global/shared address space",
+    "hardware stack error",
+    "tensor memory not completely freed",
+    "launch timed out",
+    "uncorrectable ecc",
+    "uncorrectable nvlink",
+    "device is lost",
+    "unknown error",
+    "cublas_status_execution_failed",
+    "cublas_status_not_initialized",
+    "cudnn_status_execution_failed",
+    "cudnn_status_not_initialized",
+)
+
+
 def is_lost(error: BaseException) -> bool:
     """Whether an error has left the device's context unusable: every later call in this process would fail too."""
-    sticky = (
-        "illegal memory access",
-        "device-side assert",
-        "unspecified launch failure",
-        "misaligned address",
-        "illegal instruction",
-        "uncorrectable ECC",
-        "device is lost",
-        "launch timed out",
-        "invalid program counter",
+    text = str(error).lower()
+    # Before torch.AcceleratorError, and in what libraries and Triton raise, the words alone tell whose error it is.
+    is_devices = isinstance(error, _ACCELERATOR_ERROR) or (
+        isinstance(error, RuntimeError) and any(name in text for name in ("cuda", "cublas", "cudnn"))
     )
-    return isinstance(error, RuntimeError) and "CUDA" in str(error) and any(text in str(error) for text in sticky)
+    return is_devices and any(words in text for words in _LOST)
