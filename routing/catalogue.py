@@ -133,11 +133,25 @@ class RuleEntry:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All active models by name, deployments by model, and rules in the order in which they are tried."""
+    """All active models by name, deployments by model, and rules in the order in which they are tried.
+
+    `specialists` are the models that every rule which names them gives for the rule's own task alone.
+    """
 
     models: Mapping[str, ModelEntry]
     deployments: Mapping[str, tuple[DeploymentEntry, ...]]
     rules: tuple[RuleEntry, ...]
+    specialists: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        named = {name for rule in self.rules for name in rule.names}
+        general = {name for rule in self.rules for name in rule.names if not self.is_only_for(rule, name)}
+        object.__setattr__(self, "specialists", frozenset(named - general))
+
+    def is_only_for(self, rule: RuleEntry, model: str) -> bool:
+        """Whether `rule` gives the model for the rule's task alone: what it answers is held to that."""
+        entry = self.models.get(model)
+        return bool(rule.task) and (rule.holds_answers or (entry is not None and entry.answers_labels))
 
     def all_deployments(self) -> tuple[DeploymentEntry, ...]:
         """Every active deployment of every active model, once."""

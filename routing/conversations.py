@@ -15,17 +15,8 @@ from routing.catalogue import Catalogue, RuleEntry
 from routing.ceilings import told
 from routing.choice import Option
 from routing.targets import Picked, Targets
-from routing.tasks import Found
+from routing.tasks import CERTAIN, Found
 from routing.types import Signal
-
-CERTAIN = {
-    "field": "its task field says so",
-    "endpoint": "its endpoint says so",
-    "alias": "the model's name says so",
-    "structure": "what it has says so",
-    "instruction": "its instruction says so",
-}
-"""The steps that find a task in what is written, and not by its likeness to an example or by default."""
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -61,16 +52,20 @@ class Conversation:
             return self._keeps(same, rule, fresh)
         if why := CERTAIN.get(self._found.source):
             # A general model that was asked for something else in between is what talk comes back to.
-            comes_back = self._is_only_for(rule, fresh) and not self._is_special(kept)
+            comes_back = (
+                self._catalogue.is_only_for(rule, fresh)
+                and kept in self._catalogue.models
+                and kept not in self._catalogue.specialists
+            )
             value = f"it has {kept}; this turn is for {self._found.task}, as {why}, and that leads to {fresh}"
             return _left(kept if comes_back else fresh, "passed", value)
-        if kept in self._catalogue.models and not self._is_only_for(rule, fresh) and self._rises(fresh):
+        if kept in self._catalogue.models and not self._catalogue.is_only_for(rule, fresh) and self._rises(fresh):
             return _left(fresh, "decided", f"it began with {kept} and rises to {fresh}, which costs more")
         why = "no rule gives it to this request"
         for giver in self._rules:
             if not self._targets.may_give(giver, kept):
                 continue
-            if giver.task not in ("", self._found.task) and self._is_only_for(giver, kept):
+            if giver.task not in ("", self._found.task) and self._catalogue.is_only_for(giver, kept):
                 why = f"rule “{giver.name}” gives it for {giver.task} alone"
                 continue
             option = self._targets.of(giver, kept)
@@ -89,16 +84,6 @@ class Conversation:
 
     def _rises(self, fresh: str) -> bool:
         return self._targets.cost_of(fresh) > self._targets.cost_of(self._kept)
-
-    def _is_only_for(self, rule: RuleEntry, model: str) -> bool:
-        """Whether `rule` gives the model for the rule's task alone: what it answers is held to that."""
-        entry = self._catalogue.models.get(model)
-        return bool(rule.task) and (rule.holds_answers or (entry is not None and entry.answers_labels))
-
-    def _is_special(self, model: str) -> bool:
-        """Whether all rules that give the model do so for their tasks alone; one that none gives is gone."""
-        givers = [rule for rule in self._rules if model in rule.names]
-        return all(self._is_only_for(rule, model) for rule in givers)
 
 
 def _left(goes_on_with: str, outcome: str, value: str) -> Turn:

@@ -186,7 +186,7 @@ class _Decision:
             matched=option.matched,
             candidates=(*dict.fromkeys(self.places.candidates), candidate(option)),
             signals=(*self.signals, *self._adapters()),
-            holds_answer=rule is not None and rule.holds_answers,
+            holds_answer=rule.holds_answers if rule is not None else model.name in self.catalogue.specialists,
             goes_on_with=goes_on_with or model.name,
         )
 

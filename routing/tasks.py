@@ -18,6 +18,14 @@ AUTO = "auto"
 CLASSIFY, EXTRACT = "classify", "extract"
 _OF_ENDPOINTS = {"embedding": "embedding", "score": "rerank", "classification": CLASSIFY}
 MOST_SIMILARITIES = 5  # that are told
+CERTAIN = {
+    "field": "its task field says so",
+    "endpoint": "its endpoint says so",
+    "alias": "the model's name says so",
+    "structure": "what it has says so",
+    "instruction": "its instruction says so",
+}
+"""The steps that find a task in what is written, and not by its likeness to an example or by default."""
 
 
 class Found(msgspec.Struct, frozen=True):

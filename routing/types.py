@@ -144,8 +144,9 @@ class Candidate(msgspec.Struct, frozen=True):
 class Route(msgspec.Struct, frozen=True):
     """The chosen deployment and its replica, the rate card that prices it, and how it was chosen.
 
-    `node` is the name of the replica's node, empty for a deployment that has none. `holds_answer` says whether its rule
-    has the answer held to the labels that the request names, or to JSON.
+    `node` is the name of the replica's node, empty for a deployment that has none. `holds_answer` says whether its
+    rule, or for a model asked for by name all rules that give it, have the answer held to the labels that the request
+    names, or to JSON.
     """
 
     model: str

@@ -101,8 +101,8 @@ class RouteRuleForm(ModelForm):
         help_texts = {
             "max_ttft_ms": "Milliseconds, of the deployment's requests of the last five minutes.",
             "beyond_ceiling": "Where no model holds its ceilings. Of those that do, the cheapest is taken.",
-            "holds_answers": "For classify and extract: an answer is one of the labels that the request names, or a "
-            "JSON object, unless the request says itself what it has to be.",
+            "holds_answers": "For classify and extract: an answer is one of the labels that the request names, or "
+            "JSON with the fields that it names, unless the request says itself what it has to be.",
         }
 
     def __init__(self, *args: Any, **options: Any) -> None:

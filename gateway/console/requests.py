@@ -103,6 +103,8 @@ def steps_of(record: UsageRecord) -> list[dict[str, Any]]:
 def held_to(record: UsageRecord) -> str:
     """Return what the rule held the answer to, in words; empty where it was free."""
     held = record.route.get("held_to", "")
+    if held == "json_schema":
+        return "JSON with the fields that it names"
     return f"one of {held} labels" if isinstance(held, int) else held and "JSON"
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gateway.generation.instructions import instruction_in
+from gateway.generation.instructions import instruction_in, said
 from gateway.generation.intent import Intent
 from gateway.generation.placement import Placement
 from gateway.runtime.conversations import keys_of
@@ -32,7 +32,9 @@ async def placed(runtime: Runtime, principal: Principal, intent: Intent) -> Plac
     if is_automatic(intent.model) and intent.messages:
         query = msgspec.structs.replace(query, kept=_kept(runtime, principal, intent))
     asker = Asker(principal.tenant, principal.queue, principal.priority, principal.weight)
-    query = await read(runtime.examples, query, snapshot.catalogue, Texts(*_said(intent), texts_of(intent)), asker)
+    query = await read(
+        runtime.examples, query, snapshot.catalogue, Texts(*said(intent.messages), texts_of(intent)), asker
+    )
     return Placement(runtime.engines, snapshot, principal, intent, query)
 
 
@@ -100,18 +102,11 @@ def query_of(principal: Principal, intent: Intent) -> RouteQuery:
     )
 
 
-def _said(intent: Intent) -> tuple[str, str]:
-    """Return what the system is told, and the last question."""
-    by_role = {message.role: message for message in intent.messages}  # the last of each
-    system, user = ("\n".join(by_role[role].texts) if role in by_role else "" for role in ("system", "user"))
-    return system, user
-
-
 def texts_of(intent: Intent) -> tuple[str, ...]:
     """Return what is compared with examples: lines of what the system is told, and of the last question."""
     if intent.prompt is not None:
         return ends_of(intent.prompt) if isinstance(intent.prompt, str) else ()
-    texts = _said(intent)
+    texts = said(intent.messages)
     return tuple(dict.fromkeys(end for text in texts for end in ends_of(text)))
 
 

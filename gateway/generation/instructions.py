@@ -8,9 +8,11 @@ neither, and who names them without a text to which they could apply may be only
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from gateway.generation.named_labels import labels_in
+from inference.messages import Message
 from routing.tasks import CLASSIFY, EXTRACT
 from routing.types import Instruction
 
@@ -53,12 +55,7 @@ _NAME = re.compile(r"[A-Za-z_][\w-]*(?: [\w-]+)*")
 
 def instruction_in(system: str, user: str) -> Instruction | None:
     """Return what `system`, or else the user's message, asks for; None where that isn't written in so many words."""
-    if not user.strip():
-        return None
-    for paragraph in (system, *_parts(user)):
-        if len(paragraph) > MOST_READ:
-            continue
-        part = _single_spaced(paragraph)
+    for part in instructions_of(system, user):
         if _MAKES.search(part):
             continue
         if _JSON.search(part) and _ASKS_FIELDS.search(part) and (count := _fields(part)) > 1:
@@ -66,6 +63,26 @@ def instruction_in(system: str, user: str) -> Instruction | None:
         if _ASKS_LABEL.search(part) and len(labels := labels_in(part)) > 1:
             return Instruction(CLASSIFY, f"its instruction asks for one of {len(labels)} labels that it names")
     return None
+
+
+def said(messages: Sequence[Message]) -> tuple[str, str]:
+    """Return what the system is told, and the last question."""
+    by_role = {message.role: message for message in messages}  # the last of each
+    system, user = ("\n".join(by_role[role].texts) if role in by_role else "" for role in ("system", "user"))
+    return system, user
+
+
+def instructions_of(system: str, user: str) -> Iterator[str]:
+    """Yield where an instruction may stand that has a text to which it could apply, single-spaced."""
+    if user.strip():
+        for paragraph in (system, *_parts(user)):
+            if len(paragraph) <= MOST_READ:
+                yield _single_spaced(paragraph)
+
+
+def speaks_of_json(system: str, user: str) -> bool:
+    """Whether JSON is written where an instruction may stand."""
+    return any(_JSON.search(part) for part in instructions_of(system, user))
 
 
 def _parts(message: str) -> tuple[str, ...]:

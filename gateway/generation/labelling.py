@@ -13,11 +13,13 @@ from typing import Any
 import msgspec
 
 from gateway.errors.refusal import Refusal
+from gateway.generation.instructions import instruction_in, instructions_of, said, speaks_of_json
 from gateway.generation.intent import Intent
+from gateway.generation.named_fields import fields_in
 from gateway.generation.named_labels import LONGEST_LABEL, labels_in, read
 from inference.messages import Message
 from inference.types import Delta, GenerationRequest, Guidance, GuidanceKind, Kind, SamplingParams, Usage, Vector
-from routing.tasks import CLASSIFY, EXTRACT
+from routing.tasks import CERTAIN, CLASSIFY, EXTRACT, is_automatic
 
 MOST_LABELS = 256
 MOST_READ = 40_000
@@ -99,20 +101,41 @@ def labelling_of(intent: Intent) -> Labelling:
     return Labelling(text, tuple(dict.fromkeys(labels)), at, is_json, member)
 
 
-def held_to(intent: Intent, task: str) -> Guidance | None:
-    """Return what the answer of a chat has to be that doesn't say it itself: one of the labels that it names, or a JSON
-    object; None where its task or what else it asks for is another.
+def held_to(intent: Intent, task: str, source: str) -> Guidance | None:
+    """Return what the answer of a chat has to be that doesn't say it itself, for a `task` that the step `source` found.
+
+    One of the labels that it names; a JSON object with the fields that it names, each a text or null; or any JSON
+    object. None where its task or what else it asks for is another, where it asks for a model by name and for neither
+    labels nor fields, and where its task is only guessed and it speaks of no JSON: it may be talk.
     """
     sampling = intent.sampling
     has_tools = intent.tools is not None and bool(intent.tools.callable)
     if not intent.messages or has_tools or sampling.guidance is not None or sampling.ignore_eos:
         return None
+    if not is_automatic(intent.model) and source not in CERTAIN:
+        asked = instruction_in(*said(intent.messages))
+        task, source = ("", source) if asked is None else (asked.task, "instruction")
     if task == EXTRACT:
-        return Guidance(GuidanceKind.JSON_OBJECT, param="messages")
+        return _as_json(intent, is_certain=source in CERTAIN)
     if task != CLASSIFY or intent.messages[-1].role != "user":
         return None
     _, labels = _asked(intent.messages, is_guided=False)
     return Guidance(GuidanceKind.CHOICE, choices=labels, param="messages") if 0 < len(labels) <= MOST_LABELS else None
+
+
+def _as_json(intent: Intent, *, is_certain: bool) -> Guidance | None:
+    system, user = said(intent.messages)
+    fields = next((found for part in instructions_of(system, user) if (found := fields_in(part))), ())
+    if fields:
+        schema = {
+            "type": "object",
+            "properties": {name: {"type": ["string", "null"]} for name in fields},
+            "required": list(fields),
+            "additionalProperties": False,
+        }
+        return Guidance(GuidanceKind.JSON_SCHEMA, _json(schema), param="messages")
+    is_meant = is_certain or speaks_of_json(system, user)
+    return Guidance(GuidanceKind.JSON_OBJECT, param="messages") if is_meant else None
 
 
 def why_unlabelled(intent: Intent) -> str:

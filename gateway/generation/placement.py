@@ -97,7 +97,7 @@ class Placement:
         self._prefixes: dict[str, tuple[Digest, ...]] = {}
         self.labelling: Labelling | None = None
         self._unlabelled: str | None = None  # why a classifier wouldn't answer, once it was asked
-        self._held_to: Guidance | None = None  # by its rule, if its engine can
+        self._held_to: Guidance | None = None  # by its rule, or as its model's rules hold it, if its engine can
         self._guidance: Guidance | None = None  # with which it was prepared, though it didn't ask for any
         self.route = self._routed()
 
@@ -287,7 +287,7 @@ class Placement:
         is_labelled = self.intent.kind is Kind.CHAT and catalogue.models[chosen.model].answers_labels
         self.labelling = labelling_of(self.intent) if is_labelled else None
         is_held = chosen.holds_answer and not is_labelled and self.intent.kind is Kind.CHAT
-        self._held_to = held_to(self.intent, chosen.task) if is_held else None
+        self._held_to = held_to(self.intent, chosen.task, chosen.task_source) if is_held else None
         return chosen
 
     def _why_unlabelled(self) -> str:

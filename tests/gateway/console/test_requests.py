@@ -62,6 +62,7 @@ def test_the_tenant_sees_every_step(acme, used):
     [
         (2, "held to one of 2 labels"),
         ("json_object", "held to JSON"),
+        ("json_schema", "held to JSON with the fields that it names"),
     ],
 )
 def test_what_the_answer_was_held_to_is_told(acme, used, held_to, told):

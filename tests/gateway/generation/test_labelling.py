@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest.mock import AsyncMock
 
+import msgspec
 import pytest
 
 from billing.ids import uuid7
 from billing.writer.operations import Settle
 from gateway.errors.refusal import Refusal
+from gateway.generation import choosing
 from gateway.generation.generation import start_generation
 from gateway.generation.labelling import why_unlabelled
 from inference.errors import InvalidRequestError
 from inference.tools import Function, Tools
 from inference.types import Delta, Guidance, GuidanceKind, Kind, SamplingParams, Usage
 from routing.catalogue import RuleEntry
+from routing.types import Comparison, Similarity
 from tests.gateway.doubles import FAKE, collect, make_intent, make_stand
 
 SORTER = replace(FAKE, name="sorter", kinds=frozenset({"classification"}), rate_card="sorter-card")
@@ -132,9 +135,9 @@ CHOICE, OBJECT = Guidance(GuidanceKind.CHOICE, choices=("red", "blue")), Guidanc
 TOOLS = Tools((Function("f"),))
 
 
-async def held(prompt, rule=HELD, model="auto", **fields):
+async def held(prompt, rule=HELD, rules=(), model="auto", **fields):
     """Return what the engine was asked to hold an answer to, and what the client is told of it."""
-    stand = await make_stand(models=(SORTER, WRITER), rules=(rule,), text="It is blue", guides=True)
+    stand = await make_stand(models=(SORTER, WRITER), rules=rules or (rule,), text="It is blue", guides=True)
     engine = stand.engine_of("writer")
     engine.prepare = AsyncMock(side_effect=engine.prepare)
     generation, *_ = await run(stand, prompt, model=model, **fields)
@@ -146,6 +149,73 @@ async def test_rule_holds_answers_to_the_labels_or_to_json():
     sampling = SamplingParams(temperature=0.5, max_tokens=3)
     assert await held(TICKET, sampling=sampling) == (replace(sampling, guidance=CHOICE), 2)
     assert await held(TICKET, task="extract", sampling=sampling) == (replace(sampling, guidance=OBJECT), "json_object")
+
+
+DESK_RULES = (
+    RuleEntry("fields", "", "extract", None, None, (("writer", 1),), examples=("x",), holds_answers=True),
+    RuleEntry("labels", "", "classify", None, None, (("writer", 1),), examples=("x",), holds_answers=True),
+)
+FIELDS = "Return JSON with the fields order_id, amount.\n\nI paid 12 for order 7."
+UNNAMED = "Return what it says as JSON.\n\nI paid 12 for order 7."
+TALK = "Hello!\n\nHow are you?"
+SCHEMA = Guidance(
+    GuidanceKind.JSON_SCHEMA,
+    '{"type":"object","properties":{"order_id":{"type":["string","null"]},"amount":{"type":["string","null"]}},'
+    '"required":["order_id","amount"],"additionalProperties":false}',
+)
+NEAR = Comparison(((Similarity("fields", 0.9, "x"),),))
+
+
+async def asked_of_specialist(prompt, monkeypatch, **fields):
+    """What a model is held to that rules give for their tasks alone."""
+    monkeypatch.setattr(choosing, "read", AsyncMock(side_effect=_compared))
+    return await held(prompt, rules=DESK_RULES, **({"task": None} | fields))
+
+
+async def _compared(examples, query, catalogue, texts, asker):
+    asked = choosing.instruction_in(texts.system, texts.user)
+    return msgspec.structs.replace(query, instruction=asked, compared=NEAR)
+
+
+BY = {
+    "field": {"task": "extract"},
+    "alias": {"model": "auto:extract"},
+    "instruction": {},
+    "name": {"model": "writer"},
+    "name and field": {"model": "writer", "task": "extract"},
+}
+
+
+@pytest.mark.parametrize("how", BY)
+async def test_named_fields_are_held_however_a_specialist_is_asked(how, monkeypatch):
+    sampling, told = await asked_of_specialist(FIELDS, monkeypatch, **BY[how])
+    assert (sampling.guidance, told) == (SCHEMA, "json_schema")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "how", "guidance"),
+    [
+        (UNNAMED, "field", OBJECT),
+        (UNNAMED, "alias", OBJECT),
+        (UNNAMED, "instruction", OBJECT),  # found by an example, and it speaks of JSON
+        (UNNAMED, "name", None),
+        (UNNAMED, "name and field", OBJECT),
+        (TALK, "field", OBJECT),
+        (TALK, "instruction", None),  # misjudged by an example
+        (TALK, "name", None),
+        ("Classify it as one of: red, blue.\n\nmy blue car", "name", CHOICE),
+        ("Classify it as one of: red, blue.\n\nmy blue car", "instruction", CHOICE),
+    ],
+)
+async def test_what_a_specialist_is_held_to_where_no_fields_are_named(prompt, how, guidance, monkeypatch):
+    sampling, _ = await asked_of_specialist(prompt, monkeypatch, **BY[how])
+    assert sampling.guidance == guidance
+
+
+async def test_a_general_model_asked_for_by_name_is_free(monkeypatch):
+    talk = RuleEntry("talk", "", "", None, None, (("writer", 1),))
+    sampling, _ = await held(FIELDS, rules=(*DESK_RULES, talk), model="writer", task=None)
+    assert sampling.guidance is None
 
 
 @pytest.mark.parametrize(
