@@ -15,6 +15,7 @@ from unfold.widgets import (
     UnfoldAdminIntegerFieldWidget,
     UnfoldAdminSelectWidget,
     UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
     UnfoldBooleanSwitchWidget,
 )
 
@@ -143,6 +144,25 @@ class TryForm(forms.Form):
     )
     tools = forms.BooleanField(required=False, label="It has tools", widget=UnfoldBooleanSwitchWidget)
     schema = forms.BooleanField(required=False, label="It has a schema", widget=UnfoldBooleanSwitchWidget)
+    conversation = forms.CharField(
+        required=False,
+        max_length=120,
+        label="Its conversation has the model",
+        help_text="Empty: it begins one.",
+        widget=UnfoldAdminTextInputWidget,
+    )
+    models = forms.CharField(
+        required=False,
+        max_length=2_000,
+        label="Its API key is for the models",
+        help_text="Names with commas between them; empty: all of the plan's.",
+        widget=UnfoldAdminTextInputWidget,
+    )
+
+    def clean_models(self) -> list[str]:
+        """Return the names."""
+        names = (name.strip() for name in self.cleaned_data["models"].split(","))
+        return [name for name in names if name]
 
 
 @admin.register(RouteRule)

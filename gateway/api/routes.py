@@ -16,6 +16,8 @@ from gateway.generation.dry_run import Wanted, dry_run
 from gateway.runtime.live import live_of
 from routing.types import OUTCOMES, SOURCES, STEPS
 
+_KEY = "What its API key is for; none: all models of the plan."
+_CONVERSATION = "The model that its conversation has; empty: it begins one."
 _TEXT = "What is asked: compared with the rules' examples, and stored nowhere."
 
 
@@ -33,6 +35,10 @@ class QuerySerializer(serializers.Serializer[Any]):
     tools = serializers.BooleanField(default=False, help_text="Whether it has tools, or answers of tools.")
     schema = serializers.BooleanField(default=False, help_text="Whether its answer has a schema or grammar.")
     images = serializers.ChoiceField(choices=["none", "data", "urls"], default="none")
+    models = serializers.ListField(
+        child=serializers.CharField(max_length=120), max_length=200, default=list, help_text=_KEY
+    )
+    conversation = serializers.CharField(max_length=120, allow_blank=True, default="", help_text=_CONVERSATION)
 
 
 class CandidateSerializer(serializers.Serializer[Any]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -16,10 +17,12 @@ from gateway.generation.labelling import NO_LABELS
 from gateway.generation.named_labels import labels_in
 from gateway.runtime.examples import Asker
 from gateway.runtime.live import Live
+from gateway.runtime.principal import models_of_key
 from routing.catalogue import Catalogue
 from routing.conditions import tokens_of
+from routing.errors import RoutingError
 from routing.routes import route
-from routing.types import Price, Route, RouteQuery
+from routing.types import Kept, Price, Route, RouteQuery
 
 NOBODY = UUID(int=0)
 """Who asks where no tenant does."""
@@ -27,7 +30,10 @@ NOBODY = UUID(int=0)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A request as its sender describes it; without `prompt_characters` it has those of its `text`."""
+    """A request as its sender describes it; without `prompt_characters` it has those of its `text`.
+
+    `models` are what its key is for (none: all of the plan's), `conversation` the model that its conversation has.
+    """
 
     model: str = "auto"
     kind: str = "chat"
@@ -38,6 +44,8 @@ class Wanted:
     tools: bool = False
     schema: bool = False
     images: str = "none"
+    models: Sequence[str] = ()
+    conversation: str = ""
 
 
 def dry_run(live: Live, version: PlanVersion, wanted: Wanted, tenant: UUID = NOBODY) -> Route:
@@ -47,20 +55,30 @@ def dry_run(live: Live, version: PlanVersion, wanted: Wanted, tenant: UUID = NOB
     digests.
     """
     length = len(wanted.text) if wanted.prompt_characters is None else wanted.prompt_characters
+    catalogue = live.catalogue()
+    key = frozenset(wanted.models)
+    known = (catalogue.models.get(name) for name in key)
+    has_own = any(model is not None and model.tenant == tenant for model in known)
+    allowed = models_of_key(key, frozenset(version.allowed_models), has_own=has_own)
+    if allowed is None:
+        raise RoutingError(
+            "model_not_allowed", "The plan has none of the models that this key is for.", model=wanted.model
+        )
     query = RouteQuery(
         model=wanted.model,
         kind=wanted.kind,
         plan=version.plan.slug,
         plan_default_task=version.default_task,
-        allowed_models=frozenset(version.allowed_models),
+        allowed_models=allowed,
+        key_models=key,
         tenant=tenant if tenant != NOBODY and version.adapters else None,
         task=wanted.task or None,
         prompt_characters=length,
         images=wanted.images,
         has_tools=wanted.tools,
         has_schema=wanted.schema,
+        kept=Kept(wanted.conversation) if wanted.conversation else None,
     )
-    catalogue = live.catalogue()
     asker = Asker(tenant, str(tenant), version.priority, 1000)
     texts = Texts("", wanted.text, ends_of(wanted.text))
     examples = live.runtime.examples if live.runtime is not None else None

@@ -11,6 +11,7 @@ from gateway.runtime.epoch import Stamp
 from gateway.services.networks import Network
 from routing.catalogue import ModelEntry
 
+NONE_OF_THE_PLAN = frozenset({""})
 FLEX_BAND = -(2**15) - 1  # below every plan's
 LOWEST_BAND = FLEX_BAND - 1
 """Below the priority of every plan."""
@@ -100,3 +101,13 @@ class Principal:
         weight = max(1, self.weight // _BATCH_WEIGHT)
         own = replace(self, line=line, networks=(), concurrency=concurrency, key_concurrency=None)
         return replace(own, weight=weight, priority=LOWEST_BAND)
+
+
+def models_of_key(key: frozenset[str], plan: frozenset[str], *, has_own: bool) -> frozenset[str] | None:
+    """Return what of the plan's models a key may use that is for the models `key`; empty stands for all, in each.
+
+    None where that is none at all; where the key is for some of its tenant's own (`has_own`), then none of the plan's.
+    """
+    if not key:
+        return plan
+    return (key & plan if plan else key) or (NONE_OF_THE_PLAN if has_own else None)

@@ -22,7 +22,7 @@ from gateway.errors.refusal import Refusal
 from gateway.errors.service import DatabaseBusyError
 from gateway.models import APIKey, Membership, Project
 from gateway.runtime.epoch import UNKNOWN, Epoch, EpochStaleError, Stamp
-from gateway.runtime.principal import Principal
+from gateway.runtime.principal import Principal, models_of_key
 from gateway.services.keys import digest_of, find_key
 from gateway.services.networks import parsed_networks
 from gateway.services.scopes import ALL, expanded
@@ -211,16 +211,12 @@ def _of_key(keys: QuerySet[APIKey], digest: str = "") -> _Answer:
     return principal if isinstance(principal, _Denied) else _restricted(principal, row)
 
 
-_NONE_OF_THE_PLAN = frozenset({""})
-
-
 def _restricted(principal: Principal, row: dict[str, Any]) -> _Answer:
     """The principal with what its key limits beyond the plan."""
     models = frozenset(row["allowed_models"])
-    allowed = models & principal.allowed_models if models and principal.allowed_models else models
-    if not allowed and any(name.startswith(f"{row['tenant__slug']}/") for name in models):
-        allowed = _NONE_OF_THE_PLAN  # but some of the tenant's own
-    if models and not allowed:
+    has_own = any(name.startswith(f"{row['tenant__slug']}/") for name in models)
+    allowed = models_of_key(models, principal.allowed_models, has_own=has_own)
+    if allowed is None:
         return replace(_NO_MODEL, tenant=principal.tenant, api_key=principal.api_key)
 
     def bucket(name: str, limit: int | None) -> Bucket | None:
@@ -229,7 +225,7 @@ def _restricted(principal: Principal, row: dict[str, Any]) -> _Answer:
 
     return replace(
         principal,
-        allowed_models=allowed or principal.allowed_models,
+        allowed_models=allowed,
         key_models=models,
         networks=parsed_networks(row["networks"]),
         key_request_bucket=bucket("key_requests", row["request_limit"]),

@@ -123,6 +123,13 @@ def test_a_text_can_be_tried(operator):
     assert (
         "holds the answer" in operator.post(url, {"plan": "business", "text": "Do it", "tools": "on"}).content.decode()
     )
+    other = PublicModel.objects.create(name="other", kinds=["chat"], context_length=100, rate_card="x")
+    Deployment.objects.create(name="other-1", model=other, backend="fake")
+    RouteTarget.objects.create(rule=rule, model=other)
+    data = {"plan": "business", "text": "Do it", "tools": "on"}
+    assert operator.post(url, {**data, "models": "none, other"}).context["decision"].model == "other"
+    assert operator.post(url, {**data, "conversation": "other"}).context["decision"].model == "other"
+    assert "The plan has none" in operator.post(url, {**data, "plan": "free", "models": "none"}).content.decode()
     page = operator.post(url, {"plan": "business", "text": "Do it"})
     assert "No routing rule gives a model" in page.content.decode()
     assert operator.post(url, {"plan": "nothing", "text": ""}).status_code == 400

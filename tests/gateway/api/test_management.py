@@ -435,3 +435,15 @@ def test_route_explain_says_where_and_why(acme):
     assert (body["model"], body["deployment"], body["rule"]) == (name, "small-1", "everything")
     assert body["reason"]
     assert_error(send(acme, "post", "routes/explain/", {"model": "none"}), 404, "model_not_found", "model")
+    other = PublicModel.objects.create(name="sluice-desk", kinds=["chat"], context_length=100, rate_card="x")
+    Deployment.objects.create(name="desk-1", model=other, backend="fake")
+    RouteTarget.objects.create(rule=rule, model=other)
+
+    def led(**more):
+        answer = send(acme, "post", "routes/explain/", {"task": None, **more})
+        return answer.json()["model"] if answer.status_code == 200 else answer.json()["error"]["code"]
+
+    assert {led(models=["sluice-desk"]), led(conversation="sluice-desk"), led(model="sluice-desk")} == {"sluice-desk"}
+    assert led(conversation=name) == led(models=[name, "none"]) == name
+    assert led(models=["none"]) == led(models=[name], model="sluice-desk") == "model_not_allowed"
+    assert led(conversation=name, models=["sluice-desk"]) == "sluice-desk"
