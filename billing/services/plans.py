@@ -102,6 +102,12 @@ def latest_version(slug: str) -> PlanVersion:
     return version
 
 
+def latest_versions() -> list[PlanVersion]:
+    """Return the newest version of each plan, by the plan's short name."""
+    versions = PlanVersion.objects.select_related("plan").order_by("plan__slug", "-number")
+    return list({version.plan_id: version for version in reversed(versions)}.values())[::-1]
+
+
 @transaction.atomic
 def subscribe(tenant_id: UUID, plan_slug: str, at: datetime | None = None, *, time_zone: str = "UTC") -> Subscription:
     """Subscribe the tenant to the plan's newest version and grant its first month; `at` anchors its months.

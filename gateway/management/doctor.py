@@ -23,6 +23,7 @@ from billing import clock, triggers
 from billing.models import PlanVersion, RateCardVersion
 from billing.selectors.reconciliation import last_reconciliation
 from billing.selectors.usage import waits_since
+from billing.services.plans import latest_versions
 from gateway.home import is_disk_full, open_to_others
 from gateway.management.doctor_remote import remote_engines
 from gateway.management.ports import readiness_request
@@ -32,7 +33,8 @@ from gateway.runtime import epoch_triggers
 from gateway.runtime.gateway_lock import count_gateways
 from gateway.services.engine_states import EngineState, ask
 from gateway.services.worker_specs import WorkerSpecError, is_worker_running, worker_spec
-from routing.models import Deployment
+from routing.models import Deployment, PublicModel
+from routing.services.defaults import SPECIALISTS
 
 ANSWER_SECONDS = 3.0
 LATE = timedelta(minutes=5)
@@ -166,11 +168,31 @@ def _clock() -> Symptom:
     return Symptom("clock", finding, "set both by NTP" if apart > APART else "")
 
 
+def _specialists() -> Iterator[Symptom]:
+    """Tell of plans, as those of earlier releases, that list their models without the specialists that are installed.
+
+    That may be meant, so nothing has to be mended.
+    """
+    names = {name for names in SPECIALISTS.values() for name in names}
+    served = PublicModel.objects.filter(name__in=names, is_active=True, tenant=None)
+    installed = sorted(served.values_list("name", flat=True))
+    for version in latest_versions() if installed else ():
+        lacking = [name for name in installed if version.allowed_models and name not in version.allowed_models]
+        if lacking:
+            listed = " ".join(lacking)
+            finding = (
+                f"{', '.join(lacking)}: not in it, so that `auto` gives its tenants the general model; to include them:"
+                f" `manage.py plans include {version.plan.slug} {listed} --subscribers`"
+            )
+            yield Symptom(f"plan {version.plan.slug}", finding)
+
+
 def _catalogue() -> Iterator[Symptom]:
     plans = PlanVersion.objects.values("plan").distinct().count()
     prices = RateCardVersion.objects.exclude(published_at=None).values("card").distinct().count()
     fix = "" if plans and prices else "run `manage.py setup`, or make them in the admin"
     yield Symptom("plans and prices", f"{plans} plans, {prices} rate cards", fix)
+    yield from _specialists()
     with scopes_disabled():
         keys = APIKey.objects.filter(revoked_at=None).count()
     yield Symptom("API keys", f"{keys} not revoked", "" if keys else "make one in the admin or on the tenant's page")
