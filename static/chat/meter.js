@@ -49,10 +49,12 @@ const STEPS = {
   endpoint: "Endpoint",
   alias: "Name of the model",
   structure: "What the request has",
+  instruction: "What its instruction asks for",
   examples: "Nearest example",
   plan: "Plan’s default",
   conversation: "Conversation",
   ceiling: "Ceiling",
+  adapter: "Adapters that are refused",
 };
 
 /** Return how near the text came to each rule's examples, or nothing. */
@@ -62,9 +64,10 @@ function nearest(similarities) {
   return el("div", { class: "muted" }, `By rule: ${told.join(" · ")}`);
 }
 
-/** Return what the rule held the answer to: one of so many labels, or JSON; empty where it was free. */
+/** Return what the rule held the answer to: one of so many labels, fields, or JSON; empty where it was free. */
 function held(to) {
   if (!to) return "";
+  if (to === "json_schema") return "the answer was held to JSON with the fields that it names";
   return typeof to === "number" ? `the answer was held to one of ${count(to)} labels` : "the answer was held to JSON";
 }
 

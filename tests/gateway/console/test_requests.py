@@ -1,13 +1,16 @@
 """The page of a request tells each step of its routing, to its tenant and to operators, and nothing of it is markup."""
 
 import re
+from pathlib import Path
 
 import pytest
+from django.conf import settings
 from django.test import Client
 from django.urls import reverse
 
 from billing.models import UsageRecord
 from gateway.models import User
+from routing.types import STEP_TITLES
 
 pytestmark = pytest.mark.django_db
 HOSTILE = '<img src=x onerror="alert(1)">'
@@ -88,3 +91,8 @@ def test_a_request_without_steps_shows_none(acme, used, route):
     text = text_of(acme.client().get(reverse("console-request", args=[request])))
     assert "Steps" not in text
     assert (route.get("reason") or "The route was not kept.") in text
+
+
+def test_the_chat_page_calls_the_steps_as_the_other_pages_do():
+    script = Path(settings.BASE_DIR, "static/chat/meter.js").read_text()
+    assert [step for step, title in STEP_TITLES.items() if f'  {step}: "{title}",' not in script] == []
