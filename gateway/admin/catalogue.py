@@ -15,10 +15,12 @@ from unfold.decorators import action, display
 from billing.admin.base import RowsAdmin
 from gateway.admin.adapters import NewAdapterForm
 from gateway.admin.choices import NameField, NamesField, rate_cards
+from gateway.admin.model_states import columns_of, served_by, state_field
 from gateway.errors.service import ServiceError
+from gateway.runtime.live import live_of
 from gateway.services.adapters import add_adapter_folder, remove_adapter
 from inference.types import Kind
-from routing.models import Adapter, PublicModel, RouteRule
+from routing.models import PublicModel, RouteRule
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Any]
@@ -41,11 +43,9 @@ class PublicModelForm(ModelForm):
 class PublicModelAdmin(RowsAdmin):
     """Models as tenants see them."""
 
-    list_display = ["name", "display_kinds", "display_context", "rate_card", "served_by", "is_active"]
     list_filter = ["is_active"]
     search_fields = ["name", "description"]
     form = PublicModelForm
-    readonly_fields = ["served_by"]
     show_full_result_count = False
     actions_list = ["add_adapter"]
     actions_detail = ["withdraw_adapter"]
@@ -92,14 +92,27 @@ class PublicModelAdmin(RowsAdmin):
         is_adapter = model is not None and model.is_active and hasattr(model, "adapter")
         return is_adapter and self.has_change_permission(request)
 
+    def get_list_display(self, request: HttpRequest) -> list[Any]:
+        """Return the columns; those of live state read one snapshot, taken for this request."""
+        described = ["name", "display_kinds", "display_context", "rate_card"]
+        return [*described, *columns_of(live_of(request)), "is_active"]
+
     def get_fields(self, request: HttpRequest, obj: PublicModel | None = None) -> list[Any]:
-        """Return what is asked for; of a model that is there also what serves it."""
-        return [*PublicModelForm.Meta.fields, *(self.readonly_fields if obj is not None else [])]
+        """Return what is asked for; of a model that is there also what serves it, and whether that is ready."""
+        return [*PublicModelForm.Meta.fields, *self.get_readonly_fields(request, obj)]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: PublicModel | None = None) -> list[Any]:
+        """Return what is only told of a model that is there; the same functions for all of a request."""
+        if obj is None:
+            return []
+        if "told_fields" not in request.__dict__:
+            request.__dict__["told_fields"] = [served_by, state_field(live_of(request))]
+        return list(request.__dict__["told_fields"])
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[PublicModel]:
         """Return the models with the number of their active deployments."""
         rows: QuerySet[PublicModel] = super().get_queryset(request)
-        rows = rows.select_related("adapter__base", "tenant")
+        rows = rows.select_related("adapter__base", "tenant").prefetch_related("deployments")
         return rows.annotate(active_count=Count("deployments", filter=Q(deployments__is_active=True)))
 
     @display(description="Kinds")
@@ -111,13 +124,3 @@ class PublicModelAdmin(RowsAdmin):
     def display_context(self, model: PublicModel) -> str:
         """How many tokens."""
         return f"{model.context_length:,}"
-
-    @display(description="Served by", ordering="active_count")
-    def served_by(self, model: PublicModel) -> str:
-        """How many active deployments serve it; of an adapter its base, and whose it is."""
-        adapter: Adapter | None = getattr(model, "adapter", None)
-        if adapter is None:
-            count: int = model.active_count  # type: ignore[attr-defined] # annotated above
-            return f"{count} deployment{'s' * (count != 1)}"
-        whose = f", only {model.tenant}" if model.tenant is not None else ""
-        return f"adapter of {adapter.base.name}{whose}"

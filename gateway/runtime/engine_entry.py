@@ -20,6 +20,19 @@ TTFT_ADAPTERS = 256  # of so many of a replica's adapters, those that were asked
 TTFT_SECONDS = 300.0  # older ones say nothing: who was too slow gets no requests by which to show that it is not
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterPlace:
+    """How an adapter is at one replica of its base: "ready", "refused", "loading" or "not ready", with the reason.
+
+    A ready one that isn't `in_memory` is read when the next request wants it.
+    """
+
+    node: str
+    state: str
+    reason: str = ""
+    in_memory: bool = False
+
+
 @dataclass(slots=True)
 class EngineEntry:
     """The open engine of a replica, what this gateway has running on it (`Flight`), and its health as last seen.
@@ -50,6 +63,18 @@ class EngineEntry:
         """How many tokens it has to compute for this gateway and, by its own count of requests, for others."""
         others = max(0, self.health.running + self.health.waiting - self.requests)
         return self.uncached + RUNNING_TOKENS * (self.requests + others)
+
+    def adapter(self, name: str) -> AdapterPlace:
+        """Return how that adapter is here."""
+        info, node = self.engine.info, self.replica.place
+        if self.obstacle or info is None:
+            return AdapterPlace(node, "not ready", self.obstacle)
+        refusal = info.adapters.get(name)
+        if refusal is None:
+            return AdapterPlace(node, "loading")
+        if refusal:
+            return AdapterPlace(node, "refused", refusal)
+        return AdapterPlace(node, "ready", in_memory=name in self.health.adapters)
 
     def took(self, ttft_ms: int, adapter: str = "") -> None:
         """Note the time to first token of a request with that adapter, or the base alone, that it began just now."""

@@ -9,14 +9,14 @@ from uuid import UUID
 import structlog
 
 from gateway.home import worker_endpoint
-from gateway.runtime.engine_entry import CHUNK_TOKENS, EngineEntry
+from gateway.runtime.engine_entry import CHUNK_TOKENS, AdapterPlace, EngineEntry
 from gateway.runtime.flight import Flight
 from gateway.runtime.metrics import Metrics
 from gateway.secrets.node_keys import gateway_key
 from gateway.secrets.remote_engines import REMOTE, open_deployment
 from inference.engine import Engine, EngineSpec
 from inference.types import EngineInfo, Feature, Health
-from routing.catalogue import DeploymentEntry, ReplicaEntry
+from routing.catalogue import ADAPTABLE, DeploymentEntry, ReplicaEntry
 from routing.prefix import Digest
 
 HEALTH_INTERVAL = 0.5
@@ -93,6 +93,11 @@ class Engines:
         """Return why no replica of `base` can serve its adapter, "" where one can, None where none has read it yet."""
         states = [info.adapters[adapter] for info in self._infos(base) if adapter in info.adapters]
         return None if not states else "" if "" in states else states[0]
+
+    def adapter_places(self, base: str, adapter: str) -> list[AdapterPlace]:
+        """Return how an adapter of `base` is at each replica that may serve it."""
+        entries = (entry for entry in self._entries.values() if entry.deployment.model == base)
+        return [entry.adapter(adapter) for entry in entries if entry.deployment.backend in ADAPTABLE]
 
     def _infos(self, model: str) -> list[EngineInfo]:
         infos = [entry.engine.info for entry in self._entries.values() if entry.deployment.model == model]

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.http import HttpRequest
 
-from gateway.runtime.engine_entry import EngineEntry
+from gateway.runtime.engine_entry import AdapterPlace, EngineEntry
 from inference.types import Work
 from routing import catalogue
 from routing.catalogue import Catalogue
@@ -68,6 +68,10 @@ class Live:
         for entry in self.runtime.engines.entries():
             by_deployment.setdefault(entry.deployment.id, []).append(entry)
         return {deployment: _state(entries) for deployment, entries in by_deployment.items()}
+
+    def adapter_places(self, base: str, adapter: UUID) -> list[AdapterPlace] | None:
+        """Return how an adapter of `base` is at each of its replicas, None in a process that serves no data plane."""
+        return None if self.runtime is None else self.runtime.engines.adapter_places(base, str(adapter))
 
     def catalogue(self) -> Catalogue:
         """Return the catalogue that requests are routed by now, from the database where no gateway runs here."""

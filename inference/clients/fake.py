@@ -216,7 +216,10 @@ class FakeEngine:
     async def health(self) -> Health:
         ready = self.options.ready and not self._draining and not self.options.unreachable
         reason = "" if ready else "draining" if self._draining else "unreachable"
-        return Health(ready, reason, running=len(self._runs), steps=self._state.steps, draining=self._draining)
+        running, adapters = len(self._runs), tuple(self.options.adapters)
+        return Health(
+            ready, reason, running=running, steps=self._state.steps, draining=self._draining, adapters=adapters
+        )
 
     async def drain(self, seconds: float) -> None:
         self._draining = True

@@ -195,6 +195,11 @@ class Adapters:
         with self._lock:
             return tuple(self._loaded)
 
+    def in_memory(self) -> tuple[str, ...]:
+        """Return the names of those that requests may name and that are in memory."""
+        with self._lock:
+            return tuple(name for name, key in self._keys.items() if key in self._loaded)
+
     @property
     def nbytes(self) -> int:
         """How much memory those take."""

@@ -108,6 +108,11 @@ class Deployment:
         assert self.engine.model.adapters is not None
         return self.engine.model.adapters.load(request.adapter, request.domain)
 
+    def adapters_in_memory(self) -> tuple[str, ...]:
+        """Return the adapters that requests needn't wait for. For any thread."""
+        adapters = self.engine.model.adapters
+        return () if adapters is None else adapters.in_memory()
+
     def health(self) -> Health:
         """Return the state now, with the revision of the settings that the deployment was loaded with."""
         return replace(self.engine.health(), revision=self.info.revision)

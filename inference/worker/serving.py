@@ -55,8 +55,9 @@ class Serving:
         """The health of each deployment of the spec, loaded or not, by name."""
         health = dict(self.unready)
         hung = self._hung()
-        for name in list(self.deployments):
-            state = self._loop.health.get(name, Health(ready=True))
+        for name, deployment in dict(self.deployments).items():
+            # Adapters come and go beside the steps, in which the rest of the health is taken.
+            state = replace(self._loop.health.get(name, Health(ready=True)), adapters=deployment.adapters_in_memory())
             if hung:
                 state = replace(state, ready=False, reason=hung)
             elif self.draining and not state.draining:

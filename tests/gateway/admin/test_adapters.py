@@ -1,4 +1,8 @@
-"""The operator's pages of adapters: adding one from its folder, seeing what it is, withdrawing it."""
+"""The operator's pages of adapters: adding one from its folder, seeing what it is and how it is, withdrawing it."""
+
+import re
+from types import SimpleNamespace
+from uuid import uuid4
 
 import pytest
 from django.test import Client
@@ -6,7 +10,13 @@ from django.urls import reverse
 
 from billing.services import cards
 from gateway.models import User
+from gateway.runtime.engine_entry import EngineEntry
+from gateway.runtime.engines import Engines
+from gateway.runtime.live import Live
 from gateway.services.adapters import add_adapter_folder
+from inference.types import EngineInfo, Health, Kind
+from routing import catalogue
+from routing.catalogue import NodeEntry, ReplicaEntry
 from routing.models import Adapter, PublicModel, RouteRule, RouteTarget
 from routing.services.catalogue import add_model
 from tests.gateway.adapters.files import save, tensors
@@ -100,3 +110,69 @@ def test_an_address_of_no_model_leads_back_to_the_list(operator):
     assert response.redirect_chain
     assert response.status_code == 200
     assert operator.get(reverse(WITHDRAW, args=["nothing"])).status_code == 403
+
+
+class Nodes:
+    """The base on some nodes, as a gateway sees them: by node, why each adapter is refused there, and which are loaded."""
+
+    def __init__(self, **nodes):
+        self.engines = Engines(metrics=None)
+        (deployment,) = catalogue.load().deployments["base"]
+        for node, (health, adapters) in nodes.items():
+            info = (
+                None if adapters is None else EngineInfo("d", "base", frozenset({Kind.CHAT}), 9, 9, adapters=adapters)
+            )
+            replica = ReplicaEntry(uuid4(), NodeEntry(node))
+            engine = SimpleNamespace(info=info)
+            self.engines._entries[replica.id] = EngineEntry(deployment, replica, None, engine, health=health)
+
+
+def seen(operator, monkeypatch, model, **nodes):
+    """The row and the page of the model as texts, where the base is on these nodes."""
+    live = Live(Nodes(**nodes) if nodes else None)
+    monkeypatch.setattr("gateway.admin.catalogue.live_of", lambda _: live)
+    rows = operator.get(reverse("admin:routing_publicmodel_changelist")).content.decode().split("data-row")
+    row = next(row for row in rows if str(model.pk) in row)
+    return tuple(
+        " ".join(re.sub(r"<[^>]+>", " ", one).split()) for one in (row, operator.get(change(model)).content.decode())
+    )
+
+
+def test_the_state_of_a_shared_adapter_and_its_reason_are_shown(operator, monkeypatch, law):
+    """An operator saw neither: tenants alone were told of theirs, by the API."""
+    name = str(Adapter.objects.get().id)
+    up = Health(ready=True, adapters=(name,))
+    bad = {name: "a <rank> of 2 is wrong"}
+    for nodes, state, reason in (
+        ({"a": (up, {name: ""})}, "ready", "in memory"),
+        ({"a": (Health(ready=True), {name: ""})}, "ready", "not in memory, read when the next request wants it"),
+        ({"a": (up, {})}, "loading", "its worker hasn&#x27;t read it yet"),
+        ({"a": (up, bad)}, "refused", "a &lt;rank&gt; of 2 is wrong"),
+        ({"a": (Health(ready=False, reason="worker lost"), bad)}, "not ready", "worker lost"),
+        ({"a": (up, {name: ""}), "b": (up, bad)}, "ready", "a: in memory; b: a &lt;rank&gt; of 2 is wrong"),
+        ({"a": (up, {}), "b": (up, bad)}, "refused", "a: its worker hasn&#x27;t read it yet; b: a &lt;rank&gt;"),
+        ({}, "unknown", "no gateway runs in this process"),
+    ):
+        row, page = seen(operator, monkeypatch, law, **nodes)
+        assert f" {state} " in row, nodes
+        assert reason in row, nodes
+        assert f"{state}: {reason}" in page, nodes
+    monkeypatch.setattr("gateway.admin.catalogue.live_of", lambda _: Live(Nodes()))
+    assert "not ready: no engine of base runs" in operator.get(change(law)).content.decode()
+
+
+def test_a_model_that_is_no_adapter_has_the_state_of_its_deployments(operator, monkeypatch, base):
+    monkeypatch.setattr("gateway.admin.catalogue.live_of", lambda _: Live(Nodes(a=(Health(ready=True), {}))))
+    assert "ready" in operator.get(change(base)).content.decode()
+    lost = Live(Nodes(a=(Health(ready=False, reason="worker <lost>"), {})))
+    monkeypatch.setattr("gateway.admin.catalogue.live_of", lambda _: lost)
+    assert "not ready: worker &lt;lost&gt;" in operator.get(change(base)).content.decode()
+    PublicModel.objects.filter(pk=base.pk).update(is_active=False)
+    assert "not ready" not in operator.get(change(base)).content.decode()
+
+
+def test_the_list_takes_as_many_queries_whatever_there_is(operator, tmp_path, django_assert_max_num_queries):
+    for number in range(4):
+        add_adapter_folder(save(tmp_path / f"a{number}"), base="base", name=f"a{number}")
+    with django_assert_max_num_queries(12):
+        operator.get(reverse("admin:routing_publicmodel_changelist"))

@@ -60,7 +60,7 @@ def test_sidebar_leads_to_pages_that_exist(operator, acme):
         ("gateway_apikey", 4),
         ("gateway_membership", 4),
         ("routing_deployment", 6),  # its replicas and their nodes,
-        ("routing_publicmodel", 4),
+        ("routing_publicmodel", 5),
     ],
 )
 def test_list_pages_take_a_fixed_number_of_queries(operator, terms, name, count, django_assert_num_queries):

@@ -63,8 +63,11 @@ def test_those_offered_are_read_once_before_anybody_uses_them() -> None:
         adapters.check(name)
     assert adapters.states() == {"a": "", "bad": "it is bad", "b": "", "c": ""}
     assert sorted(loaded(adapters)) == ["a", "b"]  # the third found no room, and nothing made any
+    assert sorted(adapters.in_memory()) == ["a", "b"]
     adapters.load("c", "me")
     assert "c" in loaded(adapters)
+    assert "c" in adapters.in_memory()
+    assert len(adapters.in_memory()) == 2
     adapters.offer({"a": Path("a-1"), "bad": Path("good-1")}, Bounds(2))
     assert adapters.states() == {"a": ""}
     assert adapters.unchecked() == "bad"

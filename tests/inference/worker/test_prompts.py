@@ -77,6 +77,9 @@ class Engine:
     def adapter_in_memory(self, request: GenerationRequest) -> str | None:
         return self.adapters.get(request.adapter, "" if not request.adapter else None)
 
+    def adapters_in_memory(self) -> tuple[str, ...]:
+        return tuple(self.adapters)
+
     def load_adapter(self, request: GenerationRequest) -> str:
         self.loading.set()
         assert self.loaded.wait(WAIT)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from inference.errors import OverloadedError
 from inference.types import Health
-from inference.worker.deployment import Deployment
 from inference.worker.serving import Serving
 
 
@@ -23,11 +23,12 @@ class Loop:
 def test_a_step_that_does_not_end_makes_every_deployment_unready() -> None:
     clock, loop = [0.0], Loop()
     serving = Serving(cast("Any", loop), step_seconds=60.0, clock=lambda: clock[0])
-    deployment = type("Ready", (), {"draining": False})()
-    serving.deployments |= dict.fromkeys("ab", cast("Deployment", deployment))
+    deployment = SimpleNamespace(draining=False, adapters_in_memory=lambda: ("law",))
+    serving.deployments |= dict.fromkeys("ab", cast("Any", deployment))
     loop.busy_since, clock[0] = 0.0, 60.0
     assert serving.find("a") is deployment
     assert all(state.ready for state in serving.health().values())
+    assert {state.adapters for state in serving.health().values()} == {("law",)}
     clock[0] = 61.0
     for name in "ab":
         with pytest.raises(OverloadedError, match="a step has not ended for 61 s"):

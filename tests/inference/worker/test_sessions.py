@@ -101,7 +101,13 @@ def test_between_two_short_prompts_the_reader_sends_and_reads_what_has_come() ->
             reader._enqueue(b"gateway", Drained(int(request.id)))  # as a step ends meanwhile
             return Prompt(request, 8, ids=(1, 2, 3))
 
-        deployment = SimpleNamespace(prepare=prepare, draining=False, grammars=None, adapter_in_memory=lambda _: "")
+        deployment = SimpleNamespace(
+            prepare=prepare,
+            draining=False,
+            grammars=None,
+            adapter_in_memory=lambda _: "",
+            adapters_in_memory=lambda: (),
+        )
         reader._serving.deployments["d"] = cast("Any", deployment)
         calls = [Prepare(call, "d", GenerationRequest(str(call), "a", "a")) for call in (1, 2, 3)]
         for number, message in enumerate([*calls, Renew(0)], 1):
