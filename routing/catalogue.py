@@ -15,7 +15,7 @@ IMAGES = ("none", "data", "urls")  # each takes what those before it take
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """A public model: `kinds` it serves, its `context_length` in tokens, the rate card that prices it."""
+    """A public model: `kinds` it serves, its `context_length` in tokens, the rate card that prices it now."""
 
     name: str
     kinds: frozenset[str]
@@ -252,7 +252,7 @@ def _models() -> tuple[dict[str, ModelEntry], dict[str, Adapter]]:
             name=row.name,
             kinds=frozenset(row.kinds),
             context_length=row.context_length,
-            rate_card=row.rate_card,
+            rate_card=row.rate_card or ("" if adapter is None else adapter.base.rate_card),
             description=row.description,
             created=int(row.created_at.timestamp()),
             tenant=row.tenant_id,

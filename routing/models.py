@@ -16,15 +16,15 @@ LEAST_SIMILARITY = 25
 class PublicModel(models.Model):
     """A model as tenants see it: name, what it can do, and by name the rate card that prices it.
 
-    One with a `tenant` is that tenant's own: no other sees it. It may be used whatever models the plan includes, as
-    long as that includes adapters.
+    An adapter without a `rate_card` has that which its base has at the time. One with a `tenant` is that tenant's own:
+    no other sees it. It may be used whatever models the plan includes, as long as that includes adapters.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     name = models.CharField(max_length=120, unique=True)
     kinds = models.JSONField(default=list, help_text='What it is for: "chat", "embedding", "score".')
     context_length = models.PositiveIntegerField(help_text="Tokens, prompt and answer together.")
-    rate_card = models.CharField(max_length=100, help_text="Name of the rate card.")
+    rate_card = models.CharField(max_length=100, blank=True, help_text="Name of the rate card.")
     description = models.CharField(max_length=300, blank=True)
     tenant = models.ForeignKey(
         "gateway.Tenant", on_delete=models.PROTECT, null=True, blank=True, related_name="+", editable=False

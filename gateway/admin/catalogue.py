@@ -32,11 +32,23 @@ class PublicModelForm(ModelForm):
     """A model with its price list, both by name."""
 
     kinds = NamesField(lambda: [kind.value for kind in Kind], help_text="What it is for.")
-    rate_card = NameField(rate_cards, help_text="The price list. Publish one under Rate cards first.")
+    rate_card = NameField(
+        rate_cards,
+        any_label="that of its base",
+        help_text="The price list, an adapter's that of its base unless it has its own. Publish one under Rate cards "
+        "first.",
+    )
 
     class Meta:
         model = PublicModel
         fields = ["name", "kinds", "context_length", "rate_card", "description", "is_active"]
+
+    def clean_rate_card(self) -> str:
+        """Refuse a model without a price list, but an adapter."""
+        card: str = self.cleaned_data["rate_card"]
+        if not card and not hasattr(self.instance, "adapter"):
+            raise forms.ValidationError("Only an adapter takes the price list of its base: choose one.")
+        return card
 
 
 @admin.register(PublicModel)
@@ -94,7 +106,7 @@ class PublicModelAdmin(RowsAdmin):
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         """Return the columns; those of live state read one snapshot, taken for this request."""
-        described = ["name", "display_kinds", "display_context", "rate_card"]
+        described = ["name", "display_kinds", "display_context", "price_list"]
         return [*described, *columns_of(live_of(request)), "is_active"]
 
     def get_fields(self, request: HttpRequest, obj: PublicModel | None = None) -> list[Any]:
@@ -114,6 +126,12 @@ class PublicModelAdmin(RowsAdmin):
         rows: QuerySet[PublicModel] = super().get_queryset(request)
         rows = rows.select_related("adapter__base", "tenant").prefetch_related("deployments")
         return rows.annotate(active_count=Count("deployments", filter=Q(deployments__is_active=True)))
+
+    @display(description="Price list", ordering="rate_card")
+    def price_list(self, model: PublicModel) -> str:
+        """The name of its rate card; an adapter without one has its base's."""
+        adapter = getattr(model, "adapter", None)
+        return model.rate_card or (f"{adapter.base.rate_card}, its base's" if adapter is not None else "–")
 
     @display(description="Kinds")
     def display_kinds(self, model: PublicModel) -> str:

@@ -45,7 +45,7 @@ def add_adapter(
 ) -> Adapter:
     """Make `name` a public model: the model `base` with the adapter of `config` and the safetensors file `weights`.
 
-    It has the price list of its base unless `rate_card` names another. With a `tenant` it is that tenant's own, within
+    It has the price list that its base has at the time, unless `rate_card` names its own. With a `tenant` it is that tenant's own, within
     the limits of its plan, and its public name is "<slug>/<name>". Raise ServiceError with the field and the reason.
     """
     try:
@@ -229,9 +229,8 @@ def _public_model(name: str, base: PublicModel, rate_card: str, description: str
         raise _taken(name)
     if tenant is not None and not is_known and PublicModel.objects.filter(tenant=tenant).count() >= MOST_NAMES:
         raise ServiceError("name", f"Your models had {MOST_NAMES} names: give one that an earlier one of yours had.")
-    card = rate_card or base.rate_card
-    cards.ensure_card(card, Kind.CHAT.value)
-    model.kinds, model.context_length, model.rate_card = base.kinds, base.context_length, card
+    cards.ensure_card(rate_card or base.rate_card, Kind.CHAT.value)
+    model.kinds, model.context_length, model.rate_card = base.kinds, base.context_length, rate_card
     model.description, model.tenant, model.is_active = description, tenant, True
     model.save()
     return model

@@ -124,7 +124,9 @@ class Command(BaseCommand):
         except ServiceError as error:
             raise CommandError(": ".join(filter(None, (error.field, error.message)))) from error
         name = adapter.model.name
-        self._tell(f"in the catalogue: {name}, rank {adapter.rank}, {adapter.bytes / 1e6:.1f} MB of tensors")
+        card = adapter.model.rate_card or f"what prices {adapter.base.name}"
+        size = f"{adapter.bytes / 1e6:.1f} MB of tensors"
+        self._tell(f"in the catalogue: {name}, rank {adapter.rank}, {size}, priced by {card}")
         for row in _active().filter(model=adapter.base):
             here, away = _nodes(row)
             for node in away:
