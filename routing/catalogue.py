@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
 from routing.models import Adapter, Deployment, PublicModel, Replica, RouteRule, RouteTarget
+from routing.own_models import OwnTerms
 
 ADAPTABLE = (Deployment.Backend.WORKER, Deployment.Backend.FAKE)  # whose engines may take adapters
 IMAGES = ("none", "data", "urls")  # each takes what those before it take
@@ -25,6 +26,7 @@ class ModelEntry:
     created: int  # Unix seconds
     tenant: UUID | None = None  # the only one that sees it
     base: str = ""  # the model that it is an adapter of
+    number: int = 0  # of a tenant's own: 1 for the oldest
 
     @property
     def answers_labels(self) -> bool:
@@ -34,6 +36,10 @@ class ModelEntry:
     def serves(self, kind: str) -> bool:
         """Whether it takes requests of that kind."""
         return kind in self.kinds or (kind == "chat" and self.answers_labels)
+
+    def own_obstacle(self, terms: OwnTerms) -> str:
+        """Return why a plan doesn't serve it to the tenant whose own it is; "" where it does, and for any other."""
+        return "" if self.tenant is None else terms.obstacle(self.number, self.base)
 
     def is_hidden_from(self, tenant: UUID | None) -> bool:
         """Whether it is another tenant's own."""
@@ -157,15 +163,15 @@ class Catalogue:
         """Every active deployment of every active model, once."""
         return tuple(entry for entries in self.deployments.values() for entry in entries if not entry.adapter)
 
-    def rules_for(self, tenant: UUID | None) -> tuple[RuleEntry, ...]:
-        """Return the rules as that tenant may know them: without other tenants' own models, and none that leads only to
-        such.
+    def rules_for(self, tenant: UUID | None, own: OwnTerms) -> tuple[RuleEntry, ...]:
+        """Return the rules as that tenant may know them: without other tenants' own models and those of its own that
+        its plan doesn't serve, and none that leads only to such.
         """
-        return tuple(seen for rule in self.rules if (seen := self._seen(rule, tenant)) is not None)
+        return tuple(seen for rule in self.rules if (seen := self._seen(rule, tenant, own)) is not None)
 
-    def _seen(self, rule: RuleEntry, tenant: UUID | None) -> RuleEntry | None:
-        named = (*rule.targets, *rule.fallbacks)
-        hidden = {name for name, _ in named if self.models[name].is_hidden_from(tenant)}
+    def _seen(self, rule: RuleEntry, tenant: UUID | None, own: OwnTerms) -> RuleEntry | None:
+        named = {name: self.models[name] for name, _ in (*rule.targets, *rule.fallbacks)}
+        hidden = {name for name, one in named.items() if one.is_hidden_from(tenant) or one.own_obstacle(own)}
         if not hidden:
             return rule
         targets, fallbacks = (
@@ -243,9 +249,12 @@ def _models() -> tuple[dict[str, ModelEntry], dict[str, Adapter]]:
     """Return the active models by name, and those that are adapters of a model that is active."""
     models: dict[str, ModelEntry] = {}
     adapters: dict[str, Adapter] = {}
-    active = PublicModel.objects.filter(is_active=True).exclude(adapter__base__is_active=False)
-    for row in active.select_related("adapter__base"):
+    active = list(PublicModel.objects.filter(is_active=True).select_related("adapter__base"))
+    numbers = _numbers(active)
+    for row in active:
         adapter: Adapter | None = getattr(row, "adapter", None)
+        if adapter is not None and not adapter.base.is_active:
+            continue
         if adapter is not None:
             adapters[row.name] = adapter
         models[row.name] = ModelEntry(
@@ -257,8 +266,23 @@ def _models() -> tuple[dict[str, ModelEntry], dict[str, Adapter]]:
             created=int(row.created_at.timestamp()),
             tenant=row.tenant_id,
             base="" if adapter is None else adapter.base.name,
+            number=numbers.get(row.pk, 0),
         )
     return models, adapters
+
+
+def _numbers(active: Iterable[PublicModel]) -> dict[UUID, int]:
+    """Return the numbers of tenants' own models, each tenant's by age."""
+    own: dict[UUID, list[Adapter]] = {}
+    for row in active:
+        if row.tenant_id is not None and hasattr(row, "adapter"):
+            own.setdefault(row.tenant_id, []).append(row.adapter)
+    return {adapter.model_id: number for adapters in own.values() for number, adapter in enumerate(by_age(adapters), 1)}
+
+
+def by_age(adapters: Iterable[Adapter]) -> list[Adapter]:
+    """Return a tenant's adapters in the order in which its plan serves them, the oldest first."""
+    return sorted(adapters, key=lambda adapter: (adapter.created_at, adapter.id))
 
 
 def ceiling_of(row: RouteRule) -> Ceiling | None:

@@ -57,7 +57,7 @@ class _Decision:
         self.unlabelled = unlabelled
         self.places = Places(query, catalogue, replicas, prefix=prefix, draw=draw)
         self.targets = Targets(self.places, lambda rule: meets(rule, query), self._unfit_reason, price, draw)
-        self.rules = catalogue.rules_for(query.tenant)
+        self.rules = catalogue.rules_for(query.tenant, query.own)
         self.found = find_task(query, self.rules)
         self.task, self.task_source = self.found.task, self.found.source
         self.signals = list(self.found.signals)
@@ -80,6 +80,8 @@ class _Decision:
         if not self._allowed(name):
             message = f"Your plan ({self.query.plan}) doesn't include the model {name!r}."
             raise RoutingError("model_not_allowed", message, model=name)
+        if obstacle := model.own_obstacle(self.query.own):
+            raise RoutingError("adapter_not_served", obstacle, model=name)
         if blind := self.places.blind_reason(name):
             raise RoutingError("images_not_supported", f"The model {name!r} {blind}.", model=name)
         option = self.places.of(name)

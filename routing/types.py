@@ -6,6 +6,8 @@ from uuid import UUID
 
 import msgspec
 
+from routing.own_models import NONE_OF_ITS_OWN, OwnTerms
+
 SOURCES = ("field", "endpoint", "alias", "structure", "instruction", "examples", "plan")
 """The steps that may find a request's task, in their order."""
 STEPS = (*SOURCES, "conversation", "ceiling", "adapter")
@@ -116,6 +118,7 @@ class RouteQuery(msgspec.Struct, frozen=True):
     task: str | None = None  # the request's own task field
     prompt_characters: int = 0
     tenant: UUID | None = None  # whose own models it may name; None: nobody's
+    own: OwnTerms = NONE_OF_ITS_OWN  # which of those the plan serves
     key_models: frozenset[str] = frozenset()  # what its key is for, of those; empty allows all
     images: str = "none"  # what its messages have: "none", all as "data", or also "urls" that a server has to fetch
     has_tools: bool = False

@@ -8,8 +8,10 @@ from uuid import UUID
 
 from unfold.decorators import display
 
+from billing.models import Subscription
 from gateway.runtime.engine_entry import AdapterPlace
 from gateway.runtime.live import DeploymentState, Live
+from gateway.services.adapters import own_terms
 from routing.models import Adapter, PublicModel
 
 _LABELS = {
@@ -17,6 +19,7 @@ _LABELS = {
     "loading": "warning",
     "refused": "danger",
     "not ready": "danger",
+    "not served": "info",
     "off": "info",
     "unknown": "info",
 }
@@ -68,10 +71,21 @@ def _state_of(live: Live, states: Mapping[UUID, DeploymentState] | None, model: 
         return "unknown", NO_GATEWAY
     adapter = _adapter_of(model)
     if adapter is not None:
+        if obstacle := _plan_obstacle(live, model):
+            return "not served", obstacle
         return _adapter_state(live.adapter_places(adapter.base.name, adapter.id) or [], adapter)
     found = [states[one.pk] for one in model.deployments.all() if one.is_active and one.pk in states]
     reasons = "; ".join(dict.fromkeys(one.reason for one in found if one.reason))
     return "ready" if any(one.is_ready for one in found) else "not ready", reasons
+
+
+def _plan_obstacle(live: Live, model: PublicModel) -> str:
+    """Return why the plan of the tenant whose own model it is doesn't serve it; "" where it does."""
+    entry = live.catalogue().models.get(model.name)
+    if entry is None or model.tenant is None:
+        return ""
+    active = [one.version for one in model.tenant.subscriptions.all() if one.state == Subscription.State.ACTIVE]
+    return entry.own_obstacle(own_terms(active[0] if active else None))
 
 
 def _adapter_state(places: Sequence[AdapterPlace], adapter: Adapter) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from gateway.console.offers import Offer, active_subscription, offers_of
 from gateway.console.tenancy import Place, tenant_page
 from gateway.generation.dry_run import Wanted, dry_run
 from gateway.runtime.live import Live, live_of
-from gateway.services.adapters import adapters_of, remove_adapter
+from gateway.services.adapters import adapters_of, own_terms, remove_adapter, unserved
 from inference.types import Kind
 from routing.errors import RoutingError
 from routing.models import Adapter
@@ -88,6 +88,7 @@ def models(request: HttpRequest, place: Place) -> HttpResponse:
     live, subscription = live_of(request), active_subscription(place.tenant)
     offers = offers_of(live, live.catalogue(), subscription)
     own = {adapter.model.name: adapter for adapter in adapters_of(place.tenant)}
+    without = unserved(own.values(), own_terms(None if subscription is None else subscription.version))
     lines = [ModelLine(one, own.get(one.entry.name), _obstacle(live, own.get(one.entry.name))) for one in offers]
     tasks = list(_tasks(live, subscription)) if subscription is not None and offers else []
     return render(
@@ -97,7 +98,10 @@ def models(request: HttpRequest, place: Place) -> HttpResponse:
             page="models",
             lines=lines,
             tasks=tasks,
-            unserved=[own[name] for name in sorted(own.keys() - {one.entry.name for one in offers})],
+            unserved=[
+                (own[name], without.get(own[name].id, "Its base is not served."))
+                for name in sorted(own.keys() - {one.entry.name for one in offers})
+            ],
             version=None if subscription is None else subscription.version,
             base_url=request.build_absolute_uri("/v1"),
         ),

@@ -10,6 +10,7 @@ from billing.models import Subscription
 from billing.selectors.prices import prices_at
 from gateway.models import Tenant
 from gateway.runtime.live import Live
+from gateway.services.adapters import own_terms
 from gateway.wire.models import ModelCard, model_card
 from routing.catalogue import Catalogue, ModelEntry
 
@@ -34,7 +35,7 @@ def offers_of(live: Live, catalogue: Catalogue, subscription: Subscription | Non
     if subscription is None:
         return []
     version = subscription.version
-    tenant = subscription.tenant_id if version.adapters else None
+    tenant, own = subscription.tenant_id, own_terms(version)
     prices = live.runtime.snapshot.prices if live.runtime else prices_at(timezone.now())
     return [
         Offer(
@@ -45,4 +46,5 @@ def offers_of(live: Live, catalogue: Catalogue, subscription: Subscription | Non
         for name, entry in sorted(catalogue.models.items())
         if (not version.allowed_models or name in version.allowed_models or entry.tenant is not None)
         and not entry.is_hidden_from(tenant)
+        and not entry.own_obstacle(own)
     ]

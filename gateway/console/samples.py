@@ -6,6 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from billing.models import Subscription
+from gateway.services.adapters import own_terms
 from routing.catalogue import Catalogue
 from routing.conditions import meets, to_compare
 from routing.tasks import AUTO
@@ -57,10 +58,11 @@ def _has_specialist(sample: Sample, catalogue: Catalogue, subscription: Subscrip
         plan=version.plan.slug,
         plan_default_task=version.default_task,
         allowed_models=frozenset(version.allowed_models),
-        tenant=subscription.tenant_id if version.adapters else None,
+        tenant=subscription.tenant_id,
+        own=own_terms(version),
         prompt_characters=len(sample.text),
     )
-    met = [rule for rule in catalogue.rules_for(query.tenant) if meets(rule, query)]
+    met = [rule for rule in catalogue.rules_for(query.tenant, query.own) if meets(rule, query)]
 
     def models_for(task: str) -> set[str]:
         """Return the models that the first rule for the task gives to who is ready."""

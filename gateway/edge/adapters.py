@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from uuid import UUID
 
 from billing.ids import uuid7
 from gateway.edge.access import principal_of
@@ -20,7 +22,7 @@ from gateway.http.asgi import Receive, Scope, Send, send_json
 from gateway.models import StoredFile, Tenant
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
-from gateway.services.adapters import adapters_of, add_adapter, check_adapter, remove_adapter
+from gateway.services.adapters import adapters_of, add_adapter, check_adapter, remove_adapter, unserved
 from gateway.wire.adapters import AdapterDeleted, AdapterList, AdapterObject, AdapterRequest, adapter_object
 from gateway.wire.decode import decode, invalid, require_no_nul
 from gateway.wire.files import PREFIX
@@ -39,10 +41,11 @@ async def adapters(scope: Scope, receive: Receive, send: Send) -> None:
         require_no_nul("base", request.base)
         require_no_nul("description", request.description)
         await take_request(runtime, principal)  # every gateway and worker hears of an adapter that comes or goes
-        await send_json(send, 200, _told(runtime, await _made(runtime, principal, request)))
+        await send_json(send, 200, _told(runtime, await _made(runtime, principal, request), {}))
         return
     found = await runtime.threads.run(partial(adapters_of, Tenant(id=principal.tenant)))
-    await send_json(send, 200, AdapterList(data=[_told(runtime, adapter) for adapter in found]))
+    without = unserved(found, principal.own)
+    await send_json(send, 200, AdapterList(data=[_told(runtime, adapter, without) for adapter in found]))
 
 
 async def adapter(scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,9 +62,10 @@ async def adapter(scope: Scope, receive: Receive, send: Send) -> None:
             raise _unknown(name)
         await send_json(send, 200, AdapterDeleted(id=name))
         return
-    for found in await runtime.threads.run(partial(adapters_of, tenant)):
+    all_own = await runtime.threads.run(partial(adapters_of, tenant))
+    for found in all_own:
         if found.model.name == name:
-            await send_json(send, 200, _told(runtime, found))
+            await send_json(send, 200, _told(runtime, found, unserved(all_own, principal.own)))
             return
     raise _unknown(name)
 
@@ -117,8 +121,10 @@ def _copy(file: StoredFile, draft: Path) -> None:
         shutil.copyfileobj(stored, copy)
 
 
-def _told(runtime: Runtime, adapter: Adapter) -> AdapterObject:
-    return adapter_object(adapter, runtime.engines.adapter_state(adapter.base.name, str(adapter.id)))
+def _told(runtime: Runtime, adapter: Adapter, without: Mapping[UUID, str]) -> AdapterObject:
+    """Return the adapter for clients; `without` says why the plan doesn't serve some."""
+    reason = runtime.engines.adapter_state(adapter.base.name, str(adapter.id))
+    return adapter_object(adapter, reason, without.get(adapter.id, ""))
 
 
 def _unknown(name: str) -> Refusal:

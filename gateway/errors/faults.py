@@ -27,6 +27,7 @@ _ROUTING = {
     "adapter_refused": 400,
     "images_not_supported": 400,
     "model_not_allowed": 403,
+    "adapter_not_served": 403,
     "model_not_found": 404,
     "no_route": 404,
 }

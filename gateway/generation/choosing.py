@@ -56,7 +56,7 @@ async def read(
     """
     if not is_automatic(query.model) or says_task(query)[0]:
         return query
-    rules = catalogue.rules_for(query.tenant)
+    rules = catalogue.rules_for(query.tenant, query.own)
     if not to_compare(query, rules):
         return query
     query = msgspec.structs.replace(query, instruction=instruction_in(texts.system, texts.user))
@@ -92,7 +92,8 @@ def query_of(principal: Principal, intent: Intent) -> RouteQuery:
         plan=principal.plan,
         plan_default_task=principal.default_task,
         allowed_models=principal.allowed_models,
-        tenant=principal.tenant if principal.has_adapters else None,
+        tenant=principal.tenant,
+        own=principal.own,
         key_models=principal.key_models,
         task=intent.task,
         prompt_characters=intent.characters,

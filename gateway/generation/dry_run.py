@@ -18,6 +18,7 @@ from gateway.generation.named_labels import labels_in
 from gateway.runtime.examples import Asker
 from gateway.runtime.live import Live
 from gateway.runtime.principal import models_of_key
+from gateway.services.adapters import own_terms
 from routing.catalogue import Catalogue
 from routing.conditions import tokens_of
 from routing.errors import RoutingError
@@ -71,7 +72,8 @@ def dry_run(live: Live, version: PlanVersion, wanted: Wanted, tenant: UUID = NOB
         plan_default_task=version.default_task,
         allowed_models=allowed,
         key_models=key,
-        tenant=tenant if tenant != NOBODY and version.adapters else None,
+        tenant=tenant if tenant != NOBODY else None,
+        own=own_terms(version),
         task=wanted.task or None,
         prompt_characters=length,
         images=wanted.images,

@@ -10,6 +10,7 @@ from billing.limits.types import Bucket
 from gateway.runtime.epoch import Stamp
 from gateway.services.networks import Network
 from routing.catalogue import ModelEntry
+from routing.own_models import NONE_OF_ITS_OWN, OwnTerms
 
 NONE_OF_THE_PLAN = frozenset({""})
 FLEX_BAND = -(2**15) - 1  # below every plan's
@@ -61,13 +62,13 @@ class Principal:
     key_credit_bucket: Bucket | None = None
     key_concurrency: int | None = None
     budget: UUID | None = None
-    has_adapters: bool = False  # whether its plan includes models of the tenant's own
+    own: OwnTerms = NONE_OF_ITS_OWN  # which models of the tenant's own its plan serves
 
     def may_use(self, model: ModelEntry) -> bool:
         """Whether the plan, or for a tenant's own model the tenant, and the key let it use the model."""
         if model.tenant is not None:
             is_for_key = not self.key_models or model.name in self.key_models
-            return self.has_adapters and model.tenant == self.tenant and is_for_key
+            return model.tenant == self.tenant and is_for_key and not model.own_obstacle(self.own)
         return not self.allowed_models or model.name in self.allowed_models
 
     @property

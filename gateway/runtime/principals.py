@@ -26,6 +26,7 @@ from gateway.runtime.principal import Principal, models_of_key
 from gateway.services.keys import digest_of, find_key
 from gateway.services.networks import parsed_networks
 from gateway.services.scopes import ALL, expanded
+from routing.own_models import OwnTerms
 
 MOST_ENTRIES = 10_000
 LAST_USED_EVERY = timedelta(minutes=1)
@@ -354,7 +355,7 @@ def _principal(
         slice_tokens=terms["slice_tokens"],
         resume_s=terms["resume_s"],
         allowed_models=frozenset(terms["allowed_models"]),
-        has_adapters=terms["adapters"] > 0,
+        own=OwnTerms(terms["adapters"], frozenset(terms["allowed_models"])),
         default_task=terms["default_task"],
         response_storage=row["tenant__response_storage"],
         request_bucket=bucket("requests", "request"),

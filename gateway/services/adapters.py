@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
@@ -25,8 +25,9 @@ from gateway.models import Tenant
 from inference.errors import ModelRefusedError
 from inference.sources.adapters import CONFIG, MOST_CONFIG_BYTES, WEIGHTS, AdapterConfig, check_tensors, config_of
 from inference.types import Kind
-from routing.catalogue import ADAPTABLE
+from routing.catalogue import ADAPTABLE, by_age
 from routing.models import Adapter, Deployment, PublicModel
+from routing.own_models import NONE_OF_ITS_OWN, OwnTerms
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 MOST_NAMES = 1000
@@ -45,8 +46,9 @@ def add_adapter(
 ) -> Adapter:
     """Make `name` a public model: the model `base` with the adapter of `config` and the safetensors file `weights`.
 
-    It has the price list that its base has at the time, unless `rate_card` names its own. With a `tenant` it is that tenant's own, within
-    the limits of its plan, and its public name is "<slug>/<name>". Raise ServiceError with the field and the reason.
+    It has the price list that its base has at the time, unless `rate_card` names its own. With a `tenant` it is that
+    tenant's own, within the limits of its plan, and its public name is "<slug>/<name>". Raise ServiceError with the
+    field and the reason.
     """
     try:
         size = weights.stat().st_size
@@ -170,6 +172,18 @@ def bases() -> list[str]:
     )
     rows = served.order_by("name").distinct().values_list("name", "kinds")
     return [name for name, kinds in rows if Kind.CHAT in kinds]
+
+
+def own_terms(version: PlanVersion | None) -> OwnTerms:
+    """Return which of a tenant's own models these terms of its plan serve; None stands for no plan."""
+    return NONE_OF_ITS_OWN if version is None else OwnTerms(version.adapters, frozenset(version.allowed_models))
+
+
+def unserved(adapters: Iterable[Adapter], terms: OwnTerms) -> dict[UUID, str]:
+    """Return by id why the plan doesn't serve some of a tenant's `adapters`, which are all that it has."""
+    numbered = enumerate(by_age(adapters), 1)
+    obstacles = {adapter.id: terms.obstacle(number, adapter.base.name) for number, adapter in numbered}
+    return {identifier: obstacle for identifier, obstacle in obstacles.items() if obstacle}
 
 
 def adapters_of(tenant: Tenant) -> list[Adapter]:

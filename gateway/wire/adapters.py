@@ -22,7 +22,9 @@ class AdapterRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class AdapterObject(msgspec.Struct, kw_only=True):
-    """One adapter; `id` is the name of its model. `status` is ready, refused (for the `reason`) or loading."""
+    """One adapter; `id` is the name of its model. `status` is ready, loading, refused by its base's workers, or
+    not_served by the plan; the latter two have a `reason`.
+    """
 
     id: str
     object: Literal["adapter"] = "adapter"
@@ -49,14 +51,17 @@ class AdapterDeleted(msgspec.Struct, kw_only=True):
     deleted: bool = True
 
 
-def adapter_object(adapter: Adapter, reason: str | None) -> AdapterObject:
-    """Return the adapter as clients see it; `reason` is why it can't be served, "" where it can, None if unknown."""
+def adapter_object(adapter: Adapter, refusal: str | None, obstacle: str) -> AdapterObject:
+    """Return the adapter as clients see it; `refusal` is why no worker can serve it, "" where one can, None if unknown,
+    and `obstacle` why its tenant's plan doesn't, "" where it does.
+    """
+    status = "not_served" if obstacle else "loading" if refusal is None else "refused" if refusal else "ready"
     return AdapterObject(
         id=adapter.model.name,
         base=adapter.base.name,
         rank=adapter.rank,
         bytes=adapter.bytes,
         created_at=int(adapter.created_at.timestamp()),
-        status="loading" if reason is None else "refused" if reason else "ready",
-        reason=reason or None,
+        status=status,
+        reason=obstacle or refusal or None,
     )

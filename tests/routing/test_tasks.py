@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from routing.catalogue import Catalogue, Ceiling, DeploymentEntry, ModelEntry, ReplicaEntry, RuleEntry
 from routing.conditions import to_compare
 from routing.errors import RoutingError
+from routing.own_models import OwnTerms
 from routing.routes import route
 from routing.tasks import find_task
 from routing.types import SOURCES, STEPS, Comparison, Instruction, Kept, Price, RouteQuery, Similarity
@@ -153,6 +154,7 @@ queries = st.builds(
     prompt_characters=st.sampled_from([0, 100]),
     has_tools=st.booleans(),
     tenant=st.sampled_from([None, *TENANTS]),
+    own=st.builds(OwnTerms, st.integers(0, 3)),
     kept=st.none() | st.builds(Kept, model=st.sampled_from((*NAMES, "gone"))),
     compared=st.none() | st.just(Comparison(abstained="late")),
 )
@@ -186,8 +188,12 @@ class Drawn:
 @given(query=queries, rules=rules, data=st.data())
 def test_an_explanation_is_complete_and_auto_stays_in_the_tenants_plan(query, rules, data):
     owners = data.draw(st.dictionaries(st.sampled_from(NAMES), st.sampled_from(TENANTS)))
-    models = {name: ModelEntry(name, frozenset({"chat"}), 1000, name, "", 0, owners.get(name)) for name in NAMES}
-    hidden = {name for name, owner in owners.items() if owner != query.tenant}
+    numbers = {name: data.draw(st.integers(1, 3)) for name in NAMES}
+    models = {
+        name: ModelEntry(name, frozenset({"chat"}), 1000, name, "", 0, owners.get(name), number=numbers[name])
+        for name in NAMES
+    }
+    hidden = {name for name, owner in owners.items() if owner != query.tenant or numbers[name] > query.own.most}
     had = set() if query.kept is None else {query.kept.model}  # its own conversation had it before it was another's
     places = {}
     for name in NAMES:

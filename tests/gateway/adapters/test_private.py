@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
+from django.db import transaction
 
 from billing.models import UsageRecord
 from billing.services import plans
@@ -169,26 +170,61 @@ async def test_a_line_of_a_batch_runs_with_ones_own_and_with_no_other(two, tmp_p
         await settled(runtime)
 
 
-async def test_a_plan_without_adapters_gives_none_and_with_them_again_gives_them_back(two, tmp_path):
-    """Else whoever once had the plan would keep the base that it included, by an adapter that changes nothing."""
+async def test_a_plan_that_is_narrowed_serves_what_is_left_of_it_and_all_again_once_it_is_widened(two, tmp_path):
+    """Told to a gateway that runs, by a raised epoch as a revocation is. Else whoever once had a plan would keep what
+    it included, the base by an adapter that changes nothing among it.
+    """
 
-    def move(adapters):
-        version = plans.publish_version(plans.latest_version("test").plan, adapters=adapters)
-        two.mine.tenant.subscriptions.update(version=version)
+    def move(adapters, models=()):
+        plan = plans.latest_version("test").plan
+        with transaction.atomic():  # one epoch tells of both
+            version = plans.publish_version(plan, adapters=adapters, allowed_models=list(models))
+            two.mine.tenant.subscriptions.update(version=version)
 
-    own = two.name(two.mine)
-    for adapters, models, status in ((0, {"auto", "fake"}, 404), (1, {"auto", "fake", own}, 200)):
-        await in_database(move, adapters)
-        async with opened(tmp_path) as runtime:
-            app = with_runtime(runtime)
-            two.take(runtime)
+    def add():
+        return add_adapter_folder(save(tmp_path / "new"), base="fake", name="new", tenant=two.mine.tenant)
+
+    made = await in_database(add)
+    old, new = two.name(two.mine), f"{two.mine.tenant.slug}/new"
+    assert (made.model.name, old < new) == (new, False)  # the older one isn't the first by name
+    no_plan = "The plan has no room for adapters of one's own."
+    too_many = "The plan has room for 1 adapter, which older ones take: delete one of those."
+    no_base = "The plan doesn't include fake, which this is an adapter of."
+    async with opened(tmp_path) as runtime:
+        app, engine = with_runtime(runtime), two.take(runtime)
+        engine.options = replace(engine.options, adapters=(*engine.options.adapters, str(made.id)))
+
+        async def check(adapters, models, why):
+            before = await runtime.epoch.current()
+            await in_database(move, adapters, models)
+            while await runtime.epoch.current() == before:
+                await runtime.epoch.next()
             cards = (await ask(app, "/v1/models", key=two.mine.secret)).json()["data"]
-            assert {card["id"] for card in cards} == models
-            answer = await chat(app, two.mine, own)
-            assert answer.status == status, answer.body
-            listed = (await ask(app, "/v1/adapters", key=two.mine.secret)).json()["data"]
-            assert [one["id"] for one in listed] == [own]  # to be deleted
-            await settled(runtime)
+            assert {card["id"] for card in cards} - {"auto", "fake"} == {name for name, told in why.items() if not told}
+            listed = {one["id"]: one for one in (await ask(app, "/v1/adapters", key=two.mine.secret)).json()["data"]}
+            assert listed.keys() == why.keys()  # to be deleted, those that aren't served too
+            for name, told in why.items():
+                state = ("not_served", told) if told else ("ready", None)
+                assert (listed[name]["status"], listed[name]["reason"]) == state
+                shown = (await ask(app, f"/v1/adapters/{name}", key=two.mine.secret)).json()
+                assert shown == listed[name]
+                answer = await chat(app, two.mine, name)
+                if told:
+                    assert_error(answer, 403, "adapter_not_served", param="model")
+                    assert answer.json()["error"]["message"] == told
+                else:
+                    assert answer.status == 200, answer.body
+            assert (await chat(app, two.theirs, two.name(two.theirs))).status == 200
+
+        await check(2, [], {old: "", new: ""})
+        await check(1, [], {old: "", new: too_many})
+        await check(0, [], {old: no_plan, new: no_plan})
+        await check(2, ["other"], {old: no_base, new: no_base})
+        await check(2, ["fake"], {old: "", new: ""})
+        await check(1, ["fake"], {old: "", new: too_many})
+        assert (await ask(app, f"/v1/adapters/{old}", method="DELETE", key=two.mine.secret)).status == 200
+        await check(1, ["fake"], {new: ""})
+        await settled(runtime)
 
 
 async def test_what_no_database_keeps_is_refused_by_its_field(two, tmp_path):
@@ -311,6 +347,7 @@ async def test_a_prefix_of_one_is_not_looked_for_by_the_other(two, tmp_path):
 
 
 async def test_keys_of_one_can_be_for_its_own_alone(two, tmp_path):
+    """What the key is for narrows no bases: those are the plan's."""
     tenant = two.mine.tenant
     names = two.name(two.mine), two.name(two.theirs)
     with pytest.raises(Exception, match="There is no model"):
@@ -318,7 +355,7 @@ async def test_keys_of_one_can_be_for_its_own_alone(two, tmp_path):
 
     def narrow():
         plan = plans.latest_version("test")
-        version = plans.publish_version(plan.plan, allowed_models=["elsewhere"])
+        version = plans.publish_version(plan.plan, allowed_models=["elsewhere", "fake"])
         tenant.subscriptions.update(version=version)
         restrictions = Restrictions((names[0],))
         return keys.create_key(tenant=tenant, project=two.mine.project, name="own", restrictions=restrictions)[1]

@@ -249,7 +249,7 @@ def test_the_dry_run_leads_to_ones_own_alone_while_the_plan_has_adapters(tmp_pat
     assert [led(acme, name) for name in names] == ["acme/own", "model_not_found", "acme/own"]
     assert [led(other, name) for name in names] == ["model_not_found", "other/own", "other/own"]
     subscribe(acme, adapters=0)
-    assert [led(acme, name) for name in names] == ["model_not_found", "model_not_found", "base"]
+    assert [led(acme, name) for name in names] == ["adapter_not_served", "model_not_found", "base"]
 
 
 def test_no_rule_is_made_for_all_that_leads_to_a_tenants_own(tmp_path, acme):

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from billing.services import cards
+from billing.services import cards, plans
 from gateway.models import User
 from gateway.runtime.engine_entry import EngineEntry
 from gateway.runtime.engines import Engines
@@ -113,11 +113,11 @@ def test_an_address_of_no_model_leads_back_to_the_list(operator):
 
 
 class Nodes:
-    """The base on some nodes, as a gateway sees them: by node, why each adapter is refused there, and which are loaded."""
+    """The base on some nodes, as a gateway sees them: by node its health, and why each adapter can't be served."""
 
     def __init__(self, **nodes):
-        self.engines = Engines(metrics=None)
-        (deployment,) = catalogue.load().deployments["base"]
+        self.engines, self.snapshot = Engines(metrics=None), SimpleNamespace(catalogue=catalogue.load())
+        (deployment,) = self.snapshot.catalogue.deployments["base"]
         for node, (health, adapters) in nodes.items():
             info = (
                 None if adapters is None else EngineInfo("d", "base", frozenset({Kind.CHAT}), 9, 9, adapters=adapters)
@@ -159,6 +159,17 @@ def test_the_state_of_a_shared_adapter_and_its_reason_are_shown(operator, monkey
         assert f"{state}: {reason}" in page, nodes
     monkeypatch.setattr("gateway.admin.catalogue.live_of", lambda _: Live(Nodes()))
     assert "not ready: no engine of base runs" in operator.get(change(law)).content.decode()
+
+
+def test_one_that_its_tenants_plan_serves_no_more_says_so(operator, monkeypatch, tmp_path, acme):
+    subscription = acme.tenant.subscriptions.get()
+    for adapters in (1, 0):
+        subscription.version = plans.publish_version(subscription.version.plan, adapters=adapters, allowed_models=[])
+        subscription.save()
+        if adapters:
+            own = add_adapter_folder(save(tmp_path / "own"), base="base", name="own", tenant=acme.tenant)
+        row, page = seen(operator, monkeypatch, own.model, a=(Health(ready=True), {str(own.id): ""}))
+        assert ("not served" in row, "not served: The plan has no room for adapters" in page) == (not adapters,) * 2
 
 
 def test_a_model_that_is_no_adapter_has_the_state_of_its_deployments(operator, monkeypatch, base):

@@ -77,10 +77,15 @@ def test_an_adapter_that_the_plan_serves_no_more_is_still_told(acme, tmp_path):
     response = acme.client().get("/usage/models/")
     assert list(rows(response)) == ["general"]
     assert "<dt>acme/own</dt><dd>adapter of general" in response.content.decode()
+    assert "The plan doesn&#x27;t include adapters of your own." in response.content.decode()
+    subscribe(acme, adapters=1, allowed_models=["other"])
+    assert "The plan doesn&#x27;t include general, which" in acme.client().get("/usage/models/").content.decode()
+    subscribe(acme, adapters=1, allowed_models=[])
     PublicModel.objects.filter(name="general").update(is_active=False)
     page = acme.client().get("/usage/models/").content.decode()
     assert "No model yet" in page
     assert "<dt>acme/own</dt>" in page
+    assert "Its base is not served." in page
 
 
 def test_an_owner_withdraws_an_adapter_once_that_is_confirmed(acme, other, people, tmp_path):

@@ -52,7 +52,7 @@ def test_there_is_none_where_auto_would_give_it_to_the_general_model(rules):
 def test_a_specialist_of_ones_own_counts_while_the_plan_has_adapters(adapters, samples):
     mine = subscription()
     mine.tenant_id, mine.version.adapters = uuid4(), adapters
-    own = ModelEntry("me/own", frozenset(["chat"]), 2048, "card", "", 0, mine.tenant_id, "general")
+    own = ModelEntry("me/own", frozenset(["chat"]), 2048, "card", "", 0, mine.tenant_id, "general", 1)
     general = replace(own, name="general", tenant=None, base="")
     rules = (replace(LABELS, targets=(("me/own", 1),)), TALK)
     catalogue = Catalogue({"me/own": own, "general": general}, {}, rules)

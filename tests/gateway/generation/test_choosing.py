@@ -472,6 +472,7 @@ async def test_the_dry_run_goes_where_the_request_would_and_says_the_same():
     stand = await make_auto()
     told = await ask(stand, LABEL)
     version = SimpleNamespace(
+        adapters=0,
         plan=SimpleNamespace(slug="business"),
         default_task="chat",
         allowed_models=[],
