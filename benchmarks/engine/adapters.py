@@ -27,7 +27,7 @@ import torch
 
 from inference.architectures.load import load_model
 from inference.config import EngineConfig
-from inference.execution.adapters import Bounds
+from inference.execution.adapter_room import Bounds
 from inference.execution.backend import LoadedModel
 from inference.local.engine import LocalEngine
 from inference.text.prepare import Prompt

@@ -15,7 +15,7 @@ from transformers import LlamaConfig
 
 from benchmarks.gpu import speed
 from benchmarks.gpu.shapes import Sizes
-from inference.execution.adapters import Bounds
+from inference.execution.adapter_room import Bounds
 from inference.execution.cuda.runner import CudaRunner
 
 RANK = 16

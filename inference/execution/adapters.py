@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from inference.errors import InvalidRequestError, ModelRefusedError, OverloadedError, UnpreparedError
+from inference.execution.adapter_room import Bounds, Resident, Room
 
 Span = tuple[str, int, int]
 """An adapter's key, and the first and the end of the neighbouring tokens of a step that have it."""
-
-MOST_LOADED = 16
 
 TYPICAL_RANK = 16
 
@@ -34,15 +34,6 @@ class Adapter:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What of a model's adapters is in memory: so many, of so many bytes (0: no bound), so many used by one tenant."""
-
-    most: int = MOST_LOADED
-    nbytes: int = 0
-    per_tenant: int = MOST_LOADED
-
-
 @dataclass(slots=True)
 class _Loaded:
     adapter: Adapter
@@ -55,10 +46,16 @@ class Adapters:
     A request is prepared with `load`, in any thread: files are read and weights packed beside the steps that run.
     What `load` returns names the adapter by its content as well: rows and prefix keys carry it, so that nothing
     computed with an adapter is taken for what another one of the same name would give. From its submission to its end
-    a request holds its adapter, which stays in memory. While one is loaded there may be one more than the most.
+    a request holds its adapter, which stays in memory. While one is loaded there may be one more than the most. Who
+    makes room for it tells `Room`.
     """
 
-    def __init__(self, read: Callable[[Path], Adapter], typical_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        read: Callable[[Path], Adapter],
+        typical_bytes: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`read` returns the adapter in a folder, or raises ModelRefusedError with a reason that names no path.
 
         `typical_bytes` are those of one of rank `TYPICAL_RANK` that changes every layer.
@@ -66,12 +63,12 @@ class Adapters:
         self.read = read
         self.typical_bytes = typical_bytes
         self._folders: dict[str, Path] = {}
-        self._bounds = Bounds()
+        self._room = Room(clock)
         self._loaded: dict[str, _Loaded] = {}  # by key, the most recently used last
         self._keys: dict[str, str] = {}  # of each name that was loaded since it was offered
         self._refused: dict[str, str] = {}
         self._checked: set[str] = set()
-        self._held: Counter[str] = Counter()
+        self._held: dict[str, Counter[str]] = {}  # by key, how many requests of each tenant
         self._lock = threading.Lock()  # of all of the above, for moments
         self._loading = threading.Lock()  # held while an adapter is read
 
@@ -88,7 +85,7 @@ class Adapters:
             changed = {name for name in self._folders if folders.get(name) != self._folders[name]}
             self._keys = {name: key for name, key in self._keys.items() if name not in changed}
             self._checked -= changed | self._refused.keys()
-            self._folders, self._bounds = dict(folders), bounds
+            self._folders, self._room.bounds = dict(folders), bounds
             self._refused.clear()
             for key in set(self._loaded) - set(self._keys.values()):
                 self._drop(key)
@@ -114,7 +111,7 @@ class Adapters:
             self._checked.add(name)
             if adapter is None:
                 self._refused[name] = refusal
-            elif name not in self._keys and not self._over(adapter):
+            elif name not in self._keys and self._room.has_room(self._residents(), adapter.nbytes):
                 self._keys[name] = key = f"{name}:{adapter.digest}"
                 self._loaded = {key: _Loaded(adapter, ""), **self._loaded}  # nobody used it: the first to make room
 
@@ -124,20 +121,21 @@ class Adapters:
             return {name: self._refused.get(name, "") for name in self._folders if name in self._checked}
 
     def used(self, name: str, tenant: str = "") -> str | None:
-        """Return the key of adapter `name`, now the most recently used one, if it is in memory."""
+        """Return the key of adapter `name`, now the most recently used one, if it is in memory; raise OverloadedError
+        where the tenant may use no more of them, or others wait for its room.
+        """
         with self._lock:
             key = self._keys.get(name)
             if key is None or key not in self._loaded:
                 return None
-            self._loaded[key] = found = self._loaded.pop(key)
-            found.tenant = tenant
+            self._take(key, tenant)
             return key
 
     def load(self, name: str, tenant: str = "") -> str:
         """Return the key of adapter `name`, which `tenant` wants, and load it unless it is in memory; for any thread.
 
-        A tenant that uses as many as it may makes room with its own. Raise InvalidRequestError when there is no such
-        adapter or it can't be served, OverloadedError when as many as fit into memory are held.
+        Raise InvalidRequestError when there is no such adapter or it can't be served, OverloadedError when as many as
+        fit into memory are held, or as many as the tenant may use.
         """
         if (key := self.used(name, tenant)) is not None:
             return key
@@ -146,6 +144,8 @@ class Adapters:
                 return key
             with self._lock:
                 folder, refusal = self._folders.get(name), self._refused.get(name)
+                if folder is not None and refusal is None:
+                    self._room.victims(self._residents(), tenant, 0)  # nothing is read for whom there is no room
             if folder is None:
                 raise InvalidRequestError(f"this model has no adapter {name!r}", code="unknown_adapter", param="model")
             adapter = None
@@ -164,18 +164,23 @@ class Adapters:
                     raise InvalidRequestError(message, code="adapter_refused", param="model")
                 return self._enter(name, adapter, tenant)
 
-    def hold(self, key: str) -> None:
-        """Keep an adapter in memory until `release`; raise UnpreparedError when it isn't there any more."""
+    def hold(self, key: str, tenant: str) -> None:
+        """Keep an adapter in memory for a request of the tenant, until `release`; raise UnpreparedError when it isn't
+        there any more.
+        """
         with self._lock:
             if key not in self._loaded:
                 raise UnpreparedError("the request's adapter isn't in memory any more")
-            self._held[key] += 1
+            self._held.setdefault(key, Counter())[tenant] += 1
 
-    def release(self, key: str) -> None:
+    def release(self, key: str, tenant: str) -> None:
         """Take back one `hold`."""
         with self._lock:
-            self._held[key] -= 1
-            if not self._held[key]:
+            holders = self._held[key]
+            holders[tenant] -= 1
+            if not holders[tenant]:
+                del holders[tenant]
+            if not holders:
                 del self._held[key]
                 if key not in self._keys.values():
                     self._drop(key)
@@ -204,10 +209,7 @@ class Adapters:
     def nbytes(self) -> int:
         """How much memory those take."""
         with self._lock:
-            return self._nbytes()
-
-    def _nbytes(self) -> int:
-        return sum(loaded.adapter.nbytes for loaded in self._loaded.values())
+            return sum(loaded.adapter.nbytes for loaded in self._loaded.values())
 
     def _read(self, name: str, folder: Path) -> Adapter:
         """Return the adapter in `folder`; raise ModelRefusedError with the reason, which is logged."""
@@ -221,43 +223,48 @@ class Adapters:
             raise ModelRefusedError(f"it can't be read ({type(error).__name__})") from error
 
     def _fitting(self, adapter: Adapter) -> Adapter:
-        most = self._bounds.nbytes
+        most = self._room.bounds.nbytes
         if most and adapter.nbytes > most:
             raise ModelRefusedError(f"it takes {adapter.nbytes} bytes of memory, where all adapters have {most}")
         return adapter
 
-    def _over(self, adapter: Adapter) -> bool:
-        """Whether something in memory has to make room for it."""
-        bounds = self._bounds
-        is_large = bool(bounds.nbytes) and self._nbytes() + adapter.nbytes > bounds.nbytes
-        return len(self._loaded) >= bounds.most or is_large
+    def _residents(self, besides: str = "") -> list[Resident]:
+        """Return those in memory `besides` that of one key."""
+        return [
+            Resident(key, self._owner(key), loaded.adapter.nbytes, is_idle=key not in self._held)
+            for key, loaded in self._loaded.items()
+            if key != besides
+        ]
+
+    def _owner(self, key: str) -> str | None:
+        """Return the tenant that has requests with an adapter, else the one that had the last; None for several."""
+        holders = self._held.get(key)
+        if not holders:
+            return self._loaded[key].tenant
+        return next(iter(holders)) if len(holders) == 1 else None
+
+    def _take(self, key: str, tenant: str) -> None:
+        """Let `tenant` use one in memory; raise OverloadedError where it may not."""
+        if key not in self._held and self._loaded[key].tenant != tenant:  # else it is the tenant's, or takes no room
+            nbytes = self._loaded[key].adapter.nbytes
+            for gone in self._room.victims(self._residents(besides=key), tenant, nbytes):
+                self._drop(gone)
+        self._room.check_use(self._residents(), key, tenant)
+        self._loaded[key] = found = self._loaded.pop(key)
+        found.tenant = tenant
 
     def _enter(self, name: str, adapter: Adapter, tenant: str) -> str:
         key = f"{name}:{adapter.digest}"
         self._keys[name] = key
         if key in self._loaded:  # an earlier one of the same content may still be held
-            self._loaded[key].tenant = tenant
+            self._take(key, tenant)
             return key
-        self._make_room(adapter, tenant)
+        for gone in self._room.victims(self._residents(), tenant, adapter.nbytes):
+            self._drop(gone)
+        self._room.entered(tenant)
         self._loaded[key] = _Loaded(adapter, tenant)
         return key
 
-    def _make_room(self, adapter: Adapter, tenant: str) -> None:
-        idle = [key for key in self._loaded if not self._held[key]]
-        own = [key for key, loaded in self._loaded.items() if loaded.tenant == tenant]
-        if len(own) >= self._bounds.per_tenant:
-            mine = [key for key in idle if key in own]
-            if not mine:
-                message = f"you use {len(own)} adapters at once, as many as you may: try again later"
-                raise OverloadedError(message, code="adapters_in_use")
-            self._drop(mine[0])
-            idle.remove(mine[0])
-        while self._over(adapter):
-            if not idle:
-                message = "as many adapters as fit into memory are in use: try again later"
-                raise OverloadedError(message, code="adapters_in_use")
-            self._drop(idle.pop(0))
-
     def _drop(self, key: str) -> None:
-        if not self._held[key]:
+        if key not in self._held:
             self._loaded.pop(key, None)

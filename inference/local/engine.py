@@ -44,7 +44,7 @@ from inference.core.rows import Drafting
 from inference.core.scheduler import Scheduler
 from inference.core.sequence import Sequence
 from inference.errors import InvalidRequestError
-from inference.execution.adapters import Bounds
+from inference.execution.adapter_room import Bounds
 from inference.execution.backend import LoadedModel
 from inference.guidance.grammars import Grammars
 from inference.local.siblings import Siblings
@@ -151,9 +151,9 @@ class LocalEngine:
             labels=model.labels,
             load_adapter=None if model.adapters is None else model.adapters.load,
         )
-        self._adapters: dict[str, str] = {}  # of unfinished requests, the adapter that each holds
+        self._adapters: dict[str, tuple[str, str]] = {}  # of unfinished requests, the adapter that each holds for whom
         # The adapters of requests that have ended, and the number of steps launched until then, which may use them.
-        self._leaving: list[tuple[int, str]] = []
+        self._leaving: list[tuple[int, tuple[str, str]]] = []
         self.info = EngineInfo(
             deployment=config.deployment,
             model=config.model or config.source,
@@ -250,13 +250,14 @@ class LocalEngine:
         if not prompt.adapter or self.model.adapters is None:
             self._submit(prompt, allowance, is_final=is_final)
             return
-        self.model.adapters.hold(prompt.adapter)
+        held = prompt.adapter, prompt.request.domain
+        self.model.adapters.hold(*held)
         try:
             self._submit(prompt, allowance, is_final=is_final)
         except BaseException:
-            self.model.adapters.release(prompt.adapter)
+            self.model.adapters.release(*held)
             raise
-        self._adapters[prompt.request.id] = prompt.adapter
+        self._adapters[prompt.request.id] = held
 
     def _submit(self, prompt: Prompt, allowance: int | None, *, is_final: bool) -> None:
         """Queue a request whose adapter is held."""
@@ -426,8 +427,8 @@ class LocalEngine:
                 self._leaving.append((self.steps, self._adapters.pop(output.request_id)))
         if self._leaving and self.model.adapters is not None:
             settled = sum(stepper.settled for stepper in self._steppers)
-            for _, adapter in [one for one in self._leaving if one[0] <= settled]:
-                self.model.adapters.release(adapter)
+            for _, held in [one for one in self._leaving if one[0] <= settled]:
+                self.model.adapters.release(*held)
             self._leaving = [one for one in self._leaving if one[0] > settled]
         return outputs
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from inference.config import EngineConfig
 from inference.core.grammar import Grammar
-from inference.execution.adapters import Bounds
+from inference.execution.adapter_room import Bounds
 from inference.execution.backend import LoadedModel
 from inference.guidance.grammars import Grammars
 from inference.local.engine import LocalEngine

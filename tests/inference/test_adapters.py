@@ -14,7 +14,7 @@ from inference.architectures.load import kernel_folder, load_model
 from inference.config import EngineConfig
 from inference.core.scheduler import Scheduler
 from inference.errors import InvalidRequestError, OverloadedError, UnpreparedError
-from inference.execution.adapters import Bounds
+from inference.execution.adapter_room import Bounds
 from inference.execution.backend import LoadedModel
 from inference.execution.tiers import choose
 from inference.local.engine import LocalEngine
