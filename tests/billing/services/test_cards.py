@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from django.utils import timezone
@@ -86,7 +87,20 @@ def test_default_cards_are_published_once():
     rates = prices[chat].tiers[0].rates
     assert rates["cache_read"] * 5 < rates["input"] < rates["output"]
     assert RateCardVersion.objects.count() == 4
-    # The specialists cost what they take: an adapter leaves 0.95 of its base's speed, the head's encoder all of it.
+    # The specialists cost what they take: an adapter leaves 0.95 of its base's speed.
     for name in ("input", "cache_read", "output"):
         assert prices["sluice-desk"].tiers[0].rates[name] * 0.95 == pytest.approx(rates[name], rel=0.001)
-    assert prices["sluice-desk-labels"].tiers == prices[vectors].tiers
+    assert prices["sluice-desk-labels"].tiers[0].rates["input"] == 3_700_000
+    assert prices[vectors].tiers[0].rates["input"] == 2_000_000
+
+
+def test_a_second_of_a_label_costs_the_same_from_each_of_the_first_models_that_can_write_one():
+    """The stated rule of the prices: credits are in the ratio of what was measured, which the benchmarks' table has."""
+    table = (Path(__file__).parents[3] / "docs/benchmarks.md").read_text().partition("## Tickets")[2]
+    found = {}
+    for line in table.splitlines():
+        name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        if len(cells) == 6 and (name.endswith("guided") or name.startswith("head")):
+            found[name.partition(" ")[0].strip(",")] = float(cells[4]) / float(cells[2])
+    assert found.keys() == {"generalist", "specialist", "head"}
+    assert max(found.values()) < 1.03 * min(found.values())

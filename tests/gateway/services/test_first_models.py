@@ -61,7 +61,7 @@ def test_all_four_are_published_with_prices_and_routes(found):
     }
     prices = prices_at(timezone.now())
     rates = {name: prices[one.rate_card].tiers[0].rates["input"] for name, one in book.models.items()}
-    assert rates == {CHAT: 10_000_000, VECTORS: 2_000_000, LABELS: 2_000_000, DESK: 10_530_000}
+    assert rates == {CHAT: 10_000_000, VECTORS: 2_000_000, LABELS: 3_700_000, DESK: 10_530_000}
     assert targets() == {
         "embeddings": {VECTORS},
         "classification": {LABELS},
