@@ -20,6 +20,7 @@ from gateway.generation.dry_run import Wanted, dry_run
 from gateway.runtime.live import Live, live_of
 from gateway.services.adapters import adapters_of, own_terms, remove_adapter, unserved
 from inference.types import Kind
+from routing.catalogue import ModelEntry
 from routing.errors import RoutingError
 from routing.models import Adapter
 
@@ -35,7 +36,7 @@ _RATES = (("input", "in"), ("cache_read", "cached"), ("output", "out"))
 
 @dataclass(frozen=True, slots=True)
 class ModelLine:
-    """A model as its row shows it; `adapter` is the tenant's own, then `obstacle` is why nobody can serve it, None
+    """A model as its row shows it; `adapter` is the tenant's own. `obstacle` is why nobody can serve an adapter, None
     where nobody has read it yet.
     """
 
@@ -89,7 +90,7 @@ def models(request: HttpRequest, place: Place) -> HttpResponse:
     offers = offers_of(live, live.catalogue(), subscription)
     own = {adapter.model.name: adapter for adapter in adapters_of(place.tenant)}
     without = unserved(own.values(), own_terms(None if subscription is None else subscription.version))
-    lines = [ModelLine(one, own.get(one.entry.name), _obstacle(live, own.get(one.entry.name))) for one in offers]
+    lines = [ModelLine(one, own.get(one.entry.name), _obstacle(live, one.entry)) for one in offers]
     tasks = list(_tasks(live, subscription)) if subscription is not None and offers else []
     return render(
         request,
@@ -122,10 +123,11 @@ def withdraw(request: HttpRequest, place: Place, pk: UUID) -> HttpResponse:
     return render(request, "console/adapter_withdraw.html", place.context(page="models", adapter=adapter))
 
 
-def _obstacle(live: Live, adapter: Adapter | None) -> str | None:
-    if adapter is None or live.runtime is None:
+def _obstacle(live: Live, entry: ModelEntry) -> str | None:
+    served = live.catalogue().deployments.get(entry.name, ()) if entry.base else ()
+    if not served or live.runtime is None:
         return ""
-    return live.runtime.engines.adapter_state(adapter.base.name, str(adapter.id))
+    return live.runtime.engines.adapter_state(entry.base, served[0].adapter)
 
 
 def _tasks(live: Live, subscription: Subscription) -> Iterator[TaskLine]:

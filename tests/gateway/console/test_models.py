@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
+from django.utils import timezone
 
+from billing.selectors.prices import prices_at
 from billing.services import cards, plans
 from billing.unit import MICRO
 from gateway.console.catalogue import ModelLine
+from gateway.runtime.engine_entry import EngineEntry
+from gateway.runtime.engines import Engines
+from gateway.runtime.live import Live
 from gateway.services.adapters import add_adapter_folder
+from inference.types import EngineInfo, Health, Kind
+from routing import catalogue
 from routing.models import Adapter, PublicModel, RouteRule, RouteTarget
 from routing.services.catalogue import add_model
 from routing.services.defaults import ensure_default_routes
@@ -77,7 +85,7 @@ def test_an_adapter_that_the_plan_serves_no_more_is_still_told(acme, tmp_path):
     response = acme.client().get("/usage/models/")
     assert list(rows(response)) == ["general"]
     assert "<dt>acme/own</dt><dd>adapter of general" in response.content.decode()
-    assert "The plan doesn&#x27;t include adapters of your own." in response.content.decode()
+    assert "The plan has no room for adapters of one&#x27;s own." in response.content.decode()
     subscribe(acme, adapters=1, allowed_models=["other"])
     assert "The plan doesn&#x27;t include general, which" in acme.client().get("/usage/models/").content.decode()
     subscribe(acme, adapters=1, allowed_models=[])
@@ -154,3 +162,23 @@ def test_an_adapter_is_ready_once_an_engine_has_read_it(obstacle, is_ready, stat
     offer = Told()
     offer.is_ready = is_ready
     assert ModelLine(offer, None, obstacle).state == state
+
+
+def test_everybody_is_told_how_a_shared_adapter_is(acme, tmp_path, monkeypatch):
+    """It was said to be ready while nobody had read it, and when it was refused."""
+    cards.publish("general", {0: RATES})
+    served = add("general", "chat")
+    subscribe(acme, allowed_models=[])
+    law = add_adapter_folder(save(tmp_path / "law"), base="general", name="law")
+    engines = Engines(metrics=None)
+    (entry,) = catalogue.load().deployments["general"]
+    engine = SimpleNamespace(info=None)
+    engines._entries[served.id] = EngineEntry(entry, entry.replicas[0], None, engine, health=Health(ready=True))
+    snapshot = SimpleNamespace(catalogue=catalogue.load(), prices=prices_at(timezone.now()))
+    live = Live(SimpleNamespace(engines=engines, snapshot=snapshot))
+    monkeypatch.setattr("gateway.console.catalogue.live_of", lambda _: live)
+    monkeypatch.setattr("gateway.console.catalogue._tasks", lambda *_: iter(()))
+    for adapters, told in (({}, "loading"), ({str(law.id): "it is <bad>"}, "refused it is &lt;bad&gt;")):
+        engine.info = EngineInfo("d", "general", frozenset({Kind.CHAT}), 9, 9, adapters=adapters)
+        found = rows(acme.client().get("/usage/models/"))
+        assert (found["law"][-1], found["general"][-1]) == (told, "ready")
