@@ -42,6 +42,13 @@ class Breaker:
             return f"circuit open after {self._failures} failures, next try in {rest:.0f} s"
         return "circuit half-open: a request is proving it" if self._is_probed else ""
 
+    @property
+    def remark(self) -> str:
+        """What operators should know although a request may be sent now; empty when nothing."""
+        if self.state != "half-open" or self._is_probed:
+            return ""
+        return f"circuit half-open after {self._failures} failures: the next request proves it"
+
     def enter(self) -> bool:
         """Note that a request is sent; True when it is the one that proves the engine."""
         is_probe = self._opened_at is not None and not self._is_probed
@@ -57,10 +64,13 @@ class Breaker:
         """Note that the engine does its work."""
         self._failures, self._opened_at, self._seconds, self._is_probed = 0, None, FIRST_SECONDS, False
 
-    def failed(self) -> None:
-        """Note that it failed."""
+    def failed(self, *, is_probe: bool) -> None:
+        """Note that it failed. While half-open only the proof says anything: others were sent before it."""
+        is_half_open = self.state == "half-open"
+        if is_half_open and not is_probe:
+            return
         self._failures += 1
-        if self._opened_at is not None and self.state == "half-open":
+        if is_half_open:
             self._seconds = min(2 * self._seconds, LONGEST_SECONDS)
             self._opened_at, self._is_probed = self._clock(), False
         elif self._opened_at is None and self._failures >= FAILURES:

@@ -59,6 +59,11 @@ class EngineEntry:
         return self.unfit or ("" if self.health.ready else self.health.reason or "not ready") or self.breaker.obstacle
 
     @property
+    def remark(self) -> str:
+        """What operators should know of it although it can take work; empty when nothing, or when it can't."""
+        return "" if self.obstacle else self.breaker.remark
+
+    @property
     def load(self) -> int:
         """How many tokens it has to compute for this gateway and, by its own count of requests, for others."""
         others = max(0, self.health.running + self.health.waiting - self.requests)

@@ -66,7 +66,7 @@ class Flight:
 
     def failed(self) -> None:
         """Note that the engine failed on it."""
-        self._entry.breaker.failed()
+        self._entry.breaker.failed(is_probe=self._is_probe)
 
     def close(self) -> None:
         """Take the request off the load; a second call does nothing."""

@@ -24,10 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """One engine of a deployment: `obstacle` is why it takes no work, `details` what its engine says of itself."""
+    """One engine of a deployment: `obstacle` is why it takes no work, `details` what its engine says of itself.
+
+    `remark` is what is worth knowing of one that takes work all the same.
+    """
 
     node: str
     obstacle: str
+    remark: str
     detail: str
     context: int | None
     details: Mapping[str, str]
@@ -106,9 +110,9 @@ def _state(entries: list[EngineEntry]) -> DeploymentState:
     ready = [entry for entry in entries if not entry.obstacle]
     reasons = []
     for entry in entries:
-        if entry.obstacle:
+        if said := entry.obstacle or entry.remark:
             where = entry.replica.place if len(entries) > 1 else ""
-            reasons.append(": ".join(filter(None, (where, entry.obstacle, entry.health.detail))))
+            reasons.append(": ".join(filter(None, (where, said, entry.health.detail))))
     fullest = max(entries, key=lambda entry: entry.health.kv_used)
     works = [entry.health.work for entry in entries if entry.health.work is not None]
     infos = [info for entry in entries if (info := entry.engine.info) is not None]
@@ -131,6 +135,7 @@ def _replica(entry: EngineEntry) -> ReplicaState:
     return ReplicaState(
         node=entry.replica.place,
         obstacle=entry.obstacle,
+        remark=entry.remark,
         detail=entry.health.detail,
         context=None if info is None else info.max_context,
         details={} if info is None else info.details,

@@ -145,7 +145,7 @@ async def test_an_engine_that_comes_back_is_not_kept_out_for_what_failed_before(
     await engines.look()
     [found] = engines.entries()
     for _ in range(FAILURES):
-        found.breaker.failed()
+        found.breaker.failed(is_probe=False)
     await engines.look()  # it was ready all the while: nothing has changed
     assert "circuit open" in found.obstacle
     found.engine.answer = Health(ready=False, reason="its worker has gone")

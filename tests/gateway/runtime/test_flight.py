@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import uuid4
 
+from gateway.runtime.breaker import FIRST_SECONDS, Breaker
 from gateway.runtime.engine_entry import CHUNK_TOKENS, RUNNING_TOKENS, EngineEntry
 from gateway.runtime.flight import Flight
 from inference.types import Health
@@ -59,3 +60,20 @@ def test_a_failure_that_is_the_engines_opens_its_breaker():
         flight.failed()
         flight.close()
     assert entry.obstacle.startswith("circuit open")
+
+
+def test_a_failure_of_what_was_sent_before_lets_no_second_request_prove_the_engine():
+    now = 0.0
+    entry = make_entry()
+    entry.health, entry.breaker = Health(ready=True), Breaker(lambda: now)
+    flights = [Flight(entry, 10) for _ in range(4)]
+    for flight in flights[:3]:
+        flight.failed()
+    now = FIRST_SECONDS
+    proof = Flight(entry, 10)
+    flights[3].failed()
+    flights[3].close()
+    assert entry.obstacle == "circuit half-open: a request is proving it"
+    proof.failed()
+    assert entry.obstacle.endswith(f"in {2 * FIRST_SECONDS:.0f} s")
+    proof.close()

@@ -7,6 +7,7 @@ import pytest
 from django.urls import reverse
 
 from gateway.models import User
+from gateway.runtime.breaker import FAILURES, FIRST_SECONDS, Breaker
 from gateway.runtime.engine_entry import EngineEntry
 from gateway.runtime.live import Live, live_of
 from inference.types import EngineInfo, Health, Histogram, Kind, Work
@@ -44,6 +45,26 @@ def test_states_are_the_engines_last_health():
     live = Live(runtime_of(a=(identifier, Health(ready=False, reason="loading", running=1, waiting=2, kv_used=0.5))))
     state = live.deployment_states()[identifier]
     assert (state.is_ready, state.reason, state.running, state.waiting, state.kv_used) == (False, "loading", 1, 2, 0.5)
+
+
+def test_admin_shows_a_circuit_that_waits_for_its_proof(client, monkeypatch):
+    """It was plainly ready while the next request was its trial."""
+    client.force_login(User.objects.create_superuser("r@example.com"), "django.contrib.auth.backends.ModelBackend")
+    model = PublicModel.objects.create(name="m", context_length=1, rate_card="x")
+    row, now = Deployment.objects.create(name="tried", model=model), 0.0
+    runtime = runtime_of(tried=(row.id, Health(ready=True)))
+    [entry] = runtime.engines.entries()
+    entry.breaker = Breaker(lambda: now)
+    for _ in range(FAILURES):
+        entry.breaker.failed(is_probe=False)
+    now = FIRST_SECONDS
+    monkeypatch.setattr("gateway.admin.deployments.live_of", lambda _: Live(runtime))
+    for page in (
+        reverse("admin:routing_deployment_changelist"),
+        reverse("admin:routing_deployment_change", args=[row.id]),
+    ):
+        assert "circuit half-open after 3 failures: the next request proves it" in client.get(page).content.decode()
+    assert Live(runtime).deployment_states()[row.id].is_ready
 
 
 def test_admin_shows_live_state(client, monkeypatch):
