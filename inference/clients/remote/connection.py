@@ -34,6 +34,7 @@ class Connection(asyncio.Protocol):
         self._on_end: Callable[[Connection], object] | None = None
         self._is_paused = False
         self._is_busy = False
+        self.is_sent = False  # whether all of the request has left, so that the server may have read it
         self._begin()
 
     def _begin(self) -> None:
@@ -53,6 +54,7 @@ class Connection(asyncio.Protocol):
         """Send a whole request; over one that was stopped, nothing."""
         self._begin()
         self._is_busy = True
+        self.is_sent = self._error is None and not self._transport.is_closing()
         if self._error is None:
             self._transport.write(request)
 
@@ -79,6 +81,8 @@ class Connection(asyncio.Protocol):
     def stop(self, error: Exception) -> None:
         """Close at once; whoever reads, now or later, gets `error` after what has arrived."""
         self._error = self._error or error
+        if self._transport.get_write_buffer_size():
+            self.is_sent = False
         self._transport.abort()
         self._wake()
 

@@ -237,12 +237,12 @@ async def _words(connection: Connection) -> bytes:
 
 
 async def whole(connection: Connection, until: float) -> bytes:
-    """Return an answer's body; raise `EngineError` for one beyond all bounds."""
+    """Return an answer's body; raise `UnreachableError` for one beyond all bounds."""
     parts, size = [], 0
     while data := await connection.read(until):
         size += len(data)
         if size > MOST_ANSWER:
-            raise EngineError("The engine sent more than can be an answer.")
+            raise UnreachableError("The engine sent more than can be an answer.")
         parts.append(data)
     return b"".join(parts)
 

@@ -101,7 +101,8 @@ class RemoteRun:
         self._events = EventReader()
         self._garbage: GarbageError | None = None  # what followed the last events
         self._is_cancelled = False
-        self._has_begun = False
+        self._was_sent = False
+        self.has_begun = False  # whether the answer's first event has come
         self._reason: str | None = None
         self._stop: str | int | None = None
         self._created = time.monotonic()
@@ -109,8 +110,8 @@ class RemoteRun:
 
     @property
     def usage(self) -> Usage:
-        """The usage so far; nothing before the first event."""
-        return self._counter.usage if self._has_begun else Usage()
+        """The usage so far; nothing before the server may have read the request."""
+        return self._counter.usage if self._was_sent else Usage()
 
     def cancel(self) -> None:
         """End the request now, whatever it waits for."""
@@ -123,8 +124,8 @@ class RemoteRun:
     def end(self, reason: FinishReason, error: EngineFault | None = None, stop: str | int | None = None) -> Finished:
         """Return the last event of a request that ends now."""
         now = time.monotonic()
-        first = self._first_at if self._has_begun else now
-        is_exact = not self._has_begun or self._counter.is_exact
+        first = self._first_at if self.has_begun else now
+        is_exact = not self._was_sent or self._counter.is_exact
         if not is_exact:
             log.info("request %s: the remote engine's usage is an estimate", self._prepared.request.id)
         return Finished(
@@ -200,9 +201,11 @@ class RemoteRun:
         except BaseException as error:
             self._connection = None
             self._pool.cut(connection)  # after an error some servers close it without saying so
+            self._was_sent = connection.is_sent
             if isinstance(error, TimeoutError):
                 raise UnreachableError("The engine didn't begin to answer in time.") from error
             raise
+        self._was_sent = True
         return connection
 
     def _leave(self, connection: Connection, *, is_read: bool = False) -> None:
@@ -227,7 +230,7 @@ class RemoteRun:
     async def _relayed(self, connection: Connection) -> AsyncGenerator[Event, None]:
         """Yield the events that a stream of chunks means: one Delta for those that arrived together."""
         while not isinstance(arrived := await self._next(connection), Finished):
-            if not self._has_begun:
+            if not self.has_begun:
                 self._open(arrived[0])
                 yield self._begun()
             before = self._counter.usage
@@ -253,7 +256,7 @@ class RemoteRun:
 
     async def _next(self, connection: Connection) -> list[Arrival] | Finished:
         """Return the next chunks, or the request's end; raise `EngineError` for an end before the first chunk."""
-        seconds = self._options.idle_seconds if self._has_begun else self._options.first_seconds
+        seconds = self._options.idle_seconds if self.has_begun else self._options.first_seconds
         until = asyncio.get_running_loop().time() + (USAGE_SECONDS if self._reason else seconds)
         try:
             while not self._events.is_ended:
@@ -273,15 +276,15 @@ class RemoteRun:
         return self._ended()
 
     def _open(self, first: Arrival) -> None:
-        """Note what the first event says of the prompt; raise `EngineError` where it says that the server failed."""
+        """Note what the first event says of the prompt; raise `UnreachableError` where it says that the server failed."""
         if isinstance(first, Texts):
             return
         if first.error is not None:
-            raise EngineError("The engine failed before it began to answer.", code=faults.FAILED.code)
+            raise UnreachableError("The engine failed before it began to answer.", code=faults.FAILED.code)
         self._counter.report(self._dialect.report(first.usage, first.timings))
 
     def _begun(self) -> Started:
-        self._has_begun = True
+        self.has_begun = True
         self._first_at = time.monotonic()
         return Started(self._counter.usage.cache_read)
 
@@ -310,7 +313,7 @@ class RemoteRun:
 
     def _ended(self) -> Finished:
         """Return the end of a stream that ended by itself; without a reason it was cut."""
-        if not self._has_begun:
+        if not self.has_begun:
             raise UnreachableError("The engine answered with nothing.")
         match self._reason:
             case None:
@@ -328,14 +331,17 @@ class RemoteRun:
         log.warning("request %s: the remote engine's stream failed: %r", self._prepared.request.id, error)
         if self._reason is not None:  # the answer is complete: only its usage is missing
             return self._ended()
-        if not self._has_begun:
+        if not self.has_begun:
             raise UnreachableError("The engine failed before it began to answer.") from error
         if isinstance(error, TimeoutError):
             return self.end(FinishReason.ERROR, faults.SILENT)
         return self.end(FinishReason.ERROR, faults.UNREADABLE if isinstance(error, GarbageError) else faults.STOPPED)
 
     async def _read_vectors(self, connection: Connection, *, is_score: bool) -> list[bytes]:
-        """Return the vectors, or scores alone, in the order of the inputs, as little-endian float32."""
+        """Return the vectors, or scores alone, in the order of the inputs, as little-endian float32.
+
+        Raise `UnreachableError` for what isn't that: the server may have run all the same.
+        """
         try:
             body = await whole(connection, asyncio.get_running_loop().time() + self._options.first_seconds)
             answer: _Embeddings | _Scores
@@ -346,11 +352,11 @@ class RemoteRun:
         except OSError as error:  # TimeoutError is one
             raise UnreachableError("The engine didn't answer in time, or not to the end.") from error
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise EngineError("The engine sent what can't be read.") from error
+            raise UnreachableError("The engine sent what can't be read.") from error
         items = [(item.index, [item.score] if isinstance(item, _ScoreItem) else item.embedding) for item in answer.data]
         vectors = [vector for _, vector in sorted(items, key=itemgetter(0))]
         if len(vectors) != len(self._prepared.request.inputs) or len(set(map(len, vectors))) != 1 or not vectors[0]:
-            raise EngineError("The engine sent another number of vectors than there are inputs, or of unequal widths.")
+            raise UnreachableError("The engine sent another number of vectors than there are inputs, or of unequal widths.")
         self._counter.report(self._dialect.report(answer.usage, None))
         self._counter.nothing_generated()
         return [_packed(vector) for vector in vectors]

@@ -144,14 +144,17 @@ async def test_a_client_that_leaves_stops_the_server_and_pays_for_what_it_got(st
         assert (row.output_tokens, row.finish, row.exact) == (3, "cancelled", True)
 
 
-async def test_a_client_that_leaves_before_the_first_token_stops_the_server_and_pays_nothing(stand):
+async def test_a_client_that_leaves_before_the_first_token_stops_the_server_and_pays_for_its_prompt(stand):
+    """What the server computed of it nobody knows, so it is an estimate."""
     async with stand(hang_before=True) as at:
         exchange = at.chat()
         await at.upstream.until(lambda: at.upstream.running)
         exchange.leave()
         await exchange.finished()
         await at.upstream.until(lambda: at.upstream.aborted)
-        assert (await at.books(1))[0] == 0
+        charged, [row] = await at.books(1)
+        assert (row.input_tokens, row.output_tokens, row.exact, row.finish) == (10, 0, False, "cancelled")
+        assert charged == 10 * 10
 
 
 @pytest.mark.parametrize(("dialect", "is_exact"), [("vllm", True), ("llamacpp", True), ("generic", False)])
@@ -222,6 +225,14 @@ async def test_embeddings(stand):
         assert [len(item["embedding"]) for item in answer.json()["data"]] == [8, 8]
         charged, [row] = await at.books(1)
         assert (row.input_tokens, charged) == (3, 30)
+
+
+async def test_vectors_that_make_no_sense_are_waived(stand):
+    async with stand(body=b'{"data": []}') as at:
+        answer = await ask(at.application, "/v1/embeddings", {"model": "remote", "input": "one"}, key=at.world.secret)
+        assert_error(answer, 503, "engine_unavailable")
+        charged, [row] = await at.books(1)
+        assert (charged, row.waived) == (0, True)
 
 
 async def test_mixed_load_with_clients_that_leave_adds_up(stand):

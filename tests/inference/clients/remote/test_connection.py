@@ -131,6 +131,27 @@ async def test_what_nobody_reads_is_not_taken_in(monkeypatch):
         pool.finish(made)
 
 
+@pytest.mark.parametrize(("size", "is_sent"), [(10, True), (64 << 20, False)], ids=["all", "a part"])
+async def test_a_request_of_which_a_part_never_left_was_not_sent(size, is_sent):
+    """Its server can't have read it, whenever it is cut."""
+    over = asyncio.Event()
+
+    async def serve(_, writer):
+        await over.wait()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        pool = Pool(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", LOCAL, lambda: None)
+        made = await pool.connect(5)
+        assert not made.is_sent
+        made.send(bytes(size))
+        made.stop(ConnectionAbortedError())
+        assert made.is_sent is is_sent
+        made.send(b"again")
+        assert not made.is_sent
+        over.set()
+
+
 def test_it_works_on_uvloop():
     """Whose transports are none of asyncio's classes."""
 

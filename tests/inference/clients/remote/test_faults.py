@@ -10,9 +10,9 @@ from contextlib import aclosing
 import pytest
 
 from inference.clients.remote.pool import pool_of
-from inference.errors import EngineError, InvalidRequestError, OverloadedError, UnreachableError
+from inference.errors import InvalidRequestError, OverloadedError, UnreachableError
 from inference.types import Delta, FinishReason, Lost, NothingRan, Started, Usage
-from tests.inference.engine_contract import chat, embedding, end_of, run, text_of
+from tests.inference.engine_contract import chat, collect, embedding, end_of, run, text_of
 
 COUNTING = ["vllm", "sglang", "trtllm", "llamacpp"]
 
@@ -118,8 +118,56 @@ async def test_a_cancel_ends_a_request_whose_head_never_comes(remote):
     await upstream.until(lambda: request.id in upstream.running)
     await engine.cancel(request.id)
     finished = end_of(await task)
-    assert (finished.reason, finished.usage, finished.exact) == (FinishReason.CANCELLED, Usage(), True)
+    assert finished.reason is FinishReason.CANCELLED
     await upstream.until(lambda: request.id in upstream.aborted)
+
+
+@pytest.mark.parametrize("closes", [True, False], ids=["iterator closed", "cancelled"])
+async def test_a_prompt_that_was_sent_is_charged_as_an_estimate_when_its_client_leaves_at_once(remote, closes):
+    """Else a tenant can have foreign GPUs compute prompts for nothing."""
+    engine, upstream = await remote("generic", hang_before=True)
+    request = chat("word " * 200)
+    prepared = await engine.prepare(request)
+    events = []
+
+    async def read():
+        async with aclosing(engine.generate(prepared, 100, True)) as stream:
+            events.extend([event async for event in stream])
+
+    task = asyncio.create_task(read())
+    await upstream.until(lambda: request.id in upstream.running)
+    if closes:
+        task.cancel()
+        await asyncio.wait([task])
+    else:
+        await engine.cancel(request.id)
+        await task
+        [started, finished] = events
+        assert started == Started(0)
+        assert (finished.reason, finished.exact, finished.is_estimate) == (FinishReason.CANCELLED, False, True)
+        assert 200 < finished.usage.prompt <= prepared.most_prompt
+        assert finished.usage.completion == 0
+    assert await engine.usage_of(request.id) == Lost()
+
+
+async def test_a_request_that_still_waits_for_its_connection_is_charged_nothing(remote, monkeypatch):
+    engine, upstream = await remote("generic")
+    connecting = asyncio.Event()
+
+    async def connect(seconds):
+        connecting.set()
+        await asyncio.Event().wait()
+
+    request = chat("word")
+    prepared = await engine.prepare(request)
+    monkeypatch.setattr(engine._pool, "kept", lambda: None)
+    monkeypatch.setattr(engine._pool, "connect", connect)
+    task = asyncio.create_task(collect(engine.generate(prepared, 100, True)))
+    await connecting.wait()
+    await engine.cancel(request.id)
+    finished = end_of(await task)
+    assert (finished.reason, finished.usage, finished.exact) == (FinishReason.CANCELLED, Usage(), True)
+    assert not upstream.bodies("/v1/chat/completions")
 
 
 async def test_a_stall_ends_in_a_time_out_and_closes_the_connection(remote):
@@ -269,7 +317,9 @@ async def test_an_error_event_before_the_first_token_refuses_the_request(remote)
     events = await run(engine, chat("a"))
     assert end_of(events).error.code == "row_failed"
     engine, _ = await remote(body=b'data: {"error": {"message": "no"}}\n\n')
-    assert (await fails(engine, chat("a"), EngineError)).code == "row_failed"
+    request = chat("a")
+    assert (await fails(engine, request, UnreachableError)).code == "row_failed"
+    assert await engine.usage_of(request.id) == Lost(), "it may have computed the prompt"
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
@@ -337,14 +387,18 @@ async def test_a_server_that_is_gone_takes_nothing(remote, unused_port):
     "body",
     [
         b"no json",
+        b"\xff",
         b'{"data": []}',
         b'{"data": [{"index": 0, "embedding": []}]}',
         b'{"data": [{"index": 0, "embedding": [1]}, {"index": 1, "embedding": [1]}]}',
     ],
 )
 async def test_vectors_that_make_no_sense_are_refused(remote, body):
+    """The server ran, however useless what it made."""
     engine, _ = await remote(options={"kinds": ["embedding"]}, body=body)
-    await fails(engine, embedding("one"), EngineError)
+    request = embedding("one")
+    await fails(engine, request, UnreachableError)
+    assert await engine.usage_of(request.id) == Lost()
 
 
 async def test_embeddings_without_usage_are_an_estimate(remote):
