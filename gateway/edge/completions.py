@@ -122,7 +122,7 @@ class CompletionFormat:
             choice = self._ended(told, told.text, outcome)
             first = self._narrator.answers[told.index - told.index % self._sampling.n]
             if self._sampling.logprobs is not None:
-                echoed = first.prompt_logprobs if self._sampling.echo else []
+                echoed = first.prompt_logprobs if self._sampling.echo and choice.text else None
                 choice.logprobs = completion_logprobs(choice.text, told.logprobs, echoed)
             choice.prompt_logprobs = prompt_logprobs(self._sampling, first.prompt_logprobs)
             choices.append(choice)

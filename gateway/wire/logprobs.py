@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from inference.types import PositionLogprobs, SamplingParams, TokenLogprob
 
+LONGEST_TOKEN = 256  # characters: some vocabularies have that many spaces in one
 LEAST = -9999.0  # what OpenAI's API says of a token that can't be; JSON has no infinity
 
 
@@ -69,29 +70,45 @@ class CompletionLogprobs(msgspec.Struct):
 def completion_logprobs(
     text: str,
     entries: Sequence[PositionLogprobs],
-    prompt: Sequence[PositionLogprobs] = (),
+    prompt: Sequence[PositionLogprobs] | None = None,
     *,
     offset: int = 0,
 ) -> CompletionLogprobs:
-    """Return the `entries` of a choice's `text`, which begins with those of an echoed `prompt`, if it has any.
+    """Return the `entries` of a choice's `text`, which begins with an echoed prompt unless `prompt` is None.
 
-    The prompt's first token has no log-probability; its text is what stands before the others'.
+    `prompt` are the entries of its tokens but the first. That one has no log-probability; its text is what stands
+    before the others'.
     """
     told = CompletionLogprobs([], [], [], [])
-    if prompt:
-        first = text.partition("".join(entry.chosen.text for entry in prompt))[0]
+    if prompt is not None:
+        first = _first_token(text, prompt, entries)
         told.text_offset.append(offset)
         told.tokens.append(first)
         told.token_logprobs.append(None)
         told.top_logprobs.append(None)
         offset += len(first)
-    for entry in (*prompt, *entries):
+    for entry in (*(prompt or ()), *entries):
         told.text_offset.append(offset)
         told.tokens.append(entry.chosen.text)
         told.token_logprobs.append(floored(entry.chosen.logprob))
         told.top_logprobs.append({token.text: floored(token.logprob) for token in (*entry.top, entry.chosen)})
         offset += len(entry.chosen.text)
     return told
+
+
+def _first_token(text: str, prompt: Sequence[PositionLogprobs], entries: Sequence[PositionLogprobs]) -> str:
+    """Return what stands in `text` before the tokens of `prompt` and the `entries`, whose last ones it may lack.
+
+    A stop string cuts the text, and a character of several tokens is in none of their texts: they are compared up to
+    the first such token. Where that leaves nothing to go by, the first token is told without its text.
+    """
+    begin = "".join(entry.chosen.text for entry in prompt).partition("\ufffd")[0]
+    known, unknown, _ = "".join(entry.chosen.text for entry in (*prompt, *entries)).partition("\ufffd")
+    compared = len(known) if unknown else len(text)
+    for end in range(min(len(text) - len(begin), LONGEST_TOKEN) + 1):
+        if known.startswith(text[end : end + compared]):
+            return text[:end]
+    return ""
 
 
 def prompt_logprobs(sampling: SamplingParams, entries: Sequence[PositionLogprobs]) -> PromptLogprobs | UnsetType:

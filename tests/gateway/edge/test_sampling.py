@@ -124,9 +124,11 @@ def telling(world, monkeypatch):
         if sampling.prompt_logprobs is not None:
             yield Delta("", Usage(3, 2), prompt_logprobs=IN_PROMPT)
         before = "Hi?" if sampling.echo else ""
-        yield Delta(before + "He", Usage(3, 2, 1), logprobs=(FIRST,))
-        yield Delta("y\ufffd", Usage(3, 2, 2), logprobs=(SECOND,))
-        yield Finished(FinishReason.STOP, Usage(3, 2, 2))
+        for index in range(sampling.n):
+            ended = FinishReason.STOP if sampling.n > 1 else None
+            yield Delta(before + "He", Usage(3, 2, 2 * index + 1), logprobs=(FIRST,), index=index)
+            yield Delta("y\ufffd", Usage(3, 2, 2 * index + 2), logprobs=(SECOND,), index=index, ended=ended)
+        yield Finished(FinishReason.STOP, Usage(3, 2, 2 * sampling.n))
 
     monkeypatch.setattr(world.engine, "generate", generate)
 
@@ -197,6 +199,19 @@ async def test_an_echoed_prompt_has_its_logprobs_too(app, telling):
     assert choice["logprobs"]["token_logprobs"] == [None, -1.0, -3.0, -0.5, -2.0]
     assert choice["logprobs"]["text_offset"] == [0, 1, 2, 3, 5]
     assert choice["logprobs"]["top_logprobs"][0] is None
+
+
+async def test_each_choice_of_each_prompt_has_the_echoed_prompts_logprobs(app, telling):
+    """As in OpenAI's API: every choice is whole, though the engine computes and tells a prompt once for all of them."""
+    body = {**GO_ON, "prompt": ["Hi?", "Hi?"], "echo": True, "logprobs": 1, "n": 2}
+    choices = (await ask(app, COMPLETIONS, body)).json()["choices"]
+    assert [choice["index"] for choice in choices] == [0, 1, 2, 3]
+    for choice in choices:
+        assert choice["text"] == "Hi?Hey\ufffd"
+        assert choice["logprobs"]["tokens"] == ["H", "i", "?", "He", "y\ufffd"]
+        assert choice["logprobs"]["token_logprobs"] == [None, -1.0, -3.0, -0.5, -2.0]
+        assert choice["logprobs"]["text_offset"] == [0, 1, 2, 3, 5]
+        assert [sorted(top or ()) for top in choice["logprobs"]["top_logprobs"][:3]] == [[], ["i"], ["?"]]
 
 
 @pytest.mark.parametrize(
