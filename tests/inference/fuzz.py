@@ -3,9 +3,12 @@
     python -m tests.inference.fuzz --requests 5000
 
 They come in episodes of one engine each with small random bounds, with drafts or with steps that overlap: requests of
-several tenants that ask for all that sampling offers, with one answer or several, and share prefixes, cancelled, paused
-and extended at random; steps fail, run out of memory, or fail for one row. After each step `check()` runs; each answer
-is what the request gets alone on a fresh engine, or where it was cut its start: tokens, text, log-probabilities.
+several tenants, with one of two adapters or none, that ask for all that sampling offers, with one answer or several,
+and share prefixes, cancelled, paused and extended at random; some may wait only so long for the engine. Steps fail, run
+out of memory, or fail for one row. After each step `check()` runs. Each answer is what the request gets alone on a
+fresh engine with the same adapter, or where it was cut its start: tokens, text, log-probabilities. Nothing comes from
+the cache but what was computed in the same domain with the same adapter; what waited too long has used nothing; and the
+times of each request add up.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import random
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +28,13 @@ from inference.config import EngineConfig
 from inference.core.scheduler import Scheduler
 from inference.core.step import RowFailure, StepPlan, StepResult
 from inference.errors import OverloadedError
+from inference.execution.adapters import Bounds
 from inference.execution.backend import LoadedModel, Pending
 from inference.local.engine import LocalEngine
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.prepare import Prompt
-from inference.types import FinishReason
+from inference.types import FinishReason, Usage
+from tests.inference.adapting import save_adapter
 from tests.inference.exactness import overlapping
 from tests.inference.random_requests import Told, alone, random_prompt, some_grammars
 
@@ -80,16 +86,39 @@ class _Faulty:
 
 @dataclass
 class Case:
-    """A request, what it was told in the crowd, and how many tokens it may generate so far."""
+    """A request, what it was told in the crowd, and how many tokens it may generate so far.
+
+    It has `begun` with its first forward pass.
+    """
 
     prompt: Prompt
     allowance: int
     told: Told = field(default_factory=Told)
+    begun: bool = False
+    submitted_at: float | None = None
 
     @property
     def output(self) -> int:
         """How many tokens its answers have together, as far as they were told."""
         return sum(len(answer.tokens) for answer in self.told.answers.values())
+
+    def check_times(self, now: float) -> None:
+        """Raise AssertionError unless the times of the request, which has ended `now`, are those that went by."""
+        end, most = self.told.finished, self.prompt.request.queue_seconds
+        assert end is not None
+        assert self.submitted_at is not None
+        about = (self.prompt.request, end)
+        times = (end.queued_ms, end.prefill_ms, end.decode_ms)
+        assert min(times) >= 0, about
+        assert abs(sum(times) - (now - self.submitted_at) * 1000) < 1e-3, about
+        if end.error is not None and end.error.code == "queue_timeout":
+            assert most, about
+            assert not self.begun, about
+            assert end.queued_ms >= most * 1000 - 1e-3, about
+            assert end.usage == Usage(), about
+            assert not self.output, about
+        elif most and self.begun:
+            assert end.queued_ms < most * 1000, about
 
 
 @dataclass
@@ -97,6 +126,7 @@ class Fuzz:
     """See the module. `run` returns how the requests ended; what differs raises AssertionError."""
 
     loaded: LoadedModel
+    folders: dict[str, Path]  # of its adapters
     seed: int
     steps: int = 0
     preemptions: Counter[str] = field(default_factory=Counter)
@@ -105,9 +135,16 @@ class Fuzz:
     whole: int = 0  # requests that came to their own end
     accepted: int = 0  # drafts
     several: int = 0  # requests with several answers
+    cached: int = 0  # prompt tokens that came from the cache
+    apart: int = 0  # requests for which other domains and adapters had more in the cache than their own
+    crowded: int = 0  # times that a request had to wait for another's adapter to leave memory
 
     def __post_init__(self) -> None:
         self.grammars = some_grammars(self.loaded.vocab_size)
+        assert self.loaded.adapters is not None
+        self.adapters = self.loaded.adapters
+        self.adapters.offer(self.folders)
+        self.names = {self.adapters.load(name): name for name in self.folders}  # by key
 
     def run(self, requests: int) -> Counter[str]:
         ends: Counter[str] = Counter()
@@ -122,6 +159,7 @@ class Fuzz:
 
     def _compare(self, case: Case) -> None:
         engine, _ = self._engine(self.loaded)
+        self._load(case.prompt)
         expected, about = alone(engine, case.prompt), (self.seed, case.prompt, case.told)
         assert expected.finished is not None
         assert expected.finished.error is None, about
@@ -151,6 +189,8 @@ class Fuzz:
             prefix_cache=rng.random() < 0.7,
             speculation=rng.choice([0, 3, 8]),
         )
+        self.adapters.offer({})  # so that none is in memory
+        engine.offer(self.folders, Bounds(most=rng.choice([1, 1, 2])))
         shared = [rng.randrange(3, self.loaded.vocab_size) for _ in range(40)]
         context = scheduler.config.context
         waiting = [self._case(rng, f"r{number}", context, shared) for number in range(count)]
@@ -162,21 +202,56 @@ class Fuzz:
             while waiting and rng.random() < 0.5:
                 case = waiting.pop()
                 try:
+                    self._load(case.prompt)
                     engine.submit(case.prompt, case.allowance, is_final=False)
-                except OverloadedError:
+                except OverloadedError as error:
+                    self.crowded += error.code == "adapters_in_use"
                     waiting.insert(0, case)
                     break
+                case.submitted_at = self.now
             self._disturb(rng, engine, cases)
-            for output in engine.step():
-                cases[output.request_id].told.add(output)
+            begun: list[str] = []
+            outputs = engine.step(begun.extend)
+            for name in begun:
+                cases[name].begun = True
+            for output in outputs:
+                case = cases[output.request_id]
+                case.told.add(output)
                 self.accepted += max(0, len(output.tokens) - 1)
+                if output.started is not None:
+                    self._check_cached(case, output.started.cached_tokens, cases.values())
+                if output.finished is not None:
+                    case.check_times(self.now)
             scheduler.check()
         engine.step()  # what was in flight when the last one ended
         self.steps += engine.steps
         self.faults += runner.faults
         self.preemptions += Counter(scheduler.stats().work.preemptions)
         assert scheduler.stats().kv_used == 0.0
+        self.adapters.offer({})
+        assert not self.adapters.loaded, "an adapter is held, and no request is left"
+        self.adapters.offer(self.folders)
         return list(cases.values())
+
+    def _load(self, prompt: Prompt) -> None:
+        """Load the adapter of a request; raise OverloadedError when others' take all the room."""
+        if prompt.adapter:
+            assert self.adapters.load(self.names[prompt.adapter], prompt.request.tenant) == prompt.adapter
+
+    def _check_cached(self, case: Case, cached: int, cases: Iterable[Case]) -> None:
+        """Raise AssertionError if more came from the cache than requests of its kind can have left there."""
+        alike = others = 0
+        for other in cases:
+            if other is not case and other.begun:
+                shared = _common(case.prompt.ids, other.prompt.ids)
+                if _root(other.prompt) == _root(case.prompt):
+                    alike = max(alike, shared)
+                else:
+                    others = max(others, shared)
+        size = self.loaded.block_size
+        assert cached <= alike // size * size, (case.prompt, cached, alike)
+        self.cached += cached
+        self.apart += others // size > alike // size
 
     def _disturb(self, rng: random.Random, engine: LocalEngine, cases: dict[str, Case]) -> None:
         names = list(cases)
@@ -192,6 +267,9 @@ class Fuzz:
 
     def _case(self, rng: random.Random, name: str, context: int, shared: list[int]) -> Case:
         prompt = random_prompt(rng, name, self.loaded.vocab_size, context, shared, grammars=self.grammars)
+        seconds = rng.choice([0.2, 1.0, 3.0]) if rng.random() < 0.15 else 0.0
+        adapter = rng.choice(["", "", "", *self.names])
+        prompt = replace(prompt, request=replace(prompt.request, queue_seconds=seconds), adapter=adapter)
         return Case(prompt, rng.choice([1000, 1000, 2, 5]))
 
     def _engine(self, loaded: LoadedModel, blocks: int | None = None, **bounds: Any) -> tuple[LocalEngine, Scheduler]:
@@ -203,13 +281,24 @@ class Fuzz:
         return engine, scheduler
 
 
-def load(folder: Path) -> LoadedModel:
-    """Return a tiny random model in float32."""
+def _root(prompt: Prompt) -> tuple[str, str]:
+    """Return what must be equal for two requests to share what was computed."""
+    return prompt.request.domain, prompt.adapter
+
+
+def _common(one: Sequence[int], two: Sequence[int]) -> int:
+    """Return with how many tokens both begin."""
+    return next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+
+
+def load(folder: Path) -> tuple[LoadedModel, dict[str, Path]]:
+    """Return a tiny random model in float32, and the folders of two adapters of it."""
     from inference.architectures.load import load_model
     from tests.inference.tiny import save_tiny
 
     path = save_tiny("llama", folder / "tiny", num_hidden_layers=2)
-    return load_model(EngineConfig("fuzz", str(path), dtype="float32", kv_tokens=2048), threads=1)
+    adapters = {name: save_adapter(path, folder / name, rank=3 + seed, seed=seed) for seed, name in enumerate("ab")}
+    return load_model(EngineConfig("fuzz", str(path), dtype="float32", kv_tokens=2048), threads=1), adapters
 
 
 def main() -> None:
@@ -219,12 +308,14 @@ def main() -> None:
     options = parser.parse_args()
     logging.disable(logging.ERROR)  # of the steps that fail on purpose
     with tempfile.TemporaryDirectory() as folder:
-        fuzz = Fuzz(load(Path(folder)), options.seed)
+        fuzz = Fuzz(*load(Path(folder)), options.seed)
         begin = time.perf_counter()
         ends = fuzz.run(options.requests)
     print(f"{options.requests} requests, {fuzz.steps} steps, {time.perf_counter() - begin:.0f} s: all as alone")
     print("ends:", dict(ends), "preempted:", dict(fuzz.preemptions), "faults:", dict(fuzz.faults))
     print(f"{fuzz.whole} whole, {fuzz.several} with several answers, {fuzz.accepted} drafts accepted")
+    print(f"{fuzz.cached} tokens from the cache, {fuzz.apart} requests kept from what others had there")
+    print(f"{fuzz.crowded} times an adapter waited for room")
 
 
 if __name__ == "__main__":

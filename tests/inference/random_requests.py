@@ -59,7 +59,7 @@ def random_ids(rng: random.Random, vocabulary: int, longest: int, shared: list[i
     """Return up to `longest` tokens: often with the start of `shared` before them, often repeating themselves."""
     own = [rng.randrange(3, vocabulary) for _ in range(rng.randint(1, max(1, longest // 2)))]
     own *= rng.choice([1, 1, 4])
-    start = shared[: rng.choice([0, 0, 16, 40])]
+    start = shared[: rng.choice([0, 16, 40])]
     return tuple([*start, *own][:longest])
 
 
@@ -185,7 +185,8 @@ def random_prompt(
 ) -> Prompt:
     """Return a request of one of three tenants whose prompt and output fit in `context` tokens.
 
-    Some of them are guided by one of `grammars`, and then allowed all tokens.
+    Its cache domain is its tenant's or one that all share. Some are guided by one of `grammars`, and then allowed all
+    tokens.
     """
     most = rng.randint(1, 20)
     ids = random_ids(rng, vocabulary, rng.choice([8, 40, 120]), shared)[: context - most]
@@ -193,10 +194,11 @@ def random_prompt(
     grammar = rng.choice(grammars) if grammars and rng.random() < 0.3 else None
     if grammar is not None:
         sampling = replace(sampling, allowed_token_ids=())
+    tenant = rng.choice("abc")
     request = GenerationRequest(
         name,
-        tenant=rng.choice("abc"),
-        domain="d",
+        tenant=tenant,
+        domain=rng.choice([tenant, "shared"]),
         weight=rng.choice([1000, 3000]),
         priority=rng.randint(0, 1),
         sampling=replace(sampling, max_tokens=most, min_tokens=min(sampling.min_tokens, most)),

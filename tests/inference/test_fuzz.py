@@ -9,15 +9,17 @@ import pytest
 from inference.execution.backend import LoadedModel
 from tests.inference.fuzz import Fuzz, load
 
+Loaded = tuple[LoadedModel, dict[str, Path]]
+
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     folder: Path = tmp_path_factory.mktemp("fuzz")
     return load(folder)
 
 
-def test_random_requests_answer_as_they_do_alone(loaded: LoadedModel) -> None:
-    fuzz = Fuzz(loaded, seed=1)
+def test_random_requests_answer_as_they_do_alone(loaded: Loaded) -> None:
+    fuzz = Fuzz(*loaded, seed=3)
     ends = fuzz.run(160)
     assert sum(ends.values()) == 160
     assert fuzz.whole > 60
@@ -25,9 +27,13 @@ def test_random_requests_answer_as_they_do_alone(loaded: LoadedModel) -> None:
     assert fuzz.accepted > 10
     assert set(fuzz.faults) == {"poison", "step", "memory", "row"}
     assert fuzz.preemptions
+    assert fuzz.cached
+    assert fuzz.apart > 10
+    assert fuzz.crowded
+    assert ends["queue_timeout"]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_five_thousand_random_requests_answer_as_they_do_alone(loaded: LoadedModel) -> None:
-    assert sum(Fuzz(loaded, seed=2).run(5000).values()) == 5000
+def test_five_thousand_random_requests_answer_as_they_do_alone(loaded: Loaded) -> None:
+    assert sum(Fuzz(*loaded, seed=2).run(5000).values()) == 5000
