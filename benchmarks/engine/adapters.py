@@ -6,7 +6,9 @@ to sixteen.
 The adapters have random weights and change every linear layer. Each number of adapters has an engine of its own, and
 they take their decoding steps in turns, so that a noisy neighbour meets all; a cell has the tokens per second of the
 median step, and in brackets that divided by those without adapters. Below stand how long loading one took, and their
-memory.
+memory. Last come the gaps between the tokens of one running stream: the median and the longest beside no loading, the
+longest while sixteen are read beside it, by as many threads as the row says (a worker has one), and that over the
+median.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -36,6 +39,7 @@ from tests.inference.adapting import save_adapter
 
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 KINDS = (0, 1, 2, 4, 8, 16)
+LEAST_TOKENS = 100
 
 
 def decoding(loaded: LoadedModel, streams: int, adapters: int, *, prompt: int, new: int) -> LocalEngine:
@@ -70,6 +74,46 @@ def rates(loaded: LoadedModel, streams: int, kinds: Sequence[int], *, prompt: in
     return {kind: streams / statistics.median(taken) for kind, taken in seconds.items()}
 
 
+def gaps(loaded: LoadedModel, folders: dict[str, Path], readers: int, *, prompt: int) -> tuple[list[float], float]:
+    """Return the seconds between the tokens of one stream while `readers` threads read the adapters, and what that
+    took; without readers those of a hundred tokens.
+    """
+    assert loaded.adapters is not None
+    loaded.adapters.offer({})  # forgets those in memory
+    loaded.adapters.offer(folders, Bounds(len(folders)))
+    engine = decoding(loaded, 1, 0, prompt=prompt, new=4000)
+    found: list[float] = []
+    begin = last = time.perf_counter()
+    with ThreadPoolExecutor(max(1, readers)) as pool:
+        reading = [pool.submit(loaded.adapters.check, name) for name in folders] if readers else []
+        while not all(one.done() for one in reading) or len(found) < LEAST_TOKENS * (not readers):
+            if any(output.tokens for output in engine.step()):
+                now = time.perf_counter()
+                found.append(now - last)
+                last = now
+        took = time.perf_counter() - begin
+    engine.cancel_all()
+    while engine.unfinished:
+        engine.step()
+    return found, took
+
+
+def print_gaps(loaded: LoadedModel, folders: dict[str, Path], readers: Sequence[int], rounds: int, prompt: int) -> None:
+    """Print how long a running stream pauses while adapters are read, the medians of so many rounds in turns."""
+    print("readers  median gap  longest  while they load  over the median  all read in")
+    rows: dict[int, list[tuple[float, ...]]] = {count: [] for count in readers}
+    for _ in range(rounds):
+        for count in readers:
+            usual, _ = gaps(loaded, folders, 0, prompt=prompt)
+            beside, took = gaps(loaded, folders, count, prompt=prompt)
+            median = statistics.median(usual)
+            rows[count].append((median, max(usual), max(beside), max(beside) / median, took))
+    for count, found in rows.items():
+        median, longest, worst, ratio, took = (statistics.median(column) for column in zip(*found, strict=True))
+        times = f"{median * 1e3:7.1f} ms {longest * 1e3:5.1f} ms {worst * 1e3:13.1f} ms"
+        print(f"{count:7}  {times} {ratio:16.1f} {took:11.2f} s")
+
+
 def main() -> None:
     """Print one table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -81,6 +125,8 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--quantization", default="")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--readers", default="1,4", help="threads that read the adapters beside a running stream")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of reading with each number of them")
     options = parser.parse_args()
     settings = {"dtype": options.dtype, "quantization": options.quantization, "device": options.device}
     loaded = load_model(EngineConfig("bench", str(options.model), kv_tokens=8192, **settings))
@@ -108,6 +154,9 @@ def main() -> None:
         print(
             f"rank {options.rank}, all linear layers: {size / len(folders):.1f} MB each, {size:.1f} MB together beside "
             f"a checkpoint of {base:.0f} MB; loaded in {load:.0f} ms each"
+        )
+        print_gaps(
+            loaded, folders, [int(count) for count in options.readers.split(",")], options.rounds, options.prompt
         )
 
 
