@@ -31,13 +31,15 @@ KV_TOKENS = 16_384  # when `EngineConfig.kv_tokens` is 0
 class FakeModelOptions:
     """The options of the fake model, from `EngineConfig.options`.
 
-    Without `text` it answers with the last user message. `step_seconds` and `token_seconds` are what a step and each
+    Without `text` it answers with the last user message; with `sampled` in letters, each of which is drawn by the seed,
+    its number and every token before it. `step_seconds` and `token_seconds` are what a step and each
     of its tokens take. A message that starts with `poison` makes the step raise, one that starts with `bad` fails its
     row alone, both when output token number `fail_at` (0 = first) is due. `refuse` makes loading fail with its text.
     Loading takes `load_seconds`.
     """
 
     text: str = ""
+    sampled: bool = False
     step_seconds: float = 0.0
     token_seconds: float = 0.0
     poison: str = ""
@@ -125,12 +127,15 @@ class FakeRunner:
             return RowFailure("row_failed", "the fake model was told to fail this row")
         if row.grammar is not None:
             return _guided(row, row.grammar, ahead)
+        if options.sampled:
+            return _drawn(row.seed, index, self._context(row, ahead))
         answer = self._answer or echo
         if index < len(answer):
             return answer[index]
         return answer[index % len(answer)] if row.sampling.ignore_eos and answer else END_OF_TURN
 
-    def _last_user_message(self, row: Row, ahead: int) -> list[int]:
+    def _context(self, row: Row, ahead: int) -> list[int]:
+        """Return every token before the one that is due."""
         length = row.start + row.count - row.drafts + ahead
         context: list[int] = []
         for block in row.blocks[: math.ceil(length / self._size)]:
@@ -138,7 +143,11 @@ class FakeRunner:
         del context[length:]
         if UNWRITTEN in context:
             raise ValueError(f"{row.request_id}: position {context.index(UNWRITTEN)} was never computed")
-        prompt_end = length - row.output_index - ahead - len(b"assistant\n") - 1
+        return context
+
+    def _last_user_message(self, row: Row, ahead: int) -> list[int]:
+        context = self._context(row, ahead)
+        prompt_end = len(context) - row.output_index - ahead - len(b"assistant\n") - 1
         starts = [place for place in range(prompt_end) if context[place] == START_OF_TURN]
         for start in reversed(starts):
             end = context.index(END_OF_TURN, start)
@@ -155,6 +164,12 @@ class FakeRunner:
         values = [byte / 255 + 0.01 for byte in digest]
         norm = math.sqrt(sum(value * value for value in values))
         return struct.pack(f"<{len(values)}f", *(value / norm for value in values))
+
+
+def _drawn(seed: int, index: int, context: list[int]) -> int:
+    """Return a small letter that any other seed, number or token before it would most likely have made another."""
+    digest = hashlib.blake2b(repr((seed, index, context)).encode(), digest_size=4).digest()
+    return ord("a") + int.from_bytes(digest, "little") % 26
 
 
 _SIMPLEST = (END_OF_TURN, *b'"}],:', *range(0x21, 0x7F), *range(VOCABULARY))
