@@ -87,19 +87,21 @@ def counted(metrics_port, name):
     return [metric(metrics_port + index, name) for index in range(2)]
 
 
+async def burst(stack, key):
+    """Return status and error code of each of 60 requests at once, each over a connection of its own."""
+    async with session_of(stack) as session:
+
+        async def one():
+            async with session.post("/v1/chat/completions", **call(key)) as answer:
+                return answer.status, (await answer.json()).get("error", {}).get("code")
+
+        return await asyncio.gather(*(one() for _ in range(60)))
+
+
 def test_burst_is_exactly_what_the_plan_says_and_both_gateways_work(two, metrics_port):
     key = tenant(two, "bursting", request_limit=12, request_burst=12, request_period_s=36_000)
 
-    async def burst():
-        async with session_of(two) as session:
-
-            async def one():
-                async with session.post("/v1/chat/completions", **call(key)) as answer:
-                    return answer.status, (await answer.json()).get("error", {}).get("code")
-
-            return await asyncio.gather(*(one() for _ in range(60)))
-
-    answers = asyncio.run(burst())
+    answers = asyncio.run(burst(two, key))
     assert answers.count((200, None)) == 12
     assert answers.count((429, "rate_limit_exceeded")) == 48
     assert all(count > 0 for count in counted(metrics_port, 'sluice_requests_total{endpoint="/v1/chat/completions"'))
@@ -227,6 +229,29 @@ def test_requests_go_on_without_redis_and_with_it_again(two, redis_server, metri
     assert (ready.status, "limits" in ready.json["notes"]) == (200, True)
     redis_server.start_again()
     asyncio.run(until(lambda: counted(metrics_port, "sluice_limits_shared") == [1, 1]))
+
+
+def test_limits_without_redis_are_off_by_what_is_documented_and_no_more(two, redis_server, metrics_port):
+    """Bucket and concurrency of docs/scaling.md: *B* more while Redis is away, another *B* when it comes back empty."""
+    room = {"request_limit": 12, "request_burst": 12, "request_period_s": 36_000}
+    key, crowded = tenant(two, "outage", **room), tenant(two, "crowded-outage", concurrency=4)
+    record, charged = two.home / "worker-local.record", len(two.audit()["usage"])
+    assert asyncio.run(burst(two, key)).count((200, None)) == 12
+    redis_server.kill()
+    asyncio.run(until(lambda: counted(metrics_port, "sluice_limits_shared") == [0, 0]))
+    assert asyncio.run(burst(two, key)).count((200, None)) == 12, "each gateway grants its half"
+    assert asyncio.run(burst(two, key)).count((200, None)) == 0
+    earlier = {request for _, request in kinds_in(record)}
+    answers = asyncio.run(burst(two, crowded))
+    assert answers == [(200, None)] * 60
+    assert most_at_once(record, earlier) <= 4
+    redis_server.start_again()
+    asyncio.run(until(lambda: counted(metrics_port, "sluice_limits_shared") == [1, 1]))
+    assert asyncio.run(burst(two, key)).count((200, None)) == 12, "it came back empty, so its buckets are full"
+    assert asyncio.run(burst(two, key)).count((200, None)) == 0
+    found = two.audit()
+    assert len(found["usage"]) == charged + 3 * 12 + 60
+    assert found["usage_sum"] == found["ledger_sum"] == found["recomputed_sum"]
 
 
 def test_gateway_killed_in_mid_stream_leaves_nothing_held(two):

@@ -23,7 +23,7 @@ from inference.clients.remote.pool import Pool, whole
 from inference.clients.remote.queue import Ticket
 from inference.clients.remote.sse import Arrival, EventReader, GarbageError, Piece, Texts
 from inference.clients.remote.usage import Counter
-from inference.errors import EngineError, UnreachableError
+from inference.errors import UnreachableError
 from inference.tracing import traceparent
 from inference.types import (
     EngineFault,
@@ -276,7 +276,7 @@ class RemoteRun:
         return self._ended()
 
     def _open(self, first: Arrival) -> None:
-        """Note what the first event says of the prompt; raise `UnreachableError` where it says that the server failed."""
+        """Note what the first event says of the prompt; raise `UnreachableError` where that is a failure."""
         if isinstance(first, Texts):
             return
         if first.error is not None:
@@ -356,7 +356,7 @@ class RemoteRun:
         items = [(item.index, [item.score] if isinstance(item, _ScoreItem) else item.embedding) for item in answer.data]
         vectors = [vector for _, vector in sorted(items, key=itemgetter(0))]
         if len(vectors) != len(self._prepared.request.inputs) or len(set(map(len, vectors))) != 1 or not vectors[0]:
-            raise UnreachableError("The engine sent another number of vectors than there are inputs, or of unequal widths.")
+            raise UnreachableError("The engine sent fewer or more vectors than there are inputs, or of unequal widths.")
         self._counter.report(self._dialect.report(answer.usage, None))
         self._counter.nothing_generated()
         return [_packed(vector) for vector in vectors]
