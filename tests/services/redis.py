@@ -21,6 +21,7 @@ class RedisServer:
 
     folder: Path
     port: int
+    options: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = field(default=None)
 
     @property
@@ -39,7 +40,7 @@ class RedisServer:
         binary = shutil.which("redis-server")
         if binary is None:
             raise RuntimeError("redis-server is missing: run `make system` (Debian: redis-server)")
-        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", *self.options]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [binary, *options, "--dir", str(self.folder)], stdout=log, stderr=log, stdin=subprocess.DEVNULL

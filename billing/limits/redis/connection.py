@@ -90,7 +90,12 @@ class RedisConnection:
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
+        wire = self._wire
         self._end()
+        if wire is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    await wire.wait_closed()
         await self._pool.disconnect()
 
     # -- asking -----------------------------------------------------------------------------------------------------

@@ -94,6 +94,7 @@ class Wire(asyncio.Protocol):
         self._unknown: list[Command] = []
         self._unread = b""
         self._error: Exception | None = None
+        self._gone = asyncio.Event()
 
     @property
     def is_waiting(self) -> bool:
@@ -129,6 +130,10 @@ class Wire(asyncio.Protocol):
         self._missing = 0
         self._writer.close()
 
+    async def wait_closed(self) -> None:
+        """Return once the transport is closed, which takes a few turns of the loop, and over TLS the other side."""
+        await self._gone.wait()
+
     # -- what the transport calls -----------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
@@ -138,6 +143,7 @@ class Wire(asyncio.Protocol):
             self._lose(error)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._gone.set()
         self._lose(error or ConnectionResetError("Redis closed the connection"))
 
     def _read(self, data: bytes) -> None:

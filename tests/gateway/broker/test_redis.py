@@ -41,6 +41,7 @@ def test_it_is_the_same_server_database_and_user(address):
 
 def test_a_certificate_is_checked():
     assert connection_to("rediss://h/0")["ssl_cert_reqs"] == ssl.CERT_NONE  # kombu's own default
-    found = connection_to(broker_url("rediss://h/0"))
+    found = connection_to(broker_url("rediss://h/0?ssl_ca_certs=/etc/ca.pem"))
+    assert found["ssl_ca_certs"] == "/etc/ca.pem"
     assert issubclass(found["connection_class"], SSLConnection)
     assert found["ssl_cert_reqs"] == ssl.CERT_REQUIRED

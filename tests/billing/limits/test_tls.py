@@ -1,0 +1,73 @@
+"""Redis as it is set up where others are on the network: TLS, a user of its own, a database that isn't the first."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from billing.limits.redis.connection import RedisConnection
+from billing.limits.redis.store import SCRIPTS, RedisRateStore
+from billing.limits.types import Bucket, Take, Taken
+from tests.services.postgres import free_port
+from tests.services.proxies import certificate
+from tests.services.redis import RedisServer
+
+ALL = ("~*", "&*")
+USERS = ("--user", "default", "on", "nopass", *ALL, "+ping", "--user", "sluice", "on", ">secret", *ALL, "+@all")
+
+
+@pytest.fixture(scope="module")
+def guarded():
+    """A server that takes the user "sluice" over TLS; yields its TLS port and its certificate's file."""
+    folder, port = Path(tempfile.mkdtemp(prefix="sluice-redis-", dir="/tmp")), free_port()
+    certificate(folder)
+    files = ("--tls-cert-file", f"{folder}/sluice.crt", "--tls-key-file", f"{folder}/sluice.key")
+    tls = ("--tls-port", str(port), *files, "--tls-ca-cert-file", f"{folder}/sluice.crt", "--tls-auth-clients", "no")
+    server = RedisServer(folder, free_port(), (*tls, *USERS))
+    server.start_again()
+    yield port, folder / "sluice.crt"
+    server.stop()
+
+
+def address(guarded, user="sluice:secret", query="?ssl_ca_certs={}"):
+    port, file = guarded
+    return f"rediss://{user}@127.0.0.1:{port}/3" + query.format(file)
+
+
+async def test_limits_are_counted_over_tls_as_a_user_of_its_own(guarded):
+    connection = RedisConnection(address(guarded), SCRIPTS, 5.0)
+    await connection.open()
+    try:
+        assert connection.is_up
+        store = RedisRateStore(connection)
+        bucket = Bucket("test:guarded", "requests", limit=2, period_us=3_600_000_000, burst=2)
+        taken = [isinstance(await store.take([Take(bucket, 1)]), Taken) for _ in range(3)]
+        assert taken == [True, True, False]
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("user", "query", "said"),
+    [
+        ("sluice:secret", "", "certificate verify failed"),
+        ("sluice:wrong", "?ssl_ca_certs={}", "invalid username-password pair"),
+    ],
+)
+async def test_a_redis_that_refuses_or_cannot_prove_itself_is_named(guarded, capsys, user, query, said):
+    connection = RedisConnection(address(guarded, user, query), SCRIPTS, 5.0)
+    changes = []
+    connection.on_change = changes.append
+    await connection.open()
+    try:
+        assert not connection.is_up
+        assert changes == [False]
+        told = "".join(capsys.readouterr())
+        assert "redis_unreachable" in told
+        assert said.casefold() in told.casefold()
+        assert "secret" not in told
+        assert "sluice:wrong" not in told
+    finally:
+        await connection.close()
