@@ -19,25 +19,6 @@ COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if service["image"].startswith("sluice-")}
 
-# Of the Compose specification, what this file may use.
-TOP = {"name", "services", "networks", "volumes"}
-KEYS = {
-    *(
-        "image",
-        "build",
-        "restart",
-        "init",
-        "read_only",
-        "tmpfs",
-        "cap_drop",
-        "security_opt",
-        "networks",
-        "network_mode",
-    ),
-    *("depends_on", "volumes", "environment", "entrypoint", "command", "healthcheck", "stop_grace_period", "ports"),
-    *("profiles", "deploy", "shm_size", "network_mode", "stop_signal"),
-}
-HEALTH = {"test", "interval", "timeout", "retries", "start_period", "disable"}
 CONDITIONS = {"service_healthy", "service_completed_successfully", "service_started"}
 
 
@@ -66,11 +47,24 @@ def managed():
             yield name, service["command"]
 
 
-def test_the_file_has_the_form_of_a_compose_file():
-    assert {name for name in COMPOSE if not name.startswith("x-")} == TOP
-    for name, service in SERVICES.items():
-        assert set(service) <= KEYS, name
-        assert set(service.get("healthcheck", {})) <= HEALTH, name
+def by_the_specification(file):
+    """What the schema of the Compose specification says of a file, as `check-jsonschema` has it."""
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(file)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+
+
+def test_the_file_is_valid_by_the_specification(tmp_path):
+    done = by_the_specification(ROOT / "docker-compose.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    wrong = (ROOT / "docker-compose.yml").read_text().replace("stop_grace_period:", "stop_grace_perriod:", 1)
+    (tmp_path / "docker-compose.yml").write_text(wrong)
+    done = by_the_specification(tmp_path / "docker-compose.yml")
+    assert done.returncode == 1
+    assert "stop_grace_perriod" in done.stdout
+
+
+def test_what_services_name_is_there():
+    for service in SERVICES.values():
         for other, how in service.get("depends_on", {}).items():
             assert other in SERVICES
             assert how["condition"] in CONDITIONS
