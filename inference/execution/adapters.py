@@ -67,6 +67,7 @@ class Adapters:
         self._loaded: dict[str, _Loaded] = {}  # by key, the most recently used last
         self._keys: dict[str, str] = {}  # of each name that was loaded since it was offered
         self._refused: dict[str, str] = {}
+        self._sizes: dict[str, int] = {}  # in memory, of those that were read since they were offered
         self._checked: set[str] = set()
         self._held: dict[str, Counter[str]] = {}  # by key, how many requests of each tenant
         self._lock = threading.Lock()  # of all of the above, for moments
@@ -85,6 +86,7 @@ class Adapters:
             changed = {name for name in self._folders if folders.get(name) != self._folders[name]}
             self._keys = {name: key for name, key in self._keys.items() if name not in changed}
             self._checked -= changed | self._refused.keys()
+            self._sizes = {name: nbytes for name, nbytes in self._sizes.items() if name not in changed}
             self._folders, self._room.bounds = dict(folders), bounds
             self._refused.clear()
             for key in set(self._loaded) - set(self._keys.values()):
@@ -111,7 +113,9 @@ class Adapters:
             self._checked.add(name)
             if adapter is None:
                 self._refused[name] = refusal
-            elif name not in self._keys and self._room.has_room(self._residents(), adapter.nbytes):
+                return
+            self._sizes[name] = adapter.nbytes
+            if name not in self._keys and self._room.has_room(self._residents(), adapter.nbytes):
                 self._keys[name] = key = f"{name}:{adapter.digest}"
                 self._loaded = {key: _Loaded(adapter, ""), **self._loaded}  # nobody used it: the first to make room
 
@@ -145,7 +149,8 @@ class Adapters:
             with self._lock:
                 folder, refusal = self._folders.get(name), self._refused.get(name)
                 if folder is not None and refusal is None:
-                    self._room.victims(self._residents(), tenant, 0)  # nothing is read for whom there is no room
+                    # Nothing is read for whom there is no room, which only a first reading can find out by bytes.
+                    self._room.victims(self._residents(), tenant, self._sizes.get(name, 0))
             if folder is None:
                 raise InvalidRequestError(f"this model has no adapter {name!r}", code="unknown_adapter", param="model")
             adapter = None
@@ -162,6 +167,7 @@ class Adapters:
                     self._refused[name] = refusal or ""
                     message = f"the adapter can't be served: {refusal}"
                     raise InvalidRequestError(message, code="adapter_refused", param="model")
+                self._sizes[name] = adapter.nbytes
                 return self._enter(name, adapter, tenant)
 
     def hold(self, key: str, tenant: str) -> None:

@@ -184,6 +184,24 @@ def test_nothing_is_read_for_whom_there_is_no_room() -> None:
     assert len(attack.reads) == read_before
 
 
+def test_nothing_is_read_again_for_whom_there_are_no_bytes() -> None:
+    """As long as places were left, each refusal for want of bytes cost a reading, while no other tenant could load."""
+    bounds = Bounds(16, nbytes=160, per_tenant=8)
+    attack = Attack(bounds)
+    adapters = attack.adapters
+    folders = {name: Path(f"{name}-40") for name in ("one", "two", "three", "checked", "mine")}
+    adapters.offer(folders, bounds)
+    adapters.check("checked")
+    hold(adapters, "one", "greedy")
+    hold(adapters, "two", "greedy")
+    for name in 5 * ["three", "checked"]:
+        assert refusal(adapters, name, "greedy").startswith("you use 2 adapters")
+    assert attack.reads == ["checked-40", "one-40", "two-40", "three-40"]
+    adapters.offer(folders | {"three": Path("three-0")}, bounds)  # another one, of which nothing is known yet
+    hold(adapters, "three", "greedy")
+    assert attack.reads[-1] == "three-0"
+
+
 def test_a_tenant_is_let_in_however_long_others_keep_all_places_in_use() -> None:
     """Two tenants whose requests overlapped without end kept every other out for ever."""
     attack = Attack()
