@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from uuid import UUID
 
 from django.db import transaction
 
 from billing.models import Plan, PlanVersion, Subscription
 from billing.services.plans import TERMS, change_plan, latest_version, publish_version
+from billing.services.wallets import lock, open_wallet
 
 
 @transaction.atomic
@@ -29,16 +31,27 @@ def move_subscribers(slug: str) -> tuple[int, int]:
     """Move the plan's subscribers to its latest version where that only adds models to what they have; return how many
     moved, and how many stay with an older version: its other terms differ, or a change of plan is scheduled.
     """
-    latest = latest_version(slug)
-    older = Subscription.objects.filter(state=Subscription.State.ACTIVE, version__plan=latest.plan)
-    moved = stay = 0
-    for subscription in older.exclude(version=latest).select_related("version").order_by("pk"):
-        if subscription.next_version_id is None and _only_adds(latest, subscription.version):
-            change_plan(subscription.tenant_id, slug)
-            moved += 1
-        else:
-            stay += 1
-    return moved, stay
+    older = Subscription.objects.filter(state=Subscription.State.ACTIVE, version__plan__slug=slug)
+    older = older.exclude(version=latest_version(slug))
+    told = [_moved(tenant, slug) for tenant in list(older.order_by("pk").values_list("tenant_id", flat=True))]
+    return told.count(True), told.count(False)
+
+
+@transaction.atomic
+def _moved(tenant_id: UUID, slug: str) -> bool | None:
+    """Move the tenant if its subscription as it is now may be moved, and return whether; None where it has the plan no
+    more, or its latest version: others go on changing plans meanwhile.
+    """
+    lock(open_wallet(tenant_id=tenant_id).pk)  # as every change of a plan does
+    Plan.objects.select_for_update(no_key=True).get(slug=slug)  # and as every publication does
+    active = Subscription.objects.filter(tenant_id=tenant_id, state=Subscription.State.ACTIVE, version__plan__slug=slug)
+    present, latest = active.select_related("version").first(), latest_version(slug)
+    if present is None or present.version_id == latest.pk:
+        return None
+    if present.next_version_id is not None or not _only_adds(latest, present.version):
+        return False
+    change_plan(tenant_id, slug)
+    return True
 
 
 def _only_adds(latest: PlanVersion, version: PlanVersion) -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 from django.core.management import CommandError, call_command
 
 from billing.models import CreditGrant, Plan, Subscription
-from billing.services import plans
+from billing.services import plan_models, plans
 from billing.services.errors import PlanError
 from billing.services.plan_models import include_models, move_subscribers
 from gateway.management import doctor
 from routing.models import PublicModel
+from tests.billing.conftest import make_tenant
 
 pytestmark = pytest.mark.django_db
 
@@ -63,6 +66,39 @@ def test_whose_terms_would_change_otherwise_keeps_them(tenant, how):
         plans.publish_version(Plan.objects.get(slug="free"), concurrency=1)
     assert move_subscribers("free") == (0, 1)
     assert active(tenant).version == before.version
+
+
+@pytest.mark.parametrize("meanwhile", ["another plan", "scheduled", "published"])
+def test_who_changes_plans_while_others_are_moved_keeps_what_it_chose(tenant, monkeypatch, meanwhile):
+    """All were read at the beginning: who had gone to another plan since then was sent back at the end of its month."""
+    both = [tenant, make_tenant()]
+    for one in both:
+        plans.subscribe(one.id, "free")
+    include_models("free", ["sluice-desk"])
+
+    def moving(tenant_id, slug):
+        monkeypatch.setattr(plan_models, "change_plan", plans.change_plan)
+        second = next(one for one in both if one.id != tenant_id)
+        if meanwhile == "another plan":
+            plans.change_plan(second.id, "business")
+        elif meanwhile == "scheduled":
+            Subscription.objects.filter(tenant=second).update(next_version=plans.latest_version("max"))
+        moved = plans.change_plan(tenant_id, slug)
+        if meanwhile == "published":
+            plans.publish_version(Plan.objects.get(slug="free"), concurrency=1)
+        first.append(moved.tenant_id)
+        return moved
+
+    first: list[UUID] = []
+    before = {one.id: active(one).version_id for one in both}
+    monkeypatch.setattr(plan_models, "change_plan", moving)
+    assert move_subscribers("free") == (1, 0 if meanwhile == "another plan" else 1)
+    second = active(next(one for one in both if one.id not in first))
+    if meanwhile == "another plan":
+        assert (second.version, second.next_version) == (plans.latest_version("business"), None)
+    else:
+        assert second.version_id == before[second.tenant_id]
+        assert second.next_version == (plans.latest_version("max") if meanwhile == "scheduled" else None)
 
 
 def test_doctor_tells_of_plans_without_the_specialists_and_the_command_that_it_names_adds_them(tenant, capsys):
