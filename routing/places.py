@@ -85,11 +85,10 @@ class Places:
             if not deployment.replicas:
                 self.candidates.append(Candidate(model, deployment.name, "it has no replica on an active node"))
             for replica in deployment.replicas:
-                reason = self._replicas.usable(replica.id)
-                if not reason and deployment.adapter:
-                    reason = self._replicas.refuses(replica.id, deployment.adapter)
-                    refusals += [reason] if reason else []
-                if reason:
+                unusable = self._replicas.usable(replica.id)
+                refusal = "" if unusable else self._refusal(deployment, replica)
+                refusals += [refusal] if refusal else []
+                if reason := unusable or refusal:
                     self.candidates.append(Candidate(model, deployment.name, reason, replica.place))
                 else:
                     ready.append((deployment, replica))
@@ -112,9 +111,22 @@ class Places:
         self.candidates.extend(candidate(option, reason) for option, reason in choice.passed)
         return choice.option
 
+    def could_serve(self, model: str) -> bool:
+        """Whether some replica of the model's could take the request, were there no ceiling."""
+        return any(
+            deployment.sees(self._query.images)
+            and not (self._replicas.usable(replica.id) or self._refusal(deployment, replica))
+            for deployment in self._catalogue.deployments.get(model, ())
+            for replica in deployment.replicas
+        )
+
     def excess_of(self, deployment: DeploymentEntry, ceiling: Ceiling) -> float:
         """Return how many times the ceiling of time to first token the deployment takes; 0 where that isn't known."""
         return self._over_time(deployment, ceiling)[1]
+
+    def _refusal(self, deployment: DeploymentEntry, replica: ReplicaEntry) -> str:
+        """Return why the replica doesn't serve the deployment's adapter, "" where it does or there is none."""
+        return self._replicas.refuses(replica.id, deployment.adapter) if deployment.adapter else ""
 
     def _over_time(self, deployment: DeploymentEntry, ceiling: Ceiling | None) -> tuple[str, float]:
         if ceiling is None or ceiling.ttft_ms is None:

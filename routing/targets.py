@@ -101,7 +101,7 @@ class Targets:
             option = self._places.of(name, ceiling)
             if option is not None:
                 ready.append((option, weight))
-            elif ceiling is not None and name not in self._places.refused:
+            elif ceiling is not None and self._places.could_serve(name):
                 beyond.append(name)
         return ready
 

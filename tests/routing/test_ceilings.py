@@ -69,6 +69,23 @@ def test_where_nothing_holds_a_strict_rule_refuses_and_says_what_each_costs():
     assert "small: it costs" in caught.value.message
 
 
+def test_a_model_that_is_not_ready_is_not_beyond_its_ceiling():
+    """While it loaded, the rule refused for a ceiling that it holds, and no later rule was tried."""
+    unready = Replicas(lambda replica: "loading" if replica in {AT_BIG.id, AT_BIG_2.id} else "")
+    capped, rest = ruled(("big", 1), price=100), RuleEntry("rest", "", "", None, None, (("small", 1),))
+    decision = route(ask(), catalogue(capped, rest), unready, price=PRICES.get)
+    assert (decision.model, decision.rule) == ("small", "rest")
+    with pytest.raises(RoutingError) as caught:
+        route(ask(), catalogue(capped), unready, price=PRICES.get)
+    assert caught.value.code == "no_ready_deployment"
+    slow = Replicas(
+        lambda replica: "loading" if replica == AT_BIG.id else "", ttfts={(AT_BIG_2.id, 50): 700, (AT_BIG.id, 50): 1}
+    )
+    with pytest.raises(RoutingError) as caught:  # what is ready of it is too slow
+        route(ask(), catalogue(ruled(("big", 1), ttft_ms=500), rest), slow, price=PRICES.get)
+    assert caught.value.code == "beyond_ceiling"
+
+
 def test_where_nothing_holds_another_rule_takes_the_nearest():
     decision = decide(ruled(("big", 1), ("small", 1), price=5, is_strict=False))
     assert decision.model == "small"
