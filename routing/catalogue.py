@@ -163,6 +163,11 @@ class Catalogue:
         """Every active deployment of every active model, once."""
         return tuple(entry for entries in self.deployments.values() for entry in entries if not entry.adapter)
 
+    def is_known(self, model: str, tenant: UUID | None) -> bool:
+        """Whether that tenant may know that there is a model of this name."""
+        entry = self.models.get(model)
+        return entry is not None and not entry.is_hidden_from(tenant)
+
     def rules_for(self, tenant: UUID | None, own: OwnTerms) -> tuple[RuleEntry, ...]:
         """Return the rules as that tenant may know them: without other tenants' own models and those of its own that
         its plan doesn't serve, and none that leads only to such.

@@ -31,12 +31,22 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Conversation:
-    """A conversation that has had the model `kept`, and what is found of its next turn."""
+    """A conversation that has had the model `kept`, which its tenant `knows` to be one still, and what is found of its
+    next turn.
+    """
 
     def __init__(
-        self, kept: str, found: Found, catalogue: Catalogue, rules: Sequence[RuleEntry], targets: Targets
+        self,
+        kept: str,
+        found: Found,
+        catalogue: Catalogue,
+        rules: Sequence[RuleEntry],
+        targets: Targets,
+        *,
+        knows: bool,
     ) -> None:
         self._kept = kept
+        self._knows = knows
         self._found = found
         self._catalogue = catalogue
         self._rules = rules
@@ -53,13 +63,11 @@ class Conversation:
         if why := CERTAIN.get(self._found.source):
             # A general model that was asked for something else in between is what talk comes back to.
             comes_back = (
-                self._catalogue.is_only_for(rule, fresh)
-                and kept in self._catalogue.models
-                and kept not in self._catalogue.specialists
+                self._catalogue.is_only_for(rule, fresh) and self._knows and kept not in self._catalogue.specialists
             )
             value = f"it has {kept}; this turn is for {self._found.task}, as {why}, and that leads to {fresh}"
             return _left(kept if comes_back else fresh, "passed", value)
-        if kept in self._catalogue.models and not self._catalogue.is_only_for(rule, fresh) and self._rises(fresh):
+        if self._knows and not self._catalogue.is_only_for(rule, fresh) and self._rises(fresh):
             return _left(fresh, "decided", f"it began with {kept} and rises to {fresh}, which costs more")
         why = "no rule gives it to this request"
         for giver in self._rules:

@@ -118,7 +118,8 @@ class _Decision:
         if self.query.kept is None:
             return self._by(picked, rule)
         kept = self.query.kept.model
-        conversation = Conversation(kept, self.found, self.catalogue, self.rules, self.targets)
+        knows = self.catalogue.is_known(kept, self.query.tenant)
+        conversation = Conversation(kept, self.found, self.catalogue, self.rules, self.targets, knows=knows)
         turn = conversation.turn(picked, rule)
         self.signals += turn.signals
         if turn.option is None or turn.rule is None:

@@ -1,12 +1,15 @@
 """Ceilings of price and of time to first token, and conversations: what is kept, and what rises."""
 
+from dataclasses import replace
+from uuid import uuid4
+
 import pytest
 
 from routing.catalogue import Ceiling, RuleEntry
 from routing.errors import RoutingError
 from routing.routes import route
 from routing.types import Kept, Price
-from tests.routing.test_routes import AT_BIG, AT_BIG_2, AT_SMALL, Replicas, ask, catalogue
+from tests.routing.test_routes import AT_BIG, AT_BIG_2, AT_SMALL, SMALL, Replicas, ask, catalogue
 
 PRICES = {"small": Price(10, 100), "big": Price(40, 400)}
 
@@ -132,6 +135,18 @@ def test_from_a_model_that_is_gone_nothing_rises():
     decision = going_on("gone", ("big", 1))
     assert decision.model == "big"
     assert "no rule gives it" in signal(decision, "conversation").value
+
+
+def test_from_another_tenants_model_nothing_rises_either():
+    """The dry run takes any name as the conversation's: its step told which names other tenants' own models have."""
+    secret = replace(SMALL, name="acme/secret", tenant=uuid4())
+    book = catalogue(RuleEntry("now", "", "", None, None, (("small", 1),)))
+    told = []
+    for models in (book.models, {**book.models, secret.name: secret}):
+        query = ask(kept=Kept(secret.name), tenant=uuid4())
+        prices = {**PRICES, secret.name: Price(1, 10)}
+        told.append(route(query, replace(book, models=models), Replicas(), price=prices.get))
+    assert told[0].explain() == told[1].explain()
 
 
 def test_what_the_request_itself_says_comes_before_its_conversation():
