@@ -108,6 +108,7 @@ class FairQueue(Generic[T]):
         self._newest: deque[T] = deque(maxlen=NEWEST)
         self._emptied = ""  # the tenant whose queue emptied last
         self._size = 0
+        self._parts: set[T] = set()
         self._back = count(1)
         self._front = count(-1, -1)
         # Tenants by turn. A counter mostly rises, so an entry may be before its tenant's turn (it is moved when it
@@ -120,6 +121,11 @@ class FairQueue(Generic[T]):
     def __contains__(self, item: T) -> bool:
         share = self._waiting.get(item.tenant)
         return share is not None and item in share.items
+
+    @property
+    def counted(self) -> int:
+        """How many items wait that are no parts of requests that were taken before."""
+        return self._size - len(self._parts)
 
     def waiting(self, tenant: str) -> int:
         """How many items of `tenant` wait."""
@@ -135,10 +141,11 @@ class FairQueue(Generic[T]):
         """The place of `tenant`, which has had an item here, in the order of turns."""
         return self._shares[tenant].turn
 
-    def push(self, item: T, *, front: bool = False) -> None:
+    def push(self, item: T, *, front: bool = False, is_part: bool = False) -> None:
         """Add `item` behind those of its tenant's with its priority; an idle tenant's counter is raised to the floor.
 
-        At the front for what was admitted before: its tenant wasn't idle, so its counter stays.
+        At the front for what was admitted before: its tenant wasn't idle, so its counter stays. While it waits, one
+        that `is_part` of a request that was taken before isn't among those `counted`.
         """
         share = self._shares.setdefault(item.tenant, _Share(item.weight, item.band))
         share.weight, share.band = item.weight, item.band
@@ -152,6 +159,8 @@ class FairQueue(Generic[T]):
         share.items[item] = place = -item.priority, arrival
         heapq.heappush(share.order, (place, item))
         self._size += 1
+        if is_part:
+            self._parts.add(item)
         self.changes += 1
         self._newest.append(item)
         self._enter(item.tenant, share)
@@ -197,6 +206,7 @@ class FairQueue(Generic[T]):
         share = self._shares[item.tenant]
         del share.items[item]
         self._size -= 1
+        self._parts.discard(item)
         self.changes += 1
         if share.items:
             self._enter(item.tenant, share)  # of a lower priority an older one may be first now
@@ -236,6 +246,7 @@ class FairQueue(Generic[T]):
     def check(self) -> None:
         """Raise AssertionError unless the order of turns is what sorting all tenants gives."""
         assert self._size == sum(len(share.items) for share in self._waiting.values())
+        assert all(part in self for part in self._parts)
         assert all(share.items for share in self._waiting.values())
         for share in self._waiting.values():
             assert share.entry is not None
@@ -270,7 +281,9 @@ def _entry(share: _Share[T]) -> tuple[Turn, int]:
 class WaitingQueue(Generic[T]):
     """A fair queue with a bound for all and one for each tenant; it takes no new requests while `draining`.
 
-    The bounds count waiting requests; one that comes back after a preemption is always taken. `weights` has the weight
+    The bounds count waiting requests; one that comes back after a preemption is always taken. Further answers of a
+    request count for their tenant alone, whose own they delay: else a few requests of many answers each would fill the
+    queue of all. `weights` has the weight
     of each tenant with a request that hasn't ended, and `total_weight` their sum.
     """
 
@@ -285,10 +298,10 @@ class WaitingQueue(Generic[T]):
         self._prune_at = 64
 
     def enter(self, item: T, *, bounded: bool = True) -> None:
-        """Queue a new request; raise `DrainingError` or `OverloadedError`, unless it isn't `bounded`."""
+        """Queue a new request; raise `DrainingError` or `OverloadedError`, unless it isn't `bounded`: a part."""
         if bounded:
             self._refuse_more(item)
-        self.queue.push(item)
+        self.queue.push(item, is_part=not bounded)
         self._count(item)
 
     def pass_through(self, item: T) -> None:
@@ -304,8 +317,8 @@ class WaitingQueue(Generic[T]):
     def _refuse_more(self, item: T) -> None:
         if self.draining:
             raise DrainingError("the engine is about to stop")
-        if len(self.queue) >= self.most:
-            raise OverloadedError(f"{len(self.queue)} requests are waiting already")
+        if self.queue.counted >= self.most:
+            raise OverloadedError(f"{self.queue.counted} requests are waiting already")
         if self.queue.waiting(item.tenant) >= self.most_per_tenant:
             raise OverloadedError("too many requests of this tenant are waiting already", code="tenant_queue_full")
 

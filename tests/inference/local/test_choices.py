@@ -88,9 +88,17 @@ class Stand:
         self.begun: list[str] = []
 
     def submit(
-        self, name: str, prompt: list[int], most: int, limit: int | None = None, is_final: bool = True, **sampling: Any
+        self,
+        name: str,
+        prompt: list[int],
+        most: int,
+        limit: int | None = None,
+        is_final: bool = True,
+        *,
+        tenant: str = "t",
+        **sampling: Any,
     ) -> None:
-        request = GenerationRequest(name, "t", "d", sampling=SamplingParams(**{"seed": 0, **sampling}))
+        request = GenerationRequest(name, tenant, "d", sampling=SamplingParams(**{"seed": 0, **sampling}))
         self.engine.submit(Prompt(request, most, ids=tuple(prompt)), limit, is_final)
         self.told[name] = Told()
 
@@ -227,6 +235,23 @@ def test_a_row_that_fails_ends_its_request() -> None:
     assert finished.reason is FinishReason.ERROR
     assert finished.error is not None
     assert finished.error.code == "bad_row"
+
+
+def test_answers_that_wait_take_no_place_in_the_queue_from_other_tenants() -> None:
+    stand = Stand(max_rows=1, max_waiting=3, max_waiting_per_tenant=2)
+    stand.submit("many", [30, 31], 3, n=5, seed=1)
+    stand.step()
+    (scheduler,) = stand.engine.schedulers
+    assert scheduler.stats().waiting == 4
+    with pytest.raises(OverloadedError, match="of this tenant"):
+        stand.submit("one", [32, 33], 3)
+    for tenant in "abc":
+        stand.submit(tenant, [32, 33], 3, tenant=tenant)
+    with pytest.raises(OverloadedError, match="3 requests are waiting"):
+        stand.submit("d", [32, 33], 3, tenant="d")
+    stand.run()
+    assert len(stand.told["many"].ended) == 5
+    assert all(stand.told[tenant].finished for tenant in "abc")
 
 
 def test_a_full_queue_refuses_the_request_but_never_one_of_its_answers() -> None:
