@@ -30,6 +30,7 @@ from inference.kernels.triton.norm import rms_norm
 from inference.kernels.triton.quantise import in_eight_bits, quantise
 
 DENSE_ROWS = 16  # up to here reading the weight is all that counts; above, cuBLAS is as fast
+ROWWISE_SIZE = 16  # both sizes of a float8 weight are multiples of this where cuBLAS multiplies by it
 EIGHT_BITS = {"w8a8": torch.int8, "fp8": torch.float8_e4m3fn}
 FLOAT8_CAPABILITY = (8, 9)  # the first with instructions for it: Triton compiles no kernel with float8 for older ones
 
@@ -179,7 +180,9 @@ class EightBitLinear:
         self._weight, self._scales = in_eight_bits(weight, dtype)
         self._bias = bias
         self._dtype = dtype
-        self._has_rowwise = has_rowwise and dtype is torch.float8_e4m3fn
+        # cuBLAS takes no other sizes; a vocabulary may have any, and then some 65 answers at once would be refused.
+        is_aligned = all(size % ROWWISE_SIZE == 0 for size in weight.shape)
+        self._has_rowwise = has_rowwise and is_aligned and dtype is torch.float8_e4m3fn
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         numbers, scales = quantise(x, self._dtype)
