@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from inference.errors import ModelRefusedError
 from inference.execution.adapters import Adapter
+from inference.execution.checks import lacks_memory
 from inference.execution.low_rank import LowRank, Part
 from inference.sources.adapters import (
     CONFIG,
@@ -73,7 +74,17 @@ class AdapterReader:
         return numbers * self._dtype.itemsize
 
     def read(self, folder: Path) -> Adapter:
-        """Return the adapter in `folder`; raise ModelRefusedError with a reason that names no path."""
+        """Return the adapter in `folder`; raise ModelRefusedError with a reason that names no path, MemoryError where
+        memory ran out.
+        """
+        try:
+            return self._read(folder)
+        except RuntimeError as error:
+            if lacks_memory(error):
+                raise MemoryError(str(error)) from None  # the traceback of the original would keep its tensors
+            raise
+
+    def _read(self, folder: Path) -> Adapter:
         with torch.inference_mode():
             text = _file(folder, CONFIG, MOST_CONFIG_BYTES).read_bytes()
             config = config_of(text)

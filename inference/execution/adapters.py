@@ -56,7 +56,8 @@ class Adapters:
         typical_bytes: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`read` returns the adapter in a folder, or raises ModelRefusedError with a reason that names no path.
+        """`read` returns the adapter in a folder, or raises ModelRefusedError with a reason that names no path, or
+        MemoryError where memory ran out, which says nothing of the adapter.
 
         `typical_bytes` are those of one of rank `TYPICAL_RANK` that changes every layer.
         """
@@ -107,12 +108,15 @@ class Adapters:
             adapter, refusal = self._read(name, folder), ""
         except ModelRefusedError as error:
             adapter, refusal = None, error.message
+        except OverloadedError:
+            adapter, refusal = None, ""
         with self._lock:
             if self._folders.get(name) != folder:
                 return
             self._checked.add(name)
-            if adapter is None:
+            if refusal:
                 self._refused[name] = refusal
+            if adapter is None:
                 return
             self._sizes[name] = adapter.nbytes
             if name not in self._keys and self._room.has_room(self._residents(), adapter.nbytes):
@@ -139,7 +143,7 @@ class Adapters:
         """Return the key of adapter `name`, which `tenant` wants, and load it unless it is in memory; for any thread.
 
         Raise InvalidRequestError when there is no such adapter or it can't be served, OverloadedError when as many as
-        fit into memory are held, or as many as the tenant may use.
+        fit into memory are held, or as many as the tenant may use, or memory ran out.
         """
         if (key := self.used(name, tenant)) is not None:
             return key
@@ -218,12 +222,18 @@ class Adapters:
             return sum(loaded.adapter.nbytes for loaded in self._loaded.values())
 
     def _read(self, name: str, folder: Path) -> Adapter:
-        """Return the adapter in `folder`; raise ModelRefusedError with the reason, which is logged."""
+        """Return the adapter in `folder`; raise ModelRefusedError with the reason, or OverloadedError where memory ran
+        out; either is logged.
+        """
         try:
             return self._fitting(self.read(folder))
         except ModelRefusedError as error:
             log.warning("adapter %s in %s is refused: %s", name, folder, error.message)
             raise
+        except MemoryError as error:
+            log.warning("no memory to read adapter %s in %s", name, folder)
+            message = "there is no memory for this model's adapter now: try again later"
+            raise OverloadedError(message, code="adapters_in_use") from error
         except Exception as error:  # whatever reading raises, it must not end the thread that reads for all
             log.exception("adapter %s in %s can't be read", name, folder)
             raise ModelRefusedError(f"it can't be read ({type(error).__name__})") from error

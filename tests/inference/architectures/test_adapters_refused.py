@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from inference.architectures.load import load_model
 from inference.config import EngineConfig
-from inference.errors import InvalidRequestError, ModelRefusedError
+from inference.errors import InvalidRequestError, ModelRefusedError, OverloadedError
 from inference.execution.adapters import Adapters
 from tests.inference.adapting import save_adapter
 from tests.inference.tiny import save_tiny
@@ -187,3 +187,22 @@ def test_the_reader_refuses_with_the_reason_itself(model: Any, tmp_path: Path) -
     _, adapters = model
     with pytest.raises(ModelRefusedError, match="no adapter_config"):
         adapters.read(tmp_path)
+
+
+def test_want_of_memory_on_a_gpu_is_no_fault_of_the_adapter(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, adapters = model
+    save_adapter(folder, tmp_path)
+
+    def out_of_memory(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("inference.architectures.adapters.AdapterReader._part", out_of_memory)
+        with pytest.raises(MemoryError):
+            adapters.read(tmp_path)
+        adapters.offer({"a": tmp_path})
+        with pytest.raises(OverloadedError):
+            adapters.load("a")
+    adapters.load("a")

@@ -81,6 +81,25 @@ def test_those_offered_are_read_once_before_anybody_uses_them() -> None:
     assert adapters.unchecked() == "bad"
 
 
+def test_one_for_which_memory_ran_out_is_not_refused_for_ever() -> None:
+    """It was taken for one that can't be read: its requests got 400 until others came or the worker began anew."""
+    memory = iter([False, False, True])
+
+    def short_of_memory(folder: Path) -> Adapter:
+        if not next(memory):
+            raise MemoryError
+        return read(folder)
+
+    adapters = Adapters(short_of_memory)
+    adapters.offer({"mine": Path("mine-10")})
+    adapters.check("mine")
+    assert (adapters.states(), adapters.unchecked()) == ({"mine": ""}, None)  # it is read when a request wants it
+    with pytest.raises(OverloadedError, match="no memory") as caught:
+        adapters.load("mine", "me")
+    assert caught.value.code == "adapters_in_use"
+    assert adapters.load("mine", "me") == "mine:mine-10"
+
+
 def test_one_that_was_refused_is_never_called_ready_since_others_are_offered() -> None:
     adapters = Adapters(read)
     adapters.offer({"bad": Path("bad")})
