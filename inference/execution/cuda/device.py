@@ -73,7 +73,9 @@ class Cuda:
         torch.cuda.current_stream(self.name).wait_stream(side)
         torch.cuda.synchronize(self.name)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # CUDA's own mode forbids every other thread what mustn't be captured, as to ask for an event or to allocate:
+        # steps of the models that are served here already would fail while this one is loaded.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             result = work()
         return graph.replay, result
 

@@ -1,11 +1,15 @@
-"""What a GPU's errors mean, by their words: lost, out of memory, or one step's own."""
+"""What a GPU's errors mean, by their words: lost, out of memory, or one step's own; and how work is captured."""
 
 from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 
 from inference.errors import DeviceLostError
+from inference.execution.cuda.device import Cuda
 from inference.execution.cuda.runner import told
 
 ADVICE = (
@@ -76,3 +80,35 @@ def test_want_of_memory_makes_steps_smaller_and_ends_nothing(kind, text) -> None
 def test_any_other_error_is_its_steps_alone(text) -> None:
     error = RuntimeError(text + ADVICE if text.startswith("CUDA") else text)
     assert told(error) is error
+
+
+def test_capturing_forbids_nothing_to_the_threads_that_serve_other_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stands in for what CUDA does on a GPU: what isn't safe while a graph is captured fails in every thread, unless
+    the capture is of its own thread alone.
+    """
+    modes: list[str] = []
+
+    class Graph:
+        def replay(self) -> None: ...
+
+    def graph(_: Graph, *, pool: object, capture_error_mode: str = "global") -> AbstractContextManager[None]:
+        assert pool == "pool"
+        modes.append(capture_error_mode)
+        return nullcontext()
+
+    for name, stand_in in {
+        "Stream": MagicMock(),
+        "current_stream": MagicMock(),
+        "stream": lambda _: nullcontext(),
+        "synchronize": lambda _: None,
+        "CUDAGraph": Graph,
+        "graph": graph,
+        "get_device_capability": lambda _: (9, 0),
+        "graph_pool_handle": lambda: "pool",
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    work = MagicMock(return_value=torch.ones(2))
+    _, result = Cuda(torch.device("cuda")).capture(work)
+    assert result is work.return_value
+    assert work.call_count == 2  # once to compile what it launches, and once captured
+    assert modes == ["thread_local"]
