@@ -122,30 +122,28 @@ class SlotStates:
 
     def _bias(self, pairs: Sequence[tuple[int, float]]) -> tuple[torch.Tensor, torch.Tensor]:
         values = torch.tensor([value for _, value in pairs], dtype=torch.float32)
-        return self._ids([token for token, _ in pairs]), values.to(self.device)
+        return self._ids([token for token, _ in pairs]), sent(values, self.device)
 
     def _ids(self, ids: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(ids, dtype=torch.long).to(self.device)
+        return sent(torch.tensor(ids, dtype=torch.long), self.device)
 
     def _write(self, fresh: dict[int, Admitted]) -> None:
         slots = self._ids(list(fresh))
         params = [state.sampling for state in fresh.values()]
-        self._floats[slots] = torch.tensor(
-            [
-                (
-                    min(max(p.temperature, LEAST_TEMPERATURE), MOST_TEMPERATURE),
-                    p.top_p,
-                    p.min_p,
-                    p.repetition_penalty,
-                    p.presence_penalty,
-                    p.frequency_penalty,
-                )
-                for p in params
-            ],
-            dtype=torch.float32,
-        ).to(self.device)
+        floats = [
+            (
+                min(max(p.temperature, LEAST_TEMPERATURE), MOST_TEMPERATURE),
+                p.top_p,
+                p.min_p,
+                p.repetition_penalty,
+                p.presence_penalty,
+                p.frequency_penalty,
+            )
+            for p in params
+        ]
+        self._floats[slots] = sent(torch.tensor(floats, dtype=torch.float32), self.device)
         words = [(min(state.sampling.top_k, MOST_TOP_K), seed_key(state.seed)) for state in fresh.values()]
-        self._words[slots] = torch.tensor(words).to(self.device)
+        self._words[slots] = sent(torch.tensor(words), self.device)
 
     def _grow(self, count: int) -> None:
         count = max(count, 2 * len(self._slots), 16)
@@ -153,3 +151,10 @@ class SlotStates:
         self._slots += [None] * more
         self._floats = torch.cat((self._floats, self._floats.new_zeros(more, 6)))
         self._words = torch.cat((self._words, self._words.new_zeros(more, 2)))
+
+
+def sent(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return `numbers` of the host on `device`, which hasn't got them yet: they come behind the work that it has, and
+    nobody waits for that. From memory that isn't pinned the host would.
+    """
+    return numbers if device.type == "cpu" else numbers.pin_memory().to(device, non_blocking=True)

@@ -11,7 +11,7 @@ from inference.core.step import Row, RowFailure
 from inference.kernels.triton.sample import sample
 from inference.sampling.rng import noise_keys
 from inference.sampling.sampler import Sampler
-from inference.sampling.state import Admitted, SlotStates
+from inference.sampling.state import Admitted, SlotStates, sent
 from inference.types import PositionLogprobs
 
 
@@ -48,7 +48,7 @@ class DeviceSampler:
         if not plain:
             sampled = self.general.sample(logits, rows)
             return Choice(sampled.tokens, sampled.failures, sampled.logprobs)
-        places = _sent(torch.tensor(plain + others), self._device)
+        places = sent(torch.tensor(plain + others), self._device)
         # First what nothing is waited for.
         drawn = self._draw(logits[places[: len(plain)]], [rows[number] for number in plain])
         sampled = self.general.sample(logits[places[len(plain) :]], [rows[number] for number in others])
@@ -61,7 +61,7 @@ class DeviceSampler:
     def _draw(self, logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
         """Return the tokens of rows that need no more than the kernel."""
         both = torch.tensor([[row.slot for row in rows], [row.output_index for row in rows]])
-        slots, positions = _sent(both, self._device)
+        slots, positions = sent(both, self._device)
         params = self._states.gather(slots)
         tokens = torch.empty(len(rows), dtype=torch.long, device=self._device)
         sample(
@@ -78,7 +78,3 @@ class DeviceSampler:
 
 def _needs_more(row: Row, state: Admitted) -> bool:
     return state.is_penalised or state.is_masked or row.grammar is not None or row.sampling.logprobs is not None
-
-
-def _sent(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
-    return numbers if device.type == "cpu" else numbers.pin_memory().to(device, non_blocking=True)

@@ -11,6 +11,7 @@ import torch
 from inference.core.step import Row
 from inference.execution.cuda import sampler as module
 from inference.execution.cuda.sampler import DeviceSampler
+from inference.sampling.state import SlotStates
 from inference.types import SamplingParams
 from tests.inference.sampling.test_guides import VOCABULARY, Listed
 
@@ -113,3 +114,25 @@ def test_a_guided_row_follows_its_grammar_beside_plain_ones() -> None:
     assert taken[0] in {17, 30, 42}
     assert taken[1] in {5, 18}
     assert taken[2] == 19
+
+
+def test_the_host_waits_for_nothing_when_rows_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy from memory that isn't pinned waits until the device has done all that it was given."""
+    pinned: list[torch.Tensor] = []
+    copied = torch.Tensor.to
+
+    def pin_memory(tensor: torch.Tensor) -> torch.Tensor:
+        pinned.append(tensor)
+        return tensor
+
+    def to(tensor: torch.Tensor, device: torch.device, *, non_blocking: bool = False) -> torch.Tensor:
+        assert any(tensor is each for each in pinned)
+        assert non_blocking
+        return copied(tensor, device)
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    states = SlotStates(torch.device("meta"))
+    rows = [row(0, temperature=0.5), row(20, logit_bias=((5, 3.0),), allowed_token_ids=(5, 6))]
+    assert [state.is_masked for state in states.admit(rows)] == [False, True]
+    assert len(pinned) == 6
