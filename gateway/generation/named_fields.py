@@ -22,6 +22,15 @@ _ORDER = re.compile(
     re.IGNORECASE,
 )
 """What a list of names that are one word each may stand behind where nothing calls them fields."""
+_WISH = re.compile(
+    r"\b(?:(?:needs?|wants?|copy|detect|determine|enter|getting|grab|isolate|locate|look (?:for|up)|note(?: down)?"
+    r"|provide|record|scan (?:\w+ ){1,3}for|show|spot|state|store|can i have|let me have|tell me) (?:only |just )?"
+    r"|(?:(?:data|details|entities|information|values) (?:needed|required|wanted|to (?:collect|extract|find|return))"
+    r"|extract|fill in|find the following|needed|wanted): ?)(?=[\w`\"']+,)",
+    re.IGNORECASE,
+)
+"""And behind these where it asks for JSON: else who wants or shows things may only be talking."""
+_JSON = re.compile(r"\bjson\b", re.IGNORECASE)
 _KEY = re.compile(r"[\"']([A-Za-z_][\w -]{0,40})[\"'] ?: ?")
 _BRACES = re.compile(r"\{[^{}]*\}")
 _TYPED = re.compile(
@@ -45,7 +54,7 @@ _NO_NAME = re.compile(
     re.IGNORECASE,
 )
 """Words of no field's name: what stands behind one goes on with the sentence."""
-_ORDERS = frozenset(("answer", "copy", "leave", "put", "reply", "respond", "return", "set", "stop", "write"))
+_ORDERS = re.compile(r"answer|copy|formatted|hand|leave|output|put|reply|respond|return|set|stop|write", re.IGNORECASE)
 """Words that begin another order, and alone may be names."""
 _ENDS = frozenset(("json", "null", "nothing", "only", "please"))
 _BEFORE = frozenset(("of", "by", "to"))  # what may stand before such a word
@@ -67,11 +76,18 @@ def _candidates(instruction: str) -> Iterator[tuple[str, ...] | None]:
         whole = len(braces) == 1 == instruction.count("{") and not _TYPED_VALUE.search(braces[0])
         yield _distinct(_KEY.findall(braces[0])) if whole else ()
         return
-    if CUE.search(instruction) is None:
-        for order in islice(_ORDER.finditer(instruction), _MOST_CUES):
-            names = _listed(_first_sentence(instruction[order.end() : order.end() + _MOST_LISTED]))
-            yield names if names is None or not any(" " in name for name in names) else ()
+    called = list(_called_fields(instruction))
+    yield from called
+    if called:
         return
+    leads = (_ORDER, _WISH) if _JSON.search(instruction) else (_ORDER,)
+    for lead in (found for one in leads for found in islice(one.finditer(instruction), _MOST_CUES)):
+        names = _listed(_first_sentence(instruction[lead.end() : lead.end() + _MOST_LISTED]))
+        yield names if names is None or not any(" " in name for name in names) else ()
+
+
+def _called_fields(instruction: str) -> Iterator[tuple[str, ...] | None]:
+    """Yield what stands behind each word like "fields" and may be a list."""
     for cue in islice(CUE.finditer(instruction), _MOST_CUES):
         rest = instruction[cue.end() : cue.end() + _MOST_LISTED]
         first, _, below = rest.partition("\n")
@@ -98,7 +114,7 @@ def _listed(text: str) -> tuple[str, ...] | None:
         if not words:
             continue
         name = words[: next((at for at, word in enumerate(words) if _NO_NAME.fullmatch(word)), len(words))]
-        if not name or name[0].casefold() in _ORDERS:
+        if not name or _ORDERS.fullmatch(name[0]):
             if len(words) == 1 and words[0].casefold() not in _ENDS:
                 return ()
             is_over = True

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.generation.named_fields import fields_in
+from routing.services import task_examples
+from training.desk import texts
 
 
 @pytest.mark.parametrize(
@@ -30,6 +32,13 @@ from gateway.generation.named_fields import fields_in
         ),
         ("Return order, date, amount as JSON.", "order date amount"),
         ("Extract order, date, amount and stop. JSON only.", ""),
+        ("Collect order, date and amount. JSON only; null if a field does not occur.", "order date amount"),
+        ("Data needed: order, date, amount. JSON.", "order date amount"),
+        ("Wanted: order_id, amount. Format: JSON. Missing: null.", "order_id amount"),
+        ("I need order, date and amount from this message. Answer with a JSON object.", "order date amount"),
+        ("Scan the email for order, date, amount and answer in JSON.", "order date amount"),
+        ("Detect order, date, amount in the input, output JSON.", "order date amount"),
+        ("Extract order, date, amount and output JSON.", "order date amount"),
     ],
 )
 def test_fields_are_named_as_they_are_spelled(instruction, fields):
@@ -57,8 +66,29 @@ def test_names_of_several_words_are_kept_whole():
         "JSON with the field order_id.",
         f"JSON with the fields {', '.join(f'f{n}' for n in range(65))}.",
         "Find errors in the text, and explain them as JSON.",
+        "I need eggs, milk and flour.",
+        "Extract the priority as JSON. Allowed values: high, medium, low.",
+        "Extract the priority as JSON: high, medium, low.",
+        "Extract the people as JSON but not the following: Anna, Bert, Carla.",
+        "I need the sender, order number and date. JSON.",
         "",
     ],
 )
 def test_what_may_be_read_in_two_ways_names_none(instruction):
     assert fields_in(instruction) == ()
+
+
+def test_wordings_of_the_corpus_name_their_fields_or_none():
+    names = ("order_id", "amount", "date")
+    found = [fields_in(one.replace("{fields}", ", ".join(names))) for one in texts.instructions("extract", "train")]
+    assert set(found) == {names, ()}
+    assert found.count(names) >= 84  # of 151; 57 while only what calls them fields, or a few orders, was read
+
+
+@pytest.mark.parametrize("ending", ["", " Answer in JSON."])
+def test_talk_names_none(ending):
+    said = [*task_examples.TALK, *task_examples.SUMMARIZE, *task_examples.CODE, *task_examples.CLASSIFY]
+    said += [one for kind in ("greetings", "closings", "chatter", "anger") for one in texts.talk(kind, "train")]
+    said += [one for label in (*texts.labels(), texts.OTHER) for one in texts.situations(label, "train")]
+    said += texts.details("train")
+    assert [one for one in said if fields_in(one + ending)] == []
