@@ -152,7 +152,7 @@ class Attempts:
                         case Finished():
                             return event
                         case Started():
-                            flight.started(event.cached_tokens)
+                            flight.started(event.cached_tokens, was_stopped=self._is_cancelled())
                             self._seed = event.seed
                             if self._tokens:
                                 continue  # what is computed again for us is neither told nor charged

@@ -50,9 +50,14 @@ class Flight:
             self._entry.took(round((time.monotonic() - self._sent_at) * 1000), self._adapter)
             self._sent_at = None
 
-    def started(self, cached_tokens: int) -> None:
-        """Note that the prompt has been computed, `cached_tokens` of it taken from the cache."""
+    def started(self, cached_tokens: int, *, was_stopped: bool = False) -> None:
+        """Note that the prompt has been computed, `cached_tokens` of it taken from the cache.
+
+        Where the engine `was_stopped` before, it may only have been sent: that says nothing of the engine.
+        """
         self._drop()
+        if was_stopped:
+            return
         self._entry.breaker.succeeded()
         if cached_tokens + CHUNK_TOKENS <= self._matched:
             # The first of the chunks that it was taken to have and hadn't: what is older is gone too.

@@ -17,6 +17,7 @@ from billing.writer.apply import apply_now
 from billing.writer.operations import Renew, Reserve
 from gateway.database.threads import DatabaseThreads
 from gateway.generation.sweep import Sweep
+from gateway.runtime.breaker import FAILURES
 from routing.services.catalogue import add_model
 from tests.gateway.doubles import CARD
 from tests.gateway.edge.client import Exchange, ask, assert_error
@@ -155,6 +156,21 @@ async def test_a_client_that_leaves_before_the_first_token_stops_the_server_and_
         charged, [row] = await at.books(1)
         assert (row.input_tokens, row.output_tokens, row.exact, row.finish) == (10, 0, False, "cancelled")
         assert charged == 10 * 10
+
+
+async def test_a_client_that_leaves_a_silent_server_says_nothing_for_it(stand):
+    """Else impatient clients keep a server that hangs in service, and each of them pays for its prompt."""
+    async with stand(hang_before=True) as at:
+        [entry] = [entry for entry in at.runtime.engines.entries() if entry.deployment.id == at.world.deployment]
+        for _ in range(FAILURES - 1):
+            entry.breaker.failed(is_probe=False)
+        exchange = at.chat()
+        await at.upstream.until(lambda: at.upstream.running)
+        exchange.leave()
+        await exchange.finished()
+        await at.books(1)
+        entry.breaker.failed(is_probe=False)
+        assert entry.obstacle.startswith("circuit open")
 
 
 @pytest.mark.parametrize(("dialect", "is_exact"), [("vllm", True), ("llamacpp", True), ("generic", False)])
