@@ -47,7 +47,7 @@ def jobs() -> tuple[Job, ...]:
         Job("gateway.purge", _purge, every_s=60),
         Job("gateway.responses", lambda: fail_lost() > 0, every_s=30),
         Job("gateway.files", _remove_files, every_s=60),
-        Job("gateway.adapters", lambda: adapters.sweep(clock.now(), limit=20) > 0, every_s=3600),
+        Job("gateway.adapters", lambda: adapters.sweep(clock.now(), limit=20) > 0, every_s=300),
         Job("gateway.batch_input", take_in, every_s=1),
         Job("gateway.batch_lines", Driver().step, every_s=1),
         Job("gateway.batch_output", finish, every_s=1),

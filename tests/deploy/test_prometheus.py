@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gateway.tasks import JOBS
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "prometheus"
 RULES = [rule for group in yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
@@ -90,6 +92,13 @@ def test_the_dashboards_panels_have_ids_and_places_of_their_own():
         assert across[-1] < 24
         assert not cells & taken
         taken |= cells
+
+
+def test_no_task_that_is_done_on_time_is_stale_or_waits_long_for_its_first_turn():
+    """Beat forgets when it ends, and begins with the wait: what is due seldom is never done, and always late."""
+    [rule] = [rule for rule in RULES if rule["alert"] == "SluiceTaskStale"]
+    late = float(rule["expr"].rpartition(">")[2])
+    assert [job.name for job in JOBS if 2 * job.every_s > late] == []
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool isn't installed")
