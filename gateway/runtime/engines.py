@@ -249,6 +249,6 @@ class Engines:
         if (info := entry.engine.info) is not None and info.kv_blocks:
             entry.prefixes.most = max(1, info.kv_blocks * info.block_size // CHUNK_TOKENS)
         if self._entries.get(entry.replica.id) is entry:
-            is_open = entry.breaker.state == "open"
+            is_open = entry.breaker.state != "closed"
             place = entry.replica.place
             self._metrics.replicas.seen(entry.deployment.name, place, health, is_circuit_open=is_open)

@@ -29,7 +29,7 @@ class ReplicaMetrics:
         self._ready = gauge("ready", "1 when it takes work.")
         self._running = gauge("running", "Running requests.")
         self._waiting = gauge("waiting", "Queued requests.")
-        self._circuit = gauge("circuit_open", "1 while it gets no requests since it failed again and again.")
+        self._circuit = gauge("circuit_open", "1 from when it failed again and again until a request succeeds.")
         self._kv_used = gauge("kv_used", "Share of KV blocks that requests hold.")
         self._kv_cached = gauge("kv_cached", "Share of KV blocks that only keep prefixes for later prompts.")
         self._steps = counter("steps", "Steps of the model.")

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from uuid import uuid4
 
 from gateway.home import worker_endpoint
-from gateway.runtime.breaker import FAILURES
+from gateway.runtime.breaker import FAILURES, FIRST_SECONDS, Breaker
 from gateway.runtime.engine_entry import RUNNING_TOKENS
 from gateway.runtime.engines import Engines, spec_of
 from gateway.runtime.metrics import Metrics
@@ -153,6 +153,31 @@ async def test_an_engine_that_comes_back_is_not_kept_out_for_what_failed_before(
     found.engine.answer = Health(ready=True)
     await engines.look()
     assert found.obstacle == ""
+
+
+async def test_a_circuit_is_shown_until_a_request_has_proved_the_engine():
+    """A proof at a silent server takes minutes, and with few requests one is long in coming: no alert ever fired."""
+    engines, metrics = make_engines()
+    engines.follow([entry()])
+    await engines.look()
+    [found] = engines.entries()
+    now = 0.0
+    found.breaker = Breaker(lambda: now)
+
+    async def shown():
+        await engines.look()
+        return metrics.registry.get_sample_value("sluice_deployment_circuit_open", {"deployment": "one", "node": ""})
+
+    assert await shown() == 0
+    for _ in range(FAILURES):
+        found.breaker.failed(is_probe=False)
+    assert await shown() == 1
+    now = FIRST_SECONDS
+    assert await shown() == 1
+    found.breaker.enter()
+    assert await shown() == 1
+    found.breaker.succeeded()
+    assert await shown() == 0
 
 
 async def test_a_deployment_that_is_unfit_takes_no_work_however_well_its_engine_is():
