@@ -145,10 +145,11 @@ class SharedRateStore:
         self._ended[_key(lease)] = (lease, now + lease.ttl_us)
 
     def _greeting(self) -> Iterator[list[Command]]:
-        """Yield what Redis is told, before anything is asked of it, of leases that ended and of those that run.
+        """Yield what shows that Redis counts, then what it is told of leases that ended and of those that run.
 
         Each part is done with once the next is asked for.
         """
+        yield [self._shared.proof()]
         self._untold = set(self._running)
         while self._ended or self._untold:
             ended = list(islice(self._ended.items(), MOST_TOGETHER))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from django.conf import settings
 from django.core.checks import Error, Warning, run_checks  # noqa: A004 - Django's name
@@ -35,6 +35,9 @@ from gateway.services.engine_states import EngineState, ask
 from gateway.services.worker_specs import WorkerSpecError, is_worker_running, worker_spec
 from routing.models import Deployment, PublicModel
 from routing.services.defaults import SPECIALISTS
+
+if TYPE_CHECKING:
+    from redis import Redis
 
 ANSWER_SECONDS = 3.0
 LATE = timedelta(minutes=5)
@@ -123,11 +126,16 @@ def _redis() -> Iterator[Symptom]:
     try:
         with Redis.from_url(settings.REDIS_URL, socket_timeout=ANSWER_SECONDS, socket_connect_timeout=2.0) as client:
             client.ping()
+            refusal = _refusal_to_write(client)
             facts = client.info()
             [(_, listening)] = client.pubsub_numsub(EPOCH_CHANNEL)
     except (RedisError, OSError) as error:
         mend = "start it, or correct REDIS_URL; until then each gateway grants its share of the limits"
         yield Symptom("redis", " ".join(str(error).split()), mend)
+        return
+    if refusal:
+        mend = "make room, or have REDIS_URL name a primary; until then each gateway grants its share of the limits"
+        yield Symptom("redis", f"writes nothing: {refusal}", mend)
         return
     policy = facts.get("maxmemory_policy", "noeviction")
     mend = "" if policy == "noeviction" else "set maxmemory-policy to noeviction: what it evicts is a limit forgotten"
@@ -140,6 +148,19 @@ def _redis() -> Iterator[Symptom]:
             "give every gateway of this database the same REDIS_URL: each other one grants limits anew" if lost else ""
         )
         yield Symptom("gateways", f"{serving} serve this database, {listening} listen at this Redis", mend)
+
+
+def _refusal_to_write(client: Redis) -> str:
+    """Return why Redis, which answers, writes nothing; empty when it does."""
+    from redis.exceptions import ResponseError
+
+    from billing.limits.redis.store import PREFIX
+
+    try:
+        client.set(f"{PREFIX}proof", "1", px=1000)
+    except ResponseError as error:
+        return " ".join(str(error).split())
+    return ""
 
 
 def _parameters() -> dict[str, Any]:

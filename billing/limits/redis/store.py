@@ -8,7 +8,7 @@ from pathlib import Path
 
 from billing.limits import gcra
 from billing.limits.redis.connection import RedisConnection
-from billing.limits.redis.wire import Argument, Call, Script
+from billing.limits.redis.wire import Argument, Call, Command, Script
 from billing.limits.types import WAITING_US, Bucket, Decision, Lease, Take, Taken, Waiting
 
 PREFIX = "sluice:"
@@ -88,6 +88,10 @@ class RedisRateStore:
     def end(self, lease: Lease) -> Call:
         """Return the call that ends the lease, or the waiting for it."""
         return Call(GIVE_BACK, _lease_keys(lease), [lease.holder, LEASES_CHANNEL])
+
+    def proof(self) -> Command:
+        """Return what fails at a Redis that writes nothing: one without memory or disk, or a replica."""
+        return Command("SET", f"{PREFIX}proof", "1", "PX", "1000")
 
     async def close(self) -> None:
         """Send what is on its way, and close the connection."""

@@ -248,3 +248,23 @@ async def test_a_redis_that_refuses_to_write_is_as_good_as_gone(redis_server):
             redis_server.ask("CONFIG", "SET", "maxmemory", "0")
         await until(lambda: store.is_shared)
         assert await taken([store], BURST) == BURST
+
+
+@pytest.mark.parametrize(
+    ("refuses", "allows"),
+    [
+        (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+        (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+    ],
+)
+async def test_a_redis_that_refuses_to_write_is_not_taken_for_one_that_counts(redis_server, refuses, allows):
+    """It takes connections, scripts and PING, so that it seemed to be back until the next request asked it."""
+    redis_server.ask(*refuses)
+    try:
+        async with gateway(redis_server) as store:
+            assert not store.is_shared
+            assert redis_server.ask(*allows) == "+OK"
+            await until(lambda: store.is_shared)
+            assert await taken([store], BURST) == BURST
+    finally:
+        redis_server.ask(*allows)

@@ -41,6 +41,16 @@ def test_a_redis_that_is_gone_is_said_with_what_limits_are_meanwhile(redis_serve
     assert "share of the limits" in symptoms()["redis"].mend
 
 
+def test_a_redis_that_answers_and_writes_nothing_is_said(redis_server):
+    redis_server.ask("CONFIG", "SET", "maxmemory", "1")
+    try:
+        found = symptoms()["redis"]
+        assert "used memory > 'maxmemory'" in found.finding
+        assert "share of the limits" in found.mend
+    finally:
+        redis_server.ask("CONFIG", "SET", "maxmemory", "0")
+
+
 def test_a_gateway_that_does_not_listen_at_this_redis_is_said(monkeypatch):
     if configured.SLUICE_EMBEDDED:
         pytest.skip("SQLite has one gateway")
