@@ -39,6 +39,7 @@ class Texts:
         self._tokenizer = tokenizer
         self._deployment = deployment
         self._streams: dict[str, TextStream] = {}
+        self._known: dict[int, str] = {}  # the text of each token that was told of alone, of a vocabulary at most
 
     def stream(
         self,
@@ -117,16 +118,22 @@ class Texts:
         return EngineFault("text_failed", f"the answer can't be decoded ({type(error).__name__})")
 
     def _named(self, positions: tuple[PositionLogprobs, ...]) -> tuple[PositionLogprobs, ...]:
-        """Return `positions` with the texts of their tokens."""
+        """Return `positions` with the texts of their tokens.
+
+        A long prompt with many alternatives has thousands in a step, for which the tokens of all would wait: each token
+        is decoded once.
+        """
         assert self._tokenizer is not None
-        decode = self._tokenizer.decode
+        decode, known = self._tokenizer.decode, self._known
 
         def with_text(entry: TokenLogprob) -> TokenLogprob:
-            return entry._replace(text=decode([entry.token]))
+            text = known.get(entry.token)
+            if text is None:
+                text = known[entry.token] = decode([entry.token])
+            return TokenLogprob(entry.token, entry.logprob, text)
 
         return tuple(
-            each._replace(chosen=with_text(each.chosen), top=tuple(with_text(entry) for entry in each.top))
-            for each in positions
+            each._replace(chosen=with_text(each.chosen), top=tuple(map(with_text, each.top))) for each in positions
         )
 
 
