@@ -48,7 +48,8 @@ class Guides:
     def masks(self, rows: Sequence[Row]) -> tuple[torch.Tensor, dict[int, RowFailure]]:
         """Return what each of `rows`, all guided, permits next, and by number those that can't go on.
 
-        int32 [rows, words]: bit i % 32 of word i // 32 for token i; a row that can't go on permits nothing. Below
+        int32 [rows, words]: bit i % 32 of word i // 32 for token i, as many as the longest has: one of a tokenizer with
+        more tokens than its model is longer than that of a thought. A row that can't go on permits nothing. Below
         `min_tokens` the tokens that would end a row are not permitted, unless nothing else is.
         """
         masks: list[Words | None] = []
@@ -64,7 +65,7 @@ class Guides:
         both = np.zeros((len(rows), width), dtype=np.uint32)
         for line, mask in zip(both, masks, strict=True):
             if mask is not None:
-                line[:] = mask
+                line[: len(mask)] = mask
         return torch.from_numpy(both.view(np.int32)), failures
 
     def append(self, rows: Sequence[Row], tokens: Sequence[int]) -> None:

@@ -21,8 +21,9 @@ END = 69
 class Listed:
     """Permits in each place what is listed for it, and behind the last place only the end."""
 
-    def __init__(self, *places: Sequence[int]) -> None:
+    def __init__(self, *places: Sequence[int], size: int = 12) -> None:
         self.places = places
+        self.size = size  # of its masks, in bytes
         self.begun = 0
         self.filled = 0
 
@@ -39,7 +40,7 @@ class ListedMatcher:
     def mask(self) -> bytes:
         self.grammar.filled += 1
         permitted = self.grammar.places[self.place] if self.place < len(self.grammar.places) else [END]
-        return sum(1 << token for token in permitted).to_bytes(12, "little")
+        return sum(1 << token for token in permitted).to_bytes(self.grammar.size, "little")
 
     def accept(self, token: int) -> None:
         if self.place < len(self.grammar.places) and token not in self.grammar.places[self.place]:
@@ -113,6 +114,13 @@ def test_a_row_follows_its_tokens_and_is_begun_anew_when_some_were_lost(passes: 
     assert set(sampler._guides._guides) == {5}  # what isn't needed any more is dropped
     assert sampler.sample(torch.randn(1, VOCABULARY), [row(grammar, [*history, 4], 2)]).tokens.tolist() == [5]
     assert grammar.begun == 4
+
+
+def test_rows_of_one_step_may_have_masks_of_several_lengths(passes: Passes) -> None:
+    rows = [row(Listed([40], size=size), [1, 2, 3], slot=slot) for slot, size in enumerate((12, 16, 8))]
+    sampled = Sampler(torch.device("cpu"), passes).sample(torch.randn(3, VOCABULARY), rows)
+    assert sampled.tokens.tolist() == [40, 40, 40]
+    assert not sampled.failures
 
 
 def test_a_row_that_cannot_go_on_fails_alone(passes: Passes) -> None:
