@@ -7,6 +7,7 @@ from typing import Protocol
 
 from inference.core.output import Output
 from inference.core.scheduler import Scheduler
+from inference.errors import InvalidRequestError
 from inference.local.choices import Choices
 from inference.text.prepare import Prompt
 from inference.types import FinishReason, SamplingParams
@@ -47,6 +48,8 @@ class Siblings:
 
     def submit(self, prompt: Prompt, seed: int, allowance: int, *, is_final: bool) -> None:
         """Begin the first answer; raise what the scheduler raises, having kept nothing then."""
+        if allowance < 1:  # else none would begin, and the request never end
+            raise InvalidRequestError("a generation needs room for at least one token", param="max_tokens")
         choices = Choices(prompt, seed, allowance, self._clock(), is_final=is_final)
         self._begin(choices)
         self._requests[choices.request_id] = choices

@@ -263,6 +263,14 @@ def test_a_full_queue_refuses_the_request_but_never_one_of_its_answers() -> None
     assert len(stand.told["a"].ended) == 5
 
 
+@pytest.mark.parametrize("answers", [1, 2])
+def test_a_request_that_may_generate_nothing_is_refused(answers: int) -> None:
+    stand = Stand()
+    with pytest.raises(InvalidRequestError, match="at least one token"):
+        stand.submit("r", [30, 31], 3, limit=0, n=answers)
+    assert not stand.engine.unfinished
+
+
 def test_several_answers_are_not_resumed() -> None:
     stand = Stand()
     request = GenerationRequest(
