@@ -10,6 +10,7 @@ from django.conf import settings
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminSelectWidget
 
 from billing.models import Plan, RateCard
+from billing.services.plans import latest_versions
 from routing.models import PublicModel
 
 
@@ -52,3 +53,11 @@ def tasks() -> list[str]:
 def models() -> list[str]:
     """Return the names of the models that plans may include."""
     return list(PublicModel.objects.filter(is_active=True, tenant=None).order_by("name").values_list("name", flat=True))
+
+
+def models_of_plans() -> list[str]:
+    """Return those, and the models that plans include now though they were withdrawn: a plan that lost its last one in
+    a form would include all.
+    """
+    included = (name for version in latest_versions() for name in version.allowed_models)
+    return sorted({*models(), *included})

@@ -14,7 +14,7 @@ from billing.admin.base import CreditsField, RowsAdmin, ServiceAdmin, ServiceFor
 from billing.models import Plan, PlanVersion
 from billing.services import plans
 from billing.unit import format_credits
-from gateway.admin.choices import NameField, NamesField, models, tasks
+from gateway.admin.choices import NameField, NamesField, models_of_plans, tasks
 
 
 @admin.register(Plan)
@@ -57,7 +57,9 @@ class PublishVersionForm(ServiceForm):
     credit_burst = CreditsField(help_text="Credits at once.")
     monthly_credits = CreditsField(help_text="Credits granted at the start of each month.")
     overdraft_limit = CreditsField(help_text="Credits below zero, if overage is overdraft.")
-    allowed_models = NamesField(models, required=False, help_text="None chosen allows all, also those to come.")
+    allowed_models = NamesField(
+        models_of_plans, required=False, help_text="None chosen allows all, also those to come."
+    )
     default_task = NameField(tasks, help_text="What a request to “auto” is for that doesn't say.")
 
     class Meta:

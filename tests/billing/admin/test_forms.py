@@ -119,6 +119,22 @@ def test_publish_version_starts_from_the_last_terms(admin_client, db):
     assert {name: getattr(before, name) for name in same} == {name: getattr(after, name) for name in same}
 
 
+def test_a_plan_whose_models_were_withdrawn_is_no_plan_for_all_of_them(admin_client, db):
+    """The form offered active models alone: with new prices the plan lost its only model, and so included every one."""
+    PublicModel.objects.create(name="gone", kinds=["chat"], context_length=10, rate_card="m", is_active=False)
+    PublicModel.objects.create(name="dear", kinds=["chat"], context_length=10, rate_card="m")
+    plans.ensure_default_plans()
+    plan = Plan.objects.get(slug="free")
+    plans.publish_version(plan, allowed_models=["gone"])
+    start = admin_client.get(reverse("admin:billing_plan_publish_new_version", args=[plan.pk]))
+    field = admin_client.get(start.url).context["adminform"].form.fields["allowed_models"]
+    data = filled(admin_client, start.url, monthly_credits="250")
+    shown = [name for name, _ in field.choices if name in data["allowed_models"]]  # a browser sends no other
+    errors, messages = send(admin_client, start.url, {**data, "allowed_models": shown})
+    assert not errors, messages
+    assert plans.latest_version("free").allowed_models == ["gone"]
+
+
 def test_a_version_names_only_models_and_tasks_that_exist(admin_client, db):
     plans.ensure_default_plans()
     url = f"{reverse('admin:billing_planversion_add')}?plan={Plan.objects.get(slug='max').pk}"
