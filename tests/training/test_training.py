@@ -82,7 +82,7 @@ def chat(tmp_path_factory):
 
 
 def fields(chat: Path, out: Path, **changes: Any) -> Namespace:
-    given = {"model": str(chat), "name": "tiny", "out": str(out), "steps": 4, "batch": 2, "rank": 2, "processes": 1}
+    given = {"model": str(chat), "name": "tiny", "out": str(out), "steps": [4], "batch": 2, "rank": 2, "processes": 1}
     return Namespace(**{**given, "rate": 1e-2, "seed": 3, **changes})
 
 
@@ -106,6 +106,27 @@ def test_an_adapter_goes_on_where_it_was_and_is_served(chat, tmp_path, monkeypat
     engine.submit(engine.prepare(request))
     ends = [output.finished for output in iter_outputs(engine) if output.finished is not None]
     assert [end.error for end in ends] == [None]
+
+
+def test_the_adapter_is_the_mean_of_the_ends_that_are_named(chat, tmp_path):
+    """Float32 numbers are averaged and then written in bfloat16; going on from an end is the same as passing it."""
+    weights = "adapter/adapter_model.safetensors"
+    for steps in ([2], [2, 5]):
+        train_fields.train(fields(chat, tmp_path / "on", steps=steps))
+    train_fields.train(fields(chat, tmp_path / "passed", steps=[2, 5]))
+    assert_same(tmp_path / "on" / weights, tmp_path / "passed" / weights)
+    reached = torch.load(tmp_path / "on/state.pt", weights_only=True)["ends"]
+    assert list(reached) == [2, 5]
+    mean = load_file(tmp_path / "on" / weights)
+    for name in reached[2]:
+        for part in ("A", "B"):
+            expected = ((reached[2][name][part] + reached[5][name][part]) / 2).bfloat16()
+            assert torch.equal(mean[f"{lora.PREFIX}{name}.lora_{part}.weight"], expected)
+            assert part == "A" or not torch.equal(reached[2][name][part], reached[5][name][part])
+    rates = [train_fields.rate(step, end, 1.0) for end, steps in ((2, (0, 1)), (5, (2, 3, 4))) for step in steps]
+    assert rates == [1 / 20, 2 / 20, 3 / 20, 4 / 20, 5 / 20]
+    with pytest.raises(SystemExit, match="no end at \\[4\\]"):
+        train_fields.train(fields(chat, tmp_path / "on", steps=[4, 6]))
 
 
 def iter_outputs(engine: LocalEngine) -> list[Any]:

@@ -1,11 +1,13 @@
 """Train the adapter that makes a small chat model a specialist for tickets.
 
-    python -m training.desk.train_fields --model FOLDER --out FOLDER --steps 1000
+    python -m training.desk.train_fields --model FOLDER --out FOLDER --steps 2200 3000
 
 Repeatable from `--seed` on one machine; run again with the same `--out` it goes on where it was. On a CPU the processes
 of `--processes` share each batch and add up their gradients, so that no core waits for another within a step. The
-learning rate rises for the first steps, stays, and falls to nothing in the last fifth: whoever has less time than
-thought gives fewer steps when going on. `curve.jsonl` has a line each ten steps.
+learning rate rises for the first steps, stays, and falls to nothing before each end that `--steps` names, over a fifth
+of the steps until there; whoever has less time than thought gives fewer steps when going on. The adapter is the mean
+of what was reached at the ends: each errs at questions of its own, and their mean at fewer than any (averaged weights
+of one training: Izmailov et al. 2018, arXiv:1803.05407). `curve.jsonl` has a line each ten steps.
 """
 
 from __future__ import annotations
@@ -30,10 +32,12 @@ TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 RISE, FALL = 20, 0.2
 LOGGED, SAVED = 10, 25
 
+Numbers = dict[str, dict[str, torch.Tensor]]  # of each pair its A and B
 
-def rate(step: int, steps: int, most: float) -> float:
-    """Return the learning rate at `step` (from 0) of `steps`."""
-    return most * min(1.0, (step + 1) / RISE, (steps - step) / max(1.0, FALL * steps))
+
+def rate(step: int, end: int, most: float) -> float:
+    """Return the learning rate at `step` (from 0) on the way to `end`."""
+    return most * min(1.0, (step + 1) / RISE, (end - step) / max(1.0, FALL * end))
 
 
 def weight_of(batch: Sequence[Conversation]) -> float:
@@ -104,12 +108,16 @@ def _train(rank: int, options: argparse.Namespace) -> None:
     parameters = [one for pair in pairs.values() for one in pair.parameters() if one.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=options.rate, betas=(0.9, 0.98), weight_decay=0.0)
     out = Path(options.out)
-    step, seconds = _resume(out, pairs, optimizer)
+    step, seconds, ends = _resume(out, pairs, optimizer)
+    if passed := [end for end in options.steps if end <= step and end not in ends]:
+        raise SystemExit(f"--steps: {out} is at step {step} and made no end at {passed}; name ends that are to come")
     drawn = batches("train", options.seed, options.batch, tokenizer, first=step)
     begun, losses = time.monotonic(), []
-    while step < options.steps:
+    last = options.steps[-1]
+    while step < last:
+        end = next(end for end in options.steps if end > step)
         for group in optimizer.param_groups:
-            group["lr"] = rate(step, options.steps, options.rate)
+            group["lr"] = rate(step, end, options.rate)
         batch = next(drawn)
         loss = loss_of(model, batch[rank :: options.processes], device, weight_of(batch))
         loss.backward()  # type: ignore[no-untyped-call]
@@ -121,7 +129,9 @@ def _train(rank: int, options: argparse.Namespace) -> None:
         spent = seconds + time.monotonic() - begun
         if rank:
             continue
-        if step % LOGGED == 0 or step == options.steps:
+        if step == end:
+            ends[step] = _numbers(pairs)
+        if step % LOGGED == 0 or step == last:
             line = {
                 "step": step,
                 "examples": step * options.batch,
@@ -133,39 +143,52 @@ def _train(rank: int, options: argparse.Namespace) -> None:
             with (out / "curve.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
             losses = []
-        if step % SAVED == 0 or step == options.steps:
-            _save(out, pairs, optimizer, step, spent)
+        if step % SAVED == 0 or step == end:
+            state = {"step": step, "seconds": spent, "pairs": _numbers(pairs), "ends": ends}
+            _save(out, {**state, "optimizer": optimizer.state_dict()})
     if not rank:
+        _take_mean(pairs, [ends[end] for end in options.steps])
         lora.save(out / "adapter", pairs, base=options.name, task="CAUSAL_LM", dtype=torch.bfloat16)
 
 
-def _save(out: Path, pairs: dict[str, lora.LowRank], optimizer: torch.optim.Optimizer, step: int, spent: float) -> None:
+def _save(out: Path, state: dict[str, Any]) -> None:
     """Write what going on needs, whole or not at all."""
-    state = {
-        "step": step,
-        "seconds": spent,
-        "pairs": {name: pair.state_dict() for name, pair in _own(pairs).items()},
-        "optimizer": optimizer.state_dict(),
-    }
     torch.save(state, out / "state.pt.new")
     (out / "state.pt.new").replace(out / "state.pt")
 
 
-def _own(pairs: dict[str, lora.LowRank]) -> dict[str, nn.ParameterDict]:
-    return {name: nn.ParameterDict({"A": pair.lora_A, "B": pair.lora_B}) for name, pair in pairs.items()}
+def _numbers(pairs: dict[str, lora.LowRank]) -> Numbers:
+    """Return a copy of what is trained."""
+    return {
+        name: {"A": pair.lora_A.detach().clone(), "B": pair.lora_B.detach().clone()} for name, pair in pairs.items()
+    }
 
 
-def _resume(out: Path, pairs: dict[str, lora.LowRank], optimizer: torch.optim.Optimizer) -> tuple[int, float]:
-    """Return the step and the seconds that were reached in `out`, and take up their state; 0 where there is none."""
-    if not (out / "state.pt").is_file():
-        return 0, 0.0
-    state = torch.load(out / "state.pt", weights_only=True)
+def _give(pairs: dict[str, lora.LowRank], numbers: Numbers) -> None:
     with torch.no_grad():
-        for name, own in _own(pairs).items():
-            for part, number in own.items():
-                number.copy_(state["pairs"][name][part])
+        for name, pair in pairs.items():
+            pair.lora_A.copy_(numbers[name]["A"])
+            pair.lora_B.copy_(numbers[name]["B"])
+
+
+def _take_mean(pairs: dict[str, lora.LowRank], ends: Sequence[Numbers]) -> None:
+    """Give `pairs` the mean of `ends`: these lie so near that A's and B's means multiply to that of their products."""
+    _give(
+        pairs,
+        {name: {part: torch.stack([end[name][part] for end in ends]).mean(0) for part in ("A", "B")} for name in pairs},
+    )
+
+
+def _resume(
+    out: Path, pairs: dict[str, lora.LowRank], optimizer: torch.optim.Optimizer
+) -> tuple[int, float, dict[int, Numbers]]:
+    """Return the step, the seconds and the ends that were reached in `out`, and take up their state; none: 0."""
+    if not (out / "state.pt").is_file():
+        return 0, 0.0, {}
+    state = torch.load(out / "state.pt", weights_only=True)
+    _give(pairs, state["pairs"])
     optimizer.load_state_dict(state["optimizer"])
-    return state["step"], state["seconds"]
+    return state["step"], state["seconds"], state["ends"]
 
 
 def main() -> None:
@@ -173,7 +196,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="the folder of SmolLM2-135M-Instruct")
     parser.add_argument("--name", default="HuggingFaceTB/SmolLM2-135M-Instruct", help="what the adapter says it is for")
     parser.add_argument("--out", required=True, help="where check-points, the curve and the adapter go")
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, nargs="+", default=[1000], help="where the rate is to have fallen")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--rate", type=float, default=1e-3)
@@ -182,6 +205,8 @@ def main() -> None:
     options = parser.parse_args()
     if not 1 <= options.processes <= options.batch:
         parser.error("--processes: at least 1, and at most as many as a --batch has examples")
+    if options.steps != sorted(set(options.steps)):
+        parser.error("--steps: each end after the one before")
     train(options)
 
 
