@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import secrets
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 T = TypeVar("T")
 _MOST = 2**40  # no setting means more
 _SWITCH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_DATABASES = frozenset({"django.db.backends.postgresql", "django.db.backends.sqlite3"})
 _UNITS = {unit: unit[0] for name in ("second", "minute", "hour", "day") for unit in (name, name[0])}
 
 
@@ -60,7 +62,22 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc] # environ has no 
     def redis(self, name: str) -> str:
         """Return the address of a Redis, empty where none is given."""
         meaning = "an address such as redis://:password@host:6379/0, rediss://… or unix:///path"
-        return self._read(name, "", str, _is_redis, meaning)
+        return self._read(name, "", str, _is_redis, meaning, is_secret=True)
+
+    def database(self, name: str, default: str) -> dict[str, Any]:
+        """Return Django's settings for the database at an address, which may hold a password."""
+        meaning = "an address such as postgresql://user:password@host:5432/name (in a password %2F for /, %40 for @)"
+
+        def database(text: str) -> dict[str, Any]:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # it would repeat what it doesn't understand
+                return dict(self.db_url_config(text))
+
+        def is_known(found: dict[str, Any]) -> bool:
+            is_named = bool(found.get("NAME") or "service" in found.get("OPTIONS", {}))
+            return is_named and found.get("ENGINE") in _DATABASES
+
+        return self._read(name, database(default), database, is_known, meaning, is_secret=True)
 
     def networks(self, name: str, default: list[str]) -> list[str]:
         """Return IP addresses and networks."""
@@ -77,12 +94,12 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc] # environ has no 
 
     def curve_key(self, name: str) -> str:
         """Return a CURVE key, or nothing."""
-        return self._read(name, "", str, lambda text: len(text) == 40, "a key of 40 characters, in Z85")
+        return self._read(name, "", str, lambda text: len(text) == 40, "a key of 40 characters, in Z85", is_secret=True)
 
     def options(self, name: str, default: dict[str, Any]) -> dict[str, Any]:
-        """Return an object that is given as JSON."""
+        """Return an object that is given as JSON, which may hold credentials."""
         meaning = 'a JSON object such as {"bucket_name": "sluice"}'
-        return self._read(name, default, json.loads, lambda value: isinstance(value, dict), meaning)
+        return self._read(name, default, json.loads, lambda value: isinstance(value, dict), meaning, is_secret=True)
 
     def mail(self, name: str, default: str) -> dict[str, Any]:
         """Return Django's settings for the mail server at an address, which may hold a password."""
@@ -93,8 +110,17 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc] # environ has no 
             raise ImproperlyConfigured(f"{name} has to be an address such as {meaning}") from None
         return found
 
-    def _read(self, name: str, default: T, read: Callable[[str], T], is_right: Callable[[T], bool], meaning: str) -> T:
-        """Return what `name` says, or the default where it is not set or empty."""
+    def _read(
+        self,
+        name: str,
+        default: T,
+        read: Callable[[str], T],
+        is_right: Callable[[T], bool],
+        meaning: str,
+        *,
+        is_secret: bool = False,
+    ) -> T:
+        """Return what `name` says, or the default where it is not set or empty; what `is_secret` isn't repeated."""
         text: str = self.str(name, default="").strip()
         if not text:
             return default
@@ -104,7 +130,8 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc] # environ has no 
                 return value
         except (ValueError, KeyError):
             pass  # said below
-        raise ImproperlyConfigured(f"{name} is {text!r}: it has to be {meaning}")
+        said = "" if is_secret else f"is {text!r}: it "
+        raise ImproperlyConfigured(f"{name} {said}has to be {meaning}")
 
 
 def made_once(path: Path, make: Callable[[], str]) -> str:

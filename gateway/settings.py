@@ -120,10 +120,7 @@ TEMPLATES = [
     }
 ]
 
-DATABASE_URL = env.str("DATABASE_URL", default=f"sqlite:///{SLUICE_HOME / 'sluice.sqlite3'}")
-_database = env.db_url_config(DATABASE_URL)
-if "ENGINE" not in _database:
-    raise ImproperlyConfigured("DATABASE_URL is no address of a database: postgresql://user:password@host/name")
+_database = env.database("DATABASE_URL", f"sqlite:///{SLUICE_HOME / 'sluice.sqlite3'}")
 if "sqlite" in _database["ENGINE"]:
     _database["OPTIONS"] = {
         "transaction_mode": "IMMEDIATE",

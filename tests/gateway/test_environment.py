@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,15 @@ WRONG = {
     "networks": (["::1"], ["garbage", "10.0.0.0/33", "10.0.0.1/8", ","]),
     "origins": (None, ["garbage", "https://app.example/", "https://app.example/page"]),
     "mail": ("consolemail://", ["garbage", "nan", "smpt://x"]),
+    "options": ({}, ["garbage", '{"secret_key": "hidden"', '["hidden"]']),
+    "redis": (None, ["garbage", "redis//:hidden@host:6379/0", "redis://:hidden@host:63x79/0", "redis://:hid/den@host"]),
+    "curve_key": (None, ["garbage", "hidden" * 7]),
+    "database": (
+        "sqlite:////tmp/sluice",
+        ["garbage", "postgresql//u:hidden@h/n", "postgresql://u:hid/den@h/n", "postgresql://u:hidden@h", "mysql://h/n"],
+    ),
 }
+SECRET = ("options", "redis", "curve_key", "database")
 
 
 @pytest.fixture
@@ -43,6 +52,20 @@ def read(monkeypatch):
 def test_what_cannot_be_meant_is_refused_by_name(read, kind, value):
     with pytest.raises(ImproperlyConfigured, match=NAME):
         read(kind, value)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("kind", "value"), [(kind, value) for kind in SECRET for value in WRONG[kind][1]])
+def test_what_may_hold_a_secret_is_not_repeated(read, kind, value):
+    """The line is in the log of whatever starts Sluice."""
+    with pytest.raises(ImproperlyConfigured, match=f"^{NAME} has to be ") as refused:
+        read(kind, value)
+    assert "hid" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_an_address_of_a_database_that_is_empty_is_none(read):
+    assert read("database", "")["NAME"] == "/tmp/sluice"
+    assert read("database", " postgresql://u:hid%2Fden@h/n\n")["PASSWORD"] == "hid/den"
 
 
 @pytest.mark.parametrize(
