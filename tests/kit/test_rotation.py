@@ -92,6 +92,28 @@ def test_every_secret_is_replaced_and_nobody_notices(installation, made):
     assert installation.look(facts) == {**ALL, "link": False}
 
 
+def test_processes_that_are_restarted_in_turn_read_what_another_has_moved(installation, made):
+    """Once all of them know the new secrets, as fallbacks: before, what one moves is lost to those that don't."""
+    old, facts = made[1], dict(made[2])
+    session, of_keys, of_credentials = (token_urlsafe(48) for _ in range(3))
+
+    def secrets(*, is_new):
+        pairs = {"SECRET_KEY": session, "KEY_HASH_SECRET": of_keys, "CREDENTIAL_SECRET": of_credentials}
+        given = {}
+        for name, new in pairs.items():
+            fallbacks = name.removesuffix("_SECRET") + "_FALLBACKS"
+            given[f"SLUICE_{name}"], given[f"SLUICE_{fallbacks}"] = (new, old) if is_new else (old, new)
+        return given
+
+    for is_new in (False, True, False, True):
+        installation.set(**secrets(is_new=is_new))
+        if is_new:
+            installation.run("manage.py", "setup")
+        assert installation.look(facts) == ALL
+    installation.set(SLUICE_SECRET_KEY=old)
+    assert not any(installation.look(facts)[what] for what in ("session", "key", "credential"))
+
+
 def test_without_fallbacks_all_would_be_lost(installation, made):
     """What the steps are for."""
     installation.set(SLUICE_SECRET_KEY=token_urlsafe(48))
