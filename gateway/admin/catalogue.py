@@ -19,6 +19,7 @@ from gateway.admin.model_states import columns_of, served_by, state_field
 from gateway.errors.service import ServiceError
 from gateway.runtime.live import live_of
 from gateway.services.adapters import add_adapter_folder, remove_adapter
+from gateway.services.restrictions import users_of
 from inference.types import Kind
 from routing.models import PublicModel, RouteRule
 
@@ -97,6 +98,14 @@ class PublicModelAdmin(RowsAdmin):
             "rules": list(rules.order_by("priority", "name").values_list("name", flat=True)),
         }
         return TemplateResponse(request, "admin/gateway/adapter/withdraw.html", context)
+
+    def save_model(self, request: HttpRequest, obj: PublicModel, form: ModelForm, change: bool) -> None:
+        """Write it; of a former name that plans and keys still give, say who does: their requests are refused now."""
+        super().save_model(request, obj, form, change)
+        former = form.initial.get("name")
+        if former not in {None, obj.name} and (users := users_of(former)):
+            text = f"{users} still name {former}, and so may not use {obj.name}: publish plans anew and change keys."
+            messages.warning(request, text)
 
     def has_withdraw_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         """Whether this operator may withdraw that model: one that is an adapter."""

@@ -8,6 +8,7 @@ from django.db.models import Q
 
 from billing.models import Wallet
 from billing.services.budgets import SpendLimits, limits_of, set_budget
+from billing.services.plans import latest_versions
 from gateway.audit.trail import record
 from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Tenant
@@ -91,6 +92,20 @@ class Restrictions:
             for spend in (before, self.spend)
         ]
         record("key.spend_limits", key, tenant=key.tenant_id, before=shown[0], after=shown[1])
+
+
+def users_of(model: str) -> str:
+    """Return in words which plans and how many keys name that model among those they are for; "" where none does."""
+    plans = [version.plan.name for version in latest_versions() if model in version.allowed_models]
+    lists = (
+        APIKey.objects.unscoped()
+        .filter(revoked_at=None)
+        .exclude(allowed_models=[])
+        .values_list("allowed_models", flat=True)
+    )
+    keys = sum(model in names for names in lists.iterator())
+    told = [f"plan {name}" for name in plans] + ([f"{keys} key{'s' * (keys > 1)}"] if keys else [])
+    return " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
 
 
 def _narrower(name: str, wanted: int | None, bound: int | None) -> int | None:

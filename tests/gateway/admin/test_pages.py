@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from billing.ids import uuid7
 from billing.models import RateCard, Subscription, Wallet
-from billing.services import cards
+from billing.services import cards, plans
 from billing.services.reconciliation import reconcile_if_due
 from gateway.models import APIKey, Invitation, Membership, Project, RefusalCount, Tenant, User
 from gateway.services import keys, tenants
@@ -262,3 +262,23 @@ def test_a_model_takes_only_a_rate_card_that_has_a_price(operator, db):
         assert set(page.context["adminform"].form.errors) == {"rate_card"}
     assert operator.post(url, {**data, "rate_card": "priced"}).status_code == 302
     assert (PublicModel.objects.get().rate_card, PublicModel.objects.get().kinds) == ("priced", ["chat"])
+
+
+def test_a_renamed_model_tells_whose_plans_and_keys_name_it_by_its_former_name(operator, acme):
+    """Nothing was said, and their requests were refused."""
+    cards.publish("priced", {0: {"input": 1, "output": 1}})
+    model = PublicModel.objects.create(name="old", kinds=["chat"], context_length=100, rate_card="priced")
+    url = reverse("admin:routing_publicmodel_change", args=[model.pk])
+
+    def renamed(name):
+        data = {"name": name, "kinds": ["chat"], "context_length": "100", "rate_card": "priced", "is_active": "on"}
+        page = operator.post(url, {**data, "description": ""}, follow=True)
+        return [str(told) for told in page.context["messages"] if told.level_tag == "warning"]
+
+    assert renamed("new") == []
+    plans.publish_version(plans.latest_version("free").plan, allowed_models=["new"])
+    acme.key.allowed_models = ["new", "other"]
+    acme.key.save()
+    [told] = renamed("newer")
+    assert told.startswith("plan Free and 1 key still name new, and so may not use newer")
+    assert renamed("newer") == []
