@@ -25,7 +25,8 @@ for type in q8_0 q4_0; do
   [ -e "$MODEL-$type.gguf" ] || "$BENCH/llama/bin/python" $HERE/llama.py "$MODEL-bf16.gguf" --quantize "$type" "$MODEL-$type.gguf"
 done
 
-peers=("vLLM bf16=$VLLM $HERE/vllm_cpu.py $MODEL" "vLLM W8A8=$VLLM $HERE/vllm_cpu.py $MODEL-w8a8")
+KV_GIB=${KV_GIB:-2}  # of vLLM: with 2 it holds 9 rows of the 32 of 2048 tokens, for which it takes 9
+peers=("vLLM bf16=$VLLM $HERE/vllm_cpu.py $MODEL $KV_GIB" "vLLM W8A8=$VLLM $HERE/vllm_cpu.py $MODEL-w8a8 $KV_GIB")
 for type in bf16 q8_0 q4_0; do
   peers+=("llama.cpp $type=$BENCH/llama/bin/python $HERE/llama.py $MODEL-$type.gguf")
 done
