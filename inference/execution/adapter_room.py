@@ -88,7 +88,7 @@ class Room:
             raise _in_use("this model's adapter makes room for another tenant's, which waits: try again later")
 
     def entered(self, tenant: str) -> None:
-        """Note that an adapter of the tenant is in memory now."""
+        """Note that the tenant has room for one more adapter now: it claims none any longer."""
         self._claims.pop(tenant, None)
 
     def _is_at_limit(self, residents: Iterable[Resident], tenant: str, nbytes: int) -> bool:
@@ -106,13 +106,17 @@ class Room:
             self._claims[tenant] = now + CLAIM_SECONDS
 
     def _yielding(self, residents: Sequence[Resident], tenant: str) -> set[str]:
-        """Return the keys of those, of tenants with more than their share, whose room others than `tenant` claim."""
+        """Return the keys of those, of tenants with more than their share, whose room others than `tenant` claim.
+
+        Of tenants that all claim some, whoever did first yields to none of the others: else each would wait for them.
+        """
         now = self._clock()
-        claims = {one for one, until in self._claims.items() if until > now}
+        waiting = [one for one, until in self._claims.items() if until > now]  # who claimed first is the first
+        claims = waiting[: waiting.index(tenant)] if tenant in waiting else waiting
         parts = self._parts(residents)
-        share = 1 / max(1, len({*parts, *claims}))
+        share = 1 / max(1, len({*parts, *waiting}))
         found: dict[str, None] = {}
-        for _ in claims - {tenant}:
+        for _ in claims:
             owner = max(parts, key=lambda one: parts[one], default="")
             own = [one for one in residents if one.owner == owner and one.key not in found]
             if not own or parts[owner] <= share:

@@ -261,11 +261,16 @@ class Adapters:
 
     def _take(self, key: str, tenant: str) -> None:
         """Let `tenant` use one in memory; raise OverloadedError where it may not."""
-        if key not in self._held and self._loaded[key].tenant != tenant:  # else it is the tenant's, or takes no room
+        is_new = (
+            key not in self._held and self._loaded[key].tenant != tenant
+        )  # else it is the tenant's, or takes no room
+        if is_new:
             nbytes = self._loaded[key].adapter.nbytes
             for gone in self._room.victims(self._residents(besides=key), tenant, nbytes):
                 self._drop(gone)
         self._room.check_use(self._residents(), key, tenant)
+        if is_new:
+            self._room.entered(tenant)
         self._loaded[key] = found = self._loaded.pop(key)
         found.tenant = tenant
 

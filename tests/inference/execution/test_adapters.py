@@ -268,6 +268,22 @@ def test_a_claim_ends_once_its_tenant_comes_back_no_more() -> None:
     hold(adapters, "greedy0", "greedy")
 
 
+def test_tenants_that_claim_the_same_room_do_not_wait_for_each_other() -> None:
+    """Each was refused what is in memory and idle, since the other claimed its room, until both claims had ended."""
+    now = 100.0
+    adapters = Adapters(read, clock=lambda: now)
+    adapters.offer({name: Path(f"{name}-10") for name in "ab"}, Bounds(most=1))
+    key = hold(adapters, "a", "long")
+    for tenant in ("first", "second"):
+        with pytest.raises(OverloadedError):
+            adapters.load("b", tenant)
+    adapters.release(key, "long")
+    with pytest.raises(OverloadedError):
+        adapters.load("a", "second")  # the other's turn
+    assert adapters.load("a", "first") == key
+    assert adapters.load("a", "second") == key
+
+
 def test_an_adapter_that_several_use_is_no_ones_part() -> None:
     attack = Attack(Bounds(4, per_tenant=1))
     adapters = attack.adapters
