@@ -175,8 +175,6 @@ class Admission:
         if seq.cached_tokens is None:
             seq.cached_tokens = seq.computed
             self._queue.charge(seq.tenant, prompt=len(seq.prompt) - seq.computed, cached=seq.computed)
-        if seq.admitted_at is None:
-            seq.admitted_at = self._clock()
         return True
 
     def _preempt_paused(self, matched: list[int], fresh: int) -> bool:

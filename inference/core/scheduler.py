@@ -107,8 +107,8 @@ class Scheduler(BaseScheduler[Sequence]):
             return None
         begins = [seq for seq in counts if not seq.begun]
         for seq in begins:
-            assert seq.admitted_at is not None
-            self._load.queued.add(seq.admitted_at - seq.submitted_at)
+            seq.begun_at = self.clock()
+            self._load.queued.add(seq.begun_at - seq.submitted_at)
         drafts: dict[Sequence, tuple[int, ...]] = {}
         if drafting is not None:
             drafts = drafting.drafts(counts, self._residents, self.bounds.tokens - sum(counts.values()))

@@ -87,7 +87,7 @@ class Sequence:
     pause_ends: float = 0.0
     submitted_at: float = 0.0
     preempted_at: float = 0.0
-    admitted_at: float | None = None
+    begun_at: float | None = None  # it may have its slot for longer: a step that was full had no time for its prompt
     sampled_at: float | None = None
     last_sampled_at: float = 0.0
     gaps: array[float] = field(default_factory=lambda: array("f"))  # seconds from one token to the next
@@ -136,7 +136,7 @@ class Sequence:
     def finished(self, now: float) -> Finished:
         """Return the last word on it, which has ended `now`."""
         assert self.ending is not None
-        admitted = self.admitted_at if self.admitted_at is not None else now
+        begun = self.begun_at if self.begun_at is not None else now
         sampled = self.sampled_at if self.sampled_at is not None else now
         gap, gap_p99 = gap_percentiles(self.gaps)
         return Finished(
@@ -144,8 +144,8 @@ class Sequence:
             usage=self.usage,
             error=self.ending.error,
             stop=self.ending.stop,
-            queued_ms=(admitted - self.submitted_at) * 1000,
-            prefill_ms=(sampled - admitted) * 1000,
+            queued_ms=(begun - self.submitted_at) * 1000,
+            prefill_ms=(sampled - begun) * 1000,
             decode_ms=(now - sampled) * 1000,
             gap_ms=gap * 1000,
             gap_p99_ms=gap_p99 * 1000,

@@ -59,12 +59,14 @@ class Adapters:
         """`read` returns the adapter in a folder, or raises ModelRefusedError with a reason that names no path, or
         MemoryError where memory ran out, which says nothing of the adapter.
 
-        `typical_bytes` are those of one of rank `TYPICAL_RANK` that changes every layer.
+        `typical_bytes` are those of one of rank `TYPICAL_RANK` that changes every layer. `clock` tells the seconds by
+        which claims to room end; the attribute may be replaced.
         """
         self.read = read
         self.typical_bytes = typical_bytes
+        self.clock = clock
         self._folders: dict[str, Path] = {}
-        self._room = Room(clock)
+        self._room = Room(self._now)
         self._loaded: dict[str, _Loaded] = {}  # by key, the most recently used last
         self._keys: dict[str, str] = {}  # of each name that was loaded since it was offered
         self._refused: dict[str, str] = {}
@@ -220,6 +222,9 @@ class Adapters:
         """How much memory those take."""
         with self._lock:
             return sum(loaded.adapter.nbytes for loaded in self._loaded.values())
+
+    def _now(self) -> float:
+        return self.clock()
 
     def _read(self, name: str, folder: Path) -> Adapter:
         """Return the adapter in `folder`; raise ModelRefusedError with the reason, or OverloadedError where memory ran

@@ -143,6 +143,7 @@ class Fuzz:
         self.grammars = some_grammars(self.loaded.vocab_size)
         assert self.loaded.adapters is not None
         self.adapters = self.loaded.adapters
+        self.adapters.clock = lambda: self.now
         self.adapters.offer(self.folders)
         self.names = {self.adapters.load(name): name for name in self.folders}  # by key
 

@@ -34,6 +34,6 @@ def test_random_requests_answer_as_they_do_alone(loaded: Loaded) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_five_thousand_random_requests_answer_as_they_do_alone(loaded: Loaded) -> None:
-    assert sum(Fuzz(*loaded, seed=2).run(5000).values()) == 5000
+@pytest.mark.parametrize("seed", range(10, 20))  # parts, which the suite's processes share
+def test_five_thousand_random_requests_answer_as_they_do_alone(loaded: Loaded, seed: int) -> None:
+    assert sum(Fuzz(*loaded, seed=seed).run(500).values()) == 500

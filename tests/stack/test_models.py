@@ -101,7 +101,12 @@ def test_models_come_and_go_while_streams_run(stack, tiny):
         while served(stack) != {"fake-chat", "fake-embed", "tiny"}:
             time.sleep(0.05)  # as below
         assert "tiny  chat" in stack.manage("models", "list")
-        say = {"model": "tiny", "messages": [{"role": "user", "content": "the quick brown fox"}], "max_tokens": 5}
+        say = {
+            "model": "tiny",
+            "messages": [{"role": "user", "content": "the quick brown fox"}],
+            "max_tokens": 5,
+            "ignore_eos": True,  # which a random model may say at any time
+        }
         while (answer := ask(f"{stack.base_url}/v1/chat/completions", say, key=key_of(stack))).status == 503:
             time.sleep(0.05)  # as below
         assert answer.status == 200
@@ -134,6 +139,6 @@ def test_a_model_that_is_refused_is_withdrawn_again(stack, tmp_path):
     save_tiny("mamba", folder, vocab_size=save_tokenizer(folder))
     with pytest.raises(AssertionError, match="refused is not served: model refused: "):  # exit code 1
         stack.manage("models", "add", str(folder), "--name", "refused")
-    while served(stack) != {"fake-chat", "fake-embed"}:
+    while "refused" in served(stack):
         time.sleep(0.05)  # the gateway follows within a second; bounded by the test's timeout
     assert "no-attention" not in stack.manage("models", "list")

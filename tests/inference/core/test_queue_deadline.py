@@ -7,6 +7,7 @@ import pytest
 from inference.core.encoder_scheduler import EncodeScheduler, EncodeTask
 from inference.types import FinishReason, Usage
 from tests.inference.core.driving import Bench
+from tests.inference.core.machine import Machine, MachineBench
 
 
 def test_past_its_deadline_a_waiting_request_ends_free_of_charge():
@@ -37,6 +38,27 @@ def test_the_deadline_is_for_the_queue_alone_also_after_a_preemption():
     bench.run()
     assert bench.scheduler.stats().preemptions
     assert bench.end("one").reason is bench.end("two").reason is FinishReason.LENGTH
+
+
+def test_what_has_a_slot_and_was_never_computed_has_only_waited():
+    """On a machine that is too slow for two prompts a step one of them is admitted and has its turn later."""
+    machine = Machine(base=0.010, row=0.002, context=0.0, token=5e-3, pair=0.0)
+    bench = MachineBench(machine, blocks=600, block_size=16, max_context=600, max_rows=8, max_step_tokens=512)
+    bench.submit("decodes", [5] * 40, 400, tenant="c")
+    bench.run(until=lambda: len(bench.stories["decodes"].tokens) > 20)
+    submitted_at = bench.now
+    both = [bench.submit(name, [7] * 300, tenant=name, queue_seconds=1.0) for name in "ab"]
+    bench.step()
+    (late,) = [seq for seq in both if not seq.begun]
+    assert late.slot >= 0
+    assert bench.now < submitted_at + 1.0
+    bench.now = submitted_at + 1.0
+    bench.step()
+    end = bench.end(late.request_id)
+    assert end.error is not None
+    assert end.error.code == "queue_timeout"
+    assert (end.queued_ms, end.prefill_ms, end.decode_ms) == (pytest.approx(1000), 0, 0)
+    assert end.usage == Usage()
 
 
 @pytest.mark.parametrize("how", ["began", "cancelled"])
