@@ -19,7 +19,7 @@ export SLUICE_HOME ?= $(CURDIR)/var
 CHECK_PYTHON := import sys; (3, 11) <= sys.version_info[:2] <= (3, 14) or sys.exit( \
 	f"Sluice runs on Python 3.11 to 3.14, and {sys.executable} is {sys.version.split()[0]}: choose another, make PYTHON=...")
 
-.PHONY: run setup test check lint types layers fast conformance system clean vendor
+.PHONY: run setup test check lint types layers fast explore conformance system clean vendor
 
 run: setup  ## set everything up, then serve on PORT until Ctrl-C
 	@exec $(PY) manage.py quickstart --serve --port $(PORT)
@@ -43,6 +43,9 @@ layers: $(VENV)/.dev
 
 fast: $(VENV)/.dev
 	@$(PY) -m pytest -n 2 -m "not slow and not stack and not browser and not model" tests
+
+explore: $(VENV)/.dev  ## the property tests with cases that were never drawn before; the suite always draws the same
+	@HYPOTHESIS_PROFILE=explore $(PY) -m pytest -n 2 $$(grep -rl --include="test_*.py" hypothesis $(TESTS))
 
 conformance: $(VENV)/.dev  ## unmodified clients (all, or CLIENTS="openai-node llm"), in environments under var/; what came of them into docs/clients.md
 	@$(PY) -m tests.conformance $(CLIENTS)

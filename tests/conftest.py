@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.db import connections
 from django.test import TransactionTestCase, override_settings
+from hypothesis import settings
 
 from billing import triggers
 from tests.services.redis import RedisServer
+
+# The suite draws the same cases each time, so that it fails for what was changed; `make explore` draws others.
+settings.register_profile("suite", derandomize=True)
+settings.register_profile("explore", print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
 @pytest.fixture(autouse=True, scope="session")
