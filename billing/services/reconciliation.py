@@ -33,10 +33,15 @@ def reconcile_if_due(every: timedelta) -> Reconciliation | None:
 
 def _begin(now: datetime, every: timedelta) -> Reconciliation | None:
     Reconciliation.objects.filter(is_running=True, started_at__lt=now - LOST_AFTER).delete()
-    if Reconciliation.objects.filter(started_at__gt=now - every).exists():
+    recent = Reconciliation.objects.filter(started_at__gt=now - every)
+    if recent.exists():
         return None
     try:
         with transaction.atomic():
-            return Reconciliation.objects.create(started_at=now)
+            run = Reconciliation.objects.create(started_at=now)
     except IntegrityError:  # another one began meanwhile: at most one is running
         return None
+    if recent.exclude(pk=run.pk).exists():  # another one began and ended meanwhile: only now can no third begin
+        run.delete()
+        return None
+    return run

@@ -58,6 +58,22 @@ def test_while_one_runs_no_other_begins(monkeypatch):
     assert meanwhile == [None]
 
 
+def test_one_that_began_and_ended_while_another_was_about_to_begin_is_enough(monkeypatch):
+    """The other process looked before, found none, and begins after it."""
+    create, between = Reconciliation.objects.create, []
+
+    def begin(**fields):
+        if not between:
+            between.append(None)
+            between[0] = reconcile_if_due(DAY)
+        return create(**fields)
+
+    monkeypatch.setattr(Reconciliation.objects, "create", begin)
+    assert reconcile_if_due(DAY) is None
+    assert list(Reconciliation.objects.all()) == between
+    assert between[0].found == 0
+
+
 def test_one_that_was_killed_is_begun_again(monkeypatch, clock):
     class KilledError(BaseException):
         pass
