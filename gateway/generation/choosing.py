@@ -29,12 +29,12 @@ async def placed(runtime: Runtime, principal: Principal, intent: Intent) -> Plac
     """
     snapshot = await runtime.current_snapshot()
     query = query_of(principal, intent)
-    if is_automatic(intent.model) and intent.messages:
-        query = msgspec.structs.replace(query, kept=_kept(runtime, principal, intent))
-    asker = Asker(principal.tenant, principal.queue, principal.priority, principal.weight)
-    query = await read(
-        runtime.examples, query, snapshot.catalogue, Texts(*said(intent.messages), texts_of(intent)), asker
-    )
+    if is_automatic(intent.model):
+        if intent.messages:
+            query = msgspec.structs.replace(query, kept=_kept(runtime, principal, intent))
+        asker = Asker(principal.tenant, principal.queue, principal.priority, principal.weight)
+        texts = Texts(*said(intent.messages), texts_of(intent))
+        query = await read(runtime.examples, query, snapshot.catalogue, texts, asker)
     return Placement(runtime.engines, snapshot, principal, intent, query)
 
 

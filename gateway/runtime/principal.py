@@ -63,6 +63,12 @@ class Principal:
     key_concurrency: int | None = None
     budget: UUID | None = None
     own: OwnTerms = NONE_OF_ITS_OWN  # which models of the tenant's own its plan serves
+    queue: str = field(init=False, compare=False)
+    """The name under which its requests wait and are counted: a tenant's batches apart from all else of it."""
+
+    def __post_init__(self) -> None:
+        queue = str(self.tenant) if self.line is None else f"{self.tenant}:batches"
+        object.__setattr__(self, "queue", queue)  # once for a key, not several times for each of its requests
 
     def may_use(self, model: ModelEntry) -> bool:
         """Whether the plan, or for a tenant's own model the tenant, and the key let it use the model."""
@@ -88,11 +94,6 @@ class Principal:
         if self.key_credit_bucket is None:
             return (self.credit_bucket,)
         return self.credit_bucket, self.key_credit_bucket
-
-    @property
-    def queue(self) -> str:
-        """The name under which its requests wait and are counted: a tenant's batches apart from all else of it."""
-        return str(self.tenant) if self.line is None else f"{self.tenant}:batches"
 
     def as_line(self, line: Line, concurrency: int) -> Principal:
         """Return who sends a line of its batch: with the key's rights, behind everybody's other requests.
