@@ -16,7 +16,7 @@ from tests.services.redis import RedisServer
 
 # The suite draws the same cases each time, so that it fails for what was changed; `make explore` draws others.
 settings.register_profile("suite", derandomize=True)
-settings.register_profile("explore", print_blob=True)
+settings.register_profile("explore", derandomize=False, print_blob=True)  # also where CI is set
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 

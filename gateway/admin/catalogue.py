@@ -104,7 +104,7 @@ class PublicModelAdmin(RowsAdmin):
         super().save_model(request, obj, form, change)
         former = form.initial.get("name")
         if former not in {None, obj.name} and (users := users_of(former)):
-            text = f"{users} still name {former}, and so may not use {obj.name}: publish plans anew and change keys."
+            text = f"What still names {former} may not use {obj.name}: {users}. Publish plans anew and change keys."
             messages.warning(request, text)
 
     def has_withdraw_permission(self, request: HttpRequest, object_id: Any = None) -> bool:

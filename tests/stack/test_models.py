@@ -141,4 +141,4 @@ def test_a_model_that_is_refused_is_withdrawn_again(stack, tmp_path):
         stack.manage("models", "add", str(folder), "--name", "refused")
     while "refused" in served(stack):
         time.sleep(0.05)  # the gateway follows within a second; bounded by the test's timeout
-    assert "no-attention" not in stack.manage("models", "list")
+    assert "refused" not in stack.manage("models", "list")

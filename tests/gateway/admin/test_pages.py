@@ -280,5 +280,5 @@ def test_a_renamed_model_tells_whose_plans_and_keys_name_it_by_its_former_name(o
     acme.key.allowed_models = ["new", "other"]
     acme.key.save()
     [told] = renamed("newer")
-    assert told.startswith("plan Free and 1 key still name new, and so may not use newer")
+    assert told.startswith("What still names new may not use newer: plan Free and 1 key.")
     assert renamed("newer") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -181,13 +182,17 @@ def test_a_task_that_another_thread_runs_is_no_success_and_many_successes_are_on
 
 
 @pytest.mark.usefixtures("unnoted")
-def test_a_note_that_cannot_be_written_fails_no_task(monkeypatch):
+def test_a_note_that_cannot_be_written_fails_no_task(monkeypatch, caplog):
     def gone(*args, **kwargs):
         raise DatabaseError("gone")
 
     monkeypatch.setattr(TaskState.objects, "bulk_create", gone)
     monkeypatch.setattr(task_states.clock, "now", timezone.now)
-    noted("t", lambda: True)
+    ran = []
+    with caplog.at_level(logging.WARNING, logger="sluice.jobs"):
+        noted("t", lambda: ran.append(None) or True)
+    assert len(ran) == 1
+    assert [(record.message, record.job) for record in caplog.records] == [("no note of a task: gone", "t")]
 
 
 def test_the_work_of_an_engine_is_counted_on_also_when_it_is_loaded_anew():
