@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
+from typing import TypeVar
 from uuid import UUID
+
+from django.db import connections
 
 from billing.rating import CardPrices
 from billing.writer.errors import WriterError
@@ -15,6 +19,8 @@ from gateway.runtime.principal import Principal
 from inference.types import FinishReason
 from routing.catalogue import ModelEntry
 from tests.gateway.doubles import make_stand
+
+T = TypeVar("T")
 
 KEY = "sk-sluice-good"
 MODELS = (
@@ -144,6 +150,18 @@ class World:
         return with_state
 
 
+async def on_a_thread(function: Callable[[], T]) -> T:
+    """Return `function()`, whose thread keeps no connection, as with `DatabaseThreads`."""
+
+    def closing() -> T:
+        try:
+            return function()
+        finally:
+            connections.close_all()
+
+    return await asyncio.to_thread(closing)
+
+
 async def make_world() -> World:
     """A gateway of one tenant and four models, without database and worker."""
     ids = {name: UUID(int=number) for number, name in enumerate(("tenant", "project", "wallet", "api_key"), 1)}
@@ -154,7 +172,7 @@ async def make_world() -> World:
         card=PRICES,
         models=MODELS,
         principals=principals,
-        threads=SimpleNamespace(run=asyncio.to_thread),
+        threads=SimpleNamespace(run=on_a_thread),
         text=ANSWER,
         cached=0.4,
         vector_width=2,
