@@ -121,8 +121,10 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
         if len(result.vectors) != len(plan.encodes):
             raise ValueError(f"step {plan.number}: {len(result.vectors)} answers for {len(plan.encodes)} inputs")
         flight, seconds = self._land()
-        counts = zip((task.tenant for task in flight.requests), (len(row.ids) for row in plan.encodes), strict=True)
-        self._load.add_step(counts, seconds, seconds)
+        counts: dict[str, int] = {}
+        for task, row in zip(flight.requests, plan.encodes, strict=True):
+            counts[task.tenant] = counts.get(task.tenant, 0) + len(row.ids)
+        self._load.add_step(len(plan.encodes), counts, seconds, seconds)
         made: dict[EncodeTask, list[Vector]] = {}
         for task, row, vector in zip(flight.requests, plan.encodes, result.vectors, strict=True):
             task.in_flight -= 1

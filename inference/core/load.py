@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from inference.core.step import StepPlan
 from inference.core.step_times import StepTimes
@@ -14,31 +14,25 @@ MOST_TENANTS = 32  # of which a report tells
 
 
 class Durations:
-    """Durations counted in the buckets of `Histogram`."""
+    """Durations counted in the buckets of `Histogram`; `add` takes one, and `settle` is due after some thousands."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BOUNDS) + 1)
         self._seconds = 0.0
-        self._latest = 0.0
-        self._repeats = 0  # of the latest, which are not counted yet
+        self._added: list[float] = []
+        self.add: Callable[[float], None] = self._added.append  # one is added for each token: no Python runs then
 
-    def add(self, seconds: float) -> None:
-        """Count one duration."""
-        if seconds == self._latest:  # rows that decode together waited alike for their tokens
-            self._repeats += 1
-        else:
-            self._count_latest()
-            self._latest, self._repeats = seconds, 1
+    def settle(self) -> None:
+        """Count what was added."""
+        for seconds, times in Counter(self._added).items():  # rows that decode together waited alike for their tokens
+            self._counts[bisect_left(BOUNDS, seconds)] += times
+            self._seconds += seconds * times
+        self._added.clear()
 
     def report(self) -> Histogram:
         """Return what was counted so far."""
-        self._count_latest()
+        self.settle()
         return Histogram(tuple(self._counts), self._seconds)
-
-    def _count_latest(self) -> None:
-        self._counts[bisect_left(BOUNDS, self._latest)] += self._repeats
-        self._seconds += self._latest * self._repeats
-        self._repeats = 0
 
 
 class Load:
@@ -65,22 +59,29 @@ class Load:
 
     def add_plan(self, plan: StepPlan, tenants: Iterable[str], times: StepTimes, seconds: float) -> None:
         """Count the step of `plan`, whose rows belong to `tenants`, here and in `times`."""
-        rows = [(len(row.ids) + row.follows - row.drafts, row.start) for row in plan.rows]
-        times.add(rows, seconds)
-        prompts = [row for row in rows if row[0] > 1]
-        prefill = seconds
-        if len(prompts) < len(rows):
-            prefill = sum(times.prefill_seconds(start, count) for count, start in prompts)
-        self.add_step(zip(tenants, [count for count, _ in rows], strict=True), seconds, prefill)
-
-    def add_step(self, rows: Iterable[tuple[str, int]], seconds: float, prefill_seconds: float) -> None:
-        """Count a step of `rows`: the tenant and the number of tokens of each."""
+        context = 0
+        prompts: list[tuple[int, int]] = []
         counts: dict[str, int] = {}
-        for tenant, count in rows:
+        for tenant, row in zip(tenants, plan.rows, strict=True):
+            count = len(row.ids) + row.follows - row.drafts
             counts[tenant] = counts.get(tenant, 0) + count
-            self.rows += 1
+            if count == 1:
+                context += row.start
+            else:
+                prompts.append((count, row.start))
+        decoding = len(plan.rows) - len(prompts)
+        times.add(decoding, context, prompts, seconds)
+        prefill = sum(times.prefill_seconds(start, count) for count, start in prompts) if decoding else seconds
+        self.add_step(len(plan.rows), counts, seconds, prefill)
+
+    def add_step(self, rows: int, counts: dict[str, int], seconds: float, prefill_seconds: float) -> None:
+        """Count a step of so many rows, of which `counts` has the tokens of each tenant."""
         tokens = sum(counts.values()) or 1
+        self.rows += rows
         self.steps += 1
+        if not self.steps % 16:
+            for durations in (self.queued, self.first_tokens, self.gaps):
+                durations.settle()
         self.seconds += seconds
         self.prefill_seconds += min(seconds, prefill_seconds)
         for tenant, count in counts.items():

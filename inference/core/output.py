@@ -23,11 +23,11 @@ class Output:
     usage: Usage
     started: Started | None = None
     tokens: tuple[int, ...] = ()
-    vectors: tuple[Vector, ...] = ()
-    finished: Finished | None = None
-    text: str = ""
     logprobs: tuple[PositionLogprobs, ...] = ()
     prompt_logprobs: tuple[PositionLogprobs, ...] = ()
+    finished: Finished | None = None
+    vectors: tuple[Vector, ...] = ()
+    text: str = ""
     index: int = 0
     ended: FinishReason | None = None
     reports_usage: bool = False

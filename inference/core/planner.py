@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from inference.core.admission import Admission
 from inference.core.bounds import StepBounds
@@ -55,17 +55,17 @@ class Planner:
                 return counts
         elif self._queue and self._admission.reclaim(in_flight=in_flight):
             return counts
-        ready = [seq for seq in running if _may_run(seq)] if alone is None else [alone]
-        due = {seq: seq.due for seq in ready}  # 0 where a step in flight computes all that is known
-        decoding = [seq for seq, count in due.items() if count == 1]
+        decoding, prompts = _due(running if alone is None else [alone])
         lacks_blocks = False
         budget = self.bounds.tokens
+        block_size = self.config.block_size
         for seq in decoding:
             if seq not in running:
                 continue  # preempted for an earlier one
             if not budget:
                 break
-            while not self.residents.grow(seq, 1):
+            # Most have room in their last block: to ask here costs less than to call.
+            while seq.scheduled >= len(seq.blocks) * block_size and not self.residents.grow(seq, 1):
                 if in_flight:
                     return {}  # blocks may become free with the commit, and who is preempted is decided then
                 lacks_blocks = True
@@ -77,7 +77,7 @@ class Planner:
             else:
                 counts[seq] = 1
                 budget -= 1
-        prompts = [seq for seq, count in due.items() if count > 1 and seq in running]
+        prompts = [seq for seq in prompts if seq in running]
         self._prefill.divide(counts, prompts, budget, may_admit=alone is None and not lacks_blocks)
         return counts
 
@@ -92,6 +92,20 @@ class Planner:
         """Raise AssertionError unless slots, blocks, turns and sequences agree."""
         self.residents.check()
         self._queue.check()
+
+
+def _due(sequences: Iterable[Sequence]) -> tuple[list[Sequence], list[Sequence]]:
+    """Return those that decode next, and those of which more is due than a token."""
+    decoding: list[Sequence] = []
+    prompts: list[Sequence] = []
+    for seq in sequences:
+        if _may_run(seq):
+            due = seq.due  # 0 where a step in flight computes all that is known
+            if due == 1:
+                decoding.append(seq)
+            elif due:
+                prompts.append(seq)
+    return decoding, prompts
 
 
 def _may_run(seq: Sequence) -> bool:

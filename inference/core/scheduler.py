@@ -60,6 +60,8 @@ class Scheduler(BaseScheduler[Sequence]):
         self._residents = self._planner.residents
         self._load = Load()
         self._drafting = drafting
+        self._vocab_size = config.vocab_size
+        self._block_size = config.block_size
 
     def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
         """Permit `allowance` output tokens in all (never fewer than before), with `is_final` for the last time.
@@ -70,19 +72,19 @@ class Scheduler(BaseScheduler[Sequence]):
         seq = self._live.get(request_id)
         if seq is None:
             return
-        seq.allowance = max(seq.allowance, allowance)
-        seq.is_final = is_final
+        seq.permit(allowance, is_final=is_final)
         if seq.status is Status.PAUSED:
-            if seq.output < seq.allowance:
+            if seq.known < seq.limit:
                 self._residents.resume(seq)
             elif seq.is_final:
                 self._end(seq, Ending(FinishReason.ALLOWANCE))
 
     def submit(self, request: Sequence, *, bounded: bool = True) -> None:
         super().submit(request, bounded=bounded)
+        eos = frozenset() if request.sampling.ignore_eos else self.config.eos_ids
+        request.stops = eos.union(request.sampling.stop_token_ids)
         if request.sampling.min_tokens:
-            eos = frozenset() if request.sampling.ignore_eos else self.config.eos_ids
-            request.ends = tuple(sorted(eos.union(request.sampling.stop_token_ids)))
+            request.banned = tuple(sorted(request.stops))
 
     def truncate(self, request_id: str, output: int) -> None:
         """Keep only the first `output` generated tokens of a request, behind which its text was found to end."""
@@ -112,7 +114,10 @@ class Scheduler(BaseScheduler[Sequence]):
         drafts: dict[Sequence, tuple[int, ...]] = {}
         if drafting is not None:
             drafts = drafting.drafts(counts, self._residents, self.bounds.tokens - sum(counts.values()))
-        rows = tuple([next_row(seq, count, drafts.get(seq, ())) for seq, count in counts.items()])
+        if drafts:
+            rows = tuple([next_row(seq, count, drafts.get(seq, ())) for seq, count in counts.items()])
+        else:
+            rows = tuple([next_row(seq, count) for seq, count in counts.items()])
         plan = StepPlan(number=self.steps, rows=rows, begins=tuple([seq.request_id for seq in begins]))
         return self._launch(plan, tuple(counts))
 
@@ -120,6 +125,8 @@ class Scheduler(BaseScheduler[Sequence]):
         self._verify(plan, result)
         flight, seconds = self._land()
         self._load.add_plan(plan, [seq.tenant for seq in flight.requests], self._planner.times, seconds)
+        accepted: dict[str, int] = {}
+        ended: list[tuple[Sequence, RowResult]] = []
         for seq, row, answer in zip(flight.requests, plan.rows, result.rows, strict=True):
             seq.in_flight -= 1
             seq.expected -= row.samples
@@ -130,11 +137,20 @@ class Scheduler(BaseScheduler[Sequence]):
                     seq, Ending(FinishReason.ERROR, error=EngineFault(answer.code, answer.message, param=answer.param))
                 )
             else:
+                known = len(seq.tokens)
                 visible = self._take(seq, row, answer)
+                if more := len(seq.tokens) - known:
+                    accepted[seq.tenant] = accepted.get(seq.tenant, 0) + more
                 if seq.ending is not None:
-                    self._finish(seq, visible)
+                    ended.append((seq, visible))
                 elif visible.tokens or visible.prompt_logprobs or not seq.started:
                     self._emit(seq, visible)
+        # A tenant may be forgotten with the end of its last sequence, so what it got is charged before.
+        for tenant, output in accepted.items():
+            self._load.output_tokens += output
+            self.waiting.queue.charge(tenant, output=output)
+        for seq, visible in ended:
+            self._finish(seq, visible)
         return self.take_outputs()
 
     def abandon(self, plan: StepPlan, error: BaseException) -> list[Output]:
@@ -209,39 +225,43 @@ class Scheduler(BaseScheduler[Sequence]):
         if len(result.rows) != len(plan.rows):
             raise ValueError(f"step {plan.number}: {len(result.rows)} answers for {len(plan.rows)} rows")
         for row, answer in zip(plan.rows, result.rows, strict=True):
-            if not isinstance(answer, RowFailure) and not row.samples <= len(answer.tokens) <= row.samples + row.drafts:
+            if isinstance(answer, RowFailure):
+                continue
+            surplus = len(answer.tokens) - row.samples
+            if surplus and not 0 < surplus <= row.drafts:
                 raise ValueError(f"step {plan.number}: {len(answer.tokens)} tokens of a row with {row.drafts} drafts")
 
     def _take(self, seq: Sequence, row: Row, answer: RowResult) -> RowResult:
         """Count what the row computed, accept its tokens and publish full blocks; return what is to be told of them."""
-        if row.start != seq.computed:
+        start = row.start
+        if start != seq.computed:
             return NOTHING_SAMPLED  # an earlier row of the sequence failed
+        tokens = answer.tokens
         accepted = shown = 0
-        for token in answer.tokens:
+        for token in tokens:
             if seq.ending is not None:
                 break
-            if not 0 <= token < self.config.vocab_size:
+            if not 0 <= token < self._vocab_size:
                 fault = EngineFault("bad_token", "the model answered with a token outside its vocabulary")
                 seq.ending = Ending(FinishReason.ERROR, error=fault)
                 break
             shown += self._accept(seq, token)
             accepted += 1
-        if accepted:
-            self._load.output_tokens += accepted
-            self.waiting.queue.charge(seq.tenant, output=accepted)
         # The newest token has no K/V yet, and those of the drafts that weren't accepted will be overwritten.
-        seq.computed = row.start + len(row.ids) + row.follows - row.drafts + max(0, accepted - 1)
+        seq.computed = start + len(row.ids) + row.follows
         if row.drafts:
+            seq.computed += max(0, accepted - 1) - row.drafts
             seq.scheduled = seq.computed
         if seq.failures:
             seq.failures = 0
             del self._planner.suspects[seq]
         if seq.prefilled < len(seq.prompt):
             self._count_prompt(seq)
-        self._residents.publish(seq)
-        if answer.prompt_logprobs or shown < len(answer.tokens):
-            told = _untold(seq, row.start + 1, answer.prompt_logprobs)
-            answer = RowResult(answer.tokens[:shown], answer.logprobs[:shown], told)
+        if seq.computed >= (seq.published + 1) * self._block_size:
+            self._residents.publish(seq)
+        if answer.prompt_logprobs or shown < len(tokens):
+            told = _untold(seq, start + 1, answer.prompt_logprobs)
+            answer = RowResult(tokens[:shown], answer.logprobs[:shown], told)
         return answer
 
     def _count_prompt(self, seq: Sequence) -> None:
@@ -264,23 +284,24 @@ class Scheduler(BaseScheduler[Sequence]):
             self._load.gaps.add(gap)
         seq.last_sampled_at = now
         seq.tokens.append(token)
-        if token in self.config.eos_ids and not seq.sampling.ignore_eos:
-            seq.ending = Ending(FinishReason.STOP)
+        if token in seq.stops:
+            is_eos = token in self.config.eos_ids and not seq.sampling.ignore_eos
+            seq.ending = Ending(FinishReason.STOP, None if is_eos else token)
             return False
-        if token in seq.sampling.stop_token_ids:
-            seq.ending = Ending(FinishReason.STOP, token)
-            return False
-        output = len(seq.tokens) - len(seq.prompt)
-        if output >= seq.max_output:
-            seq.ending = Ending(FinishReason.LENGTH)
-        elif output >= seq.allowance:
-            if seq.is_final:
-                seq.ending = Ending(FinishReason.ALLOWANCE)
-            else:
-                seq.status = Status.PAUSED
-                seq.pause_ends = now + self.config.pause_seconds if seq.pause_expires else math.inf
-                self._residents.paused[seq] = None
+        if len(seq.tokens) >= seq.limit:
+            self._stop_at_limit(seq)
         return True
+
+    def _stop_at_limit(self, seq: Sequence) -> None:
+        """End a sequence that has all the tokens that it may have, or pause it where more may be permitted."""
+        if seq.output >= seq.max_output:
+            seq.ending = Ending(FinishReason.LENGTH)
+        elif seq.is_final:
+            seq.ending = Ending(FinishReason.ALLOWANCE)
+        else:
+            seq.status = Status.PAUSED
+            seq.pause_ends = self._landed_at + self.config.pause_seconds if seq.pause_expires else math.inf
+            self._residents.paused[seq] = None
 
     # Pausing and ending -----------------------------------------------------------------------------------------
 
@@ -319,12 +340,7 @@ class Scheduler(BaseScheduler[Sequence]):
         if not seq.started and seq.prefilled:
             seq.started = True
             started = Started(seq.cached_tokens or 0, seq.seed)
-        tokens, logprobs, told = visible
-        self._outputs.append(
-            Output(
-                seq.request_id, seq.usage, started, tokens, finished=finished, logprobs=logprobs, prompt_logprobs=told
-            )
-        )
+        self._outputs.append(Output(seq.request_id, seq.usage, started, *visible, finished))
 
     def _validate(self, seq: Sequence) -> None:
         check_sequence(seq, self.config)

@@ -39,7 +39,8 @@ class Sequence:
     `is_final` no more will be. `keys` may be given as they were hashed when the prompt was prepared
     (`PrefixKeys.keys`). A `resumed` one begins like one that was preempted behind those tokens. `computed` counts the
     tokens whose K/V a committed step has written, `scheduled` also those in flight; `expected` counts the tokens that
-    steps in flight sample, at least one each, and that nobody knows yet.
+    steps in flight sample, at least one each, and that nobody knows yet. What each of its tokens and rows is compared
+    with is worked out once: `stops`, `limit` and `history`.
     """
 
     request_id: str
@@ -63,9 +64,12 @@ class Sequence:
 
     status: Status = Status.WAITING
     tokens: list[int] = field(init=False)
+    history: Iterable[int] = ()  # `tokens` itself where sampling needs to see them
+    limit: int = field(init=False)  # with so many tokens, prompt included, it pauses or ends
+    stops: frozenset[int] = frozenset()  # the ids that end it
     blocks: list[int] = field(default_factory=list)
     table: tuple[int, ...] = ()  # `blocks` as the rows carry it, rebuilt when it grows
-    ends: tuple[int, ...] = ()  # with min_tokens: the ids that would end it
+    banned: tuple[int, ...] = ()  # with min_tokens: its `stops`
     root: Key = b""
     slot: int = -1
     scheduled: int = 0
@@ -94,15 +98,26 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
+        if self.grammar is not None or self.sampling.penalises:
+            self.history = self.tokens
+        if self.sampling.prompt_logprobs is None:
+            self.told = len(self.prompt)
+        self.permit(self.allowance, is_final=self.is_final)
         if self.resumed is not None:
             self.tokens += self.resumed.tokens
             self.prefilled, self.cached_tokens = len(self.prompt), self.resumed.usage.cache_read
             self.told = len(self.prompt)
 
+    def permit(self, allowance: int, *, is_final: bool) -> None:
+        """Let it generate `allowance` tokens in all (never fewer than before), with `is_final` for the last time."""
+        self.allowance = max(self.allowance, allowance)
+        self.is_final = is_final
+        self.limit = len(self.prompt) + min(self.max_output, self.allowance)
+
     @property
     def tells_prompt(self) -> bool:
         """Whether log-probabilities of prompt tokens are still to be told: then it computes them, cached or not."""
-        return self.sampling.prompt_logprobs is not None and self.told < len(self.prompt)
+        return self.told < len(self.prompt)
 
     @property
     def known(self) -> int:
@@ -116,7 +131,7 @@ class Sequence:
         The last token that it may generate isn't among them, since none is sampled behind it.
         """
         due = len(self.tokens) + self.expected - self.scheduled
-        if self.expected and self.output + self.expected >= min(self.max_output, self.allowance):
+        if self.expected and len(self.tokens) + self.expected >= self.limit:
             return due - 1
         return due
 

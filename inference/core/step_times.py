@@ -37,16 +37,16 @@ class StepTimes:
         self._mixed = _Sums()
         self._costs: list[float] | None = None
 
-    def add(self, rows: Iterable[tuple[int, int]], seconds: float) -> None:
-        """Take a step of `rows` (each its number of tokens and the position of the first) that took `seconds`."""
-        decoding = context = tokens = pairs = 0
-        for count, start in rows:
-            if count == 1:
-                decoding += 1
-                context += start
-            else:
-                tokens += count
-                pairs += _pairs(count, start)
+    def add(self, decoding: int, context: int, prompts: Iterable[tuple[int, int]], seconds: float) -> None:
+        """Take a step that took `seconds`.
+
+        So many of its rows decode, with so many tokens before them together, and `prompts` has of each of the others
+        its number of tokens and the position of the first.
+        """
+        tokens = pairs = 0
+        for count, start in prompts:
+            tokens += count
+            pairs += _pairs(count, start)
         parts = (1, decoding, context, tokens, pairs)
         # What decoding alone took is forgotten with every step: a machine that is slower now is so for prompts too.
         self._decoding.forget()

@@ -14,7 +14,7 @@ def check_sequence(seq: Sequence, config: SchedulerConfig) -> None:
         raise InvalidRequestError("the prompt is empty", param="messages")
     if seq.max_output < 1 or seq.allowance < 1:
         raise InvalidRequestError("a generation needs room for at least one token", param="max_tokens")
-    if seq.output >= min(seq.max_output, seq.allowance):
+    if seq.known >= seq.limit:
         raise InvalidRequestError("a resumed generation needs room for one more token")
     prompt, context = len(seq.prompt), config.context
     if prompt + seq.max_output > context:

@@ -103,7 +103,7 @@ def counts(histogram):
 def test_of_many_tenants_those_with_most_are_told():
     load = Load()
     for number in range(10_000):
-        load.add_step([(f"t{number}", 1)], 0.001 if number % 100 else 1.0, 0.0)
+        load.add_step(1, {f"t{number}": 1}, 0.001 if number % 100 else 1.0, 0.0)
     told = load.report({}).tenants
     assert len(told) == MOST_TENANTS
     assert min(told.values()) >= 1.0

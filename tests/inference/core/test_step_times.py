@@ -13,13 +13,19 @@ MACHINE = Machine(base=0.02, row=2e-4, context=1e-7, token=3e-4, pair=2e-8)
 seconds = MACHINE.seconds
 
 
+def add(times: StepTimes, rows: list[tuple[int, int]], took: float) -> None:
+    """Take a step of `rows`: each its number of tokens and the position of the first."""
+    decoding = [start for count, start in rows if count == 1]
+    times.add(len(decoding), sum(decoding), [row for row in rows if row[0] > 1], took)
+
+
 def measured(steps: int = 300, noise: float = 0.0) -> StepTimes:
     times, rng = StepTimes(32), random.Random(3)
     for _ in range(steps):
         rows = [(1, rng.randrange(1000)) for _ in range(rng.randrange(32))]
         if rng.random() < 0.5:
             rows += [(rng.randrange(2, 257), rng.randrange(0, 2000))]
-        times.add(rows, seconds(rows) * (1 + noise * rng.uniform(-1, 1)))
+        add(times, rows, seconds(rows) * (1 + noise * rng.uniform(-1, 1)))
     return times
 
 
@@ -42,14 +48,14 @@ def test_nothing_measured_bounds_nothing():
     assert StepTimes(32).tokens_within(0.05, 0, 256) == 256
     only_decoding = StepTimes(32)
     for _ in range(50):
-        only_decoding.add([(1, 10)] * 8, 0.1)
+        add(only_decoding, [(1, 10)] * 8, 0.1)
     assert only_decoding.tokens_within(0.05, 0, 256) == 256
 
 
 def test_a_machine_that_becomes_slower_is_noticed():
     times, rows = measured(), [(1, 100)] * 8 + [(128, 0)]
     for _ in range(200):
-        times.add(rows, 4 * seconds(rows))
+        add(times, rows, 4 * seconds(rows))
     assert times.prefill_seconds(0, 128) > 2 * seconds([(128, 0)])
 
 
@@ -107,7 +113,7 @@ def test_a_long_time_of_decoding_alone_forgets_nothing_of_what_prompts_cost():
     times = measured()
     before = times.prefill_seconds(0, 256)
     for _ in range(3000):
-        times.add([(1, 300)] * 8, seconds([(1, 300)] * 8))
+        add(times, [(1, 300)] * 8, seconds([(1, 300)] * 8))
     assert times.prefill_seconds(0, 256) == pytest.approx(before)
 
 
@@ -115,11 +121,11 @@ def test_small_chunks_beside_other_rows_than_were_measured_are_not_taken_for_dea
     """Were what such a step takes longer put down to its chunk, the next would be smaller still, and so on."""
     times = StepTimes(32)
     for _ in range(100):
-        times.add([(1, 100)] * 32, seconds([(1, 100)] * 32))
+        add(times, [(1, 100)] * 32, seconds([(1, 100)] * 32))
     slower = Machine(base=0.04, row=2e-4, context=1e-7, token=3e-4, pair=2e-8)  # others have come to use its cores
     rows = 20
     chunk = 32
     for step in range(200):
         chunk = times.tokens_within(0.01, 32 * step % 1000, 256) or 16
-        times.add([*[(1, 300)] * rows, (chunk, 0)], slower.seconds([*[(1, 300)] * rows, (chunk, 0)]))
+        add(times, [*[(1, 300)] * rows, (chunk, 0)], slower.seconds([*[(1, 300)] * rows, (chunk, 0)]))
     assert chunk >= 24
