@@ -10,6 +10,7 @@ median microseconds of CPU time of a step, and how many of them a row costs.
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import sys
 import time
@@ -141,6 +142,8 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=512, help="tokens of each prompt")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    gc.freeze()  # as the worker does it
+    gc.set_threshold(20_000, 20, 20)
     print(f"| rows | {' | '.join(PARTS)} | rest | step | a row |")
     print("|---|" + "---|" * (len(PARTS) + 3))
     with torch.inference_mode():

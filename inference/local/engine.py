@@ -447,6 +447,6 @@ class LocalEngine:
         while outputs:
             for output in outputs:
                 self._texts.fill(scheduler, output)
-                all_outputs += [output] if self._siblings is None else self._siblings.tell(output)
+                all_outputs += self._siblings.tell(output) if self._siblings else (output,)
             outputs = scheduler.take_outputs()
         return all_outputs

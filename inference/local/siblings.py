@@ -78,6 +78,10 @@ class Siblings:
         for request_id in list(self._requests):
             self.cancel(request_id)
 
+    def __bool__(self) -> bool:
+        """Whether any request here has several answers."""
+        return bool(self._members)
+
     def tell(self, output: Output) -> list[Output]:
         """Return what a sequence's output means to its request; others' outputs are returned as they are.
 

@@ -39,7 +39,6 @@ class Texts:
         self._tokenizer = tokenizer
         self._deployment = deployment
         self._streams: dict[str, TextStream] = {}
-        self._known: dict[int, str] = {}  # the text of each token that was told of alone, of a vocabulary at most
 
     def stream(
         self,
@@ -89,11 +88,14 @@ class Texts:
                 output.logprobs = self._named(output.logprobs)
                 output.prompt_logprobs = self._named(output.prompt_logprobs)
             before = stream.tokens
-            output.text = (stream.prefix if output.started is not None else "") + stream.push(output.tokens)
-            if stream.is_over and not was_over:
+            text = stream.push(output.tokens)
+            output.text = text if output.started is None else stream.prefix + text
+            is_over = stream.is_over
+            if is_over and not was_over:
                 _cut(scheduler, output, stream.tokens - before, stream.tokens)
-            if output.finished is not None and not stream.is_over:
+            if output.finished is not None and not is_over:
                 output.text += stream.finish(is_cut=output.finished.reason is not FinishReason.STOP)
+                is_over = stream.is_over
             if stream.parser is not None:
                 _tell_parsed(stream, stream.parser, output)
         except Exception as error:  # noqa: BLE001 - whatever a tokenizer raises is this request's end, and is logged
@@ -103,7 +105,7 @@ class Texts:
             else:
                 output.finished = replace(output.finished, reason=FinishReason.ERROR, error=fault, stop=None)
             return
-        if was_over or not stream.is_over:
+        if was_over or not is_over:
             return
         if output.finished is None:
             scheduler.cancel(output.request_id, FinishReason.STOP, stop=stream.matched)
@@ -118,19 +120,12 @@ class Texts:
         return EngineFault("text_failed", f"the answer can't be decoded ({type(error).__name__})")
 
     def _named(self, positions: tuple[PositionLogprobs, ...]) -> tuple[PositionLogprobs, ...]:
-        """Return `positions` with the texts of their tokens.
-
-        A long prompt with many alternatives has thousands in a step, for which the tokens of all would wait: each token
-        is decoded once.
-        """
+        """Return `positions` with the texts of their tokens."""
         assert self._tokenizer is not None
-        decode, known = self._tokenizer.decode, self._known
+        decode = self._tokenizer.decode
 
         def with_text(entry: TokenLogprob) -> TokenLogprob:
-            text = known.get(entry.token)
-            if text is None:
-                text = known[entry.token] = decode([entry.token])
-            return TokenLogprob(entry.token, entry.logprob, text)
+            return TokenLogprob(entry.token, entry.logprob, decode((entry.token,)))
 
         return tuple(
             each._replace(chosen=with_text(each.chosen), top=tuple(map(with_text, each.top))) for each in positions

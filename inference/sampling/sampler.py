@@ -55,7 +55,8 @@ class Sampler:
         """Choose the token of each row from `logits` [rows, vocabulary], which may be overwritten."""
         logits = self._passes.read(logits)
         states = self._states.admit(rows)
-        asking = [i for i, row in enumerate(rows) if row.sampling.logprobs is not None]
+        special = [i for i, state in enumerate(states) if not state.is_plain]
+        asking = [i for i in special if rows[i].sampling.logprobs is not None]
         told = logits[asking] if asking else None
         peak, tokens = self._passes.argmax(logits)  # NaN or +inf where there is one, -inf where there is nothing else
         failures = dict.fromkeys(_not_finite(peak), NON_FINITE)
@@ -63,8 +64,8 @@ class Sampler:
         self._guides.forget(rows)
         if guided:
             failures = self._guide(logits, rows, guided) | failures
-        penalised = [i for i, state in enumerate(states) if state.is_penalised]
-        if penalised or any(state.is_masked for state in states):
+        penalised = [i for i in special if states[i].is_penalised]
+        if penalised or any(states[i].is_masked for i in special):
             logits = logits.float()
             process(logits, rows, states)
             if penalised:
@@ -78,8 +79,8 @@ class Sampler:
         for is_filtered in (False, True):
             drawn = [
                 i
-                for i, state in enumerate(states)
-                if not state.is_greedy and state.is_filtered is is_filtered and i not in failures
+                for i in special
+                if not states[i].is_greedy and states[i].is_filtered is is_filtered and i not in failures
             ]
             if drawn:
                 lines = self._lines(logits, peak, rows, drawn)
@@ -120,6 +121,8 @@ class Sampler:
 
 
 def _not_finite(peak: torch.Tensor) -> list[int]:
+    if torch.isfinite(peak).all():
+        return []
     return [i for i, finite in enumerate(torch.isfinite(peak).tolist()) if not finite]
 
 

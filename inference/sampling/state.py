@@ -20,12 +20,14 @@ MOST_TOP_K = 2**31 - 1  # more than any vocabulary
 class Admitted:
     """What the row in one slot uses: it decides which parts of a step are skipped.
 
-    `is_filtered`: top-k, top-p or min-p (never with greedy). The tensors are None where the row doesn't use them:
+    `is_plain`: but for a grammar, the token with the largest logit is all that is wanted. `is_filtered`: top-k, top-p
+    or min-p (never with greedy). The tensors are None where the row doesn't use them:
     `bias` (ids, values), `allowed` ids, and `banned` ids of `min_tokens`.
     """
 
     sampling: SamplingParams
     seed: int
+    is_plain: bool
     is_greedy: bool
     is_filtered: bool
     is_penalised: bool
@@ -109,9 +111,11 @@ class SlotStates:
     def _admitted(self, row: Row) -> Admitted:
         p = row.sampling
         is_greedy = p.temperature <= 0
+        is_changed = p.penalises or p.logit_bias or p.allowed_token_ids or p.min_tokens
         return Admitted(
             sampling=p,
             seed=row.seed,
+            is_plain=is_greedy and not is_changed and p.logprobs is None,
             is_greedy=is_greedy,
             is_filtered=not is_greedy and (p.top_k > 0 or p.top_p < 1 or p.min_p > 0),
             is_penalised=p.penalises,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from inference.text.answer import AnswerParser
 from inference.text.detokenizer import Detokenizer
@@ -48,9 +48,11 @@ class TextStream:
         """The stop string that ended the text, or None."""
         return self._stops.matched
 
-    def push(self, tokens: Iterable[int]) -> str:
+    def push(self, tokens: Sequence[int]) -> str:
         """Return the text that `tokens` add; empty once it is over."""
-        return "".join(self._push(token) for token in tokens)
+        if len(tokens) == 1:
+            return self._push(tokens[0])
+        return "".join([self._push(token) for token in tokens])
 
     def finish(self, *, is_cut: bool = False) -> str:
         """Return what was held back, at the end of the tokens; it may still complete a stop string. `is_cut` says

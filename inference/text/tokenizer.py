@@ -109,6 +109,7 @@ class FolderTokenizer:
         # Copying the Rust tokenizer takes a tenth of the time of loading the folder again, which others need.
         self._rust = type(backend).from_str(backend.to_str()) if hasattr(backend, "to_str") else None
         self._decoder: Any = load() if self._rust is None else None
+        self._alone: dict[int, str] = {}  # the texts of single tokens that were decoded, of a vocabulary at most
         texts = sorted(
             {str(token) for token in self._encoder.added_tokens_decoder.values() if token.special}
             | set(self._encoder.all_special_tokens),
@@ -197,6 +198,16 @@ class FolderTokenizer:
         return Pair(tuple(given["input_ids"]), kinds.index(1) if 1 in kinds else 0)
 
     def decode(self, ids: Sequence[int]) -> str:
+        if len(ids) != 1:
+            return self._decode(ids)
+        # Each token of an answer is decoded alone, as what stands before the next; so are those with log-probabilities,
+        # of which a long prompt has thousands in a step, for which the tokens of all would wait.
+        text = self._alone.get(ids[0])
+        if text is None:
+            text = self._alone[ids[0]] = self._decode(ids)
+        return text
+
+    def _decode(self, ids: Sequence[int]) -> str:
         if self._rust is not None:
             return str(self._rust.decode(list(ids), skip_special_tokens=True))
         return str(self._decoder.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))

@@ -217,6 +217,11 @@ def _state_of(path: Path | None) -> tuple[int, int, int] | None:
 
 
 def _freeze() -> None:
-    """Exclude what is loaded from later garbage collections, which would delay steps."""
+    """Exclude what is loaded from later garbage collections, which would delay steps, and let those be few.
+
+    A step of many rows makes thousands of objects, and hardly a cycle: with the interpreter's own threshold the young
+    ones would be searched for cycles several times in each.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)

@@ -8,8 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from inference.core.step import Row
-
 
 class BlockTables:
     """`device` int32 [slots, width]: the blocks of the sequence in each slot, 0 past its end; `host` is the same.
@@ -23,21 +21,21 @@ class BlockTables:
         self.device = shared if device.type == "cpu" else torch.zeros_like(shared, device=device)
         self._held: list[tuple[int, ...]] = [()] * slots
 
-    def update(self, rows: Iterable[Row]) -> None:
-        """Make the tables of the rows' slots those of the rows."""
+    def update(self, slots: Iterable[int], tables: Iterable[tuple[int, ...]]) -> None:
+        """Make the tables of `slots` these."""
         held = self._held
         changed: list[tuple[int, int, int]] = []
-        for row in rows:
-            old, new = held[row.slot], row.blocks
+        for slot, new in zip(slots, tables, strict=True):
+            old = held[slot]
             if old is new:
                 continue
-            held[row.slot] = new
+            held[slot] = new
             kept = len(old) if old == new[: len(old)] else 0
             end = max(len(old), len(new))
-            line = self.host[row.slot]
+            line = self.host[slot]
             line[kept : len(new)] = new[kept:]
             line[len(new) : end] = 0
-            changed.append((row.slot, kept, end))
+            changed.append((slot, kept, end))
         if changed and self.device.device.type != "cpu":
             self._send(changed)
 

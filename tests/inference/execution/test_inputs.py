@@ -91,15 +91,15 @@ def test_a_table_is_appended_to_and_replaced_with_its_sequence() -> None:
             return super().__getitem__(key)
 
     blocks = (3, 4)
-    tables.update([row(1, (1,), 0, blocks)])
+    tables.update([1], [blocks])
     assert tables.device.tolist() == [[0, 0, 0, 0], [3, 4, 0, 0]]
     tables.host = tables.host.view(Watched)
-    tables.update([row(1, (1,), 1, blocks)])
+    tables.update([1], [blocks])
     assert written == [], "an unchanged table costs nothing"
-    tables.update([row(1, (1,), 8, (3, 4, 7))])
+    tables.update([1], [(3, 4, 7)])
     assert tables.device.tolist()[1] == [3, 4, 7, 0]
     # The same request after a preemption, and another's sequence: whatever stood there is gone.
-    tables.update([row(1, (1,), 0, (5,))])
+    tables.update([1], [(5,)])
     assert tables.device.tolist()[1] == [5, 0, 0, 0]
-    tables.update([row(1, (1,), 0, (9, 3, 2, 1)), row(0, (1,), 0, (8,))])
+    tables.update([1, 0], [(9, 3, 2, 1), (8,)])
     assert tables.device.tolist() == [[8, 0, 0, 0], [9, 3, 2, 1]]

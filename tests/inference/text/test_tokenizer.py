@@ -38,6 +38,20 @@ def test_ordinary_text_is_encoded_as_a_whole(tokenizer: FolderTokenizer) -> None
     assert control_ids(ids) == 3
 
 
+def test_a_token_is_decoded_alone_only_once(tokenizer: FolderTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[Sequence[int]] = []
+
+    def decode(ids: Sequence[int]) -> str:
+        decoded.append(ids)
+        return f"<{ids}>"
+
+    monkeypatch.setattr(tokenizer, "_alone", {})
+    monkeypatch.setattr(tokenizer, "_decode", decode)
+    assert [tokenizer.decode((number,)) for number in (70, 71, 70, 71)] == ["<(70,)>", "<(71,)>"] * 2
+    assert tokenizer.decode((70, 71)) == "<(70, 71)>"
+    assert decoded == [(70,), (71,), (70, 71)]
+
+
 @pytest.mark.parametrize(
     "content",
     [
