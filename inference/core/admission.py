@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 
-from inference.core.fairness import Turn, WaitingQueue
+from inference.core.fairness import Turn
 from inference.core.resident import Cause, Residents
 from inference.core.sequence import Sequence
+from inference.core.waiting import WaitingQueue
 
 
 class Admission:

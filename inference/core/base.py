@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from inference.core.bounds import StepBounds
-from inference.core.fairness import Prices, Queued, WaitingQueue
+from inference.core.fairness import Prices
 from inference.core.output import Output, Stats
 from inference.core.sequence import Ending
 from inference.core.step import StepPlan, StepResult
-from inference.errors import InvalidRequestError
+from inference.core.waiting import YIELDED, WaitingQueue, Yielding
+from inference.errors import InvalidRequestError, OverloadedError
 from inference.types import EngineFault, FinishReason
 
 
-class Scheduled(Queued, Protocol):
+class Scheduled(Yielding, Protocol):
     """A request. `in_flight` counts its rows in flight, it has `begun` with the first; `ending`: why it has to end."""
 
     begun: bool
@@ -72,13 +73,17 @@ class BaseScheduler(ABC, Generic[T]):
 
         Raise, without keeping it, `InvalidRequestError` when it can never run, `OverloadedError` when too many requests
         wait already, and `DrainingError` while draining; not `bounded` are parts of a request that was taken before.
+        It may take the place of a waiting one of a tenant that has more of them, which ends with that error.
         """
         if request.request_id in self._live:
             raise InvalidRequestError(f"request {request.request_id} is here already")
         if request.weight < 1:
             raise InvalidRequestError("a tenant's weight is at least 1 thousandth")
         self._validate(request)
-        self.waiting.enter(request, bounded=bounded)
+        yielding = self.waiting.enter(request, bounded=bounded)
+        if yielding is not None:
+            fault = EngineFault(OverloadedError.code, YIELDED, retryable=True)
+            self._end(yielding, Ending(FinishReason.ERROR, error=fault))
         request.submitted_at = self.clock()
         self._live[request.request_id] = request
         if request.queue_seconds > 0:

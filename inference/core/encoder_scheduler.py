@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 from inference.core.base import BaseScheduler
 from inference.core.bounds import StepBounds
-from inference.core.fairness import Prices, WaitingQueue
+from inference.core.fairness import Prices
 from inference.core.load import Load
 from inference.core.output import Output, Stats
 from inference.core.sequence import Ending
 from inference.core.step import EncodeRow, RowFailure, StepPlan, StepResult
+from inference.core.waiting import WaitingQueue
 from inference.errors import InvalidRequestError
 from inference.labels import LabelSet
 from inference.types import EngineFault, Finished, FinishReason, Started, Usage, Vector
@@ -49,6 +50,11 @@ class EncodeTask:
 
     def __post_init__(self) -> None:
         self.remaining = len(self.inputs)
+
+    @property
+    def may_yield(self) -> bool:
+        """Whether it may be refused though it waits: no step had anything of it."""
+        return not self.begun
 
     @property
     def usage(self) -> Usage:

@@ -1,4 +1,4 @@
-"""Fairness between tenants by weighted virtual token counters, and the bounds of the waiting queue.
+"""Fairness between tenants by weighted virtual token counters.
 
 Each tenant has a counter of the service that it got, divided by its weight; of the tenants with waiting requests, the
 one with the lowest counter is served next (the virtual token counter of Sheng et al., 2024). The counter of a tenant
@@ -9,13 +9,11 @@ integers in millionths of a priced token and never rebased.
 from __future__ import annotations
 
 import heapq
-from collections import Counter, deque
-from collections.abc import Container, Mapping
+from collections import deque
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, Protocol, TypeVar
-
-from inference.errors import DrainingError, OverloadedError
 
 
 class Queued(Protocol):
@@ -199,6 +197,22 @@ class FairQueue(Generic[T]):
             heapq.heappush(self._turns, entry)
         return [self._waiting[tenant].first() for tenant in found]
 
+    def of_longer(self, item: T) -> Iterator[T]:
+        """Yield the items, the last ones first, of each tenant whose queue is longer than that of `item` with it.
+
+        For their weights, the longest queue first; none of a higher band, of a tenant with a single item, or that is a
+        part, though parts count. `item` doesn't wait yet.
+        """
+        own = self.waiting(item.tenant) + 1
+        longer = [
+            share
+            for share in self._waiting.values()
+            if share.band <= item.band and len(share.items) > 1 and len(share.items) * item.weight > own * share.weight
+        ]
+        for share in sorted(longer, key=lambda share: len(share.items) / share.weight, reverse=True):
+            last_first = sorted(share.items, key=share.items.__getitem__, reverse=True)
+            yield from (one for one in last_first if one not in self._parts)
+
     def remove(self, item: T) -> bool:
         """Remove `item`; False when it wasn't waiting."""
         if item not in self:
@@ -276,58 +290,3 @@ class FairQueue(Generic[T]):
 def _entry(share: _Share[T]) -> tuple[Turn, int]:
     """The place of a tenant that waits, with the arrival of its first item."""
     return share.turn, share.items[share.first()][1]
-
-
-class WaitingQueue(Generic[T]):
-    """A fair queue with a bound for all and one for each tenant; it takes no new requests while `draining`.
-
-    The bounds count waiting requests; one that comes back after a preemption is always taken. Further answers of a
-    request count for their tenant alone, whose own they delay: else a few requests of many answers each would fill the
-    queue of all. `weights` has the weight
-    of each tenant with a request that hasn't ended, and `total_weight` their sum.
-    """
-
-    def __init__(self, most: int, most_per_tenant: int, prices: Prices) -> None:
-        self.queue: FairQueue[T] = FairQueue(prices)
-        self.draining = False
-        self.most = most
-        self.most_per_tenant = most_per_tenant
-        self.weights: dict[str, int] = {}
-        self.total_weight = 0
-        self._present: Counter[str] = Counter()  # requests of each tenant that haven't ended
-        self._prune_at = 64
-
-    def enter(self, item: T, *, bounded: bool = True) -> None:
-        """Queue a new request; raise `DrainingError` or `OverloadedError`, unless it isn't `bounded`: a part."""
-        if bounded:
-            self._refuse_more(item)
-        self.queue.push(item, is_part=not bounded)
-        self._count(item)
-
-    def pass_through(self, item: T) -> None:
-        """Count a new request that needn't wait, since none does."""
-        self.queue.pass_through(item)
-        self._count(item)
-
-    def _count(self, item: T) -> None:
-        self._present[item.tenant] += 1
-        self.total_weight += item.weight - self.weights.get(item.tenant, 0)
-        self.weights[item.tenant] = item.weight
-
-    def _refuse_more(self, item: T) -> None:
-        if self.draining:
-            raise DrainingError("the engine is about to stop")
-        if self.queue.counted >= self.most:
-            raise OverloadedError(f"{self.queue.counted} requests are waiting already")
-        if self.queue.waiting(item.tenant) >= self.most_per_tenant:
-            raise OverloadedError("too many requests of this tenant are waiting already", code="tenant_queue_full")
-
-    def leave(self, item: T) -> None:
-        """Count a request as ended; now and then forget tenants without requests."""
-        self._present[item.tenant] -= 1
-        if not self._present[item.tenant]:
-            del self._present[item.tenant]
-            self.total_weight -= self.weights.pop(item.tenant)
-        if self.queue.tenants() > self._prune_at:
-            self.queue.prune(self._present)
-            self._prune_at = 2 * self.queue.tenants() + 64

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from inference.core.admission import Admission
 from inference.core.bounds import StepBounds
 from inference.core.config import SchedulerConfig
-from inference.core.fairness import WaitingQueue
 from inference.core.prefill import Prefill
 from inference.core.prefix import PrefixKeys
 from inference.core.resident import Cause, Residents
 from inference.core.sequence import Sequence, Status
 from inference.core.step_times import StepTimes
+from inference.core.waiting import WaitingQueue
 
 
 class Planner:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from inference.core.admission import Admission
 from inference.core.bounds import StepBounds
 from inference.core.config import SchedulerConfig
-from inference.core.fairness import Turn, WaitingQueue
+from inference.core.fairness import Turn
 from inference.core.sequence import Sequence
 from inference.core.step_times import StepTimes
+from inference.core.waiting import WaitingQueue
 
 UNBOUNDED = float("inf")
 

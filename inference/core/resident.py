@@ -10,10 +10,10 @@ from enum import StrEnum
 from inference.core.block_pool import BlockPool
 from inference.core.bounds import StepBounds
 from inference.core.config import SchedulerConfig
-from inference.core.fairness import WaitingQueue
 from inference.core.prefix import PrefixKeys
 from inference.core.sequence import Sequence, Status
 from inference.core.shares import Shares
+from inference.core.waiting import WaitingQueue
 
 
 class Cause(StrEnum):

@@ -26,7 +26,6 @@ from collections.abc import Callable
 from inference.core.base import BaseScheduler
 from inference.core.bounds import StepBounds
 from inference.core.config import SchedulerConfig
-from inference.core.fairness import WaitingQueue
 from inference.core.load import Load
 from inference.core.output import Output, Stats
 from inference.core.planner import Planner
@@ -35,6 +34,7 @@ from inference.core.rows import Drafting, next_row
 from inference.core.sequence import Ending, Sequence, Status
 from inference.core.step import NOTHING_SAMPLED, Row, RowFailure, RowResult, StepPlan, StepResult
 from inference.core.validation import check_sequence
+from inference.core.waiting import WaitingQueue
 from inference.types import EngineFault, Finished, FinishReason, PositionLogprobs, Started
 
 

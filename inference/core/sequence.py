@@ -115,6 +115,11 @@ class Sequence:
         self.limit = len(self.prompt) + min(self.max_output, self.allowance)
 
     @property
+    def may_yield(self) -> bool:
+        """Whether it may be refused though it waits: nothing of it has run, here or elsewhere."""
+        return not self.begun and self.resumed is None
+
+    @property
     def tells_prompt(self) -> bool:
         """Whether log-probabilities of prompt tokens are still to be told: then it computes them, cached or not."""
         return self.told < len(self.prompt)

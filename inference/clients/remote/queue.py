@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from inference.core.fairness import Prices, WaitingQueue
+from inference.core.fairness import Prices
+from inference.core.waiting import YIELDED, WaitingQueue
 from inference.errors import OverloadedError
 from inference.types import Usage
 
@@ -24,6 +25,11 @@ class Ticket:
     priority: int = 0
     place: asyncio.Future[None] | None = None  # set while it waits
     charged: Usage = field(default_factory=Usage)
+
+    @property
+    def may_yield(self) -> bool:
+        """Whether it may be refused though it waits: nothing of it has run, and it is not about to leave."""
+        return self.place is not None and not self.place.done()
 
 
 class Places:
@@ -56,7 +62,9 @@ class Places:
     async def take(self, ticket: Ticket, seconds: float) -> None:
         """Return once `ticket` has a place; raise `OverloadedError` when too many wait or none came in time."""
         ticket.place = asyncio.get_running_loop().create_future()
-        self._waiting.enter(ticket)
+        yielding = self._waiting.enter(ticket)
+        if yielding is not None and yielding.place is not None:
+            yielding.place.set_exception(OverloadedError(YIELDED))  # then it gives its waiting back
         try:
             self._let_in()
             async with asyncio.timeout(seconds):

@@ -330,7 +330,7 @@ def test_waiting_is_bounded_for_a_tenant_and_for_all():
     assert refusal.value.code == "tenant_queue_full"
     bench.submit("b1", tenant="b")
     with pytest.raises(OverloadedError):
-        bench.submit("c1", tenant="c")
+        bench.submit("b2", tenant="b")
     bench.run()
     bench.submit("a3", tenant="a")
 

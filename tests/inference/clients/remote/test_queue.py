@@ -68,15 +68,33 @@ async def test_the_queue_is_bounded_in_all_and_by_tenant():
     await places.take(held, 1)
     queued = [asyncio.create_task(places.take(Ticket(tenant, 1000), 5)) for tenant in "aabb"]
     await asyncio.sleep(0)
-    for tenant in "ac":
-        with pytest.raises(OverloadedError):
-            await places.take(Ticket(tenant, 1000), 5)
+    with pytest.raises(OverloadedError, match="of this tenant"):
+        await places.take(Ticket("a", 1000), 5)
     for task in queued:
         task.cancel()
     await asyncio.gather(*queued, return_exceptions=True)
     assert (places.running, places.waiting) == (1, 0)
     places.give_back(held)
     assert places.running == 0
+
+
+async def test_tenants_that_fill_the_queue_make_room_for_another():
+    places = Places(1, 4)
+    held = Ticket("a", 1000)
+    await places.take(held, 1)
+    queued = [asyncio.create_task(places.take(Ticket(tenant, 1000), 5)) for tenant in "aabbc"]
+    with pytest.raises(OverloadedError, match="fewer requests waiting"):
+        await queued[1]
+    assert (places.running, places.waiting) == (1, 4)
+    with pytest.raises(OverloadedError, match="waiting already"):
+        await places.take(Ticket("c", 1000), 5)
+    tickets = [ticket for ticket in places._waiting.queue.heads() if ticket.tenant == "c"]
+    assert len(tickets) == 1
+    for task in (queued[0], *queued[2:]):
+        task.cancel()
+    await asyncio.gather(*queued, return_exceptions=True)
+    places.give_back(held)
+    assert (places.running, places.waiting) == (0, 0)
 
 
 async def test_whoever_gives_up_leaves_no_place_taken():
