@@ -20,7 +20,7 @@ TIERS = ("auto", "c", "torch", "reference")
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "dtype": ("auto", "float32", "bfloat16", "float16"),
     "quantization": QUANTIZATIONS,
-    "kv_dtype": ("auto", "fp8"),
+    "kv_dtype": ("auto", "int8", "fp8"),
     "architecture": ARCHITECTURES,
 }
 COUNTS: Mapping[str, tuple[int, int]] = {
@@ -77,18 +77,19 @@ class EngineConfig:
     keeps their weights in four (in groups; eight for the head), "fp8" computes in float8 (GPUs of capability 8.9 and
     later), "" leaves them in `dtype`. `device` is "cpu", "cuda" (the first GPU that the process sees), "cuda:1" …, or
     "auto": a GPU where there is one. `kv_tokens` is the KV cache's size in tokens; 0 sizes it from the free memory.
-    `kv_dtype` "fp8" keeps K/V in eight bits (GPUs), "auto" in the model's dtype. `max_rows` and `max_step_tokens` bound
-    one step, `prefill_chunk` one sequence's tokens in it; beside rows that decode, prompts take at most
-    `prefill_seconds` of a step (0: as long as they take), and the step takes at most one and a half times what one with
-    every row takes, or half of `prefill_seconds`. A tenant with fewer than half of its share of rows gets more at once
-    from those above theirs, then one each `reclaim_seconds`. While few sequences run, each may have up to `speculation`
-    drafts in a step, copied from its own text (0: none), where steps don't overlap. `max_context` 0 is the model's own.
-    `sampling` holds recommended values of temperature, top_p, top_k and min_p, for requests that don't set them; they
-    precede the model's own. `rates` are the rate card's of input, cache_read and output in any one unit: fairness
-    between tenants counts by their ratios. `adapters` has the folder of each adapter that requests may name; at most
-    `most_adapters` of them are in memory, of `adapter_bytes` together (0: as many of rank 16), and of those at most
-    `adapters_per_tenant` are used by one tenant (0: half). `options` are those of `load_model`, or for the architecture
-    "fake" those of `FakeModelOptions`.
+    `kv_dtype` "int8" keeps K/V in eight bits with a scale for each token and head (the CPU's C kernels), "fp8" in eight
+    bits on GPUs, "auto" in the model's dtype. `max_rows` and `max_step_tokens` bound one step, `prefill_chunk` one
+    sequence's tokens in it; beside rows that decode, prompts take at most `prefill_seconds` of a step (0: as long as
+    they take), and the step takes at most one and a half times what one with every row takes, or half of
+    `prefill_seconds`. A tenant with fewer than half of its share of rows gets more at once from those above theirs,
+    then one each `reclaim_seconds`. While few sequences run, each may have up to `speculation` drafts in a step, copied
+    from its own text (0: none), where steps don't overlap. `max_context` 0 is the model's own. `sampling` holds
+    recommended values of temperature, top_p, top_k and min_p, for requests that don't set them; they precede the
+    model's own. `rates` are the rate card's of input, cache_read and output in any one unit: fairness between tenants
+    counts by their ratios. `adapters` has the folder of each adapter that requests may name; at most `most_adapters` of
+    them are in memory, of `adapter_bytes` together (0: as many of rank 16), and of those at most `adapters_per_tenant`
+    are used by one tenant (0: half). `options` are those of `load_model`, or for the architecture "fake" those of
+    `FakeModelOptions`.
     """
 
     deployment: str
@@ -98,7 +99,7 @@ class EngineConfig:
     quantization: str = ""  # one of QUANTIZATIONS
     device: str = "auto"
     kv_tokens: int = 0
-    kv_dtype: str = "auto"  # or "fp8"
+    kv_dtype: str = "auto"  # or "int8", "fp8"
     block_size: int = 16
     max_rows: int = 32
     max_step_tokens: int = 512

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +101,7 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
     from inference.architectures.proof import UnservableError
     from inference.architectures.transformers import TransformersModel
     from inference.execution.processor import compute_device, compute_dtype
-    from inference.execution.tiers import choose
+    from inference.execution.tiers import check_kv_dtype, choose
 
     model_config = _read_config(folder)
     device = compute_device(config.device)
@@ -109,6 +110,7 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
     dtype, dtype_text = compute_dtype(config.dtype, _stored_dtype(model_config), device)
     kernels, tier = kernel_folder(), str(config.options.get("tier", "auto"))
     operators = choose(dtype, kernels, tier=tier, quantization=config.quantization, device=device)
+    check_kv_dtype(config.kv_dtype, operators)
     details = {"folder": str(folder), "dtype": dtype_text, "device": str(device)}
     positions = getattr(model_config.get_text_config(), "max_position_embeddings", None)
     limit = int(positions or config.max_context or UNSTATED_CONTEXT)
@@ -145,7 +147,7 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
         runner, attention, graphs = _on_gpu(model, config, limit, adapter_bytes)
     cache = attention.cache
     kv_tokens = (cache.blocks - 1) * cache.block_size
-    details["kv"] = f"{kv_tokens} tokens, up to {cache.nbytes / 1e6:.0f} MB"
+    details["kv"] = f"{kv_tokens} tokens{_in_eight_bits(config)}, up to {cache.nbytes / 1e6:.0f} MB"
     details["context"] = f"{min(limit, kv_tokens)} tokens of the model's {positions or limit}"
     details |= {
         "tier": operators.tier,
@@ -183,18 +185,22 @@ def _on_cpu(
     model: CausalBackend, config: EngineConfig, limit: int, kv_share: float, *, passes: Passes
 ) -> tuple[Runner, Attention, str]:
     """Return the runner, its attention over a cache of the right size, and "" (no graphs)."""
+    import torch
+
+    from inference.execution.attention.c import unsupported
     from inference.execution.memory import make_cache
     from inference.execution.runner import TorchRunner
 
-    if config.kv_dtype != "auto":
-        raise ModelRefusedError(f"kv_dtype {config.kv_dtype} needs a GPU: this model runs on the CPU")
+    is_int8 = config.kv_dtype == "int8"
     cache = make_cache(
-        model.spec,
+        replace(model.spec, dtype=torch.int8) if is_int8 else model.spec,
         tokens=config.kv_tokens,
         max_tokens=limit * config.max_rows,
         block_size=config.block_size,
         share=kv_share,
     )
+    if is_int8 and (reason := unsupported(cache)):
+        raise ModelRefusedError(f"kv_dtype int8 needs the C kernels: {reason}")
     attention = model.attention(cache, max_rows=config.max_rows, max_blocks=-(-limit // config.block_size))
     tokens = max(config.max_step_tokens, FIRST_STEP)
     overlaps = bool(config.options.get("overlap", False))
@@ -221,6 +227,10 @@ def _on_gpu(model: CausalBackend, config: EngineConfig, limit: int, reserve: int
     except MemoryError as error:
         raise ModelRefusedError(f"a step of {sizes.tokens} tokens doesn't fit on {model.device}: {error}") from error
     return built.runner, built.attention, built.graphs
+
+
+def _in_eight_bits(config: EngineConfig) -> str:
+    return "" if config.kv_dtype == "auto" else f" in {config.kv_dtype}"
 
 
 def _quantized(quantization: str, model: CausalBackend) -> str:

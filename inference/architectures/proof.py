@@ -26,7 +26,7 @@ from inference.core.step import Row
 from inference.errors import ModelRefusedError
 from inference.execution.backend import CausalBackend
 from inference.execution.inputs import Packer
-from inference.execution.kv_cache import KVCache
+from inference.execution.kv_cache import KVCache, KVSpec
 from inference.types import SamplingParams
 
 FLOAT32_TOLERANCE = 1e-3  # a part of the logits' spread, at every position
@@ -154,10 +154,15 @@ def distances(ours: Sequence[torch.Tensor], plain: Sequence[torch.Tensor]) -> to
     return torch.cat([(a - b).abs().amax(1) / b.std(1) for a, b in zip(ours, plain, strict=True)])
 
 
-def paged_logits(model: CausalBackend, sequences: Sequence[list[int]], block_size: int) -> list[torch.Tensor]:
-    """Return logits as `plain_logits` does, computed over paged K/V in chunks and single tokens of all sequences."""
+def paged_logits(
+    model: CausalBackend, sequences: Sequence[list[int]], block_size: int, spec: KVSpec | None = None
+) -> list[torch.Tensor]:
+    """Return logits as `plain_logits` does, computed over paged K/V in chunks and single tokens of all sequences.
+
+    The K/V are those of `spec`, or of the model where there is none.
+    """
     needed = [-(-len(ids) // block_size) for ids in sequences]
-    cache = KVCache(model.spec, sum(needed) + 1, block_size, model.device)
+    cache = KVCache(spec or model.spec, sum(needed) + 1, block_size, model.device)
     free = list(range(1, sum(needed) + 1))
     tables = [tuple(free.pop() if i % 2 else free.pop(0) for i in range(n)) for n in needed]
     attention = model.attention(cache, max_rows=len(sequences), max_blocks=max(needed))

@@ -8,6 +8,8 @@ import torch
 
 from inference.kernels.cpu import pages
 
+SCALE = torch.float32  # of keys and values in eight bits
+
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
@@ -20,16 +22,25 @@ class LayerShape:
 
 @dataclass(frozen=True, slots=True)
 class KVSpec:
-    """The shape of a causal model's K/V: its attention layers in order, and the dtype."""
+    """The shape of a causal model's K/V: its attention layers in order, and the dtype.
+
+    In int8 each key and value of a token and head is bytes times a scale.
+    """
 
     layers: tuple[LayerShape, ...]
     dtype: torch.dtype
 
     @property
+    def has_scales(self) -> bool:
+        """Whether there are scales beside keys and values."""
+        return self.dtype is torch.int8
+
+    @property
     def bytes_per_token(self) -> int:
-        """Bytes of one token's K/V in all layers."""
+        """Bytes of one token's K/V in all layers, with their scales."""
         width = sum(layer.kv_heads * (layer.key_dim + layer.value_dim) for layer in self.layers)
-        return width * self.dtype.itemsize
+        scales = sum(2 * layer.kv_heads for layer in self.layers) if self.has_scales else 0
+        return width * self.dtype.itemsize + scales * SCALE.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +48,14 @@ class LayerCache:
     """One layer: `keys` [blocks, kv_heads, block_size, key_dim] and `values` [blocks, kv_heads, block_size, value_dim].
 
     One head's keys of a block are contiguous, so that a kernel reads them in one run. A token's place is block ·
-    block_size + offset.
+    block_size + offset. `scales` are those of keys and of values in int8, [blocks, kv_heads, block_size] each; else
+    there are none.
     """
 
     keys: torch.Tensor
     values: torch.Tensor
     shape: LayerShape
+    scales: tuple[torch.Tensor, torch.Tensor] | None = None
 
 
 class KVCache:
@@ -61,6 +74,7 @@ class KVCache:
                 _zeros((blocks, layer.kv_heads, block_size, layer.key_dim), spec.dtype, self.device),
                 _zeros((blocks, layer.kv_heads, block_size, layer.value_dim), spec.dtype, self.device),
                 layer,
+                self._scales(layer),
             )
             for layer in spec.layers
         )
@@ -69,6 +83,12 @@ class KVCache:
     def nbytes(self) -> int:
         """The size of all tensors."""
         return self.blocks * self.block_size * self.spec.bytes_per_token
+
+    def _scales(self, layer: LayerShape) -> tuple[torch.Tensor, torch.Tensor] | None:
+        if not self.spec.has_scales:
+            return None
+        shape = (self.blocks, layer.kv_heads, self.block_size)
+        return _zeros(shape, SCALE, self.device), _zeros(shape, SCALE, self.device)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

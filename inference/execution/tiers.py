@@ -53,6 +53,19 @@ def choose(
     return PackedOperators(reason) if packs(dtype) else TorchOperators(reason=reason)
 
 
+def check_kv_dtype(kv_dtype: str, operators: Operators) -> None:
+    """Raise ModelRefusedError with the reason when these operators can't keep K/V in `kv_dtype` (`EngineConfig`)."""
+    on_cpu = operators.device.type == "cpu"
+    if kv_dtype == "fp8" and on_cpu:
+        raise ModelRefusedError("kv_dtype fp8 needs a GPU: this model runs on the CPU, whose C kernels have int8")
+    if kv_dtype == "int8" and not on_cpu:
+        raise ModelRefusedError(
+            f"kv_dtype int8 needs the C kernels: this model runs on {operators.device}, where eight bits are fp8"
+        )
+    if kv_dtype == "int8" and not isinstance(operators, COperators):
+        raise ModelRefusedError(f"kv_dtype int8 needs the C kernels, and the tier is {operators.tier}")
+
+
 def _on_gpu(device: torch.device, tier: str, quantization: str) -> Operators:
     if tier == "c":
         raise ModelRefusedError(f"tier c is for the CPU, and this model runs on {device}")

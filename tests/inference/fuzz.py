@@ -292,24 +292,26 @@ def _common(one: Sequence[int], two: Sequence[int]) -> int:
     return next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
 
 
-def load(folder: Path) -> tuple[LoadedModel, dict[str, Path]]:
+def load(folder: Path, kv_dtype: str = "auto") -> tuple[LoadedModel, dict[str, Path]]:
     """Return a tiny random model in float32, and the folders of two adapters of it."""
     from inference.architectures.load import load_model
     from tests.inference.tiny import save_tiny
 
     path = save_tiny("llama", folder / "tiny", num_hidden_layers=2)
     adapters = {name: save_adapter(path, folder / name, rank=3 + seed, seed=seed) for seed, name in enumerate("ab")}
-    return load_model(EngineConfig("fuzz", str(path), dtype="float32", kv_tokens=2048), threads=1), adapters
+    config = EngineConfig("fuzz", str(path), dtype="float32", kv_tokens=2048, kv_dtype=kv_dtype)
+    return load_model(config, threads=1), adapters
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kv-dtype", default="auto", help="auto or int8")
     options = parser.parse_args()
     logging.disable(logging.ERROR)  # of the steps that fail on purpose
     with tempfile.TemporaryDirectory() as folder:
-        fuzz = Fuzz(*load(Path(folder)), options.seed)
+        fuzz = Fuzz(*load(Path(folder), options.kv_dtype), options.seed)
         begin = time.perf_counter()
         ends = fuzz.run(options.requests)
     print(f"{options.requests} requests, {fuzz.steps} steps, {time.perf_counter() - begin:.0f} s: all as alone")

@@ -69,16 +69,21 @@ def test_equal_to_merged_weights(tmp_path: Path, kind: str, rank: int, settings:
     assert got[0] != got[8]
 
 
-FORMS = [("float32", ""), ("bfloat16", ""), ("bfloat16", "w8a8"), ("bfloat16", "int4")]
+FORMS = [
+    {"dtype": "float32"},
+    {"dtype": "bfloat16"},
+    {"dtype": "bfloat16", "quantization": "w8a8"},
+    {"dtype": "bfloat16", "quantization": "int4"},
+    {"dtype": "bfloat16", "kv_dtype": "int8"},
+]
 NAMES = ["a", "", "b", "a"]
 
 
-@pytest.fixture(scope="module", params=FORMS if HAS_C else [], ids=lambda form: "-".join(filter(None, form)))
+@pytest.fixture(scope="module", params=FORMS if HAS_C else [], ids=lambda form: "-".join(form.values()))
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, Any]:
-    dtype, quantization = request.param
     root = tmp_path_factory.mktemp("adapted")
     folder = save_tiny("qwen3", root / "model", sliding_window=None)
-    loaded = load(folder, dtype=dtype, quantization=quantization, kv_tokens=4096)
+    loaded = load(folder, kv_tokens=4096, **request.param)
     offered = {name: save_adapter(folder, root / name, rank=3 + seed, seed=seed) for seed, name in enumerate("ab")}
     return loaded, offered
 

@@ -49,6 +49,7 @@ def test_a_wrong_worker_setting_is_refused(fields: dict[str, Any], match: str) -
         ("dtype", 16),
         ("quantization", None),
         ("kv_dtype", ["fp8"]),
+        ("kv_dtype", "q8_0"),
         ("device", "cuda:-1"),
         ("device", 0),
         ("max_context", -1),

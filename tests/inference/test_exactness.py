@@ -17,14 +17,20 @@ from tests.inference.tiny import save_tiny
 pytestmark = pytest.mark.skipif(
     not choose(torch.float32, kernel_folder()).tier.startswith("C kernels"), reason="no C kernels here"
 )
-FORMS = [("float32", ""), ("bfloat16", ""), ("bfloat16", "w8a8"), ("bfloat16", "int4")]
+FORMS = [
+    {"dtype": "float32"},
+    {"dtype": "bfloat16"},
+    {"dtype": "bfloat16", "quantization": "w8a8"},
+    {"dtype": "bfloat16", "quantization": "int4"},
+    {"dtype": "float32", "kv_dtype": "int8"},
+    {"dtype": "bfloat16", "quantization": "w8a8", "kv_dtype": "int8"},
+]
 
 
-@pytest.fixture(scope="module", params=FORMS, ids=lambda form: "-".join(filter(None, form)))
+@pytest.fixture(scope="module", params=FORMS, ids=lambda form: "-".join(form.values()))
 def exactness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exactness:
-    dtype, quantization = request.param
     folder = save_tiny("qwen3", tmp_path_factory.mktemp("model"), sliding_window=None)
-    config = EngineConfig("test", str(folder), dtype=dtype, quantization=quantization, kv_tokens=4096)
+    config = EngineConfig("test", str(folder), kv_tokens=4096, **request.param)
     loaded = load_model(config, threads=1)
     assert loaded.details["exact"].startswith("to the bit")
     return Exactness(loaded, requests=16, seed=11)

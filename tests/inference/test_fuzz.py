@@ -5,19 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+from inference.architectures.load import kernel_folder
 from inference.execution.backend import LoadedModel
+from inference.execution.tiers import choose
 from tests.inference.fuzz import Fuzz, load
 
 Loaded = tuple[LoadedModel, dict[str, Path]]
+needs_c = pytest.mark.skipif(
+    not choose(torch.float32, kernel_folder()).tier.startswith("C kernels"), reason="no C kernels here"
+)
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    """The model with K/V in the dtype of the parameter, if there is one."""
     folder: Path = tmp_path_factory.mktemp("fuzz")
-    return load(folder)
+    return load(folder, getattr(request, "param", "auto"))
 
 
+@pytest.mark.parametrize("loaded", ["auto", pytest.param("int8", marks=needs_c)], indirect=True)
 def test_random_requests_answer_as_they_do_alone(loaded: Loaded) -> None:
     fuzz = Fuzz(*loaded, seed=3)
     ends = fuzz.run(160)

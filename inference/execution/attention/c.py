@@ -45,7 +45,13 @@ class CAttention(Attention):
     def store(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         cached = self.cache.layers[layer]
         kernels.store(
-            self._library, key.contiguous(), value.contiguous(), self.inputs.places, cached.keys, cached.values
+            self._library,
+            key.contiguous(),
+            value.contiguous(),
+            self.inputs.places,
+            cached.keys,
+            cached.values,
+            cached.scales,
         )
 
     def rope_store(
@@ -67,6 +73,7 @@ class CAttention(Attention):
             self.inputs.places,
             cached.keys,
             cached.values,
+            cached.scales,
             heads=heads,
             query_norm=query_norm,
             key_norm=key_norm,
@@ -93,6 +100,7 @@ class CAttention(Attention):
             inputs.lengths,
             inputs.slots,
             inputs.tables,
+            cached.scales,
             scale=scale,
             window=window,
             softcap=softcap,

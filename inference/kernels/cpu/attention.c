@@ -1,8 +1,12 @@
 /* Attention over paged K/V, for decoding rows and prefill chunks alike.
  *
- * A block of `keys` holds, for each K/V head, its positions as lanes: [key_dim / 2][block_size] pairs of bf16, or
- * [key_dim][block_size] floats; a block of `values` [block_size / 2][value_dim] pairs of positions, or
- * [block_size][value_dim] floats. So neither product needs a transposition or a sum across lanes.
+ * A block of `keys` holds, for each K/V head, its positions as lanes: [key_dim / 4][block_size] words of four bytes,
+ * [key_dim / 2][block_size] pairs of bf16, or [key_dim][block_size] floats; a block of `values` [block_size / 4][value_dim]
+ * words of four positions, [block_size / 2][value_dim] pairs of positions, or [block_size][value_dim] floats. So neither
+ * product needs a transposition or a sum across lanes. In eight bits each position's key and value have a scale for each
+ * head (attention_int8.h): [block_size] floats beside them.
+ *
+ * `each` is how many elements a word holds, which tells what K/V are: 1 float32, 2 bf16, 4 bytes.
  *
  * A query's result is computed over tiles of TILE positions from absolute position 0 on, in order, with the maximum and
  * the sum carried along. What other queries share a tile changes nothing: their keys have weight 0 exactly.
@@ -19,12 +23,15 @@
 
 typedef struct {
     const void *query, *keys, *values;
+    const float *key_scales, *value_scales; /* of bytes, else NULL */
     const float *sinks;
     void *out;
     const int32_t *begins, *lengths, *slots, *tables;
     int64_t rows, width, heads, kv_heads, key_dim, value_dim, block_size, window;
     float scale, softcap;
 } Attention;
+
+#include "attention_int8.h"
 
 INLINE vf dot(int is_bf16, vf acc, uint32_t x, vf w) { return is_bf16 ? v_dot_bf16(acc, x, w) : v_dot_fp32(acc, x, w); }
 
@@ -128,15 +135,24 @@ INLINE void soften(int is_bf16, float *scores, int first, int last, float scale,
     v_store(total, added);
 }
 
-/* Where the keys and values of the tile's vectors of positions lie; past `end`, its first. */
-INLINE void find(int is_bf16, const Attention *a, const int32_t *table, int64_t kv_head, int64_t tile, int64_t end, const uint32_t **keys,
-                 const uint32_t **values) {
-    const int64_t step = is_bf16 ? 2 : 1;
+/* Where the keys and values of a tile's vectors of positions lie, and their scales. */
+typedef struct {
+    const uint32_t *keys[TILE_VECTORS], *values[TILE_VECTORS];
+    const float *key_scales[TILE_VECTORS], *value_scales[TILE_VECTORS];
+} Lines;
+
+/* The lines of the tile at position `tile`; past `end`, its first. */
+INLINE void find(const int each, const Attention *a, const int32_t *table, int64_t kv_head, int64_t tile, int64_t end, Lines *lines) {
     for (int j = 0; j < TILE_VECTORS; j++) {
         const int64_t position = tile + j * LANES < end ? tile + j * LANES : tile, offset = position % a->block_size;
         const int64_t at = table[position / a->block_size] * a->kv_heads + kv_head;
-        keys[j] = (const uint32_t *)a->keys + at * (a->key_dim / step) * a->block_size + offset;
-        values[j] = (const uint32_t *)a->values + (at * a->block_size + offset) / step * a->value_dim;
+        lines->keys[j] = (const uint32_t *)a->keys + at * (a->key_dim / each) * a->block_size + offset;
+        lines->values[j] = (const uint32_t *)a->values + (at * a->block_size + offset) / each * a->value_dim;
+        if (each != 4) continue;
+        lines->key_scales[j] = a->key_scales + at * a->block_size + offset;
+        lines->value_scales[j] = a->value_scales + at * a->block_size + offset;
+        prefetch(lines->key_scales[j]);
+        prefetch(lines->value_scales[j]);
     }
 }
 
@@ -146,53 +162,72 @@ typedef struct {
     int32_t row, kv_head, kv_heads, first, count;
 } Unit;
 
-INLINE void attend_unit(int is_bf16, const Attention *a, const Unit *u, float *memory) {
-    const int64_t group = a->heads / a->kv_heads, step = is_bf16 ? 2 : 1, words = a->key_dim / step, size = is_bf16 ? 2 : 4;
+INLINE void attend_unit(const int each, int is_bf16, const Attention *a, const Unit *u, float *memory) {
+    const int64_t group = a->heads / a->kv_heads, words = a->key_dim / each, size = is_bf16 ? 2 : 4, stride = each == 4 ? 2 * words : words;
     const int64_t row = u->row, first = u->first, queries = a->begins[row + 1] - a->begins[row], start = a->lengths[row] - queries;
     const int count = u->count, all = count * u->kv_heads;
     const int64_t end = start + (first + count - 1) / group + 1, earliest = start + first / group; /* positions of the last and first query */
     const int32_t *table = a->tables + (int64_t)a->slots[row] * a->width;
     uint32_t *query = (uint32_t *)memory;
-    float *scores = memory + UNIT * words, *sums = scores + UNIT * TILE, peak[UNIT], total[UNIT * LANES];
+    float *scores = memory + UNIT * a->key_dim, *sums = scores + UNIT * TILE, peak[UNIT], total[UNIT * LANES];
+    Halves halves[UNIT]; /* of queries in two bytes, for keys of one */
     for (int i = 0; i < all; i++) {
         const int64_t pair = first + i % count;
         const int64_t token = a->begins[row] + pair / group, head = (u->kv_head + i / count) * group + pair % group;
-        memcpy(query + i * words, (const char *)a->query + (token * a->heads + head) * a->key_dim * size, (size_t)(words * 4));
+        const int64_t from = (token * a->heads + head) * a->key_dim;
+        if (each == 4) halves[i] = halve(is_bf16, a->query, from, query + i * stride, a->key_dim);
+        else memcpy(query + i * words, (const char *)a->query + from * size, (size_t)(words * 4));
         peak[i] = a->sinks ? a->sinks[head] : LOWEST;
         memset(total + i * LANES, 0, LANES * sizeof *total);
         if (a->sinks) total[i * LANES] = 1.0f;
     }
     memset(sums, 0, (size_t)(all * a->value_dim) * 4);
     const int64_t seen = a->window > 0 && earliest - a->window + 1 > 0 ? earliest - a->window + 1 : 0, begin = seen / TILE * TILE;
-    const uint32_t *keys[TILE_VECTORS], *values[TILE_VECTORS], *next_keys[TILE_VECTORS], *next_values[TILE_VECTORS];
-    find(is_bf16, a, table, u->kv_head, begin, end, next_keys, next_values);
+    Lines now, next;
+    find(each, a, table, u->kv_head, begin, end, &next);
     for (int64_t tile = begin; tile < end; tile += TILE)
         for (int part = 0; part < u->kv_heads; part++) { /* side by side in memory */
             const int last = part + 1 == u->kv_heads;
-            const int64_t next = !last ? tile : tile + TILE < end ? tile + TILE : tile;
-            memcpy(keys, next_keys, sizeof keys);
-            memcpy(values, next_values, sizeof values);
-            find(is_bf16, a, table, u->kv_head + (last ? 0 : part + 1), next, end, next_keys, next_values);
+            const int64_t behind = !last ? tile : tile + TILE < end ? tile + TILE : tile;
+            now = next;
+            find(each, a, table, u->kv_head + (last ? 0 : part + 1), behind, end, &next);
             const int64_t visible = end - tile < TILE ? end - tile : TILE;
-            const uint32_t *own_query = query + part * count * words;
+            const uint32_t *own_query = query + part * count * stride;
             float *own_sums = sums + part * count * a->value_dim;
-            for (int i = 0; i < count; i += ROWS)
-                for (int j = 0; j < TILE_VECTORS && j * LANES < visible; j += PANEL)
-                    FOR_ROWS(count - i, score(is_bf16, rows, i == 0, own_query + i * words, words, keys + j, values + j, a->value_dim / step, a->block_size, scores + i * TILE + j * LANES))
+            float steps[UNIT]; /* what a weight in two bytes counts */
+            if (each == 4)
+                for (int i = 0; i < count; i += PAIRS)
+                    for (int j = 0; j < TILE_VECTORS && j * LANES < visible; j += PANEL)
+                        FOR_PAIRS(count - i, score_int8(pairs, i == 0, own_query + i * stride, words, now.keys + j, now.values + j, a->value_dim / each, a->block_size, halves + part * count + i, now.key_scales + j, scores + i * TILE + j * LANES))
+            else
+                for (int i = 0; i < count; i += ROWS)
+                    for (int j = 0; j < TILE_VECTORS && j * LANES < visible; j += PANEL)
+                        FOR_ROWS(count - i, score(is_bf16, rows, i == 0, own_query + i * words, words, now.keys + j, now.values + j, a->value_dim / each, a->block_size, scores + i * TILE + j * LANES))
             for (int i = 0; i < count; i++) {
                 const int64_t position = start + (first + i) / group, low = a->window > 0 ? position - a->window + 1 - tile : -tile;
                 const int64_t high = position + 1 - tile;
+                const int from = low > TILE ? TILE : low < 0 ? 0 : (int)low, to = high > TILE ? TILE : high < 0 ? 0 : (int)high;
                 const int state = part * count + i;
-                soften(is_bf16, scores + i * TILE, low > TILE ? TILE : low < 0 ? 0 : (int)low, high > TILE ? TILE : high < 0 ? 0 : (int)high,
-                       a->scale, a->softcap, peak + state, total + state * LANES, own_sums + i * a->value_dim, a->value_dim);
+                soften(each == 2, scores + i * TILE, from, to, a->scale, a->softcap, peak + state, total + state * LANES,
+                       own_sums + i * a->value_dim, a->value_dim);
+                if (each == 4) steps[i] = halve_weights(scores + i * TILE, now.value_scales, from, to);
             }
-            for (int i = 0; i < count; i += ROWS) {
-                int64_t d = 0;
-                for (; d + COLUMNS <= a->value_dim; d += COLUMNS)
-                    FOR_ROWS(count - i, mix(is_bf16, rows, i == 0, PANEL, scores + i * TILE, values, d, next_keys, words, a->block_size, (int)visible, a->value_dim, own_sums + i * a->value_dim))
-                for (; d < a->value_dim; d += LANES)
-                    FOR_ROWS(count - i, mix(is_bf16, rows, i == 0, 1, scores + i * TILE, values, d, next_keys, words, a->block_size, (int)visible, a->value_dim, own_sums + i * a->value_dim))
-            }
+            if (each == 4)
+                for (int i = 0; i < count; i += PAIRS) {
+                    int64_t d = 0;
+                    for (; d + COLUMNS <= a->value_dim; d += COLUMNS)
+                        FOR_PAIRS(count - i, mix_int8(pairs, i == 0, PANEL, scores + i * TILE, steps + i, now.values, d, next.keys, words, a->block_size, (int)visible, a->value_dim, own_sums + i * a->value_dim))
+                    for (; d < a->value_dim; d += LANES)
+                        FOR_PAIRS(count - i, mix_int8(pairs, i == 0, 1, scores + i * TILE, steps + i, now.values, d, next.keys, words, a->block_size, (int)visible, a->value_dim, own_sums + i * a->value_dim))
+                }
+            else
+                for (int i = 0; i < count; i += ROWS) {
+                    int64_t d = 0;
+                    for (; d + COLUMNS <= a->value_dim; d += COLUMNS)
+                        FOR_ROWS(count - i, mix(is_bf16, rows, i == 0, PANEL, scores + i * TILE, now.values, d, next.keys, words, a->block_size, (int)visible, a->value_dim, own_sums + i * a->value_dim))
+                    for (; d < a->value_dim; d += LANES)
+                        FOR_ROWS(count - i, mix(is_bf16, rows, i == 0, 1, scores + i * TILE, now.values, d, next.keys, words, a->block_size, (int)visible, a->value_dim, own_sums + i * a->value_dim))
+                }
         }
     for (int i = 0; i < all; i++) {
         const int64_t pair = first + i % count;
@@ -202,8 +237,9 @@ INLINE void attend_unit(int is_bf16, const Attention *a, const Unit *u, float *m
     }
 }
 
-static void unit_bf16(const Attention *a, const Unit *u, float *memory) { attend_unit(1, a, u, memory); }
-static void unit_fp32(const Attention *a, const Unit *u, float *memory) { attend_unit(0, a, u, memory); }
+static void unit_bf16(const Attention *a, const Unit *u, float *memory) { attend_unit(2, 1, a, u, memory); }
+static void unit_fp32(const Attention *a, const Unit *u, float *memory) { attend_unit(1, 0, a, u, memory); }
+static void unit_int8(int is_bf16, const Attention *a, const Unit *u, float *memory) { attend_unit(4, is_bf16, a, u, memory); }
 
 /* How many units the pairs of a row's queries make for each K/V head. */
 static int64_t pieces_of(const Attention *a, int64_t row) {
@@ -211,12 +247,12 @@ static int64_t pieces_of(const Attention *a, int64_t row) {
 }
 
 /* See `attend` in attention.py. Return 0, or 1 where memory ran out. */
-int attend(int64_t is_bf16, const void *query, const void *keys, const void *values, void *out, const int32_t *begins,
-           const int32_t *lengths, const int32_t *slots, const int32_t *tables, const float *sinks, int64_t rows, int64_t width,
-           int64_t heads, int64_t kv_heads, int64_t key_dim, int64_t value_dim, int64_t block_size, int64_t window, double scale,
-           double softcap) {
-    const Attention a = {query, keys, values, sinks, out, begins, lengths, slots, tables, rows, width, heads, kv_heads, key_dim, value_dim,
-                         block_size, window, (float)scale, (float)softcap};
+int attend(int64_t is_bf16, const void *query, const void *keys, const void *values, const float *key_scales, const float *value_scales,
+           void *out, const int32_t *begins, const int32_t *lengths, const int32_t *slots, const int32_t *tables, const float *sinks,
+           int64_t rows, int64_t width, int64_t heads, int64_t kv_heads, int64_t key_dim, int64_t value_dim, int64_t block_size,
+           int64_t window, double scale, double softcap) {
+    const Attention a = {query, keys, values, key_scales, value_scales, sinks, out, begins, lengths, slots, tables, rows, width, heads,
+                         kv_heads, key_dim, value_dim, block_size, window, (float)scale, (float)softcap};
     const int64_t group = heads / kv_heads;
     int64_t most = 0, count = 0;
     for (int64_t row = 0; row < rows; row++) most += pieces_of(&a, row) * kv_heads;
@@ -240,11 +276,12 @@ int attend(int64_t is_bf16, const void *query, const void *keys, const void *val
 #pragma omp parallel for num_threads(kernel_threads) schedule(dynamic, 1)
     for (int64_t i = 0; i < count; i++) {
         float *mine = memory + memory_words * (size_t)thread_number();
-        if (is_bf16) unit_bf16(&a, units + i, mine);
+        if (key_scales) unit_int8((int)is_bf16, &a, units + i, mine);
+        else if (is_bf16) unit_bf16(&a, units + i, mine);
         else unit_fp32(&a, units + i, mine);
     }
     return 0;
 }
 
-CHECKED_STEP(attend, w[0].i, w[1].p, w[2].p, w[3].p, w[4].p, w[5].p, w[6].p, w[7].p, w[8].p, w[9].p, w[10].i, w[11].i, w[12].i, w[13].i,
-             w[14].i, w[15].i, w[16].i, w[17].i, w[18].f, w[19].f)
+CHECKED_STEP(attend, w[0].i, w[1].p, w[2].p, w[3].p, w[4].p, w[5].p, w[6].p, w[7].p, w[8].p, w[9].p, w[10].p, w[11].p, w[12].i, w[13].i,
+             w[14].i, w[15].i, w[16].i, w[17].i, w[18].i, w[19].i, w[20].f, w[21].f)

@@ -18,6 +18,7 @@ INLINE void finish(int is_bf16, vi acc[PANEL], int64_t row, int64_t column, floa
 }
 #include "panels.h"
 #include "program.h"
+#include "quantise.h"
 
 /* Quantise and pack `weight` [outputs, inputs] float32, whose scale is its largest value / 127 in each output; `scales`
  * and `sums` (128 × the output's sum, since activations are stored with 128 added) have an entry for every packed column. */
@@ -42,28 +43,6 @@ void pack_w8a8(const float *weight, uint32_t *packed, float *scales, int32_t *su
             scales[output] = peak / 127.0f;
             sums[output] = 128 * sum;
         }
-}
-
-/* Quantise one row to bytes with 128 added, up to a whole word; return its scale. A row that isn't finite has the scale NaN. */
-INLINE float quantise(int is_bf16, const void *row, int64_t first, uint8_t *bytes, int64_t inputs) {
-    vf peaks = v_set(0.0f), total = v_set(0.0f);
-    for (int64_t k = 0; k < inputs; k += LANES) {
-        const vf x = v_read_some(is_bf16, row, first + k, inputs - k);
-        peaks = v_max(peaks, v_abs(x));
-        total = v_fma(x, v_set(0.0f), total); /* NaN where a value isn't finite: a maximum would lose that */
-    }
-    float peak = v_peak(peaks);
-    const float finite = v_sum(total);
-    peak = peak > 1e-12f ? peak : 1e-12f;
-    const vf inverse = v_set(finite == 0.0f ? 127.0f / peak : 0.0f);
-    int64_t k = 0;
-    for (; k + LANES <= inputs; k += LANES) v_to_bytes(bytes + k, v_mul(v_read(is_bf16, row, first + k), inverse));
-    if (k < inputs) {
-        uint8_t last[LANES];
-        v_to_bytes(last, v_mul(v_read_some(is_bf16, row, first + k, inputs - k), inverse));
-        memcpy(bytes + k, last, (size_t)((inputs - k + 3) / 4 * 4));
-    }
-    return finite == 0.0f ? peak / 127.0f : NAN;
 }
 
 INLINE int linear(int is_bf16, const void *rows_in, const uint32_t *packed, const float *scales, const int32_t *sums, const void *bias,

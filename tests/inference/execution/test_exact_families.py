@@ -1,6 +1,6 @@
 """On the C tier an answer has the same bits alone, in any batch, in chunks of any size, preempted and from cache.
 
-That holds for what a family does otherwise too: norms behind, caps, experts with any number of tokens.
+That holds for what a family does otherwise too: norms behind, caps, windows, experts with any number of tokens.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ SEEDED = SamplingParams(temperature=1.0, top_p=0.95)
 FORMS = [("float32", ""), ("bfloat16", ""), ("bfloat16", "w8a8"), ("bfloat16", "int4")]
 KINDS = ("gemma3_text", "phi3", "olmo2", "granite", "mixtral", "olmoe", "qwen3_moe")
 MORE = [*((kind, "bfloat16", "") for kind in KINDS), *(("qwen2_moe", *form) for form in (FORMS[0], *FORMS[2:]))]
-CASES = [("gemma2", "bfloat16", ""), ("qwen2_moe", "bfloat16", "")]
+CASES = [("gemma2", "bfloat16", ""), ("gemma2", "bfloat16", "", "int8"), ("qwen2_moe", "bfloat16", "")]
 CASES += [pytest.param(case, marks=pytest.mark.slow) for case in MORE]
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(filter(None, case)))
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     """Random weights of little spread: nearly equal logits, so that the last bit decides now and then."""
-    kind, dtype, quantization = request.param
+    kind, *settings = request.param
     folder = save_tiny(kind, tmp_path_factory.mktemp("model"))
-    config = EngineConfig("test", str(folder), dtype=dtype, quantization=quantization, kv_tokens=2048)
+    named = dict(zip(("dtype", "quantization", "kv_dtype"), settings, strict=False))
+    config = EngineConfig("test", str(folder), kv_tokens=2048, **named)
     model = load_model(config, threads=1)
     assert model.details["exact"].startswith("to the bit")
     backend = model.runner._causal

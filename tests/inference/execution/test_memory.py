@@ -34,6 +34,17 @@ def test_a_cache_takes_its_share_of_what_is_free_and_the_next_of_what_is_left() 
     assert make_cache(SPEC, tokens=0, max_tokens=10**9, block_size=16, share=0.5).blocks > second.blocks
 
 
+def test_as_many_tokens_more_as_eight_bits_leave_room_for() -> None:
+    layers = (LayerShape(8, 128, 128),) * 4
+    kept = []
+    for dtype in (torch.bfloat16, torch.int8):
+        cache = make_cache(KVSpec(layers, dtype), tokens=0, max_tokens=10**9, block_size=16, share=0.5)
+        kept.append((cache.blocks - 1) * 16)
+        del cache
+        gc.collect()
+    assert kept[1] / kept[0] == pytest.approx(512 / 264, rel=0.1)
+
+
 def test_no_more_than_can_be_used_and_what_the_operator_says() -> None:
     assert make_cache(SPEC, tokens=0, max_tokens=1000, block_size=16, share=0.5).blocks == 64
     assert make_cache(SPEC, tokens=160, max_tokens=1000, block_size=16, share=0.5).blocks == 11

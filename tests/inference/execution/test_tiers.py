@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from subprocess import CalledProcessError
+from typing import Any
 
 import pytest
 import torch
 
 from inference.architectures.load import kernel_folder, load_model
+from inference.architectures.proof import paged_logits
 from inference.config import EngineConfig
 from inference.errors import ModelRefusedError
 from inference.execution import tiers
 from inference.execution.processor import compute_device
-from inference.execution.tiers import choose
+from inference.execution.tiers import check_kv_dtype, choose
 from inference.kernels.cpu import sampler as sampler_kernels
 from inference.kernels.cpu.build import BuildError
 from inference.types import SamplingParams
@@ -75,6 +77,38 @@ def test_quantised_logits_are_near_the_references(folder: Path, quantization: st
     assert 1e-4 < error < 0.05
 
 
+@needs_c
+@pytest.mark.parametrize(
+    "settings", [{}, {"dtype": "bfloat16"}, {"quantization": "int4"}, {"architecture": "transformers"}], ids=str
+)
+def test_answers_over_keys_and_values_in_eight_bits_are_near_the_others(folder: Path, settings: dict[str, str]) -> None:
+    logits = []
+    for kv_dtype in ("auto", "int8"):
+        loaded = load_model(EngineConfig("test", str(folder), kv_tokens=1024, kv_dtype=kv_dtype, **settings), threads=1)
+        runner = loaded.runner
+        with torch.inference_mode():
+            logits.append(paged_logits(runner._causal, PROMPTS[1:], 16, runner._packer.attention.cache.spec))
+    assert "in int8" in loaded.details["kv"]
+    for wide, narrow in zip(*logits, strict=True):
+        assert 1e-5 < (narrow - wide).norm() / wide.norm() < 0.05
+
+
+@needs_c
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"options": {"tier": "torch"}}, "the tier is torch operators"),
+        ({"options": {"tier": "reference"}}, "the tier is torch reference"),
+        ({"dtype": "float16"}, "no C kernels for float16"),
+        ({"block_size": 4}, "a block of 4 is no multiple of 16"),
+    ],
+    ids=str,
+)
+def test_keys_and_values_in_eight_bits_need_the_kernels(folder: Path, settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ModelRefusedError, match=f"kv_dtype int8 needs the C kernels.*{reason}"):
+        load_model(EngineConfig("test", str(folder), kv_tokens=64, kv_dtype="int8", **settings), threads=1)
+
+
 def test_without_a_compiler_torch_serves_and_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def fail(folder: Path) -> None:
         raise BuildError("there is no C compiler (cc)")
@@ -131,6 +165,9 @@ def test_what_only_a_gpu_or_only_the_cpu_has_is_refused(tmp_path: Path) -> None:
         choose(torch.float32, tmp_path, tier="torch", quantization="w8a8", device=gpu)
     assert choose(torch.float32, tmp_path, tier="torch", device=gpu).device == gpu
     assert choose(torch.float32, tmp_path, device=gpu).tier == "Triton kernels"
+    for tier in ("torch", "auto"):
+        with pytest.raises(ModelRefusedError, match="kv_dtype int8 needs the C kernels: this model runs on meta"):
+            check_kv_dtype("int8", choose(torch.float32, tmp_path, tier=tier, device=gpu))
 
 
 def test_without_triton_a_gpu_has_torchs_operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
