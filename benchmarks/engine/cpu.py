@@ -2,6 +2,7 @@
 
     python benchmarks/engine/cpu.py                    # ours alone: bf16, W8A8, int4, torch operators
     python benchmarks/engine/cpu.py --generate         # beside transformers' generate
+    python benchmarks/engine/cpu.py --kv-dtype int8    # with K/V in eight bits
     benchmarks/engine/peers/run.sh                     # beside vLLM, llama.cpp and transformers
 
 The model has the shape of Qwen3-0.6B and random weights; `--model` takes a folder instead. Requests are greedy and
@@ -165,6 +166,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a folder; default: random weights of Qwen3-0.6B's shape")
     parser.add_argument("--parts", default=",".join(part for part in PARTS if part != "32 × 2048"))
     parser.add_argument("--ours", default=",".join(OURS), help="which of ours")
+    parser.add_argument("--kv-dtype", default="auto", help="of each of ours on the C kernels: auto or int8")
     parser.add_argument("--kv-tokens", type=int, default=12_000, help="of each of ours; 32 × 2048 needs 75,000")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -175,7 +177,12 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what `atexit` holds is done
     torch.set_num_threads(options.threads)
     model = options.model or make_model(Path(tempfile.gettempdir()) / f"sluice-bench-0.6b-{os.getuid()}")
-    engines = {name: ours(model, OURS[name], options.kv_tokens) for name in options.ours.split(",") if name}
+    engines: dict[str, Callable[[str], float]] = {}
+    for name in filter(None, options.ours.split(",")):
+        on_torch = "options" in OURS[name]
+        kv_dtype = "auto" if on_torch else options.kv_dtype
+        shown = name if kv_dtype == "auto" else f"{name}, K/V in {kv_dtype}"
+        engines[shown] = ours(model, {**OURS[name], "kv_dtype": kv_dtype}, options.kv_tokens)
     if options.generate:
         engines["transformers generate"] = generate(model)
     for peer in options.peers:

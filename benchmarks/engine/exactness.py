@@ -31,6 +31,8 @@ FORMS = {
     "W8A8, C kernels": {"dtype": "bfloat16", "quantization": "w8a8"},
     "int4, C kernels": {"dtype": "bfloat16", "quantization": "int4"},
     "fp32, C kernels": {"dtype": "float32"},
+    "bf16, K/V in int8, C kernels": {"dtype": "bfloat16", "kv_dtype": "int8"},
+    "W8A8, K/V in int8, C kernels": {"dtype": "bfloat16", "quantization": "w8a8", "kv_dtype": "int8"},
     "bf16, torch operators": {"dtype": "bfloat16", "options": {"tier": "torch"}},
     "fp32, torch operators": {"dtype": "float32", "options": {"tier": "torch"}},
 }

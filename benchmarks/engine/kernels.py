@@ -90,9 +90,21 @@ def one_attention(library: Library, rows: int, queries: int, length: int) -> Non
     joined = query.view(rows, queries, heads, dim).transpose(1, 2)
     mask = torch.ones(queries, length, dtype=torch.bool).tril(length - queries)
 
+    narrow = [
+        (
+            *(torch.randint(-127, 128, shape, dtype=torch.int8) for _ in range(2)),
+            (torch.rand(shape[:3]) / 50, torch.rand(shape[:3]) / 50),
+        )
+        for _ in layers
+    ]
+
     def ours() -> None:
         for keys, values in layers:
             attention.attend(library, query, keys, values, begins, lengths, slots, tables, scale=0.1)
+
+    def in_int8() -> None:
+        for keys, values, scales in narrow:
+            attention.attend(library, query, keys, values, begins, lengths, slots, tables, scales, scale=0.1)
 
     def gathered() -> None:
         for keys, values in layers:
@@ -105,9 +117,10 @@ def one_attention(library: Library, rows: int, queries: int, length: int) -> Non
             )
 
     seen = sum(min(length, length - queries + 1 + i) for i in range(queries)) * rows
-    for name, seconds in medians({"ours": ours, "gather + SDPA": gathered}).items():
+    for name, seconds in medians({"ours": ours, "ours, K/V in int8": in_int8, "gather + SDPA": gathered}).items():
         each = seconds / len(layers)
-        read, work = rows * length * kv_heads * dim * 4 / each / 1e9, 4 * seen * heads * dim / each / 1e9
+        width = 2 * dim + 8 if "int8" in name else 4 * dim
+        read, work = rows * length * kv_heads * width / each / 1e9, 4 * seen * heads * dim / each / 1e9
         print(f"| {rows} × {queries} of {length} | {name} | {each * 1e6:.0f} | {read:.1f} | {work:.0f} |")
 
 

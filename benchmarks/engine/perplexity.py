@@ -1,4 +1,4 @@
-"""What each precision costs in quality: a model's perplexity on a text, by dtype and quantisation.
+"""What each precision costs in quality: a model's perplexity on a text, by dtype and quantisation, also of K/V.
 
     python benchmarks/engine/perplexity.py --model var/models/SmolLM2-135M-Instruct --text docs/architecture.md
     python benchmarks/engine/perplexity.py --gguf SmolLM2-135M-Instruct.Q4_1.gguf --text docs/architecture.md
@@ -34,6 +34,9 @@ FORMS: dict[str, dict[str, Any]] = {
     "W8A8": {"dtype": "bfloat16", "quantization": "w8a8"},
     "int4": {"dtype": "bfloat16", "quantization": "int4"},
 }
+FORMS |= {
+    f"{name}, K/V in int8": {**FORMS[name], "kv_dtype": "int8"} for name in ("float32", "bfloat16", "W8A8", "int4")
+}
 LLAMA = {"as it is": "", "q8_0": "q8_0", "q4_0": "q4_0"}
 Logits = Callable[[list[int]], torch.Tensor]
 
@@ -44,8 +47,10 @@ def precisions(model: str, gguf: Path | None, window: int) -> Iterator[tuple[str
         loaded = load_model(EngineConfig("bench", model, kv_tokens=window, **settings))
 
         def ours(ids: list[int], loaded: Any = loaded) -> torch.Tensor:
+            runner = loaded.runner
             with torch.inference_mode():
-                return paged_logits(loaded.runner._causal, [ids, ids[:1]], loaded.block_size)[0].float()
+                spec = runner._packer.attention.cache.spec
+                return paged_logits(runner._causal, [ids, ids[:1]], loaded.block_size, spec)[0].float()
 
         yield name, ours
     if gguf is not None:
