@@ -55,8 +55,9 @@ class _Decision:
         self.query = query
         self.catalogue = catalogue
         self.unlabelled = unlabelled
+        self.price = price
+        self.draw = draw
         self.places = Places(query, catalogue, replicas, prefix=prefix, draw=draw)
-        self.targets = Targets(self.places, lambda rule: meets(rule, query), self._unfit_reason, price, draw)
         self.rules = catalogue.rules_for(query.tenant, query.own)
         self.found = find_task(query, self.rules)
         self.task, self.task_source = self.found.task, self.found.source
@@ -92,14 +93,16 @@ class _Decision:
         return self._route(option, None, f"You asked for {name}.")
 
     def _by_rules(self) -> Route:
+        # Not kept: it refers back here, so both would stay, with the prompt, until the collector finds them.
+        targets = Targets(self.places, self._meets, self._unfit_reason, self.price, self.draw)
         for rule in self.rules:
             if not self._matches(rule):
                 continue
-            picked = self.targets.pick(rule)
+            picked = targets.pick(rule)
             if isinstance(picked, Beyond):
                 raise self._beyond(rule, picked)
             if picked is not None:
-                return self._kept_or(picked, rule)
+                return self._kept_or(picked, rule, targets)
         if any(one.deployment for one in self.places.candidates):
             raise self._nothing_ready("No deployment that the routing rules name is ready.")
         blind = [one for one in self.places.candidates if one.rejected in BLIND.values()]
@@ -110,16 +113,19 @@ class _Decision:
         message = f"No routing rule gives a model for task {self.task!r} on plan {self.query.plan!r}."
         raise RoutingError("no_route", message, model=self.query.model)
 
-    def _matches(self, rule: RuleEntry) -> bool:
-        return meets(rule, self.query) and rule.task in ("", self.task)
+    def _meets(self, rule: RuleEntry) -> bool:
+        return meets(rule, self.query)
 
-    def _kept_or(self, picked: Picked, rule: RuleEntry) -> Route:
+    def _matches(self, rule: RuleEntry) -> bool:
+        return self._meets(rule) and rule.task in ("", self.task)
+
+    def _kept_or(self, picked: Picked, rule: RuleEntry, targets: Targets) -> Route:
         """Return what the conversation has, or what `picked` says where it doesn't keep that."""
         if self.query.kept is None:
             return self._by(picked, rule)
         kept = self.query.kept.model
         knows = self.catalogue.is_known(kept, self.query.tenant)
-        conversation = Conversation(kept, self.found, self.catalogue, self.rules, self.targets, knows=knows)
+        conversation = Conversation(kept, self.found, self.catalogue, self.rules, targets, knows=knows)
         turn = conversation.turn(picked, rule)
         self.signals += turn.signals
         if turn.option is None or turn.rule is None:
