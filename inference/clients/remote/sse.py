@@ -121,7 +121,8 @@ class EventReader:
             events.pop()
             if len(lines) - start - 2 * len(events) > 2 * _MOST_BEHIND:
                 return None
-        texts = [event[len(opening) : -len(closing)] for event in events]
+        text = slice(len(opening), -len(closing))
+        texts = [event[text] for event in events]
         quoted = b'"%b"' % b'","'.join(texts)
         if (
             any(blanks[: len(events)])
