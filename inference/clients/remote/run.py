@@ -7,8 +7,8 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from operator import itemgetter
 from typing import Any
 
@@ -21,7 +21,7 @@ from inference.clients.remote.options import RemoteOptions
 from inference.clients.remote.pieces import Pieces, call_piece
 from inference.clients.remote.pool import Pool, whole
 from inference.clients.remote.queue import Ticket
-from inference.clients.remote.sse import Arrival, EventReader, GarbageError, Piece, Texts
+from inference.clients.remote.sse import Arrival, Chunk, EventReader, GarbageError, Piece, Texts
 from inference.clients.remote.usage import Counter
 from inference.errors import UnreachableError
 from inference.tracing import traceparent
@@ -148,9 +148,10 @@ class RemoteRun:
             is_raw = self._prepared.request.prompt is not None
             connection = await self._post("/v1/completions" if is_raw else "/v1/chat/completions", body)
             try:
-                # Who has the last event asks for no more: the loop would close what is left in a task for each chat.
-                async with aclosing(self._relayed(connection)) as events:
-                    async for event in events:
+                is_over = False
+                while not is_over:
+                    for event in self._told(await self._next(connection)):
+                        is_over = isinstance(event, Finished)
                         yield event
             finally:
                 self._leave(connection, is_read=self._events.is_ended)
@@ -227,32 +228,31 @@ class RemoteRun:
         finally:
             self._waiting = None
 
-    async def _relayed(self, connection: Connection) -> AsyncGenerator[Event, None]:
-        """Yield the events that a stream of chunks means: one Delta for those that arrived together."""
-        while not isinstance(arrived := await self._next(connection), Finished):
-            if not self.has_begun:
-                self._open(arrived[0])
-                yield self._begun()
-            before = self._counter.usage
-            pieces, has_failed = Pieces(), False
-            for arrival in arrived:
-                has_failed = not isinstance(arrival, Texts) and arrival.error is not None
-                if has_failed:
-                    break
-                self._take(arrival, pieces)
-            usage = self._counter.usage
-            if usage != before or pieces:
-                self._pool.places.served(self._ticket, usage)
-            for delta in pieces.deltas(usage, is_new=usage != before):
-                yield delta
+    def _told(self, arrived: list[Arrival] | Finished) -> Iterator[Event]:
+        """Yield the events that chunks mean: one Delta for those that arrived together, and what ends the request."""
+        if isinstance(arrived, Finished):
+            yield arrived
+            return
+        if not self.has_begun:
+            self._open(arrived[0])
+            yield self._begun()
+        before = self._counter.usage
+        pieces, has_failed = Pieces(), False
+        for arrival in arrived:
+            has_failed = not isinstance(arrival, Texts) and arrival.error is not None
             if has_failed:
-                yield self.end(FinishReason.ERROR, faults.FAILED)
-                return
-            if self._reason is None and self._counter.completion > self.most_output:
-                self._reason = "length"  # it goes on beyond what it was asked for, and what is paid for
-                yield self._ended()
-                return
-        yield arrived
+                break
+            self._take(arrival, pieces)
+        usage = self._counter.usage
+        is_new = usage != before
+        if is_new or pieces:
+            self._pool.places.served(self._ticket, usage)
+        yield from pieces.deltas(usage, is_new=is_new)
+        if has_failed:
+            yield self.end(FinishReason.ERROR, faults.FAILED)
+        elif self._reason is None and self._counter.completion > self.most_output:
+            self._reason = "length"  # it goes on beyond what it was asked for, and what is paid for
+            yield self._ended()
 
     async def _next(self, connection: Connection) -> list[Arrival] | Finished:
         """Return the next chunks, or the request's end; raise `EngineError` for an end before the first chunk."""
@@ -281,7 +281,7 @@ class RemoteRun:
             return
         if first.error is not None:
             raise UnreachableError("The engine failed before it began to answer.", code=faults.FAILED.code)
-        self._counter.report(self._dialect.report(first.usage, first.timings))
+        self._report(first)
 
     def _begun(self) -> Started:
         self.has_begun = True
@@ -308,8 +308,12 @@ class RemoteRun:
             if choice.finish_reason:
                 self._reason = choice.finish_reason
                 self._stop = choice.matched_stop if choice.stop_reason is None else choice.stop_reason
-        if arrival.usage is not None or arrival.timings is not None:
-            self._counter.report(self._dialect.report(arrival.usage, arrival.timings))
+        self._report(arrival)
+
+    def _report(self, chunk: Chunk) -> None:
+        """Take in what an event says of the usage, as few do."""
+        if chunk.usage is not None or chunk.timings is not None:
+            self._counter.report(self._dialect.report(chunk.usage, chunk.timings))
 
     def _ended(self) -> Finished:
         """Return the end of a stream that ended by itself; without a reason it was cut."""
