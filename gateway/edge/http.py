@@ -7,7 +7,7 @@ from uuid import UUID
 
 from gateway.concurrency.caps import Cap
 from gateway.errors.refusal import Refusal
-from gateway.http.asgi import ClientLeftError, Receive, Scope, header_of
+from gateway.http.asgi import ASGIMessage, ClientLeftError, Receive, Scope, header_of
 from gateway.runtime.runtime import Runtime
 
 MOST_UPLOADED = 64 * 1024 * 1024
@@ -53,13 +53,21 @@ async def read_body(scope: Scope, receive: Receive, owner: UUID) -> bytes:
     """
     if (header_of(scope, b"content-encoding") or "identity").lower() != "identity":
         raise Refusal(415, "unsupported_content_encoding", "Send the body without compression.")
-    chunks: list[bytes] = []
+    message = await _received(receive)
+    chunk: bytes = message.get("body", b"")
+    if not message.get("more_body", False):  # it came in one piece, as nearly all do: none of it is on its way
+        return chunk
+    chunks = [chunk]
     with uploads.share(owner) as take:
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientLeftError
-            chunks.append(message.get("body", b""))
-            if not message.get("more_body", False):
-                return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        while message.get("more_body", False):
             take(len(chunks[-1]))
+            message = await _received(receive)
+            chunks.append(message.get("body", b""))
+    return b"".join(chunks)
+
+
+async def _received(receive: Receive) -> ASGIMessage:
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientLeftError
+    return message
