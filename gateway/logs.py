@@ -34,7 +34,7 @@ def without_secrets(line: structlog.typing.EventDict) -> None:
     """Remove links' tokens and API keys from the line."""
     for name in ("event", "path"):
         text = line.get(name)
-        if isinstance(text, str) and ("/" in text or "sk-sluice-" in text):
+        if isinstance(text, str) and _SECRETS.search(text):  # `sub` alone takes several times as long for none
             line[name] = _SECRETS.sub(r"\g<before>…", text)
 
 
