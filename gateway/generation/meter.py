@@ -101,8 +101,10 @@ class Meter:
         """Note how many prompt tokens were cached."""
         cached = {"cache_read": cached_tokens} if cached_tokens else {}
         uncached = self._prompt_tokens - cached_tokens
-        self._known_allowance = self._exact_allowance = None
-        self._classes = ({"input": uncached} if uncached > 0 else {}) | cached
+        classes = ({"input": uncached} if uncached > 0 else {}) | cached
+        if classes != self._classes:  # else it is the prompt that the hold was for, as without a cache
+            self._known_allowance = self._exact_allowance = None
+            self._classes = classes
 
     def used(self, usage: Usage) -> None:
         """Note the usage so far."""

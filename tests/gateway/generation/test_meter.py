@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from billing import rating
 from billing.ids import uuid7
 from billing.rating import CardPrices, charge
 from gateway.generation.meter import HoldRequest, Meter
@@ -37,6 +38,19 @@ def test_what_cannot_be_extended_is_held_for_whole_and_its_allowance_is_final():
     assert (meter.allowed, meter.is_exhausted, meter.next_hold()) == ((1000, True), False, None)
     meter.used(Usage(input=100, output=999))
     assert meter.next_hold() is None
+
+
+def test_what_the_hold_buys_is_worked_out_once_where_nothing_was_cached(monkeypatch):
+    worked_out = []
+    buys = rating.output_tokens_for
+    monkeypatch.setattr(rating, "output_tokens_for", lambda *asked: worked_out.append(asked) or buys(*asked))
+    meter = make_meter()
+    meter.granted(1640)
+    assert meter.allowed == (16, False)
+    meter.started(0)
+    assert (meter.allowed, len(worked_out)) == ((16, False), 1)
+    meter.started(40)
+    assert (meter.allowed[0] > 16, len(worked_out)) == (True, 2)
 
 
 def test_what_cannot_be_extended_gets_what_the_credit_allows():
