@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TypeVar, cast
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -29,7 +29,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._labelled: dict[tuple[object, ...], object] = {}
+        self._labelled: dict[tuple[object, ...], Any] = {}
         self.gauges = Gauges(self.registry)
         ProcessCollector(registry=self.registry)
         counter, histogram = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
@@ -107,10 +107,10 @@ class Metrics:
 
     def _of(self, metric: M, *labels: str) -> M:
         """Return `metric.labels(*labels)`, which checks its names anew and takes a lock at each call, kept."""
-        child = self._labelled.get((metric, *labels))
+        child: M | None = self._labelled.get((metric, *labels))
         if child is None:
             child = self._labelled[metric, *labels] = metric.labels(*labels)
-        return cast("M", child)
+        return child
 
     def render(self) -> bytes:
         """Return everything in Prometheus' text format."""
