@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
@@ -30,7 +31,13 @@ CLOCK_TOLERANCE = timedelta(seconds=0.5)
 def sql_of(query: Query) -> str:
     """Return the text of a query's statement."""
     now = clock.STATEMENTS["postgresql"]
-    return now if query[0] == "clock" else STATEMENTS[query[0]].replace("{clock}", now)
+    return now if query[0] == "clock" else _timed(STATEMENTS[query[0]], now)
+
+
+@functools.lru_cache(maxsize=256)
+def _timed(statement: str, now: str) -> str:
+    """Return the statement by that clock: the same object each time, which is found among the prepared ones sooner."""
+    return statement.replace("{clock}", now)
 
 
 def array(values: Iterable[object]) -> str:
