@@ -115,6 +115,7 @@ class PostgreSQLDriver:
     async def close(self) -> None:
         """Close the connection."""
         if self._connection is not None:
+            self._pipeline.rest()
             await self._connection.close()
             self._connection = None
 
@@ -191,9 +192,9 @@ class PostgreSQLDriver:
             **self._arguments, options=self._options, autocommit=True, application_name="sluice writer"
         )
         try:
+            self._newest, self._read_at = await _newest_hold(connection), 0.0
             self._pipeline = Pipeline(connection)
             await self._prepare(self._pipeline)
-            self._newest, self._read_at = await _newest_hold(connection), 0.0
             self._known = KnownWallets()
         except BaseException:
             await connection.close()

@@ -7,6 +7,7 @@ statements of a flush that costs more than everything else in it.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -36,7 +37,7 @@ class Pipeline:
         self._wire = connection.pgconn
         self._transformer = Transformer(connection)
         self._names: dict[str, bytes] = {}
-        self._watch: _Watch | None = None  # while it is in pipeline mode
+        self._watch = _Watch(connection.pgconn.socket)
 
     async def prepare(self, statements: Mapping[str, str]) -> None:
         """Prepare those of `statements` (SQL by name) that aren't yet, in one round trip."""
@@ -49,16 +50,20 @@ class Pipeline:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Have the connection in pipeline mode inside the block."""
+        """Have the connection in pipeline mode inside the block; after an error it is left at rest."""
         self._wire.enter_pipeline_mode()
-        self._watch = _Watch(self._wire.socket)
         try:
             yield
+        except BaseException:
+            self.rest()
+            raise
         finally:
-            self._watch.close()
-            self._watch = None
             with suppress(psycopg.OperationalError):  # of a connection that is lost, as its user has been told
                 self._wire.exit_pipeline_mode()
+
+    def rest(self) -> None:
+        """Look at the connection's socket no longer, until the next exchange; before it is closed, this is called."""
+        self._watch.close()
 
     def is_prepared(self, sql: str) -> bool:
         """Whether `exchange` may be given it."""
@@ -83,7 +88,6 @@ class Pipeline:
     async def _synced(self) -> list[PGresult]:
         """Send what is queued with a sync behind it, and return the results up to that."""
         wire, watch, found = self._wire, self._watch, []
-        assert watch is not None, "the connection is in pipeline mode"
         wire.pipeline_sync()
         while wire.flush():
             await watch.writable_or_readable()
@@ -116,24 +120,31 @@ def _numbered(sql: str) -> bytes:
 
 
 class _Watch:
-    """Waits for a socket; the loop looks at it from the first wait until `close`."""
+    """Waits for a socket. The loop looks at it from the first wait on and between two, since to begin anew costs more,
+    until something comes for which nobody waits, or `close`: at a descriptor of its own, since psycopg has the loop
+    look at the connection's where it waits itself.
+    """
 
     def __init__(self, socket: int) -> None:
         self._socket = socket
         self._loop = asyncio.get_running_loop()
+        self._looked_at: int | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._is_added = False
+        self._unasked = 0  # wakes since the last wait; the first may have been on its way already
 
     def close(self) -> None:
         """Look at the socket no longer."""
-        if self._is_added:
-            self._loop.remove_reader(self._socket)
+        if self._looked_at is not None:
+            self._loop.remove_reader(self._looked_at)
+            os.close(self._looked_at)
+            self._looked_at = None
 
     async def readable(self) -> None:
-        if not self._is_added:
-            self._is_added = True
-            self._loop.add_reader(self._socket, self._wake)
+        if self._looked_at is None:
+            self._looked_at = os.dup(self._socket)
+            self._loop.add_reader(self._looked_at, self._wake)
         self._waiter = self._loop.create_future()
+        self._unasked = 0
         await self._waiter
 
     async def writable_or_readable(self) -> None:
@@ -146,3 +157,7 @@ class _Watch:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+            return
+        self._unasked += 1
+        if self._unasked > 1:  # the server hangs up, or says what the next exchange will read
+            self.close()

@@ -18,9 +18,9 @@ from billing.services.holds import take_expired
 from billing.writer import open_writer
 from billing.writer.errors import ConflictError
 from billing.writer.operations import Held, Renewed, Settled
-from billing.writer.postgresql import driver
+from billing.writer.postgresql import driver, pipeline
 from billing.writer.postgresql.statements import STATEMENTS
-from tests.billing.writer.world import extend, make_wallet, patient, release, renew, reserve, settle
+from tests.billing.writer.world import extend, make_wallet, patient, release, renew, reserve, settle, until
 
 pytestmark = [
     pytest.mark.money,
@@ -70,6 +70,24 @@ def test_a_server_that_takes_no_writes_any_more_is_left_for_the_one_that_does(de
         assert desk.ask(settle(made, 7), reserve(wallet, 80)) == [Settled(7, 93, 0), Held(80, 13)]
     assert "takes no writes any more" in caplog.text
     assert backend(desk) != before
+
+
+def test_the_loop_begins_once_to_look_at_the_connection(desk, monkeypatch):
+    wallet = make_wallet(credit=100)
+    desk.ask_one(reserve(wallet, 10))
+    begun = []
+    monkeypatch.setattr(pipeline.os, "dup", begun.append)
+    made = reserve(wallet, 20)
+    assert (desk.ask_one(made), desk.ask_one(settle(made, 7))) == (Held(20, 70), Settled(7, 93, 10))
+    assert begun == []
+
+
+def test_a_connection_that_the_server_cuts_while_nobody_waits_is_looked_at_no_longer(desk, other):
+    wallet = make_wallet(credit=100)
+    desk.ask_one(reserve(wallet, 10))
+    watch = desk.writer._driver._pipeline._watch
+    other.execute("SELECT pg_terminate_backend(%s, 5000)", [backend(desk)])
+    desk.runner.run(until(lambda: watch._looked_at is None))
 
 
 def test_a_commit_whose_answer_was_cut_off_is_recognised(desk, other, monkeypatch):
