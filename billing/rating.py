@@ -115,7 +115,7 @@ def charge(classes: Mapping[str, int], card: CardPrices, multiplier_bp: int) -> 
     if not any(classes.values()):
         return 0
     rates = card.rates_for(context_of(classes))
-    product = sum(count * rates[name] for name, count in classes.items())
+    product = sum([count * rates[name] for name, count in classes.items()])
     return -(-product * multiplier_bp // _SCALE) + card.request_fee
 
 
@@ -173,7 +173,7 @@ def output_tokens_for(amount: int, classes: Mapping[str, int], card: CardPrices,
         return 0
     if multiplier_bp == 0:
         return MAX_TOKENS
-    room = budget * _SCALE // multiplier_bp - sum(count * rates[name] for name, count in classes.items())
+    room = budget * _SCALE // multiplier_bp - sum([count * rates[name] for name, count in classes.items()])
     if room < 0:
         return 0
     rate = max(rates["output"], rates["reasoning"])

@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from billing.limits import gcra
 from billing.limits.types import Bucket, Decision, Lease, Take, Taken, Waiting
 
-_EXAMINED_PER_CALL = 4  # a call adds at most two buckets and one lease, so expired ones can't pile up
+# As many as a call adds, and a lease more, so expired ones can't pile up: a plan's and a key's buckets, one lease.
+_BUCKETS_EXAMINED = 4
+_LEASES_EXAMINED = 2
 
 
 def monotonic_us() -> int:
@@ -103,11 +105,11 @@ class MemoryRateStore:
 
     def _drop_expired(self, now: int) -> None:
         """Check the few entries that were checked longest ago, and drop the expired ones."""
-        for _ in range(min(_EXAMINED_PER_CALL, len(self._tats))):
+        for _ in range(min(_BUCKETS_EXAMINED, len(self._tats))):
             key, tat = self._tats.popitem(last=False)
             if tat > now:
                 self._tats[key] = tat
-        for _ in range(min(_EXAMINED_PER_CALL, len(self._leases))):
+        for _ in range(min(_LEASES_EXAMINED, len(self._leases))):
             key, holders = self._leases.popitem(last=False)
             while holders and next(iter(holders.values())) <= now:
                 del holders[next(iter(holders))]
