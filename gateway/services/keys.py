@@ -55,17 +55,13 @@ def find_key(secret: str) -> QuerySet[APIKey]:
 
 
 def _digest(under: str, secret: str) -> str:
-    mac = _mac(under).copy()
-    mac.update(secret.encode())
-    return mac.hexdigest()
+    return hmac.digest(_mac_key(under), secret.encode(), "sha256").hex()
 
 
 @functools.lru_cache(maxsize=16)
-def _mac(secret_key: str) -> hmac.HMAC:
-    """Return the MAC of nothing yet, whose key is derived as Django's `salted_hmac` does, but once: every request
-    computes a digest.
-    """
-    return hmac.new(hashlib.sha256(f"gateway.services.keys{secret_key}".encode()).digest(), digestmod="sha256")
+def _mac_key(secret_key: str) -> bytes:
+    """Derive the key as Django's `salted_hmac` does, but once: every request computes a digest."""
+    return hashlib.sha256(f"gateway.services.keys{secret_key}".encode()).digest()
 
 
 @transaction.atomic
