@@ -12,7 +12,7 @@ from inference.core.grammar import Grammar
 from inference.core.output import Output
 from inference.guidance.grammars import Grammars
 from inference.local.engine import LocalEngine
-from inference.text.byte_tokenizer import ByteTokenizer
+from inference.text.byte_tokenizer import VOCABULARY, ByteTokenizer
 from inference.text.prepare import Prompt
 from inference.types import (
     Finished,
@@ -157,13 +157,14 @@ def _run(engine: LocalEngine, prompt: Prompt) -> Told:
 
 
 def some_grammars(vocabulary: int) -> list[Grammar]:
-    """Return grammars of ASCII text for a model whose last token ends what they permit, and nothing else.
+    """Return grammars of ASCII text for a model; its tokenizer's last token ends what they permit, nothing else.
 
     None where llguidance isn't installed, as on the machines with a GPU.
     """
     if find_spec("llguidance") is None:
         return []
-    grammars = Grammars(ByteTokenizer().serialized, vocabulary=vocabulary, ends=frozenset({vocabulary - 1}))
+    ends = frozenset({min(vocabulary, VOCABULARY) - 1})
+    grammars = Grammars(ByteTokenizer().serialized, vocabulary=vocabulary, ends=ends)
     return [
         grammars.compiled(Guidance(kind, source))
         for kind, source in (

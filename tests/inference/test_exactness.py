@@ -12,6 +12,7 @@ from inference.architectures.load import kernel_folder, load_model
 from inference.config import EngineConfig
 from inference.execution.tiers import choose
 from tests.inference.exactness import CONDITIONS, Exactness
+from tests.inference.random_requests import some_grammars
 from tests.inference.tiny import save_tiny
 
 pytestmark = pytest.mark.skipif(
@@ -45,3 +46,9 @@ def test_answers_are_those_of_requests_alone(exactness: Exactness, condition: st
     assert exactness.preemptions or condition != "preempted"
     assert exactness.cached or condition != "from cache"
     assert exactness.accepted or condition != "with drafts"
+
+
+def test_a_model_with_more_tokens_than_its_tokenizer_has_grammars_too() -> None:
+    """As that of the benchmark has."""
+    pytest.importorskip("llguidance")
+    assert some_grammars(1537)
