@@ -13,8 +13,9 @@ from torch.nn.functional import embedding
 from inference.architectures.adapters import AdapterReader
 from inference.architectures.families import form_of, rope_kinds
 from inference.architectures.layers import Layer, LayerReader
-from inference.architectures.proof import Proof, proved
+from inference.architectures.proof import Proof, causal_config, proved
 from inference.architectures.rope import Rotations, frequencies, original_length, set_original_length
+from inference.architectures.small_model import shapes_of
 from inference.architectures.weights import FolderWeights, ModelWeights, Weights
 from inference.execution.adapters import TYPICAL_RANK, Adapters
 from inference.execution.attention.base import Attention
@@ -50,7 +51,7 @@ class Decoder:
             rotated = 2 * len(inverse)
             self.rotations[kind] = Rotations(inverse, scale, form.head_dim)
             self.rotations[kind].place(operators.device, form.positions if operators.device.type != "cpu" else 0)
-        root = next((root for root in ROOTS if f"{root}embed_tokens.weight" in weights), ROOTS[0])
+        root = _root(weights)
         self.embedding = operators.place(weights.take(f"{root}embed_tokens.weight", dtype))
         exact = form.embedding_scale
         # Gemma rounds it as the embedding is rounded.
@@ -108,6 +109,7 @@ class Decoder:
 
         proof = proved(to_prove, f"decoder, {proving.tier}", candidate, block_size, proofs)
         with FolderWeights(folder) as weights:
+            _check_shapes(weights, config)
             loaded = cls(config, weights, dtype, operators, is_long=is_long)
         loaded.proof = proof
         return loaded
@@ -183,3 +185,18 @@ class Decoder:
             softcap=form.attention_softcap,
         )
         return mixed.view(len(hidden), -1)
+
+
+def _root(weights: Weights) -> str:
+    return next((root for root in ROOTS if f"{root}embed_tokens.weight" in weights), ROOTS[0])
+
+
+def _check_shapes(weights: FolderWeights, config: Any) -> None:
+    """Raise ModelRefusedError where a tensor hasn't the shape that the config gives it.
+
+    Many of another shape would compute something: a head of more rows, or a single row that is added to all.
+    """
+    root = _root(weights)
+    shapes = shapes_of(causal_config(config))
+    named = {f"{root}{name.removeprefix(ROOTS[0])}": shape for name, shape in shapes.items() if name not in HEADS}
+    weights.check(named | {name: shapes[HEADS[0]] for name in HEADS if HEADS[0] in shapes})

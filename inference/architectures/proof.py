@@ -53,7 +53,7 @@ def prove(config: Any, candidate: Candidate, block_size: int) -> Proof:
 
     Raise UnservableError when it doesn't even within every bound, ModelRefusedError when no small model can be made.
     """
-    text = _causal_config(config)
+    text = causal_config(config)
     bounds = bounds_of(text)
     small = {bound: min(bound.value, 21 + 17 * rank) for rank, bound in enumerate(bounds)}
     longest = max([3 * block_size, *(2 * value for value in small.values())]) + 5
@@ -189,7 +189,7 @@ def _row(number: int, ids: list[int], start: int, blocks: tuple[int, ...]) -> Ro
     return Row(number, str(number), tuple(ids), start, blocks, True, 0, SamplingParams(), 0)
 
 
-def _causal_config(config: Any) -> Any:
+def causal_config(config: Any) -> Any:
     """The config of the language model alone, where transformers has a class for it."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 

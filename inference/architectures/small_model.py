@@ -86,6 +86,15 @@ def small_model(config: Any, values: dict[Bound, int], longest: int) -> Any:
     raise ModelRefusedError(f"{name} can't be proved on a small model: {reason}")
 
 
+def shapes_of(config: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor of the causal language model that transformers makes for `config`, by name."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
 def _reduce(config: Any, values: dict[Bound, int], longest: int, *, short: bool, narrow: bool) -> None:
     """Give a text config `values` for its bounds, and as few layers and as little width as is asked for."""
     for bound, value in values.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -67,6 +68,15 @@ class FolderWeights:
 
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
+
+    def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Raise ModelRefusedError unless each tensor named in `shapes` that is here has its shape."""
+        for name in sorted(self._file_of.keys() & shapes.keys()):
+            found = tuple(self._files[self._file_of[name]].get_slice(name).get_shape())
+            if found != shapes[name]:
+                raise ModelRefusedError(
+                    f"the checkpoint's tensor {name} is {list(found)}, and by the config it is {list(shapes[name])}"
+                )
 
     def take(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         if name not in self._file_of:

@@ -104,8 +104,32 @@ def test_weights_that_do_not_fit_their_config_are_refused_at_load(tmp_path: Path
     config = json.loads((folder / "config.json").read_text())
     for change in ({"vocab_size": config["vocab_size"] + 1}, {"num_attention_heads": 8}):
         (folder / "config.json").write_text(json.dumps({**config, **change}))
-        with pytest.raises(ModelRefusedError, match="first step"):
-            load_model(EngineConfig("test", str(folder), dtype="float32", kv_tokens=64), threads=1)
+        assert "and by the config it is" in refusal(folder)
+
+
+@pytest.mark.parametrize("tier", ["auto", "torch", "reference"])
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("lm_head.weight", 240),
+        ("lm_head.weight", 50),
+        ("model.embed_tokens.weight", 240),
+        ("model.layers.0.mlp.down_proj.weight", 1),
+        ("model.norm.weight", 1),
+        ("model.layers.0.self_attn.q_proj.bias", 1),
+    ],
+)
+def test_a_tensor_of_another_shape_with_which_something_could_be_computed(
+    tmp_path: Path, name: str, rows: int, tier: str
+) -> None:
+    folder = save_tiny("qwen2", tmp_path, tie_word_embeddings=False)
+    tensors = load_file(folder / "model.safetensors")
+    whole = tensors[name]
+    tensors[name] = torch.cat([whole, whole])[:rows].contiguous()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    message = refusal(folder, options={"tier": tier, "cache": str(tmp_path / "cache")})
+    wrong, right = [rows, *whole.shape[1:]], list(whole.shape)
+    assert message == f"the checkpoint's tensor {name} is {wrong}, and by the config it is {right}"
 
 
 @pytest.mark.parametrize(("name", "value"), [("quantization", "w8a8"), ("kv_dtype", "fp8"), ("speculation", 4)])
