@@ -132,6 +132,16 @@ def test_a_tensor_of_another_shape_with_which_something_could_be_computed(
     assert message == f"the checkpoint's tensor {name} is {wrong}, and by the config it is {right}"
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+@pytest.mark.parametrize("name", ["model.norm.weight", "model.layers.1.mlp.up_proj.weight"])
+def test_a_weight_that_is_not_finite(tmp_path: Path, name: str, value: float) -> None:
+    folder = save_tiny("llama", tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name].view(-1)[-1] = value
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    assert f"tensor {name} has values that are not finite" in refusal(folder)
+
+
 @pytest.mark.parametrize(("name", "value"), [("quantization", "w8a8"), ("kv_dtype", "fp8"), ("speculation", 4)])
 def test_settings_of_generating_models_for_one_that_makes_embeddings(tmp_path: Path, name: str, value: Any) -> None:
     """Taken in silence they would be options that do nothing."""
