@@ -161,11 +161,24 @@ def table(names: Iterable[str], parts: list[str], measured: dict[tuple[str, str]
     return "\n".join(lines)
 
 
+def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """Return what reads an option of several of the `known` names, separated by commas."""
+
+    def names(text: str) -> list[str]:
+        found = [name.strip() for name in text.split(",") if name.strip()]
+        if unknown := [name for name in found if name not in known]:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose of {', '.join(known)}")
+        return found
+
+    return names
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="a folder; default: random weights of Qwen3-0.6B's shape")
-    parser.add_argument("--parts", default=",".join(part for part in PARTS if part != "32 × 2048"))
-    parser.add_argument("--ours", default=",".join(OURS), help="which of ours")
+    usual = [part for part in PARTS if part != "32 × 2048"]
+    parser.add_argument("--parts", type=some_of(PARTS), default=usual, help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--ours", type=some_of(OURS), default=list(OURS), help=f"of {', '.join(OURS)}; empty for none")
     parser.add_argument("--kv-dtype", default="auto", help="of each of ours on the C kernels: auto or int8")
     parser.add_argument("--kv-tokens", type=int, default=12_000, help="of each of ours; 32 × 2048 needs 75,000")
     parser.add_argument("--runs", type=int, default=3)
@@ -178,7 +191,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     model = options.model or make_model(Path(tempfile.gettempdir()) / f"sluice-bench-0.6b-{os.getuid()}")
     engines: dict[str, Callable[[str], float]] = {}
-    for name in filter(None, options.ours.split(",")):
+    for name in options.ours:
         on_torch = "options" in OURS[name]
         kv_dtype = "auto" if on_torch else options.kv_dtype
         shown = name if kv_dtype == "auto" else f"{name}, K/V in {kv_dtype}"
@@ -188,13 +201,12 @@ def main() -> None:
     for peer in options.peers:
         name, _, command = peer.partition("=")
         engines[name] = peer_command(command)
-    parts = options.parts.split(",")
     measured: dict[tuple[str, str], list[float]] = {}
     reads, products = [], []
     for turn in range(options.runs):
         reads.append(bandwidth())
         products.append(matmul_rate(torch.bfloat16))
-        for part in parts:
+        for part in options.parts:
             for name in list(engines)[:: 1 if turn % 2 else -1]:
                 time.sleep(options.pause)
                 measured.setdefault((name, part), []).append(engines[name](part))
@@ -202,7 +214,7 @@ def main() -> None:
         f"\nmemory {statistics.median(reads):.1f} GB/s, bf16 matmul {statistics.median(products):.0f} GFLOP/s, ", end=""
     )
     print(f"{options.threads} threads, {options.runs} runs\n")
-    print(table(engines, parts, measured))
+    print(table(engines, options.parts, measured))
 
 
 if __name__ == "__main__":
