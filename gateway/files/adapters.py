@@ -72,7 +72,10 @@ def _age(name: str, now: datetime) -> timedelta:
 
 
 def folder_of(adapter: Adapter) -> Path:
-    """Return the adapter's folder on this machine, brought here if need be; raise OSError if it isn't stored."""
+    """Return the adapter's folder on this machine, brought here if need be.
+
+    Raise FileNotFoundError where its tensors were lost, and what the storage raises where it doesn't answer.
+    """
     folder = _home() / adapter.id.hex
     if folder.is_dir():
         return folder
@@ -88,6 +91,13 @@ def folder_of(adapter: Adapter) -> Path:
             if not folder.is_dir():
                 raise
     return folder
+
+
+def lost_folder_of(adapter: Adapter) -> Path:
+    """Return a folder that is nowhere, for an adapter whose tensors were lost: a worker that is told it refuses the
+    adapter, and reads it anew when it is told `folder_of` again.
+    """
+    return _home() / f".lost-{adapter.id.hex}"
 
 
 def forget_folders() -> None:

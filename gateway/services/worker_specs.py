@@ -84,16 +84,22 @@ def _adapters(bases: set[UUID]) -> dict[UUID, dict[str, str]]:
     """Return the folders on this machine of the adapters of these models, by model and id; none of a tenant that isn't
     active.
 
-    One whose tensors the storage doesn't give is left out, and keeps no other from being served.
+    None keeps another from being served: one whose tensors were lost has a folder that is nowhere, which its worker
+    refuses, and one that the storage doesn't give just now is left out until it does.
     """
     found: dict[UUID, dict[str, str]] = {}
     served = Adapter.objects.filter(base__in=bases, model__is_active=True).exclude(model__tenant__is_active=False)
     adapters = list(served) if bases else []
     for adapter in adapters:
         try:
-            found.setdefault(adapter.base_id, {})[str(adapter.id)] = str(files.folder_of(adapter))
-        except OSError as error:
+            folder = files.folder_of(adapter)
+        except FileNotFoundError as error:
+            log.warning("adapter_lost", adapter=str(adapter.id), error=str(error))
+            folder = files.lost_folder_of(adapter)
+        except Exception as error:  # noqa: BLE001 - a storage raises what it likes
             log.warning("adapter_not_stored", adapter=str(adapter.id), error=str(error))
+            continue
+        found.setdefault(adapter.base_id, {})[str(adapter.id)] = str(folder)
     files.forget_folders()
     return found
 

@@ -85,6 +85,8 @@ class AdapterReader:
             raise
 
     def _read(self, folder: Path) -> Adapter:
+        if not folder.is_dir():
+            raise ModelRefusedError("its files were lost: delete it and make it anew")
         with torch.inference_mode():
             text = _file(folder, CONFIG, MOST_CONFIG_BYTES).read_bytes()
             config = config_of(text)

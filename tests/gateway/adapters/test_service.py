@@ -25,6 +25,7 @@ from gateway.services.local_models import add_local_model
 from gateway.services.remote_models import add_remote_model
 from gateway.services.tenants import activate_tenant, deactivate_tenant
 from inference.config import EngineConfig
+from inference.sources.adapters import WEIGHTS
 from routing import catalogue
 from routing.models import Adapter, PublicModel, RouteRule, RouteTarget
 from routing.services.catalogue import add_model, remove_model
@@ -373,8 +374,28 @@ def test_the_command_makes_lists_and_withdraws_adapters(tmp_path, acme, base):
         said("remove", "acme/own")
 
 
-def test_an_adapter_whose_bytes_are_gone_keeps_no_other_from_being_served(tmp_path):
+def test_an_adapter_whose_tensors_were_lost_is_refused_until_they_are_back(tmp_path):
+    """It stayed "loading" for its tenant and its operator, for ever."""
     lost = add_adapter_folder(save(tmp_path / "a"), base="base", name="lost")
     kept = add_adapter_folder(save(tmp_path / "b"), base="base", name="kept")
     storage().delete(lost.key)
+    folders = offered()
+    assert folders[str(kept.id)].is_dir()
+    assert not folders[str(lost.id)].exists(), "which the worker refuses"
+    files.put(lost, tmp_path / "a" / WEIGHTS)
+    assert offered()[str(lost.id)] not in folders.values(), "the worker reads another folder anew"
+    assert offered()[str(lost.id)].is_dir()
+
+
+def test_a_storage_that_does_not_answer_keeps_no_adapter_from_being_served(tmp_path, monkeypatch):
+    class AwayError(Exception):
+        """What the client of an object store raises, which is no OSError."""
+
+    def fails(*_):
+        raise AwayError
+
+    kept = add_adapter_folder(save(tmp_path / "b"), base="base", name="kept")
+    assert offered().keys() == {str(kept.id)}, "brought to this machine"
+    add_adapter_folder(save(tmp_path / "a"), base="base", name="away")
+    monkeypatch.setattr(storage(), "open", fails)
     assert offered().keys() == {str(kept.id)}

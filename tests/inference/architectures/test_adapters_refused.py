@@ -167,7 +167,7 @@ def test_files(model: Any, tmp_path: Path) -> None:
         assert reason in refusal(adapters, one)
     config.unlink()
     assert refusal(adapters, one) == "the adapter has no adapter_config.json"
-    assert refusal(adapters, tmp_path / "nowhere") == "the adapter has no adapter_config.json"
+    assert refusal(adapters, tmp_path / "nowhere") == "its files were lost: delete it and make it anew"
 
 
 def test_a_mended_one_is_read_when_it_is_offered_again(model: Any, tmp_path: Path) -> None:
