@@ -12,6 +12,7 @@ import pytest
 import yaml
 from django.core.management import get_commands, load_command_class
 
+from gateway.backup.secrets import EFFECTIVE
 from gateway.runtime.heartbeat import REPLACES, VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -152,6 +153,29 @@ def test_the_volumes_secrets_are_the_ones_that_are_made(tmp_path):
     assert first["password"] in first["database_url"]
     assert len(set(first.values())) == 6
     assert SERVICES["postgres"]["environment"]["POSTGRES_PASSWORD_FILE"].endswith("/password")
+
+
+def test_a_backups_secrets_take_the_place_of_those_that_were_made(tmp_path):
+    own, database, restored = tmp_path / "own", tmp_path / "database", tmp_path / "restored-secrets"
+    for folder in (own, database, restored):
+        folder.mkdir()
+    subprocess.run([sys.executable, "deploy/docker/make_secrets.py", str(own), str(database)], cwd=ROOT, check=True)
+    address = (own / "database_url").read_text()
+    kept = {variable: f"kept {variable}" for variable in EFFECTIVE}
+    for variable, value in {**kept, "SLUICE_GATEWAY_KEY": "others"}.items():
+        (restored / variable).write_text(value)
+    take = [sys.executable, "deploy/docker/take_secrets.py", str(restored), str(own)]
+    said = subprocess.run(take, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    read = {path.name: path.read_text() for path in own.iterdir()}
+    assert read == {"database_url": address, **{name.removeprefix("SLUICE_").lower(): kept[name] for name in kept}}
+    assert {path.stat().st_mode & 0o777 for path in own.iterdir()} == {0o400}
+    assert [path.name for path in restored.iterdir()] == ["SLUICE_GATEWAY_KEY"], "the home's, and no file of these"
+    assert f"TO DO: {restored / 'SLUICE_GATEWAY_KEY'}" in said
+    (restored / "SLUICE_GATEWAY_KEY").unlink()
+    (restored / "SLUICE_SECRET_KEY").write_text("again")
+    subprocess.run(take, cwd=ROOT, check=True)
+    assert (own / "secret_key").read_text() == "again"
+    assert not restored.exists()
 
 
 def test_only_the_proxy_can_be_reached_and_nothing_of_ours_has_more_rights_than_it_needs():
