@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,6 +40,25 @@ def _flush_past_the_guards() -> Any:
     TransactionTestCase._fixture_teardown = flush_unguarded
     yield
     TransactionTestCase._fixture_teardown = flush
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _accepted_by_closed_servers() -> Any:
+    """Close what asyncio accepts in the very turn in which its server closes, which Python 3.11 to 3.13 forgets: its
+    socket was found by the garbage collector, in whichever test that ran (python/cpython#109564).
+    """
+    accept = BaseSelectorEventLoop._accept_connection2
+
+    async def accept_or_close(self: BaseSelectorEventLoop, factory: Any, accepted: Any, *rest: Any) -> None:
+        _, _, server, *_ = rest
+        if server is not None and not server.sockets:
+            accepted.close()
+        else:
+            await accept(self, factory, accepted, *rest)
+
+    BaseSelectorEventLoop._accept_connection2 = accept_or_close
+    yield
+    BaseSelectorEventLoop._accept_connection2 = accept
 
 
 @pytest.fixture(scope="session")

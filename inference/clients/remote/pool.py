@@ -158,6 +158,9 @@ class Pool:
         except BaseException:
             made.close()
             raise
+        if not self._users:  # they left meanwhile, and nobody would close it
+            connection.close()
+            raise ConnectionAbortedError("the endpoint is no longer used")
         self._busy.add(connection)
         return connection
 

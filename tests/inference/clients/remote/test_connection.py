@@ -142,6 +142,7 @@ async def test_a_request_of_which_a_part_never_left_was_not_sent(size, is_sent):
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         pool = Pool(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", LOCAL, lambda: None)
+        pool.join(server, RemoteOptions(model="m"))
         made = await pool.connect(5)
         assert not made.is_sent
         made.send(bytes(size))
@@ -150,6 +151,32 @@ async def test_a_request_of_which_a_part_never_left_was_not_sent(size, is_sent):
         made.send(b"again")
         assert not made.is_sent
         over.set()
+
+
+async def test_a_connection_that_is_made_while_all_leave_is_closed(monkeypatch):
+    """It was given to its request all the same, and stayed open behind the engine that had ended."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    async def serve(reader, writer):
+        await reader.read()
+        writer.close()
+        ended.set()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        pool = Pool(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", LOCAL, lambda: None)
+        pool.join(server, RemoteOptions(model="m"))
+        create = loop.create_connection
+
+        async def create_while_it_leaves(*arguments, **options):
+            made = await create(*arguments, **options)
+            await pool.leave(server)
+            return made
+
+        monkeypatch.setattr(loop, "create_connection", create_while_it_leaves)
+        with pytest.raises(EngineError):
+            await pool.connect(5)
+        async with asyncio.timeout(5):
+            await ended.wait()
 
 
 def test_it_works_on_uvloop():
