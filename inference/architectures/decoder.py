@@ -109,6 +109,8 @@ class Decoder:
 
         proof = proved(to_prove, f"decoder, {proving.tier}", candidate, block_size, proofs)
         with FolderWeights(folder) as weights:
+            # Without the layers that a config leaves out it is another model, which would answer as if it were right.
+            weights.check_layers(f"{_root(weights)}layers.", len(form_of(config).layers))
             _check_shapes(weights, config)
             loaded = cls(config, weights, dtype, operators, is_long=is_long)
         loaded.proof = proof

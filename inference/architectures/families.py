@@ -32,6 +32,15 @@ EXPERTS = {
     "router_aux_loss_coef", "router_jitter_noise", "output_router_logits",
 }  # fmt: skip
 
+LEAST = {  # of settings that have a meaning only from there on
+    "rms_norm_eps": 0,
+    "sliding_window": 0,
+    "num_experts": 0,
+    "decoder_sparse_step": 1,
+    "attn_logit_softcapping": 0,
+    "final_logit_softcapping": 0,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ExpertNames:
@@ -206,7 +215,7 @@ def form_of(config: Any) -> Form:
         raise UnknownFormError(f"architecture {config.architectures} is not {' or '.join(family.classes)}")
     _refuse_unknown(config, text, family)
     heads = text.num_attention_heads
-    head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
+    head_dim = _head_dim(text)
     added, scale, logits_scale = 1.0, head_dim**-0.5, 1.0
     embedding_scale = text.hidden_size**0.5 if family.scales_embedding else 1.0
     if family.attention_scalar:
@@ -251,8 +260,7 @@ def _refuse_unknown(config: Any, text: Any, family: Family) -> None:
             raise UnknownFormError(f"{field.name} is {value}, which the decoder doesn't know")
     if kinds := set(getattr(text, "layer_types", None) or ()) - KINDS:
         raise UnknownFormError(f"layer types {sorted(kinds)} are not attention")
-    if family.has_multipliers and not (text.residual_multiplier > 0 and text.logits_scaling > 0):
-        raise UnknownFormError("residual_multiplier or logits_scaling is not positive")
+    _refuse_values(text, family)
     try:
         for kind in rope_kinds(text):
             frequencies(text, kind, is_partial=family.rotates_in_part)
@@ -260,10 +268,30 @@ def _refuse_unknown(config: Any, text: Any, family: Family) -> None:
         raise UnknownFormError(str(error)) from error
 
 
+def _refuse_values(text: Any, family: Family) -> None:
+    """Raise UnknownFormError for a value by which nothing that has a meaning would be computed."""
+    for name, least in LEAST.items():
+        value = getattr(text, name, None)
+        if value is not None and not value >= least:
+            raise UnknownFormError(f"{name} is {value}, less than {least}")
+    if _head_dim(text) % 2:
+        raise UnknownFormError(f"a head has {_head_dim(text)} dimensions, which are no pairs")
+    if family.experts and text.num_experts_per_tok > text.num_experts > 0:
+        raise UnknownFormError(f"num_experts_per_tok is {text.num_experts_per_tok} of {text.num_experts} experts")
+    if family.attention_scalar and not getattr(text, family.attention_scalar) > 0:
+        raise UnknownFormError(f"{family.attention_scalar} is not positive")
+    if family.has_multipliers and not (text.residual_multiplier > 0 and text.logits_scaling > 0):
+        raise UnknownFormError("residual_multiplier or logits_scaling is not positive")
+
+
 def rope_kinds(text: Any) -> tuple[str | None, ...]:
     """Return the kinds of layers that have rope parameters of their own; None alone: all layers have the same."""
     parameters = getattr(text, "rope_parameters", None) or {}
     return tuple(sorted(set(text.layer_types))) if KINDS & set(parameters) else (None,)
+
+
+def _head_dim(text: Any) -> int:
+    return int(getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
 
 
 def _activation(text: Any) -> str:

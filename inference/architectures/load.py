@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from inference.architectures.stored_config import eos_ids, is_encoder, read_config, stored_dtype
 from inference.config import EngineConfig
 from inference.core.step import Row, StepPlan
 from inference.errors import ModelRefusedError
@@ -15,8 +15,6 @@ from inference.execution.backend import LoadedModel, Runner
 from inference.types import Kind, SamplingParams
 
 if TYPE_CHECKING:
-    import torch
-
     from inference.execution.attention.base import Attention
     from inference.execution.backend import CausalBackend
     from inference.sampling.passes import Passes
@@ -50,7 +48,7 @@ def load_model(config: EngineConfig, *, threads: int = 0, kv_share: float = KV_S
     logging.set_verbosity_error()  # problems are refused with their reason
     folder = resolve(config.source, cache_folder(config))
     with torch.inference_mode():
-        if _is_encoder(config, folder):
+        if config.architecture == "encoder" or (config.architecture == "auto" and is_encoder(folder)):
             return _load_encoder(config, folder)
         if "pooling" in config.options or "matryoshka" in config.options:
             raise ModelRefusedError(
@@ -70,30 +68,6 @@ def kernel_folder() -> Path:
     return Path(os.environ.get("SLUICE_HOME", "var")) / "cache" / "kernels"
 
 
-def _is_encoder(config: EngineConfig, folder: Path) -> bool:
-    """Whether it is a sentence-transformers folder, or a model whose class isn't a causal language model's."""
-    if config.architecture != "auto":
-        return config.architecture == "encoder"
-    if (folder / "modules.json").is_file():
-        return True
-    names = json.loads((folder / "config.json").read_text()).get("architectures") or [""]
-    name = str(names[0])
-    return name.endswith(("ForMaskedLM", "ForSequenceClassification")) or (
-        name.endswith("Model") and not name.endswith("LMHeadModel")
-    )
-
-
-def _read_config(folder: Path) -> Any:
-    """The folder's transformers config."""
-    from transformers import AutoConfig
-
-    try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (ValueError, OSError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelRefusedError(f"{folder}: the config can't be read: {reason}") from error
-
-
 def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedModel:
     import torch
 
@@ -103,11 +77,11 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
     from inference.execution.processor import compute_device, compute_dtype
     from inference.execution.tiers import check_kv_dtype, choose
 
-    model_config = _read_config(folder)
+    model_config = read_config(folder)
     device = compute_device(config.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # of this thread: kernels are launched on its current device
-    dtype, dtype_text = compute_dtype(config.dtype, _stored_dtype(model_config), device)
+    dtype, dtype_text = compute_dtype(config.dtype, stored_dtype(model_config), device)
     kernels, tier = kernel_folder(), str(config.options.get("tier", "auto"))
     operators = choose(dtype, kernels, tier=tier, quantization=config.quantization, device=device)
     check_kv_dtype(config.kv_dtype, operators)
@@ -164,7 +138,7 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
         max_context=limit,
         max_input=limit - 1,
         vocab_size=model.vocab_size,
-        eos_ids=_eos_ids(model_config, folder),
+        eos_ids=eos_ids(model_config, folder),
         kv_blocks=cache.blocks,
         block_size=config.block_size,
         vector_width=0,
@@ -271,9 +245,9 @@ def _load_encoder(config: EngineConfig, folder: Path) -> LoadedModel:
     for name, neutral in (("quantization", ""), ("kv_dtype", "auto"), ("speculation", 0)):
         if getattr(config, name) != neutral:
             raise ModelRefusedError(f"{name} is for models that generate, and this one doesn't")
-    model_config = _read_config(folder)
+    model_config = read_config(folder)
     device = compute_device(config.device)
-    dtype, dtype_text = compute_dtype(config.dtype, _stored_dtype(model_config), device)
+    dtype, dtype_text = compute_dtype(config.dtype, stored_dtype(model_config), device)
     details = {"folder": str(folder), "dtype": dtype_text, "device": str(device)}
     encoder: Encoder | Scorer | None = None
     classifier: FixedClassifier | OpenClassifier | None = None
@@ -308,24 +282,3 @@ def _load_encoder(config: EngineConfig, folder: Path) -> LoadedModel:
         details=details,
         labels=None if classifier is None else classifier.labels,
     )
-
-
-def _stored_dtype(model_config: Any) -> torch.dtype:
-    """The checkpoint's dtype; float32 when its config has none."""
-    import torch
-
-    stored = getattr(model_config, "dtype", None)
-    return stored if isinstance(stored, torch.dtype) else torch.float32
-
-
-def _eos_ids(model_config: Any, folder: Path) -> frozenset[int]:
-    """Every id that ends a generation, from the generation config and the model config."""
-    ids: set[int] = set()
-    path = folder / "generation_config.json"
-    generation = json.loads(path.read_text()) if path.is_file() else {}
-    for value in (generation.get("eos_token_id"), getattr(model_config.get_text_config(), "eos_token_id", None)):
-        if isinstance(value, int):
-            ids.add(value)
-        elif value is not None:
-            ids.update(int(item) for item in value)
-    return frozenset(ids)

@@ -9,6 +9,8 @@ those of its plain forward pass.
 from __future__ import annotations
 
 import itertools
+import re
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -37,6 +39,7 @@ from inference.execution.low_rank import LowRank
 from inference.execution.operators import Operators
 
 # A part of the logits' spread in 16 bits or fewer, at nine positions of ten: rounding may choose another expert at one.
+LAYER = re.compile(r"\.\d+\.")  # the first number in a tensor's name
 ROUNDED_TOLERANCE = 0.2
 
 _interface_numbers = itertools.count()
@@ -258,4 +261,17 @@ def _read(name: str, folder: Path, dtype: torch.dtype) -> Any:
         raise ModelRefusedError(f"{name} can't be loaded by transformers: {first_line(error)}") from error
     if report["missing_keys"]:
         raise ModelRefusedError(f"{name}: the checkpoint lacks {min(report['missing_keys'])} and others")
+    if beyond := _of_further_layers(report["unexpected_keys"], model.state_dict()):
+        raise ModelRefusedError(f"{name}: the checkpoint has {beyond[0]}, of a layer that the config leaves out")
     return model.eval()
+
+
+def _of_further_layers(unread: Iterable[str], read: Mapping[str, Any]) -> list[str]:
+    """Return those of the names not read that differ from one that was in a layer's number alone.
+
+    Without such layers it is another model. What transformers knows to be no part of a model isn't among the `unread`.
+    """
+    numbered = ((name, LAYER.search(name)) for name in unread)
+    return sorted(
+        name for name, found in numbered if found and f"{name[: found.start()]}.0.{name[found.end() :]}" in read
+    )

@@ -45,7 +45,7 @@ class FolderWeights:
         """Open the files; raise ModelRefusedError when they are missing or can't be read."""
         index = folder / "model.safetensors.index.json"
         if index.is_file():
-            names: dict[str, str] = json.loads(index.read_text())["weight_map"]
+            names = _names(index)
         elif (folder / "model.safetensors").is_file():
             names = {}
         else:
@@ -69,6 +69,13 @@ class FolderWeights:
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
 
+    def check_layers(self, root: str, layers: int) -> None:
+        """Raise ModelRefusedError where there is a tensor of a layer beyond the first `layers` below `root`."""
+        for name in self._file_of:
+            number = name.removeprefix(root).partition(".")[0]
+            if name.startswith(root) and number.isdecimal() and int(number) >= layers:
+                raise ModelRefusedError(f"the checkpoint has {name}, and by the config it has {layers} layers")
+
     def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Raise ModelRefusedError unless each tensor named in `shapes` that is here has its shape."""
         for name in sorted(self._file_of.keys() & shapes.keys()):
@@ -86,3 +93,14 @@ class FolderWeights:
         if tensor.numel() and not torch.isfinite(torch.stack(torch.aminmax(tensor))).all():
             raise ModelRefusedError(f"the checkpoint's tensor {name} has values that are not finite in {dtype}")
         return tensor
+
+
+def _names(index: Path) -> dict[str, str]:
+    """Return the file of each tensor, as an index says."""
+    try:
+        names = json.loads(index.read_text())["weight_map"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelRefusedError(f"{index} can't be read: {type(error).__name__}: {error}") from error
+    if not isinstance(names, dict) or not all(isinstance(file, str) for file in names.values()):
+        raise ModelRefusedError(f"{index} can't be read: its weight_map is no object of files")
+    return names

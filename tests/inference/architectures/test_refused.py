@@ -24,6 +24,11 @@ def refusal(source: Path | str, **config: Any) -> str:
     return caught.value.message
 
 
+def change_config(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
 @pytest.mark.parametrize(
     ("kind", "name"), [("gptj", "GPTJForCausalLM"), ("bloom", "BloomForCausalLM"), ("mamba", "MambaForCausalLM")]
 )
@@ -56,6 +61,83 @@ def test_a_checkpoint_without_one_of_its_tensors(tmp_path: Path, kind: str) -> N
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     assert "lacks" in (message := refusal(folder))
     assert "model.layers.1.mlp.down_proj.weight" in message
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting"), [("llama", "num_hidden_layers"), ("cohere", "num_hidden_layers"), ("gpt2", "n_layer")]
+)
+def test_a_config_with_fewer_layers_than_its_checkpoint(tmp_path: Path, kind: str, setting: str) -> None:
+    """It was another model, which answered as if it were right."""
+    folder = save_tiny(kind, tmp_path)
+    change_config(folder, **{setting: 1})
+    assert "the checkpoint has " in (message := refusal(folder))
+    assert ".1." in message
+
+
+# A model that answers right by chance, an error of Python's without a name, memory for 7 terabytes of block tables.
+IMPOSSIBLE = [
+    ({"num_hidden_layers": 0}, "num_hidden_layers is 0, where 1 to 4096 can be meant"),
+    ({"num_hidden_layers": -1}, "num_hidden_layers is -1"),
+    ({"num_hidden_layers": 10**12}, "num_hidden_layers is 1000000000000"),
+    ({"num_hidden_layers": "x"}, "Field 'num_hidden_layers' expected int"),
+    ({"num_attention_heads": 0}, "num_attention_heads is 0"),
+    ({"max_position_embeddings": 0}, "max_position_embeddings is 0"),
+    ({"max_position_embeddings": 10**12}, "max_position_embeddings is 1000000000000"),
+    ({"head_dim": -1}, "head_dim is -1"),
+    ({"head_dim": 10**12}, "head_dim is 1000000000000"),
+    ({"pad_token_id": 10**6}, "pad_token_id is 1000000, beyond a vocabulary of"),
+    ({"rope_parameters": {"rope_type": "default", "rope_theta": "x"}}, "rope_theta is x"),
+    ({"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "rope_theta is 0"),
+    ({"layer_types": ["full_attention"]}, "layer_types has 1 entries, and the model 3 layers"),
+    ({"dtype": 5}, "dtype is 5"),
+    ({"dtype": "x"}, "the config can't be read"),
+    ({"dtype": "int8"}, "dtype is torch.int8, which no weights have"),
+    ({"architectures": 5}, "architectures is 5, and not a list"),
+    ({"model_type": []}, "the config can't be read"),
+    ({"eos_token_id": ["x"]}, "eos_token_id"),
+]
+
+
+@pytest.mark.parametrize(("changes", "says"), IMPOSSIBLE)
+def test_a_config_that_no_model_can_have(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    folder = save_tiny("llama", tmp_path)
+    change_config(folder, **changes)
+    assert says in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("qwen2_moe", {"num_experts_per_tok": 0}),
+        ("qwen2_moe", {"num_experts_per_tok": 99}),
+        ("qwen2_moe", {"decoder_sparse_step": 0}),
+        ("qwen2_moe", {"hidden_size": 7}),
+        ("gemma2", {"query_pre_attn_scalar": 0}),
+        ("gemma2", {"query_pre_attn_scalar": -4}),
+        ("gemma2", {"sliding_window": -1}),
+    ],
+)
+def test_values_by_which_nothing_would_be_computed(tmp_path: Path, kind: str, changes: dict[str, Any]) -> None:
+    folder = save_tiny(kind, tmp_path)
+    change_config(folder, **changes)
+    refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "says"),
+    [
+        ("config.json", "{", "is not JSON"),
+        ("config.json", "[]", "is not an object"),
+        ("generation_config.json", "{", "generation_config.json is not JSON"),
+        ("generation_config.json", '{"eos_token_id": "x"}', "eos_token_id is x"),
+        ("model.safetensors.index.json", "{", "can't be read"),
+        ("model.safetensors.index.json", '{"weight_map": 5}', "weight_map is no object"),
+    ],
+)
+def test_files_that_say_nothing(tmp_path: Path, file: str, text: str, says: str) -> None:
+    folder = save_tiny("llama", tmp_path)
+    (folder / file).write_text(text)
+    assert says in refusal(folder)
 
 
 def test_sources_that_lead_nowhere(tmp_path: Path) -> None:

@@ -1,0 +1,130 @@
+"""What a model's folder says of it: config.json as transformers reads it, refused where no model can be like that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from inference.errors import ModelRefusedError
+
+if TYPE_CHECKING:
+    import torch
+
+# The largest of each: well beyond every model that there is, and little enough to be counted with.
+SIZES = {
+    "vocab_size": 1 << 24,
+    "hidden_size": 1 << 20,
+    "intermediate_size": 1 << 22,
+    "num_hidden_layers": 1 << 12,
+    "num_attention_heads": 1 << 14,
+    "num_key_value_heads": 1 << 14,
+    "head_dim": 1 << 14,
+    "num_experts_per_tok": 1 << 14,
+    "max_position_embeddings": 1 << 27,
+}
+
+
+def read_config(folder: Path) -> Any:
+    """Return the folder's transformers config; raise ModelRefusedError where it can't be read, or can't be right."""
+    from transformers import AutoConfig
+
+    _first_architecture(folder)
+    stored = _object(folder / "config.json")
+    for part in (stored, stored.get("text_config")):  # of which transformers says less clearly what is wrong
+        if isinstance(part, dict):
+            _refuse(folder, _impossible(SimpleNamespace(**part)))
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        text = config.get_text_config()
+    except Exception as error:  # its checks raise what they like
+        raise ModelRefusedError(f"{folder}: the config can't be read: {_reason(error)}") from error
+    _refuse(folder, _impossible(text) or _no_dtype(config))  # what it has by another name, or by default
+    return config
+
+
+def is_encoder(folder: Path) -> bool:
+    """Whether it is a sentence-transformers folder, or a model whose class isn't a causal language model's."""
+    if (folder / "modules.json").is_file():
+        return True
+    name = _first_architecture(folder)
+    return name.endswith(("ForMaskedLM", "ForSequenceClassification")) or (
+        name.endswith("Model") and not name.endswith("LMHeadModel")
+    )
+
+
+def stored_dtype(config: Any) -> torch.dtype:
+    """Return the checkpoint's dtype; float32 when its config has none."""
+    import torch
+
+    stored = getattr(config, "dtype", None)
+    return stored if isinstance(stored, torch.dtype) else torch.float32
+
+
+def eos_ids(config: Any, folder: Path) -> frozenset[int]:
+    """Return every id that ends a generation, from the generation config and the model config."""
+    path = folder / "generation_config.json"
+    generation = _object(path) if path.is_file() else {}
+    ids: set[int] = set()
+    for value in (generation.get("eos_token_id"), getattr(config.get_text_config(), "eos_token_id", None)):
+        listed = value if isinstance(value, list) else [value]
+        if any(item is not None and not isinstance(item, int) for item in listed):
+            raise ModelRefusedError(f"{folder}: eos_token_id is {value}, and not a number or a list of them")
+        ids.update(item for item in listed if item is not None)
+    return frozenset(ids)
+
+
+def _refuse(folder: Path, reason: str | None) -> None:
+    if reason is not None:
+        raise ModelRefusedError(f"{folder}: the config can't be right: {reason}")
+
+
+def _first_architecture(folder: Path) -> str:
+    names = _object(folder / "config.json").get("architectures") or [""]
+    if not isinstance(names, list):
+        raise ModelRefusedError(f"{folder}: the config can't be read: architectures is {names}, and not a list")
+    return str(names[0])
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise ModelRefusedError(f"{path} is not JSON: {_reason(error)}") from error
+    if not isinstance(found, dict):
+        raise ModelRefusedError(f"{path} is not an object")
+    return found
+
+
+def _impossible(text: Any) -> str | None:
+    """Return what no model can have of a language model's config, None where nothing is."""
+    for name, most in SIZES.items():
+        value = getattr(text, name, None)
+        if isinstance(value, int) and not 0 < value <= most:
+            return f"{name} is {value}, where 1 to {most} can be meant"
+    layers = getattr(text, "num_hidden_layers", None)
+    kinds = getattr(text, "layer_types", None)
+    if isinstance(kinds, list) and isinstance(layers, int) and len(kinds) != layers:
+        return f"layer_types has {len(kinds)} entries, and the model {layers} layers"
+    padding, vocabulary = getattr(text, "pad_token_id", None), getattr(text, "vocab_size", None)
+    if isinstance(padding, int) and isinstance(vocabulary, int) and not -vocabulary <= padding < vocabulary:
+        return f"pad_token_id is {padding}, beyond a vocabulary of {vocabulary}"
+    ropes = getattr(text, "rope_parameters", None)
+    for rope in (ropes, *ropes.values()) if isinstance(ropes, dict) else ():
+        theta = rope.get("rope_theta", 1.0) if isinstance(rope, dict) else 1.0
+        if not isinstance(theta, int | float) or not theta > 0:
+            return f"rope_theta is {theta}, and not a positive number"
+    return None
+
+
+def _no_dtype(config: Any) -> str | None:
+    import torch
+
+    stored = getattr(config, "dtype", None)
+    is_one = stored is None or (isinstance(stored, torch.dtype) and stored.is_floating_point)
+    return None if is_one else f"dtype is {stored}, which no weights have"
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
