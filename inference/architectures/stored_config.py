@@ -100,22 +100,30 @@ def _object(path: Path) -> dict[str, Any]:
 def _impossible(text: Any) -> str | None:
     """Return what no model can have of a language model's config, None where nothing is."""
     for name, most in SIZES.items():
-        value = getattr(text, name, None)
+        value = _value(text, name)
         if isinstance(value, int) and not 0 < value <= most:
             return f"{name} is {value}, where 1 to {most} can be meant"
-    layers = getattr(text, "num_hidden_layers", None)
-    kinds = getattr(text, "layer_types", None)
+    layers = _value(text, "num_hidden_layers")
+    kinds = _value(text, "layer_types")
     if isinstance(kinds, list) and isinstance(layers, int) and len(kinds) != layers:
         return f"layer_types has {len(kinds)} entries, and the model {layers} layers"
-    padding, vocabulary = getattr(text, "pad_token_id", None), getattr(text, "vocab_size", None)
+    padding, vocabulary = _value(text, "pad_token_id"), _value(text, "vocab_size")
     if isinstance(padding, int) and isinstance(vocabulary, int) and not -vocabulary <= padding < vocabulary:
         return f"pad_token_id is {padding}, beyond a vocabulary of {vocabulary}"
-    ropes = getattr(text, "rope_parameters", None)
+    ropes = _value(text, "rope_parameters")
     for rope in (ropes, *ropes.values()) if isinstance(ropes, dict) else ():
         theta = rope.get("rope_theta", 1.0) if isinstance(rope, dict) else 1.0
         if not isinstance(theta, int | float) or not theta > 0:
             return f"rope_theta is {theta}, and not a positive number"
     return None
+
+
+def _value(text: Any, name: str) -> Any:
+    """Return a setting of the model, None where it has none, or one for each layer."""
+    try:
+        return getattr(text, name, None)
+    except RuntimeError:  # what transformers says to the latter
+        return None
 
 
 def _no_dtype(config: Any) -> str | None:
