@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from inference.architectures.encoder import Encoder
 from inference.architectures.label_head import LabelHead
 from inference.architectures.scorer import PairModel
 from inference.errors import ModelRefusedError
+from inference.json_files import read_object
 from inference.labels import Labels, LabelSet
 
 HEAD, WEIGHTS = "label_head.json", "label_head.safetensors"
@@ -69,7 +69,7 @@ class OpenClassifier:
         from safetensors.torch import load_file
 
         encoder = Encoder.load(folder, dtype, device, {"normalize": False})
-        labels = _labels(json.loads((folder / HEAD).read_text()))
+        labels = _labels(read_object(folder / HEAD))
         try:
             tensors = load_file(folder / WEIGHTS)
             head = LabelHead(encoder.width, len(tensors["text.weight"]))

@@ -5,7 +5,6 @@ Most are encoders. A decoder makes embeddings the same way: its last token has r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -13,6 +12,7 @@ from typing import Any, Self
 import torch
 
 from inference.errors import ModelRefusedError
+from inference.json_files import read_json, read_object
 
 Pool = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 STEP_TOKENS = 4096  # padded tokens of one forward pass: more would cost memory and gain nothing
@@ -156,16 +156,16 @@ def _modules(folder: Path, chosen: str) -> tuple[tuple[str, ...], bool]:
     listing = folder / "modules.json"
     pooling: tuple[str, ...] = (SHORT_NAMES[chosen],) if chosen else ()
     if not listing.is_file():
-        config = json.loads((folder / "config.json").read_text())
+        config = read_object(folder / "config.json")
         is_decoder = any(str(name).endswith(_DECODERS) for name in config.get("architectures") or ())
         return pooling or (SHORT_NAMES["lasttoken" if is_decoder else "mean"],), True
     normalise = False
-    for module in json.loads(listing.read_text()):
+    for module in read_json(listing):
         kind = str(module["type"]).rpartition(".")[2]
         if kind == "Pooling" and chosen:
             continue
         if kind == "Pooling":
-            settings = json.loads((folder / module["path"] / "config.json").read_text())
+            settings = read_object(folder / module["path"] / "config.json")
             pooling = _pooling_modes(folder, settings)
         elif kind == "Normalize":
             normalise = True
@@ -195,5 +195,5 @@ def max_input(folder: Path, config: Any) -> int:
         limit -= int(config.pad_token_id or 0) + 1  # their positions begin after the padding id
     settings = folder / "sentence_bert_config.json"
     if settings.is_file():
-        limit = min(limit, int(json.loads(settings.read_text()).get("max_seq_length") or limit))
+        limit = min(limit, int(read_object(settings).get("max_seq_length") or limit))
     return limit

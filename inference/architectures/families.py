@@ -32,15 +32,6 @@ EXPERTS = {
     "router_aux_loss_coef", "router_jitter_noise", "output_router_logits",
 }  # fmt: skip
 
-LEAST = {  # of settings that have a meaning only from there on
-    "rms_norm_eps": 0,
-    "sliding_window": 0,
-    "num_experts": 0,
-    "decoder_sparse_step": 1,
-    "attn_logit_softcapping": 0,
-    "final_logit_softcapping": 0,
-}
-
 
 @dataclass(frozen=True, slots=True)
 class ExpertNames:
@@ -270,16 +261,8 @@ def _refuse_unknown(config: Any, text: Any, family: Family) -> None:
 
 def _refuse_values(text: Any, family: Family) -> None:
     """Raise UnknownFormError for a value by which nothing that has a meaning would be computed."""
-    for name, least in LEAST.items():
-        value = getattr(text, name, None)
-        if value is not None and not value >= least:
-            raise UnknownFormError(f"{name} is {value}, less than {least}")
     if _head_dim(text) % 2:
         raise UnknownFormError(f"a head has {_head_dim(text)} dimensions, which are no pairs")
-    if family.experts and text.num_experts_per_tok > text.num_experts > 0:
-        raise UnknownFormError(f"num_experts_per_tok is {text.num_experts_per_tok} of {text.num_experts} experts")
-    if family.attention_scalar and not getattr(text, family.attention_scalar) > 0:
-        raise UnknownFormError(f"{family.attention_scalar} is not positive")
     if family.has_multipliers and not (text.residual_multiplier > 0 and text.logits_scaling > 0):
         raise UnknownFormError("residual_multiplier or logits_scaling is not positive")
 

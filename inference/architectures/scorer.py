@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -11,6 +10,7 @@ import torch
 
 from inference.architectures.encoder import batches, max_input, padded
 from inference.errors import ModelRefusedError
+from inference.json_files import read_object
 
 # What sentence-transformers and text-embeddings-inference write into a model's config, by the last part of the name.
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -21,7 +21,7 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 def labels_of(folder: Path) -> int:
     """Return how many numbers the folder's model gives for its whole input: 1 is a score; 0 where it does not."""
-    config = json.loads((folder / "config.json").read_text())
+    config = read_object(folder / "config.json")
     if not any(str(name).endswith("ForSequenceClassification") for name in config.get("architectures") or ()):
         return 0
     return len(config.get("id2label") or (0, 0))  # transformers' default is two

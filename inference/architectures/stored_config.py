@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from inference.architectures.settings import SIZES, check_settings
 from inference.errors import ModelRefusedError
+from inference.json_files import read_object
 
 if TYPE_CHECKING:
     import torch
-
-# The largest of each: well beyond every model that there is, and little enough to be counted with.
-SIZES = {
-    "vocab_size": 1 << 24,
-    "hidden_size": 1 << 20,
-    "intermediate_size": 1 << 22,
-    "num_hidden_layers": 1 << 12,
-    "num_attention_heads": 1 << 14,
-    "num_key_value_heads": 1 << 14,
-    "head_dim": 1 << 14,
-    "num_experts_per_tok": 1 << 14,
-    "max_position_embeddings": 1 << 27,
-}
 
 
 def read_config(folder: Path) -> Any:
@@ -31,16 +18,14 @@ def read_config(folder: Path) -> Any:
     from transformers import AutoConfig
 
     _first_architecture(folder)
-    stored = _object(folder / "config.json")
-    for part in (stored, stored.get("text_config")):  # of which transformers says less clearly what is wrong
-        if isinstance(part, dict):
-            _refuse(folder, _impossible(SimpleNamespace(**part)))
+    check_settings(read_object(folder / "config.json"))  # of which transformers says less clearly what is wrong
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         text = config.get_text_config()
     except Exception as error:  # its checks raise what they like
         raise ModelRefusedError(f"{folder}: the config can't be read: {_reason(error)}") from error
-    _refuse(folder, _impossible(text) or _no_dtype(config))  # what it has by another name, or by default
+    if (reason := _impossible(text) or _no_dtype(config)) is not None:
+        raise ModelRefusedError(f"{folder}: the config can't be right: {reason}")
     return config
 
 
@@ -65,7 +50,7 @@ def stored_dtype(config: Any) -> torch.dtype:
 def eos_ids(config: Any, folder: Path) -> frozenset[int]:
     """Return every id that ends a generation, from the generation config and the model config."""
     path = folder / "generation_config.json"
-    generation = _object(path) if path.is_file() else {}
+    generation = read_object(path) if path.is_file() else {}
     ids: set[int] = set()
     for value in (generation.get("eos_token_id"), getattr(config.get_text_config(), "eos_token_id", None)):
         listed = value if isinstance(value, list) else [value]
@@ -75,46 +60,22 @@ def eos_ids(config: Any, folder: Path) -> frozenset[int]:
     return frozenset(ids)
 
 
-def _refuse(folder: Path, reason: str | None) -> None:
-    if reason is not None:
-        raise ModelRefusedError(f"{folder}: the config can't be right: {reason}")
-
-
 def _first_architecture(folder: Path) -> str:
-    names = _object(folder / "config.json").get("architectures") or [""]
+    names = read_object(folder / "config.json").get("architectures") or [""]
     if not isinstance(names, list):
         raise ModelRefusedError(f"{folder}: the config can't be read: architectures is {names}, and not a list")
     return str(names[0])
 
 
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:
-        raise ModelRefusedError(f"{path} is not JSON: {_reason(error)}") from error
-    if not isinstance(found, dict):
-        raise ModelRefusedError(f"{path} is not an object")
-    return found
-
-
 def _impossible(text: Any) -> str | None:
-    """Return what no model can have of a language model's config, None where nothing is."""
-    for name, most in SIZES.items():
+    """Return what no model can have of a language model's config, by whatever name it has it; None where nothing is."""
+    for name, (least, most) in SIZES.items():
         value = _value(text, name)
-        if isinstance(value, int) and not 0 < value <= most:
-            return f"{name} is {value}, where 1 to {most} can be meant"
-    layers = _value(text, "num_hidden_layers")
-    kinds = _value(text, "layer_types")
-    if isinstance(kinds, list) and isinstance(layers, int) and len(kinds) != layers:
-        return f"layer_types has {len(kinds)} entries, and the model {layers} layers"
+        if isinstance(value, int) and not least <= value <= most:
+            return f"{name} is {value}, and not a whole number from {least} to {most}"
     padding, vocabulary = _value(text, "pad_token_id"), _value(text, "vocab_size")
     if isinstance(padding, int) and isinstance(vocabulary, int) and not -vocabulary <= padding < vocabulary:
         return f"pad_token_id is {padding}, beyond a vocabulary of {vocabulary}"
-    ropes = _value(text, "rope_parameters")
-    for rope in (ropes, *ropes.values()) if isinstance(ropes, dict) else ():
-        theta = rope.get("rope_theta", 1.0) if isinstance(rope, dict) else 1.0
-        if not isinstance(theta, int | float) or not theta > 0:
-            return f"rope_theta is {theta}, and not a positive number"
     return None
 
 

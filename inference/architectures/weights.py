@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from inference.errors import ModelRefusedError
+from inference.json_files import read_object
 
 
 class Weights(Protocol):
@@ -97,10 +97,7 @@ class FolderWeights:
 
 def _names(index: Path) -> dict[str, str]:
     """Return the file of each tensor, as an index says."""
-    try:
-        names = json.loads(index.read_text())["weight_map"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelRefusedError(f"{index} can't be read: {type(error).__name__}: {error}") from error
+    names = read_object(index).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(file, str) for file in names.values()):
-        raise ModelRefusedError(f"{index} can't be read: its weight_map is no object of files")
+        raise ModelRefusedError(f"{index} has no weight_map from tensors to files")
     return names

@@ -98,8 +98,8 @@ class LocalEngine:
         # Checkpoints tuned for chat often name their new end of turn only in the tokenizer.
         ends = model.eos_ids | (tokenizer.end_ids if tokenizer is not None else frozenset())
         ends = frozenset(
-            token for token in ends if token < model.vocab_size
-        )  # a tokenizer may know more than the model
+            token for token in ends if 0 <= token < model.vocab_size
+        )  # a tokenizer may know more than the model, and some configs say -1 for none
         if Kind.CHAT in model.kinds:
             bounds = SchedulerConfig.of(
                 config,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from inference.errors import ModelRefusedError
+from inference.json_files import read_object
 
 
 def name_of(source: str) -> str:
@@ -28,7 +29,7 @@ def describe(folder: Path, name: str = "") -> dict[str, Any]:
     Raise ModelRefusedError when it is no causal language model, sentence-transformers folder, cross-encoder or
     classifier.
     """
-    config = json.loads((folder / "config.json").read_text())
+    config = read_object(folder / "config.json")
     architectures = config.get("architectures") or []
     labels = config.get("id2label") or (0, 0)  # transformers' default is two
     pooled = (folder / "modules.json").is_file() or (folder / "1_Pooling").is_dir()
@@ -46,7 +47,7 @@ def describe(folder: Path, name: str = "") -> dict[str, Any]:
     context = int(config.get("max_position_embeddings") or config.get("n_positions") or 2048)
     settings = folder / "sentence_bert_config.json"
     if pooled and settings.is_file():
-        context = int(json.loads(settings.read_text()).get("max_seq_length") or context)
+        context = int(read_object(settings).get("max_seq_length") or context)
     return {"name": name or folder.name, "folder": str(folder.absolute()), "kinds": kinds, "context_length": context}
 
 

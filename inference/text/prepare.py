@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from inference.core.prefix import PrefixKeys
 from inference.errors import InvalidRequestError
 from inference.guidance.grammars import Grammars
 from inference.guidance.thinking import ThinkingGrammar
+from inference.json_files import read_object
 from inference.labels import Labels, LabelSet
 from inference.text.answer import Parsing
 from inference.text.chats import Chats
@@ -320,5 +320,5 @@ class Preparer:
 def recommended_sampling(folder: Path) -> dict[str, float]:
     """Return the sampling fields in the folder's generation_config.json that can be meant; empty without that file."""
     path = folder / "generation_config.json"
-    stated = json.loads(path.read_text()) if path.is_file() else {}
+    stated = read_object(path) if path.is_file() else {}
     return {name: stated[name] for name, (fits, _) in SAMPLING_FIELDS.items() if fits(stated.get(name))}

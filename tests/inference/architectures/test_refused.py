@@ -9,13 +9,19 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
 
 from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.errors import ModelRefusedError
 from inference.sources.resolve import resolve
 from tests.inference.architectures.attending import change_attention
-from tests.inference.tiny import save_tiny
+from tests.inference.tiny import COMMON, SPECIAL, save_tiny
+
+SIZES = (
+    "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size", "intermediate_size", "num_hidden_layers",
+    "vocab_size", "max_position_embeddings",
+)  # fmt: skip
 
 
 def refusal(source: Path | str, **config: Any) -> str:
@@ -74,31 +80,71 @@ def test_a_config_with_fewer_layers_than_its_checkpoint(tmp_path: Path, kind: st
     assert ".1." in message
 
 
-# A model that answers right by chance, an error of Python's without a name, memory for 7 terabytes of block tables.
-IMPOSSIBLE = [
-    ({"num_hidden_layers": 0}, "num_hidden_layers is 0, where 1 to 4096 can be meant"),
-    ({"num_hidden_layers": -1}, "num_hidden_layers is -1"),
-    ({"num_hidden_layers": 10**12}, "num_hidden_layers is 1000000000000"),
-    ({"num_hidden_layers": "x"}, "Field 'num_hidden_layers' expected int"),
-    ({"num_attention_heads": 0}, "num_attention_heads is 0"),
-    ({"max_position_embeddings": 0}, "max_position_embeddings is 0"),
-    ({"max_position_embeddings": 10**12}, "max_position_embeddings is 1000000000000"),
-    ({"head_dim": -1}, "head_dim is -1"),
-    ({"head_dim": 10**12}, "head_dim is 1000000000000"),
-    ({"pad_token_id": 10**6}, "pad_token_id is 1000000, beyond a vocabulary of"),
-    ({"rope_parameters": {"rope_type": "default", "rope_theta": "x"}}, "rope_theta is x"),
-    ({"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "rope_theta is 0"),
-    ({"layer_types": ["full_attention"]}, "layer_types has 1 entries, and the model 3 layers"),
-    ({"dtype": 5}, "dtype is 5"),
-    ({"dtype": "x"}, "the config can't be read"),
-    ({"dtype": "int8"}, "dtype is torch.int8, which no weights have"),
-    ({"architectures": 5}, "architectures is 5, and not a list"),
-    ({"model_type": []}, "the config can't be read"),
-    ({"eos_token_id": ["x"]}, "eos_token_id"),
-]
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null", "\ufeff{}", "[" * 100_000])
+@pytest.mark.parametrize("architecture", ["auto", "decoder"])
+def test_a_config_that_is_no_json_object(tmp_path: Path, text: str, architecture: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    assert str(tmp_path / "config.json") in refusal(tmp_path, architecture=architecture)
 
 
-@pytest.mark.parametrize(("changes", "says"), IMPOSSIBLE)
+@pytest.mark.parametrize("file", ["generation_config.json", "model.safetensors.index.json"])
+def test_another_file_of_a_model_that_is_no_json_object(tmp_path: Path, file: str) -> None:
+    folder = save_tiny("llama", tmp_path)
+    (folder / file).write_bytes(b"\xff{")
+    assert refusal(folder).startswith(f"{folder / file} can't be read as JSON")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        *(("llama", name, value) for name in SIZES for value in (0, -1, 2.5, "8", True, 10**12)),
+        *(("llama", name, value) for name in ("rms_norm_eps", "rope_theta") for value in (0, -1.0, float("nan"), [1])),
+        ("llama", "num_key_value_heads", 3),
+        ("llama", "rope_parameters", [1]),
+        ("llama", "rope_scaling", {"rope_type": "linear", "factor": 0}),
+        ("phi3", "rope_parameters", {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": ["x"]}),
+        ("gemma2", "layer_types", ["full_attention"]),
+        ("gemma2", "layer_types", "full"),
+        ("gemma2", "query_pre_attn_scalar", 0),
+        ("gemma2", "attn_logit_softcapping", float("inf")),
+        ("gemma3", "num_attention_heads", 0),
+        ("qwen2_moe", "decoder_sparse_step", 0),
+        ("qwen2_moe", "num_experts_per_tok", 9),
+        ("qwen2_moe", "mlp_only_layers", [None]),
+        ("granite", "logits_scaling", 0.0),
+    ],
+)
+def test_a_setting_that_cannot_be_meant_is_named(tmp_path: Path, kind: str, name: str, value: Any) -> None:
+    """Else they end in a division by zero, a model of no layers or as much memory as there is."""
+    part = AutoConfig.for_model(
+        "gemma3_text" if kind == "gemma3" else kind, **{**COMMON, **SPECIAL.get(kind, {})}
+    ).to_dict()
+    part[name] = value
+    stated = {"model_type": kind, "text_config": part} if kind == "gemma3" else part
+    (tmp_path / "config.json").write_text(json.dumps(stated))
+    assert refusal(tmp_path).startswith(f"the config's {name}")
+
+
+def test_a_config_that_transformers_does_not_take_is_refused_with_its_words(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "cohere", "num_hidden_layers": None}))
+    message = refusal(tmp_path)
+    assert message.startswith(f"{tmp_path}: the config can't be read: ")
+    assert "num_hidden_layers" in message
+    assert "int" in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"pad_token_id": 10**6}, "pad_token_id is 1000000, beyond a vocabulary of"),
+        ({"dtype": 5}, "dtype is 5"),
+        ({"dtype": "x"}, "the config can't be read"),
+        ({"dtype": "int8"}, "dtype is torch.int8, which no weights have"),
+        ({"architectures": 5}, "architectures is 5, and not a list"),
+        ({"model_type": []}, "the config can't be read"),
+        ({"eos_token_id": ["x"]}, "eos_token_id"),
+    ],
+)
 def test_a_config_that_no_model_can_have(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
     folder = save_tiny("llama", tmp_path)
     change_config(folder, **changes)
@@ -106,38 +152,30 @@ def test_a_config_that_no_model_can_have(tmp_path: Path, changes: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes"),
-    [
-        ("qwen2_moe", {"num_experts_per_tok": 0}),
-        ("qwen2_moe", {"num_experts_per_tok": 99}),
-        ("qwen2_moe", {"decoder_sparse_step": 0}),
-        ("qwen2_moe", {"hidden_size": 7}),
-        ("gemma2", {"query_pre_attn_scalar": 0}),
-        ("gemma2", {"query_pre_attn_scalar": -4}),
-        ("gemma2", {"sliding_window": -1}),
-    ],
+    ("kind", "name", "value"),
+    [("gpt2", "n_layer", 0), ("gpt2", "n_positions", 10**12), ("cohere", "num_attention_heads", 0)],
 )
-def test_values_by_which_nothing_would_be_computed(tmp_path: Path, kind: str, changes: dict[str, Any]) -> None:
+def test_sizes_of_other_models(tmp_path: Path, kind: str, name: str, value: int) -> None:
     folder = save_tiny(kind, tmp_path)
-    change_config(folder, **changes)
-    refusal(folder)
+    change_config(folder, **{name: value})
+    assert f"is {value}, and not a whole number from 1 to" in refusal(folder)
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "says"),
-    [
-        ("config.json", "{", "is not JSON"),
-        ("config.json", "[]", "is not an object"),
-        ("generation_config.json", "{", "generation_config.json is not JSON"),
-        ("generation_config.json", '{"eos_token_id": "x"}', "eos_token_id is x"),
-        ("model.safetensors.index.json", "{", "can't be read"),
-        ("model.safetensors.index.json", '{"weight_map": 5}', "weight_map is no object"),
-    ],
+    ("file", "text"),
+    [("generation_config.json", '{"eos_token_id": "x"}'), ("model.safetensors.index.json", '{"weight_map": 5}')],
 )
-def test_files_that_say_nothing(tmp_path: Path, file: str, text: str, says: str) -> None:
+def test_values_of_another_form(tmp_path: Path, file: str, text: str) -> None:
     folder = save_tiny("llama", tmp_path)
     (folder / file).write_text(text)
-    assert says in refusal(folder)
+    assert str(folder) in refusal(folder)
+
+
+@pytest.mark.parametrize(("kind", "changes"), [("qwen2_moe", {"hidden_size": 7}), ("phi3", {"hidden_size": 7})])
+def test_heads_that_are_no_pairs(tmp_path: Path, kind: str, changes: dict[str, Any]) -> None:
+    folder = save_tiny(kind, tmp_path)
+    change_config(folder, **changes)
+    refusal(folder)
 
 
 def test_sources_that_lead_nowhere(tmp_path: Path) -> None:
