@@ -133,17 +133,17 @@ class SlotStates:
 
     def _write(self, fresh: dict[int, Admitted]) -> None:
         slots = self._ids(list(fresh))
-        params = [state.sampling for state in fresh.values()]
         floats = [
             (
-                min(max(p.temperature, LEAST_TEMPERATURE), MOST_TEMPERATURE),
+                # Of a greedy row nothing is drawn: noise would choose among equal logits of 0, however cold it is.
+                0.0 if state.is_greedy else min(max(p.temperature, LEAST_TEMPERATURE), MOST_TEMPERATURE),
                 p.top_p,
                 p.min_p,
                 p.repetition_penalty,
                 p.presence_penalty,
                 p.frequency_penalty,
             )
-            for p in params
+            for state, p in ((state, state.sampling) for state in fresh.values())
         ]
         self._floats[slots] = sent(torch.tensor(floats, dtype=torch.float32), self.device)
         words = [(min(state.sampling.top_k, MOST_TOP_K), seed_key(state.seed)) for state in fresh.values()]

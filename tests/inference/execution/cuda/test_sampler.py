@@ -136,3 +136,10 @@ def test_the_host_waits_for_nothing_when_rows_begin(monkeypatch: pytest.MonkeyPa
     rows = [row(0, temperature=0.5), row(20, logit_bias=((5, 3.0),), allowed_token_ids=(5, 6))]
     assert [state.is_masked for state in states.admit(rows)] == [False, True]
     assert len(pinned) == 6
+
+
+def test_greedy_takes_the_first_of_equals_whatever_the_seed() -> None:
+    """Of logits of 0 too, which no temperature makes larger than the noise of a draw."""
+    sampler = DeviceSampler(torch.device("cpu"))
+    rows = [row(slot, temperature=0.0, top_p=0.9) for slot in range(8)]
+    assert sampler.sample(torch.zeros(8, VOCABULARY), rows).tokens.tolist() == [0] * 8
