@@ -77,7 +77,7 @@ def _cache(work: Work) -> str:
     return (
         f"Of {prompts:,} prompt tokens, {work.cached_tokens / prompts:.0%} were taken from the cache instead of being "
         f"computed: about {saved:,.1f} s of this device saved, beside {work.seconds:,.1f} s that it worked. Tenants "
-        f"pay the lower rate for them."
+        f"pay the lower rate for them, and nothing for those of a request's further answers."
     )
 
 

@@ -60,10 +60,12 @@ class Work:
     """What an engine did since it was loaded.
 
     `rows` is the sum over all steps, `seconds` what they took, `prefill_seconds` the part of that for prompts.
-    `prompt_tokens` were computed, `cached_tokens` of prompts taken from the prefix cache, `output_tokens` generated.
-    `preemptions` counts by cause; `tenants` are the device-seconds of those that had most. `queued` has each request's
-    wait for its first step, or for its end where it had none, `first_tokens` the time from a request to its first
-    token, and `gaps` those from one token to the next; each of several answers counts.
+    `prompt_tokens` were computed, `cached_tokens` of prompts taken from the prefix cache, `output_tokens`
+    generated; what is computed again after a preemption isn't counted again. Each of several answers has a prompt
+    here, of which further ones find all full blocks in the cache, while the request's usage has it once.
+    `preemptions` counts by cause; `tenants` are the device-seconds of those that had most. `queued` has each
+    request's wait for its first step, or for its end where it had none, `first_tokens` the time from a request to
+    its first token, and `gaps` those from one token to the next; each of several answers counts.
     """
 
     steps: int = 0

@@ -161,6 +161,9 @@ def test_each_answer_is_what_it_would_be_alone_and_the_prompt_is_computed_and_co
     assert finished.usage.output == sum(len(text) + stops for text, stops in answers)
     # The first computed the prompt; each of the others only what doesn't fill a block.
     assert stand.runner.computed <= len(prompt) + 2 * 3 + finished.usage.output
+    work = stand.engine.health().work
+    assert work is not None
+    assert (work.prompt_tokens, work.cached_tokens) == (len(prompt) + 2 * 3, 2 * 20)  # of each answer's prompt
 
 
 def test_a_request_without_credit_for_all_ends_exactly_at_its_allowance() -> None:
