@@ -65,7 +65,7 @@ def test_tools_calls_and_results_are_told_and_make_no_control_token(chat: tuple[
     [
         ('{"a": "\\ud800"}', '{\\"a\\": \\"\\\\ud800\\"}'),
         ('{"\\udfff": 1}', "udfff"),
-        ('{"a":' * 900 + "1" + "}" * 900, '{\\"a\\":{\\"a\\":'),
+        ('{"a":' * 5_000 + "1" + "}" * 5_000, '{\\"a\\":{\\"a\\":'),
     ],
 )
 def test_arguments_that_no_tokenizer_takes_are_told_as_they_were_written(
