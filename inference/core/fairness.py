@@ -197,19 +197,23 @@ class FairQueue(Generic[T]):
             heapq.heappush(self._turns, entry)
         return [self._waiting[tenant].first() for tenant in found]
 
-    def of_longer(self, item: T) -> Iterator[T]:
-        """Yield the items, the last ones first, of each tenant whose queue is longer than that of `item` with it.
+    def behind(self, item: T) -> Iterator[T]:
+        """Yield the items that give their places to `item`, which doesn't wait yet, before it is refused.
 
-        For their weights, the longest queue first; none of a higher band, of a tenant with a single item, or that is a
-        part, though parts count. `item` doesn't wait yet.
+        Of the lowest band first. Of a lower band they are all, since those wait for it in any case; of its own, those
+        of each tenant with more than one whose queue is longer, for their weights, than that of `item` with it. The
+        longest queue is first, and of each the last item; none is a part, though parts count.
         """
         own = self.waiting(item.tenant) + 1
-        longer = [
+        behind = [
             share
             for share in self._waiting.values()
-            if share.band <= item.band and len(share.items) > 1 and len(share.items) * item.weight > own * share.weight
+            if share.band < item.band
+            or (
+                share.band == item.band and len(share.items) > 1 and len(share.items) * item.weight > own * share.weight
+            )
         ]
-        for share in sorted(longer, key=lambda share: len(share.items) / share.weight, reverse=True):
+        for share in sorted(behind, key=lambda share: (share.band, -len(share.items) / share.weight)):
             last_first = sorted(share.items, key=share.items.__getitem__, reverse=True)
             yield from (one for one in last_first if one not in self._parts)
 

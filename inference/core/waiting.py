@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 from inference.core.fairness import FairQueue, Prices, Queued
 from inference.errors import DrainingError, OverloadedError
 
-YIELDED = "the engine is busy, and others had fewer requests waiting for it"
+YIELDED = "the engine is busy, and others go first that had fewer requests waiting for it, or a higher priority"
 
 
 class Yielding(Queued, Protocol):
@@ -24,11 +24,12 @@ R = TypeVar("R", bound=Yielding)
 class WaitingQueue(Generic[R]):
     """A fair queue with a bound for all and one for each tenant; it takes no new requests while `draining`.
 
-    The bounds count waiting requests; one that comes back after a preemption is always taken. Where all may wait that
-    there is room for, the longest queue is shortened (longest queue drop: Suter et al., 1999), so that no few tenants
-    keep the others out. Further answers of a request count for their tenant alone, whose own they delay: else a few
-    requests of many answers each would fill the queue of all. `weights` has the weight of each tenant with a request
-    that hasn't ended, and `total_weight` their sum.
+    The bounds count waiting requests; one that comes back after a preemption is always taken. Where all may wait
+    that there is room for, the longest queue is shortened (longest queue drop: Suter et al., 1999), so that no few
+    tenants keep the others out, and first those of a lower band, so that none keep out whom they wait for anyway.
+    Further answers of a request count for their tenant alone, whose own they delay: else a few requests of many
+    answers each would fill the queue of all. `weights` has the weight of each tenant with a request that hasn't
+    ended, and `total_weight` their sum.
     """
 
     def __init__(self, most: int, most_per_tenant: int, prices: Prices) -> None:
@@ -69,7 +70,7 @@ class WaitingQueue(Generic[R]):
             raise OverloadedError("too many requests of this tenant are waiting already", code="tenant_queue_full")
         if self.queue.counted < self.most:
             return None
-        yielding = next((one for one in self.queue.of_longer(item) if one.may_yield), None)
+        yielding = next((one for one in self.queue.behind(item) if one.may_yield), None)
         if yielding is None:
             raise OverloadedError(f"{self.queue.counted} requests are waiting already")
         return yielding

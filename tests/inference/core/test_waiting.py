@@ -106,6 +106,21 @@ def test_a_higher_band_is_not_displaced_by_a_lower_one() -> None:
     assert queue.enter(Item("c", band=2)) is not None
 
 
+def test_a_higher_band_is_not_kept_out_by_many_of_a_lower_one() -> None:
+    """It is served before all of those in any case."""
+    queue = full(4, "abc")
+    last = queue.items[-1]  # the second of a
+    assert queue.enter(Item("d", band=1)) is last
+    for _ in range(3):
+        assert queue.enter(Item("d", band=1)) is not None
+    assert queue.lengths == {"d": 4}
+    with pytest.raises(OverloadedError):
+        queue.enter(Item("d", band=1))
+    with pytest.raises(OverloadedError):
+        queue.enter(Item("a"))
+    assert queue.enter(Item("e", band=1)) is not None  # of the same band the longest queue is shortened
+
+
 @given(st.lists(st.sampled_from("aaaaabbbccd"), max_size=80), st.integers(4, 12))
 def test_none_is_refused_that_has_less_than_an_equal_part(arrivals: list[str], most: int) -> None:
     queue = Queue(most, most)
