@@ -228,13 +228,13 @@ async def _found(connection: Connection, path: str, until: float) -> bytes:
 
 
 async def _words(connection: Connection) -> bytes:
-    """Return what an error says, as far as it comes."""
+    """Return what an error says, as far as it comes; that its client has left meanwhile changes nothing of it."""
     until = asyncio.get_running_loop().time() + ASK_SECONDS
     words = b""
     try:
         while len(words) < MOST_ERROR and (data := await connection.read(until)):
             words += data
-    except OSError:
+    except Exception:  # noqa: BLE001, S110 - an end of the connection, or whatever it was stopped with
         pass
     return words[:MOST_ERROR]
 

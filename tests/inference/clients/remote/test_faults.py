@@ -362,6 +362,33 @@ async def test_a_deployment_that_is_set_up_wrongly_is_not_the_clients_fault(remo
     assert "sk-123" not in error.message
 
 
+async def test_a_refusal_whose_client_leaves_before_its_last_word_costs_nothing(remote):
+    """The status had come, and the prompt was charged all the same, as one that the server may have read."""
+    done = asyncio.Event()
+
+    async def refuse(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 100\r\n\r\n{")
+        await done.wait()
+        writer.close()
+
+    engine, _ = await remote()
+    request = chat("a")
+    prepared = await engine.prepare(request)
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        engine._pool = pool_of(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", engine._options.networks)
+        engine._pool.join(engine, engine._options)
+        task = asyncio.ensure_future(collect(engine.generate(prepared, 10, True)))
+        async with asyncio.timeout(5):
+            while not ((run := engine._runs.get(request.id)) and run._connection and run._connection._status):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0)
+        await engine.cancel(request.id)
+        with pytest.raises(InvalidRequestError):
+            await task
+        assert await engine.usage_of(request.id) == NothingRan()
+        done.set()
+
+
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 async def test_redirects_are_not_followed(remote, status):
     _, elsewhere = await remote()
