@@ -129,7 +129,10 @@ def generate(model: Path) -> Callable[[str], float]:
 def peer_command(command: str) -> Callable[[str], float]:
     """Start a peer that answers parts by lines. It ends with this program, and so do the processes that it starts."""
     words = shlex.split(command)
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    theirs = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}  # it is our worker's alone
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, env=theirs
+    )
     atexit.register(end_session, process.pid)
     assert process.stdin is not None
     assert process.stdout is not None
