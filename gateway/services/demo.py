@@ -9,7 +9,6 @@ from pathlib import Path
 
 from django.conf import settings
 from django.db import transaction
-from django.utils import timezone
 
 from billing.services import plans, wallets
 from gateway.models import APIKey, Membership, Project, Tenant, User
@@ -46,7 +45,7 @@ def ensure_demo() -> Demo:
     Membership.objects.of(tenant).get_or_create(user=user, defaults={"tenant": tenant, "role": Membership.Role.OWNER})
     wallets.open_wallet(tenant_id=tenant.id)
     if not tenant.subscriptions.filter(state="active").exists():
-        plans.subscribe(tenant_id=tenant.id, plan_slug=PLAN, at=timezone.now())
+        plans.subscribe(tenant_id=tenant.id, plan_slug=PLAN)
     return Demo(tenant, user, _kept_key(tenant) or _new_key(tenant, project, user))
 
 

@@ -46,7 +46,7 @@ def create_tenant(*, name: str, slug: str, owner_email: str, plan: str) -> NewTe
     project = Project(tenant=tenant, name="Default")
     project.save(force_insert=True)
     wallet = wallets.open_wallet(tenant_id=tenant.id)
-    subscription = plans.subscribe(tenant_id=tenant.id, plan_slug=plan, at=timezone.now())
+    subscription = plans.subscribe(tenant_id=tenant.id, plan_slug=plan)
     invitation, address = members.invite_member(tenant=tenant, email=owner_email, role=Membership.Role.OWNER)
     return NewTenant(tenant, project, wallet, subscription, invitation, address)
 

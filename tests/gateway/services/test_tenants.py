@@ -1,6 +1,10 @@
-import pytest
+from datetime import timedelta
 
-from billing.models import LedgerTransfer, Subscription, Wallet
+import pytest
+from django.utils import timezone
+
+from billing import clock
+from billing.models import CreditGrant, LedgerTransfer, Subscription, Wallet
 from gateway.errors.service import ServiceError
 from gateway.models import Invitation, Membership, Project, Tenant
 from gateway.services import members, tenants
@@ -18,6 +22,16 @@ def test_create_tenant_makes_everything(terms):
     assert wallet.posted == granted.amount == made.subscription.version.monthly_credits
     invitation = Invitation.objects.of(made.tenant).get()
     assert (invitation.email, invitation.role) == ("ann@acme.example", "owner")
+
+
+@pytest.mark.parametrize("ahead", [timedelta(minutes=5), timedelta(minutes=-5)])
+def test_the_first_month_is_whole_whatever_this_machines_clock_says(terms, monkeypatch, ahead):
+    """Months end by the database's clock, so they are counted from its moment."""
+    real = timezone.now
+    monkeypatch.setattr(timezone, "now", lambda: real() + ahead)
+    made = tenants.create_tenant(name="Acme", slug="acme", owner_email="ann@acme.example", plan="business")
+    month = CreditGrant.objects.get(wallet=made.wallet)
+    assert month.expires_at - clock.now() > timedelta(days=27)
 
 
 @pytest.mark.parametrize(
