@@ -9,7 +9,6 @@ from datetime import timedelta
 
 from celery.worker import state
 from django.conf import settings
-from django.utils import timezone
 
 from billing import clock
 from billing import jobs as billing
@@ -56,7 +55,8 @@ def jobs() -> tuple[Job, ...]:
 
 def _purge() -> bool:
     forget_others([job.name for job in JOBS])
-    return purge(timezone.now()) + forget_batches(clock.now(), limit=200) > 0
+    now = clock.now()
+    return purge(now) + forget_batches(now, limit=200) > 0
 
 
 def _remove_files() -> bool:

@@ -24,7 +24,7 @@ from gateway.models import (
 
 
 def purge(now: datetime, limit: int = 200) -> int:
-    """Delete at most `limit` rows of each kind that are over by `now`, and return how many."""
+    """Delete at most `limit` rows of each kind that are over by `now`, the database's time, and return how many."""
     return sum(_remove(rows, limit) for rows in _over(now))
 
 

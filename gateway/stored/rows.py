@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Length
 from django.utils import timezone
 
+from billing import clock
 from billing.writer.operations import LEASE_SECONDS
 from gateway.models import StoredResponse
 from gateway.replay import answers
@@ -127,7 +128,7 @@ def fail_if_lost(row: StoredResponse) -> bool:
 
 def fail_lost(limit: int = 100) -> int:
     """Let all responses fail whose gateway ended while it made them, `limit` at most; return how many."""
-    since = timezone.now() - timedelta(seconds=LEASE_SECONDS)
+    since = clock.now() - timedelta(seconds=LEASE_SECONDS)
     running = StoredResponse.objects.unscoped().filter(status__in=RUNNING, created_at__lt=since).order_by("id")
     return sum(fail_if_lost(row) for row in running[:limit])
 

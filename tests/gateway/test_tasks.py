@@ -101,7 +101,7 @@ def test_a_task_shows_that_its_process_lives_and_stops_when_that_has_to_end(monk
 def due(terms, transactional_db, settings, monkeypatch):
     """Rows of every kind for which something is to be done."""
     monkeypatch.setattr(django_mail, "outbox", [])
-    settings.SLUICE_AUDIT_DAYS = 365
+    settings.SLUICE_AUDIT_DAYS, settings.SLUICE_INVITATION_DAYS = 365, 60
     acme = make_party("acme")
     now = timezone.now()
     parties = [acme, *(make_party(f"p{number}") for number in range(PARTIES - 1))]

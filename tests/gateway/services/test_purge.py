@@ -13,6 +13,7 @@ from django.utils import timezone
 from billing.ids import uuid7
 from billing.models import Reconciliation
 from gateway import tasks
+from gateway.audit import LEAST_AUDIT_DAYS
 from gateway.models import AuditEvent, Invitation, OutgoingMail, RefusalCount, SignInLink
 from gateway.services import links, members
 from gateway.services.purge import purge
@@ -64,7 +65,7 @@ def test_refusals_go_after_their_days(acme, settings):
 
 def test_jobs_do_it(rows, monkeypatch):
     """By the clock of `rows`, which keeps one invitation for a second more: the jobs before may take longer."""
-    monkeypatch.setattr(tasks.timezone, "now", lambda: rows)
+    monkeypatch.setattr(tasks.clock, "now", lambda: rows)
     call_command("jobs", "--once")
     assert left() == (1, 1, 3)
 
@@ -109,6 +110,22 @@ def test_the_audit_trail_stays_unless_the_settings_say_otherwise(acme, settings)
     assert AuditEvent.objects.unscoped().filter(action="old").count() == 3
     settings.SLUICE_AUDIT_DAYS = 366
     assert purge(now) == 2
+    assert AuditEvent.objects.unscoped().filter(action="old").count() == 1
+
+
+def test_a_machine_whose_clock_is_ahead_purges_by_the_databases(acme, settings, monkeypatch):
+    """The database refuses to give up what is younger by its own clock, and nothing was purged any more."""
+    settings.SLUICE_AUDIT_DAYS = LEAST_AUDIT_DAYS
+    at = timezone.now() - timedelta(days=LEAST_AUDIT_DAYS)
+    for seconds in (-60, 60):
+        AuditEvent(
+            at=at + timedelta(seconds=seconds), actor="a", action="old", target_type="t", target_id="i", target="t"
+        ).save()
+    Session.objects.create(session_key="old", expire_date=timezone.now() - timedelta(seconds=1))
+    real = timezone.now
+    monkeypatch.setattr(timezone, "now", lambda: real() + timedelta(minutes=5))
+    assert tasks._purge()
+    assert not Session.objects.exists()
     assert AuditEvent.objects.unscoped().filter(action="old").count() == 1
 
 

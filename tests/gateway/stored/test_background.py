@@ -9,6 +9,7 @@ import openai
 import pytest
 from django.utils import timezone
 
+from billing.ids import uuid7
 from gateway.models import StoredResponse
 from gateway.models.kept import KeptAnswer
 from gateway.replay import answers
@@ -233,6 +234,16 @@ async def test_one_whose_gateway_ended_fails(tmp_path):
             await run.ended()
         assert (await client.responses.retrieve(made.id)).to_dict() == failed.to_dict()
         assert await in_database(rows.fail_lost) == 0
+
+
+@pytest.mark.parametrize("minutes", [5, -5])
+def test_one_that_is_about_to_begin_isnt_lost_by_the_clock_of_the_jobs(acme, monkeypatch, minutes):
+    """It stands there before its run is claimed: failed in that moment, it would run all the same, and be charged."""
+    real = timezone.now
+    monkeypatch.setattr(timezone, "now", lambda: real() + timedelta(minutes=minutes))
+    owner = rows.Owner(acme.tenant.id, acme.project.id)
+    rows.add(owner, uuid7(), status="queued", given=b"[]", body=b"{}", is_background=True)
+    assert rows.fail_lost() == 0
 
 
 async def test_what_is_deleted_keeps_nothing(tmp_path):
