@@ -6,7 +6,7 @@ from django.utils.crypto import salted_hmac
 
 from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Project, Tenant
-from gateway.services import keys
+from gateway.services import admin_keys, keys
 
 pytestmark = pytest.mark.django_db
 
@@ -58,6 +58,15 @@ def test_a_key_outlives_its_secret_and_moves_to_the_new_one(tenant, project, set
     settings.SLUICE_KEY_HASH_FALLBACKS = []
     assert keys.find_key(secret).get() == key
     assert not keys.find_key("sk-sluice-unknown").exists()
+
+
+def test_an_admin_key_moves_to_the_new_secret_too(tenant, settings):
+    key, secret = admin_keys.create_admin_key(tenant=tenant, name="k")
+    settings.SLUICE_KEY_HASH_FALLBACKS = [settings.SLUICE_KEY_HASH_SECRET]
+    settings.SLUICE_KEY_HASH_SECRET = "another"
+    assert admin_keys.find_admin_key(secret) == key
+    settings.SLUICE_KEY_HASH_FALLBACKS = []
+    assert admin_keys.find_admin_key(secret) == key
 
 
 @pytest.mark.parametrize(
