@@ -111,11 +111,25 @@ def test_a_rotated_key_has_two_secrets_for_a_while(acme, manager):
     assert new.expires_at is None
     assert timedelta(hours=1) < old.expires_at - now <= timedelta(hours=2)
     call(manager, "post", f"keys/{made['id']}/end-previous/")
-    assert load_by_key(made["secret"]).expires_at <= timezone.now()
+    assert load_by_key(made["secret"]).code == "invalid_api_key"
     assert load_by_key(body["secret"]).expires_at is None
     event = AuditEvent.objects.of(acme.tenant).filter(action="key.changed", target_id=made["id"]).order_by("id").first()
     assert event.after["previous_last_four"] == made["secret"][-4:]
     assert made["secret"] not in str(event.after)
+
+
+@pytest.mark.parametrize("way", ["at once", "later", "after its time"])
+def test_an_old_secret_that_is_ended_works_at_no_machine_whatever_the_clocks_say(acme, monkeypatch, way):
+    """The machine that ends it is five minutes ahead of the one that is asked with it."""
+    key, secret = keys.create_key(tenant=acme.tenant, project=acme.project, name="k")
+    real = timezone.now
+    with monkeypatch.context() as ahead:
+        ahead.setattr(timezone, "now", lambda: real() + timedelta(minutes=5))
+        overlap = {"at once": timedelta(), "later": timedelta(hours=1), "after its time": timedelta(microseconds=1)}
+        keys.rotate_key(tenant=acme.tenant, key=key, overlap=overlap[way])
+        if way != "at once":
+            keys.end_previous(tenant=acme.tenant, key=key)
+    assert load_by_key(secret).code == "invalid_api_key"
 
 
 def test_revocation_ends_both_secrets(acme, manager):
