@@ -11,7 +11,7 @@ import pytest
 from celery.worker import state
 from django.contrib.sessions.models import Session
 from django.core import mail as django_mail
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import connection
 from django.db.models import Count, Sum
 from django.utils import timezone
@@ -56,6 +56,17 @@ def test_beat_celery_and_cron_know_the_same_work(monkeypatch):
     monkeypatch.setattr(tasks, "JOBS", [Job(name, lambda name=name: done.append(name), every_s=1) for name in NAMES])
     call_command("jobs", "--once")
     assert done == NAMES
+
+
+@pytest.mark.django_db
+def test_with_cron_what_fails_keeps_nothing_else_from_being_done(caplog):
+    """An event that can't be added to the sums stays, and fails each time."""
+    OutboxEvent.objects.create(topic="usage", payload={"records": ["none"]})
+    mail.queue_mail(to="a@x.example", subject="s", text="t")
+    with pytest.raises(CommandError, match=r"failed: billing\.rollups$"):
+        call_command("jobs", "--once")
+    assert "while consuming outbox event" in caplog.text
+    assert OutgoingMail.objects.get().state == "sent"
 
 
 def test_a_message_ends_by_itself_but_not_before_clocks_agree():

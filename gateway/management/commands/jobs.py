@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
 
 from gateway.management.doctor import database_problem
 from gateway.runtime.heartbeat import touch_heartbeat
 
 NICENESS = 5  # who waits for an answer goes before what nobody waits for
 
+logger = logging.getLogger("sluice.jobs")
+
 
 class Command(BaseCommand):
-    """Run until SIGTERM, then end after the current chunks; with ``--once`` end when nothing is due."""
+    """Run until SIGTERM, then end after the current chunks; with ``--once`` end when nothing is due, and with an error
+    where something failed, which is logged and keeps nothing else from being done.
+    """
 
     help = "Run the periodic work (docs/jobs.md): Celery's worker and beat in one process."
 
@@ -36,5 +42,14 @@ class Command(BaseCommand):
             from gateway.broker import worker
 
             sys.exit(worker.run(app))
+        failed = []
         for job in JOBS:
-            noted(job.name, job.run)
+            try:
+                noted(job.name, job.run)
+            except Exception as error:
+                if isinstance(error, DatabaseError) and database_problem():
+                    raise
+                logger.exception("job failed", extra={"job": job.name})
+                failed.append(job.name)
+        if failed:
+            raise CommandError(f"failed: {', '.join(failed)}")
