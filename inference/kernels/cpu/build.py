@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import platform
@@ -9,13 +10,20 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 # What each level is compiled for, the best first, and the processor's flags that it needs (as in /proc/cpuinfo).
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd", "fma", "bmi2", "f16c", "lzcnt")
+_TILES = ("amx_tile", "amx_bf16", "amx_int8")
 LEVELS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "avx512-amx": (
+        ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
+        (*_AVX512, "avx512_vnni", "avx512_bf16", *_TILES),
+    ),
     "avx512-bf16": (("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16"), (*_AVX512, "avx512_vnni", "avx512_bf16")),
     "avx512-vnni": (("-march=x86-64-v4", "-mavx512vnni"), (*_AVX512, "avx512_vnni")),
     "avx512": (("-march=x86-64-v4",), _AVX512),
@@ -32,6 +40,22 @@ class BuildError(Exception):
     """The kernels can't be built here; the message is the reason, for operators."""
 
 
+class CompilerRefusedError(BuildError):
+    """The compiler ended with an error: an older one doesn't know the best levels."""
+
+
+@cache
+def tiles_are_permitted() -> bool:
+    """Ask the system for the registers of tiles (AMX), as a process has to before any of its threads uses them.
+
+    See "Using XSTATE features in user space applications" in Linux's documentation.
+    """
+    if platform.machine() != "x86_64" or not sys.platform.startswith("linux"):
+        return False
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    return bool(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0)
+
+
 def processor_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     """Return what the processor can do, in the kernel's words; empty where it isn't told."""
     try:
@@ -43,9 +67,18 @@ def processor_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def best_level(flags: frozenset[str] | None = None) -> str:
-    """Return the best level that a processor with `flags` (default: this one's) can run."""
-    flags = processor_flags() if flags is None else flags
+    """Return the best level that a processor with `flags` (default: this one's, as the system permits) can run."""
+    if flags is None:
+        flags = processor_flags()
+        if flags.issuperset(_TILES) and not tiles_are_permitted():
+            flags = flags.difference(_TILES)
     return next(level for level, (_, needed) in LEVELS.items() if flags.issuperset(needed))
+
+
+def levels_below(level: str) -> list[str]:
+    """Return the levels that a processor which runs `level` runs too, the best first."""
+    names = list(LEVELS)
+    return names[names.index(level) + 1 :]
 
 
 def build(folder: Path, level: str = "", *, anew: bool = False) -> Path:
@@ -111,7 +144,7 @@ def _compile(command: list[str]) -> None:
         raise BuildError(f"{command[0]} was ended by {signal.Signals(-process.returncode).name}")
     if process.returncode:
         line = next((line for line in words.splitlines() if "error" in line), words.strip()[:200])
-        raise BuildError(f"{command[0]} failed: {line or f'exit status {process.returncode}'}")
+        raise CompilerRefusedError(f"{command[0]} failed: {line or f'exit status {process.returncode}'}")
 
 
 def _seal(content: bytes) -> bytes:

@@ -1,5 +1,5 @@
 /* Linear layers whose weights keep their type: sums in float32, one rounding at the end. Include it once, after IS_BF16, DOT
- * and NAME(verb) are defined. */
+ * and NAME(verb) are defined, and TILE_PRODUCT where tiles can do it. */
 #define FINISH(acc, row, rows, column) \
     { for (int i = 0; i < rows; i++) finish(acc[i], row + i, column, bias, residual, out, outputs); }
 #include "simd.h"
@@ -14,7 +14,12 @@ static void finish(vf acc[PANEL], int64_t row, int64_t column, const void *bias,
         v_write_some(IS_BF16, out, row * outputs + column, y, left);
     }
 }
+#include "tiles.h"
+#if TILED && defined(TILE_PRODUCT)
+#include "panels_tiled.h"
+#else
 #include "panels.h"
+#endif
 #include "program.h"
 
 #define EACH_WORD (IS_BF16 ? 2 : 1) /* inputs in a word */
@@ -31,11 +36,28 @@ void NAME(pack)(const uint32_t *weight, uint32_t *packed, int64_t outputs, int64
         }
 }
 
+/* Lay a row out, with zeros behind it. */
+INLINE void copy_row(const uint32_t *row, int64_t words, uint32_t *to) {
+    for (int64_t k = 0; k < words; k += LANES, to += PITCH) v_store(to, v_read_some(0, row, k, words - k));
+}
+
 /* out [count, outputs] = x [count, inputs] · weightᵀ + bias + residual; bias and residual may be NULL, and out may be the
- * residual. */
-void NAME(linear)(const uint32_t *x, const uint32_t *packed, const void *bias, const void *residual, void *out, int64_t count,
-                  int64_t outputs, int64_t inputs) {
-    const int64_t words = inputs / EACH_WORD, stride = words, panels = (outputs + COLUMNS - 1) / COLUMNS;
-#pragma omp parallel for num_threads(kernel_threads) schedule(static)
-    for (int64_t panel = 0; panel < panels; panel++) MULTIPLY(panel, panel + 1 < panels);
+ * residual. Return 0, or 1 where memory ran out. */
+int NAME(linear)(const uint32_t *rows_in, const uint32_t *packed, const void *bias, const void *residual, void *out, int64_t count,
+                 int64_t outputs, int64_t inputs) {
+    const int64_t words = inputs / EACH_WORD, panels = (outputs + COLUMNS - 1) / COLUMNS;
+    const uint32_t *x = COPIES_ROWS ? scratch(0, room_for(count, words)) : rows_in;
+    if (COPIES_ROWS && !x) return 1;
+#pragma omp parallel num_threads(kernel_threads)
+    {
+        if (COPIES_ROWS) {
+#pragma omp for schedule(static)
+            for (int64_t row = 0; row < count; row++) copy_row(rows_in + row * words, words, row_at((uint32_t *)x, words, row));
+        }
+        begin_products(count);
+#pragma omp for schedule(static)
+        for (int64_t panel = 0; panel < panels; panel++) MULTIPLY(panel, panel + 1 < panels);
+        end_products();
+    }
+    return 0;
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,14 @@ from typing import Any
 
 import torch  # before the library: they share the OpenMP runtime that torch has loaded
 
-from inference.kernels.cpu.build import BuildError, best_level, build
+from inference.kernels.cpu.build import (
+    BuildError,
+    CompilerRefusedError,
+    best_level,
+    build,
+    levels_below,
+    tiles_are_permitted,
+)
 
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -23,8 +30,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "pack_bf16": (None, [_P, _P, _I, _I]),
     "pack_w8a8": (None, [_P, _P, _P, _P, _I, _I]),
     "pack_w4": (None, [_P, _P, _P, _I, _I]),
-    "linear_fp32": (None, [_P, _P, _P, _P, _P, _I, _I, _I]),
-    "linear_bf16": (None, [_P, _P, _P, _P, _P, _I, _I, _I]),
+    "linear_fp32": (ctypes.c_int, [_P, _P, _P, _P, _P, _I, _I, _I]),
+    "linear_bf16": (ctypes.c_int, [_P, _P, _P, _P, _P, _I, _I, _I]),
     "linear_w8a8": (ctypes.c_int, [_I, _P, _P, _P, _P, _P, _P, _P, _I, _I, _I]),
     "linear_w4": (ctypes.c_int, [_I, _P, _P, _P, _P, _P, _P, _I, _I, _I]),
     "low_rank": (ctypes.c_int, [_I, _P, _I, _P, _P, _I, _I, _I]),
@@ -72,6 +79,8 @@ class Library:
 
     def __init__(self, file: Path, level: str) -> None:
         """Load `file`; raise BuildError with the reason when it can't be."""
+        if level == "avx512-amx" and not tiles_are_permitted():
+            raise BuildError("the system doesn't let this process use tiles (AMX)")
         self.level = level
         self.columns = 64 if level.startswith("avx512") else 32
         self._current = _Current()
@@ -118,9 +127,22 @@ class Library:
 def load(folder: Path, level: str = "") -> Library:
     """Return the library for `level` (default: this processor's best), built in `folder` if need be.
 
-    Raise BuildError with the reason when there can't be one.
+    A compiler that doesn't know the best level builds the best that it knows. Raise BuildError with the reason when
+    there can't be a library.
     """
-    level = level or best_level()
+    if level:
+        return _built(folder, level)
+    level = best_level()
+    try:
+        return _built(folder, level)
+    except CompilerRefusedError as error:
+        for lower in levels_below(level):
+            with suppress(CompilerRefusedError):
+                return _built(folder, lower)
+        raise error from None
+
+
+def _built(folder: Path, level: str) -> Library:
     file = build(folder, level)
     try:
         return Library(file, level)

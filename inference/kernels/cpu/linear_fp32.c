@@ -4,4 +4,4 @@
 #define NAME(verb) verb##_fp32
 #include "dense.h"
 
-STEP(linear_fp32, w[0].p, w[1].p, w[2].p, w[3].p, w[4].p, w[5].i, w[6].i, w[7].i)
+CHECKED_STEP(linear_fp32, w[0].p, w[1].p, w[2].p, w[3].p, w[4].p, w[5].i, w[6].i, w[7].i)

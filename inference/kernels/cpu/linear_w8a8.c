@@ -1,5 +1,6 @@
 /* Linear layers in eight bits: weights with one scale per output, activations with one per token, exact integer sums. */
 #define DOT v_dot_bytes
+#define TILE_PRODUCT _tile_dpbusd
 #define INTEGERS
 #define FINISH(acc, row, rows, column) \
     { for (int i = 0; i < rows; i++) finish(is_bf16, acc[i], row + i, column, scale[row + i], scales, sums, bias, residual, out, outputs); }
@@ -16,7 +17,12 @@ INLINE void finish(int is_bf16, vi acc[PANEL], int64_t row, int64_t column, floa
         v_write_some(is_bf16, out, row * outputs + column, y, left);
     }
 }
+#include "tiles.h"
+#if TILED
+#include "panels_tiled.h"
+#else
 #include "panels.h"
+#endif
 #include "program.h"
 #include "quantise.h"
 
@@ -47,16 +53,19 @@ void pack_w8a8(const float *weight, uint32_t *packed, float *scales, int32_t *su
 
 INLINE int linear(int is_bf16, const void *rows_in, const uint32_t *packed, const float *scales, const int32_t *sums, const void *bias,
                   const void *residual, void *out, int64_t count, int64_t outputs, int64_t inputs) {
-    const int64_t words = (inputs + 3) / 4, stride = words, panels = (outputs + COLUMNS - 1) / COLUMNS;
-    uint32_t *x = scratch(0, (size_t)(count * words) * 4);
+    const int64_t words = (inputs + 3) / 4, panels = (outputs + COLUMNS - 1) / COLUMNS;
+    uint32_t *x = scratch(0, room_for(count, words));
     float *scale = scratch(1, (size_t)count * 4);
     if (!x || !scale) return 1;
 #pragma omp parallel num_threads(kernel_threads)
     {
 #pragma omp for schedule(static)
-        for (int64_t row = 0; row < count; row++) scale[row] = quantise(is_bf16, rows_in, row * inputs, (uint8_t *)(x + row * words), inputs);
+        for (int64_t row = 0; row < count; row++)
+            scale[row] = quantise(is_bf16, rows_in, row * inputs, (uint8_t *)row_at(x, words, row), 4 * PITCH, inputs);
+        begin_products(count);
 #pragma omp for schedule(static)
         for (int64_t panel = 0; panel < panels; panel++) MULTIPLY(panel, panel + 1 < panels);
+        end_products();
     }
     return 0;
 }

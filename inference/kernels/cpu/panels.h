@@ -18,6 +18,14 @@ typedef vf sum;
 #define WORDS v_load
 #endif
 
+/* How rows of words are laid out for the product: one behind the other, so that they may be read where they are. */
+#define COPIES_ROWS 0
+#define PITCH LANES /* words from one piece of LANES words of a row to its next */
+INLINE size_t room_for(int64_t count, int64_t words) { return (size_t)(count * words) * 4; }
+INLINE uint32_t *row_at(uint32_t *x, int64_t words, int64_t row) { return x + row * words; }
+INLINE void begin_products(int64_t count) { (void)count; }
+INLINE void end_products(void) {}
+
 /* Go on with `acc` over `words` words. `lines` of each step's PANEL cache lines are fetched from `ahead` on, where the next
  * weights lie. */
 INLINE void tile(const int rows, const int lines, const uint32_t *x, int64_t stride, const uint32_t *w, int64_t words,
@@ -73,7 +81,7 @@ static void any_tile(int rows, int lines, const uint32_t *x, int64_t stride, con
 #define MULTIPLY(number, next) \
     do { \
         const uint32_t *w = packed + (number) * words * COLUMNS; \
-        const int64_t tiles = (count + ROWS - 1) / ROWS, chunk = WIDE && tiles > 1 && tiles <= HELD ? CHUNK : words; \
+        const int64_t stride = words, tiles = (count + ROWS - 1) / ROWS, chunk = WIDE && tiles > 1 && tiles <= HELD ? CHUNK : words; \
         sum held[HELD][ROWS][PANEL]; \
         for (int64_t from = 0, row = 0; from < words; from += chunk, row = 0) { \
             const int64_t here = words - from < chunk ? words - from : chunk; \

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from inference.kernels.cpu import build as building
+from inference.kernels.cpu import library as loading
 from inference.kernels.cpu.build import LEVELS, BuildError, best_level, build, processor_flags
 from inference.kernels.cpu.library import load
 
@@ -162,3 +163,24 @@ def test_the_level_follows_the_processor(tmp_path: Path) -> None:
     cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu avx2 fma bmi2 f16c abm\n")
     assert best_level(processor_flags(cpuinfo)) == "avx2"
     assert processor_flags(tmp_path / "none") == frozenset()
+
+
+def test_an_older_compiler_builds_the_best_level_that_it_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "older"
+    script.write_text(
+        '#!/bin/sh\ncase "$*" in *-mamx*|*avx512*|*v3*) echo "error: unknown option" >&2; exit 1; esac\nexec cc "$@"\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("CC", str(script))
+    monkeypatch.setattr(loading, "best_level", lambda: "avx512-amx")
+    assert loading.load(tmp_path / "built").level == "plain"
+    script.write_text('#!/bin/sh\necho "error: no memory" >&2; exit 1\n')
+    with pytest.raises(BuildError, match="no memory"):
+        loading.load(tmp_path / "other")
+
+
+def test_tiles_are_used_where_the_system_permits_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "processor_flags", lambda: frozenset(LEVELS["avx512-amx"][1]))
+    for permitted, level in ((True, "avx512-amx"), (False, "avx512-bf16")):
+        monkeypatch.setattr(building, "tiles_are_permitted", lambda permitted=permitted: permitted)
+        assert best_level() == level
