@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -125,13 +125,18 @@ class Driver:
                 until = time.monotonic() + GATHER_SECONDS
         return found
 
-    def _note(self, answers: Iterable[_Answer]) -> None:
-        """Store what became of lines that are still ours, and count it, in one transaction."""
+    def _note(self, answers: Collection[_Answer]) -> None:
+        """Store what became of lines that are still ours, and count it, in one transaction.
+
+        Where that fails their claims lapse, and they are asked for again.
+        """
+        for answer in answers:
+            del self._mine[answer.task.line.id]
         now = clock.now()
         ended: dict[UUID, list[Outcome]] = {}
         with transaction.atomic():
             for answer in answers:
-                task = self._mine.pop(answer.task.line.id)
+                task = answer.task
                 outcome = outcomes.outcome_of(task.line, answer.reply, now)
                 mine = BatchLine.objects.filter(id=task.line.id, claim=self._claim, state=State.RUNNING)
                 is_ours = mine.update(
@@ -152,7 +157,8 @@ class Driver:
     def _renew(self) -> None:
         if self._mine and time.monotonic() - self._renewed_at >= RENEW_SECONDS:
             self._renewed_at = time.monotonic()
-            mine = BatchLine.objects.filter(claim=self._claim, state=State.RUNNING)
+            # By their ids: those whose answer couldn't be noted have our claim, too, and are to be asked for again.
+            mine = BatchLine.objects.filter(id__in=list(self._mine), claim=self._claim, state=State.RUNNING)
             mine.update(claimed_until=clock.now() + CLAIM)
 
     def _look_for_ends(self) -> None:

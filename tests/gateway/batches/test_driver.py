@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from contextlib import closing
 from datetime import timedelta
 
 import pytest
+from django.db import OperationalError
 from django.db.models import F
 
 from billing import clock
-from gateway.batches import results
+from gateway.batches import outcomes, results
 from gateway.batches.driver import CLAIM, Driver
 from gateway.batches.intake import take_in
 from gateway.batches.results import finish
@@ -103,6 +105,17 @@ def lapse():
     BatchLine.objects.filter(state=State.RUNNING).update(claimed_until=clock.now() - timedelta(seconds=1))
 
 
+class AllButOne(Gateways):
+    """Answers the first line whatever becomes of the others."""
+
+    def send(self, request):
+        return Reply(200, "r", None, b"{}") if b"say 0" in request.body else super().send(request)
+
+
+def fail(*_):
+    raise OperationalError("the connection is lost")
+
+
 def test_lines_run_few_at_a_time_and_the_first_ones_first(desk, gateways, driver):
     batch = begin(desk, 20)
     end(driver)
@@ -161,6 +174,40 @@ def test_claims_are_renewed_while_lines_run(desk, gateways, driver):
     assert rest > CLAIM / 2
     gateways.gate.set()
     drive(driver)
+
+
+def test_a_line_whose_answer_couldnt_be_noted_is_asked_for_again_while_others_run(desk, monkeypatch):
+    """Renewed with those that run it would be nobody's for as long as there are any."""
+    batch, gateways = begin(desk, 6), AllButOne()
+    gateways.gate.clear()
+    with closing(Driver(gateways, slots=3)) as driver:
+        driver.step()
+        with monkeypatch.context() as broken, pytest.raises(OperationalError):
+            broken.setattr(outcomes, "counted", fail)  # the transaction is rolled back
+            drive(driver)
+        lapse()
+        driver._renewed_at = 0.0
+        driver.step()
+        gateways.gate.set()
+        end(driver)
+    assert desk.now(batch).status == "completed"
+    assert len(desk.results(batch)[0]) == 6
+
+
+def test_answers_that_couldnt_be_noted_together_are_all_asked_for_again(desk, gateways, driver, monkeypatch):
+    batch = begin(desk, 6)
+    driver.step()
+    while driver._answers.qsize() < 6:
+        time.sleep(0.001)
+    with monkeypatch.context() as broken, pytest.raises(OperationalError):
+        broken.setattr(outcomes, "outcome_of", fail)  # as the first statement does where the connection is lost
+        driver.step()
+    for _ in range(20):
+        lapse()
+        driver.step()
+        finish()
+    assert desk.now(batch).status == "completed"
+    assert len(desk.results(batch)[0]) == 6
 
 
 def test_a_gateway_that_is_away_ends_nothing(desk, gateways, driver):
