@@ -14,10 +14,11 @@
 #include "simd.h"
 #include "program.h"
 #include "threads.h"
+#include "tiles.h"
 
 #define TILE 64
 #define TILE_VECTORS (TILE / LANES)
-#define UNIT 24 /* queries × heads that one thread computes together */
+#define UNIT (TILED ? 32 : 24) /* queries × heads that one thread computes together */
 #define FEW 4   /* with up to so many rows memory is always waited for; with more, by a unit's first rows */
 #define LOWEST -3.0e38f
 
@@ -32,6 +33,7 @@ typedef struct {
 } Attention;
 
 #include "attention_int8.h"
+#include "attention_tiled.h"
 
 INLINE vf dot(int is_bf16, vf acc, uint32_t x, vf w) { return is_bf16 ? v_dot_bf16(acc, x, w) : v_dot_fp32(acc, x, w); }
 
@@ -162,7 +164,7 @@ typedef struct {
     int32_t row, kv_head, kv_heads, first, count;
 } Unit;
 
-INLINE void attend_unit(const int each, int is_bf16, const Attention *a, const Unit *u, float *memory) {
+INLINE void attend_unit(const int each, int is_bf16, const int tiled, const Attention *a, const Unit *u, float *memory) {
     const int64_t group = a->heads / a->kv_heads, words = a->key_dim / each, size = is_bf16 ? 2 : 4, stride = each == 4 ? 2 * words : words;
     const int64_t row = u->row, first = u->first, queries = a->begins[row + 1] - a->begins[row], start = a->lengths[row] - queries;
     const int count = u->count, all = count * u->kv_heads;
@@ -182,6 +184,10 @@ INLINE void attend_unit(const int each, int is_bf16, const Attention *a, const U
         if (a->sinks) total[i * LANES] = 1.0f;
     }
     memset(sums, 0, (size_t)(all * a->value_dim) * 4);
+#if TILED
+    uint32_t *rest = (uint32_t *)(sums + UNIT * a->value_dim);
+    if (tiled) shape_attention(count);
+#endif
     const int64_t seen = a->window > 0 && earliest - a->window + 1 > 0 ? earliest - a->window + 1 : 0, begin = seen / TILE * TILE;
     Lines now, next;
     find(each, a, table, u->kv_head, begin, end, &next);
@@ -195,6 +201,10 @@ INLINE void attend_unit(const int each, int is_bf16, const Attention *a, const U
             const uint32_t *own_query = query + part * count * stride;
             float *own_sums = sums + part * count * a->value_dim;
             float steps[UNIT]; /* what a weight in two bytes counts */
+#if TILED
+            if (tiled) score_tiled(count, own_query, words, now.keys, now.values, a->value_dim / each, a->block_size, scores);
+            else
+#endif
             if (each == 4)
                 for (int i = 0; i < count; i += PAIRS)
                     for (int j = 0; j < TILE_VECTORS && j * LANES < visible; j += PANEL)
@@ -212,6 +222,10 @@ INLINE void attend_unit(const int each, int is_bf16, const Attention *a, const U
                        own_sums + i * a->value_dim, a->value_dim);
                 if (each == 4) steps[i] = halve_weights(scores + i * TILE, now.value_scales, from, to);
             }
+#if TILED
+            if (tiled) mix_tiled(count, scores, now.values, next.keys, words, a->block_size, (int)visible, a->value_dim, rest, own_sums);
+            else
+#endif
             if (each == 4)
                 for (int i = 0; i < count; i += PAIRS) {
                     int64_t d = 0;
@@ -229,6 +243,9 @@ INLINE void attend_unit(const int each, int is_bf16, const Attention *a, const U
                         FOR_ROWS(count - i, mix(is_bf16, rows, i == 0, 1, scores + i * TILE, now.values, d, next.keys, words, a->block_size, (int)visible, a->value_dim, own_sums + i * a->value_dim))
                 }
         }
+#if TILED
+    if (tiled) _tile_release();
+#endif
     for (int i = 0; i < all; i++) {
         const int64_t pair = first + i % count;
         const int64_t token = a->begins[row] + pair / group, head = (u->kv_head + i / count) * group + pair % group;
@@ -237,9 +254,10 @@ INLINE void attend_unit(const int each, int is_bf16, const Attention *a, const U
     }
 }
 
-static void unit_bf16(const Attention *a, const Unit *u, float *memory) { attend_unit(2, 1, a, u, memory); }
-static void unit_fp32(const Attention *a, const Unit *u, float *memory) { attend_unit(1, 0, a, u, memory); }
-static void unit_int8(int is_bf16, const Attention *a, const Unit *u, float *memory) { attend_unit(4, is_bf16, a, u, memory); }
+static void unit_bf16(const Attention *a, const Unit *u, float *memory) { attend_unit(2, 1, 0, a, u, memory); }
+static void unit_tiled(const Attention *a, const Unit *u, float *memory) { attend_unit(2, 1, TILED, a, u, memory); }
+static void unit_fp32(const Attention *a, const Unit *u, float *memory) { attend_unit(1, 0, 0, a, u, memory); }
+static void unit_int8(int is_bf16, const Attention *a, const Unit *u, float *memory) { attend_unit(4, is_bf16, 0, a, u, memory); }
 
 /* How many units the pairs of a row's queries make for each K/V head. */
 static int64_t pieces_of(const Attention *a, int64_t row) {
@@ -256,7 +274,8 @@ int attend(int64_t is_bf16, const void *query, const void *keys, const void *val
     const int64_t group = heads / kv_heads;
     int64_t most = 0, count = 0;
     for (int64_t row = 0; row < rows; row++) most += pieces_of(&a, row) * kv_heads;
-    const size_t memory_words = (size_t)(UNIT * (key_dim + TILE + value_dim) + LANES);
+    const int tiled = TILED && key_dim % (2 * LANES) == 0; /* whole tiles of queries */
+    const size_t memory_words = (size_t)(UNIT * (key_dim + TILE + value_dim) + LANES / 2 * value_dim + LANES);
     float *memory = scratch(0, memory_words * 4 * (size_t)kernel_threads);
     Unit *units = scratch(1, (size_t)most * sizeof *units);
     if (!memory || !units) return 1;
@@ -277,6 +296,7 @@ int attend(int64_t is_bf16, const void *query, const void *keys, const void *val
     for (int64_t i = 0; i < count; i++) {
         float *mine = memory + memory_words * (size_t)thread_number();
         if (key_scales) unit_int8((int)is_bf16, &a, units + i, mine);
+        else if (is_bf16 && tiled) unit_tiled(&a, units + i, mine);
         else if (is_bf16) unit_bf16(&a, units + i, mine);
         else unit_fp32(&a, units + i, mine);
     }

@@ -16,7 +16,16 @@ typedef vf sum;
 INLINE int64_t steps_of(int64_t words) { return (words + TILE_WORDS - 1) / TILE_WORDS; }
 INLINE size_t room_for(int64_t count, int64_t words) { return (size_t)((count + TILE_ROWS - 1) / TILE_ROWS * steps_of(words) * TILE_SIZE) * 4; }
 INLINE uint32_t *row_at(uint32_t *x, int64_t words, int64_t row) { return x + (row / TILE_ROWS * steps_of(words) * TILE_ROWS + row % TILE_ROWS) * TILE_WORDS; }
-INLINE void begin_products(int64_t count) { shape_tiles(count < 1 ? 1 : count < TILE_ROWS ? (int)count : TILE_ROWS); } /* no tile is empty */
+/* The registers 0 to 3 hold sums, 4 and 5 rows of x, 6 and 7 weights. */
+INLINE void begin_products(int64_t count) {
+    Shape shape = {.palette = 1};
+    const int rows = count < 1 ? 1 : count < TILE_ROWS ? (int)count : TILE_ROWS; /* no register is empty */
+    for (int i = 0; i < 8; i++) {
+        shape.bytes[i] = 4 * TILE_WORDS;
+        shape.rows[i] = (uint8_t)(i < 6 ? rows : TILE_ROWS);
+    }
+    _tile_loadconfig(&shape);
+}
 INLINE void end_products(void) { _tile_release(); }
 
 #define STEP_WORDS (TILE_WORDS * COLUMNS) /* of a panel, for one step */

@@ -15,19 +15,12 @@
 #define TILE_WORDS 16 /* of a row */
 #define TILE_SIZE (TILE_ROWS * TILE_WORDS)
 
-/* The registers 0 to 3 hold sums, 4 and 5 rows of x, 6 and 7 weights. Give the first six so many rows. */
-INLINE void shape_tiles(int rows) {
-    struct {
-        uint8_t palette, start, reserved[14];
-        uint16_t bytes[16];
-        uint8_t rows[16];
-    } shape = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        shape.bytes[i] = 4 * TILE_WORDS;
-        shape.rows[i] = (uint8_t)(i < 6 ? rows : TILE_ROWS);
-    }
-    _tile_loadconfig(&shape);
-}
+/* What each of the eight registers holds, as the processor is told. */
+typedef struct {
+    uint8_t palette, start, reserved[14];
+    uint16_t bytes[16]; /* of a row */
+    uint8_t rows[16];
+} Shape;
 
 /* Whatever was written is in memory before tiles are read: the compiler isn't told that they read it. */
 INLINE void settle_memory(void) { __asm__ volatile("" ::: "memory"); }
