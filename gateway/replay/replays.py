@@ -49,6 +49,11 @@ def key_reused() -> Refusal:
     return Refusal(422, "idempotency_key_reused", text, param="idempotency-key", should_retry=False)
 
 
+def _not_known() -> Refusal:
+    text = "What became of this answer can't be read right now: ask for it again."
+    return Refusal(503, "database_unavailable", text, headers={"retry-after": "1"})
+
+
 class KeptRequest(msgspec.Struct, frozen=True):
     """A request whose answer is kept: `endpoint` answers it, as `run`, unless somebody did or does already. When its
     last reader is gone for `grace` seconds (None: for ever) it is ended.
@@ -218,8 +223,14 @@ class Replays:
         return await self._patiently(work, otherwise=None, what="look_for_readers_failed")
 
     async def look(self, run: UUID) -> Found | None:
-        """Return what is known of a run of another gateway, to which it tells that somebody reads here."""
-        return await self._patiently(partial(answers.look, run), otherwise=None, what="look_at_answer_failed")
+        """Return what is known of a run of another gateway, to which it tells that somebody reads here; a 503 Refusal
+        where the database doesn't answer: the run may well go on.
+        """
+        work: Callable[[], Found | Refusal | None] = partial(answers.look, run)
+        found = await self._patiently(work, otherwise=_not_known(), what="look_at_answer_failed")
+        if isinstance(found, Refusal):
+            raise found
+        return found
 
     async def keep_renewed(self) -> None:
         """Renew the claims of what runs here each `RENEW_SECONDS`, until cancelled."""

@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import pytest
 from cryptography.fernet import Fernet
+from django.db import OperationalError
 from redis.asyncio import Redis
 
 from billing.ids import uuid7
 from gateway.consumers import responses
-from gateway.replay import answers, follower
+from gateway.replay import answers, follower, replays
 from gateway.replay.answers import to_cancel
 from gateway.replay.log import Batch
 from gateway.replay.mirror import Mirror
@@ -127,6 +128,26 @@ async def test_gateway_that_is_lost_is_told_and_the_next_request_runs_anew(gatew
         bench.engine.release()
         zombie = await first.finished()
         assert zombie.json()["error"]["code"] == "answer_lost"
+
+
+async def test_reader_elsewhere_isnt_told_of_a_lost_answer_where_the_database_is_away(gateway, monkeypatch):
+    """Told that it isn't charged somebody would ask for another one, and pay for both."""
+    monkeypatch.setattr(replays, "STORE_SECONDS", 0.01)
+    async with gateway(tokens=20, hang_at=10) as bench, beside(bench) as other:
+        first = bench.ask(chat())
+        await bench.engine.hanging()
+        with monkeypatch.context() as away:
+            away.setattr(answers, "look", fail)
+            second = await other.ask(chat()).finished()
+        assert (second.status, second.json()["error"]["code"]) == (503, "database_unavailable")
+        bench.engine.release()
+        whole = await first.finished()
+        assert (await other.ask(chat()).finished()).body == whole.body
+    await in_database(assert_books, bench.world, records=1)
+
+
+def fail(*_):
+    raise OperationalError("the connection is lost")
 
 
 async def test_reader_elsewhere_keeps_an_answer_going(gateway, redis_server, monkeypatch):
