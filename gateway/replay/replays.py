@@ -218,9 +218,11 @@ class Replays:
         await self._patiently(work, otherwise=None, what="forget_answer_failed")
 
     async def seconds_since_reader(self, run: UUID) -> float | None:
-        """Return for how long no other gateway has had a reader; None when there was never one."""
+        """Return for how long no other gateway has had a reader; None when there was never one. Where the database
+        doesn't answer there may be one now.
+        """
         work = partial(answers.seconds_since_reader, run)
-        return await self._patiently(work, otherwise=None, what="look_for_readers_failed")
+        return await self._patiently(work, otherwise=0.0, what="look_for_readers_failed")
 
     async def look(self, run: UUID) -> Found | None:
         """Return what is known of a run of another gateway, to which it tells that somebody reads here; a 503 Refusal

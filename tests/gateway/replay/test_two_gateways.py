@@ -150,7 +150,9 @@ def fail(*_):
     raise OperationalError("the connection is lost")
 
 
-async def test_reader_elsewhere_keeps_an_answer_going(gateway, redis_server, monkeypatch):
+@pytest.mark.parametrize("is_database_away", [False, True])
+async def test_reader_elsewhere_keeps_an_answer_going(gateway, redis_server, monkeypatch, is_database_away):
+    monkeypatch.setattr(replays, "STORE_SECONDS", 0.01)
     async with gateway(tokens=20, hang_at=10, terms={"resume_s": 0}) as bench, beside(bench, redis_server) as other:
         first = bench.ask(chat(stream=True))
         await first.body_has(b"id: 5\n")
@@ -159,7 +161,10 @@ async def test_reader_elsewhere_keeps_an_answer_going(gateway, redis_server, mon
         first.leave()
         await first.task
         [keeper] = bench.runtime.replays._keepers.values()
-        await keeper._end_without_readers()
+        with monkeypatch.context() as away:
+            if is_database_away:
+                away.setattr(answers, "seconds_since_reader", fail)
+            await keeper._end_without_readers()
         bench.engine.release()
         assert b"w20" in (await second.finished()).body
 
