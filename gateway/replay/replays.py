@@ -229,7 +229,8 @@ class Replays:
         where the database doesn't answer: the run may well go on.
         """
         work: Callable[[], Found | Refusal | None] = partial(answers.look, run)
-        found = await self._patiently(work, otherwise=_not_known(), what="look_at_answer_failed")
+        away: Found | Refusal | None = _not_known()
+        found = await self._patiently(work, otherwise=away, what="look_at_answer_failed")
         if isinstance(found, Refusal):
             raise found
         return found

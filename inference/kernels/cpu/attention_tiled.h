@@ -17,13 +17,13 @@ INLINE void shape_attention(int queries) {
         shape.bytes[i] = i == 6 ? 2 * LANES : 4 * TILE_WORDS;
         shape.rows[i] = (uint8_t)(i == 5 ? TILE_ROWS : i == 7 ? LANES / 2 : rows);
     }
-    _tile_loadconfig(&shape);
+    set_shape(&shape);
 }
 
 /* Scores of `count` queries with TILE_VECTORS vectors of keys; the first queries fetch the values, `ahead`, meanwhile. */
 INLINE void score_tiled(int count, const uint32_t *query, int64_t words, const uint32_t *const *keys, const uint32_t *const *ahead,
                         int64_t ahead_words, int64_t block_size, float *scores) {
-    settle_memory();
+    settle(query);
     EACH_QUERY(count, row) {
         const uint32_t *own = query + row * words;
         float *to = scores + row * TILE;
@@ -95,7 +95,7 @@ INLINE void mix_tiled(int count, const float *weights, const uint32_t *const *va
         for (int64_t d = 0; partly % 2 && d < value_dim; d += LANES) v_store(rest + words + d, v_low_halves(v_load(values[last] + words + d)));
         from[last] = rest;
     }
-    settle_memory();
+    settle(rest);
     for (int64_t line = 0; line < ahead_words; line++)
         for (int j = 0; j < TILE_VECTORS; j++) prefetch(ahead[j] + line * block_size);
     for (int64_t d = 0; d < value_dim; d += TILE) {

@@ -24,7 +24,7 @@ INLINE void begin_products(int64_t count) {
         shape.bytes[i] = 4 * TILE_WORDS;
         shape.rows[i] = (uint8_t)(i < 6 ? rows : TILE_ROWS);
     }
-    _tile_loadconfig(&shape);
+    set_shape(&shape);
 }
 INLINE void end_products(void) { _tile_release(); }
 
@@ -124,7 +124,7 @@ static Panel panel_of(const uint32_t *packed, int64_t number, int64_t words, uin
         uint32_t rest[STEP_WORDS]; \
         sum held[2 * TILE_ROWS][PANEL]; \
         Panel panel_here = panel_of(packed, number, words, rest); \
-        settle_memory(); \
+        settle(rest); \
         for (int64_t row = 0; row < count; row += 2 * TILE_ROWS) { \
             const int64_t left = count - row; \
             const uint32_t *rows_here = x + row * steps * TILE_WORDS; \

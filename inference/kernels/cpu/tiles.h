@@ -22,8 +22,13 @@ typedef struct {
     uint8_t rows[16];
 } Shape;
 
-/* Whatever was written is in memory before tiles are read: the compiler isn't told that they read it. */
-INLINE void settle_memory(void) { __asm__ volatile("" ::: "memory"); }
+/* Before tiles are read, what was written at `p` is in memory, and all else: compilers aren't told that it is read. */
+INLINE void settle(const void *p) { __asm__ volatile("" ::"r"(p) : "memory"); }
+
+INLINE void set_shape(const Shape *shape) {
+    settle(shape);
+    _tile_loadconfig(shape);
+}
 #else
 #define TILED 0
 #endif
