@@ -108,7 +108,8 @@ class Upstream:
         body = await request.json() if request.can_read_body else {}
         self.seen.append((request.path, body))
         self.heads.append(dict(request.headers))
-        self.connections.add(request.transport.get_extra_info("peername"))
+        if request.transport is not None:  # the client may have left before its request is looked at
+            self.connections.add(request.transport.get_extra_info("peername"))
         if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
             return web.json_response({"error": {"message": "no such key"}}, status=401)
         if request.path == self.version_at:
@@ -200,9 +201,12 @@ class Upstream:
             if plan.hang_before:
                 await self.released.wait()
             return await _Answer(self, request, body, plan).send()
-        except (asyncio.CancelledError, ConnectionError):
+        except asyncio.CancelledError:
             self.aborted.add(identifier)
             raise
+        except ConnectionError:
+            self.aborted.add(identifier)
+            return web.Response()  # to nobody
         finally:
             self.running.discard(identifier)
             async with self.changed:

@@ -76,6 +76,7 @@ def main() -> None:
         }
         ran = engine.get(request.hex) or foreign.get(request.hex) or {}
         records[request.hex] = {
+            "model": row.model,
             "classes": classes,
             "charge": row.charge,
             "engine_charge": charge(ran, cards[row.card_version], row.multiplier_bp),

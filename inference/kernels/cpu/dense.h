@@ -36,28 +36,23 @@ void NAME(pack)(const uint32_t *weight, uint32_t *packed, int64_t outputs, int64
         }
 }
 
-/* Lay a row out, with zeros behind it. */
-INLINE void copy_row(const uint32_t *row, int64_t words, uint32_t *to) {
-    for (int64_t k = 0; k < words; k += LANES, to += PITCH) v_store(to, v_read_some(0, row, k, words - k));
-}
-
 /* out [count, outputs] = x [count, inputs] · weightᵀ + bias + residual; bias and residual may be NULL, and out may be the
  * residual. Return 0, or 1 where memory ran out. */
 int NAME(linear)(const uint32_t *rows_in, const uint32_t *packed, const void *bias, const void *residual, void *out, int64_t count,
                  int64_t outputs, int64_t inputs) {
     const int64_t words = inputs / EACH_WORD, panels = (outputs + COLUMNS - 1) / COLUMNS;
-    const uint32_t *x = COPIES_ROWS ? scratch(0, room_for(count, words)) : rows_in;
-    if (COPIES_ROWS && !x) return 1;
+    const int64_t stride = stride_of(words);
+    uint32_t *copy = stride == words ? NULL : scratch(0, (size_t)(count * stride) * 4);
+    const uint32_t *x = copy ? copy : rows_in;
+    if (stride != words && !copy) return 1;
 #pragma omp parallel num_threads(kernel_threads)
     {
-        if (COPIES_ROWS) {
+        if (copy) { /* with zeros behind each row */
 #pragma omp for schedule(static)
-            for (int64_t row = 0; row < count; row++) copy_row(rows_in + row * words, words, row_at((uint32_t *)x, words, row));
+            for (int64_t row = 0; row < count; row++)
+                for (int64_t k = 0; k < stride; k += LANES) v_store(copy + row * stride + k, v_read_some(0, rows_in, row * words + k, words - k));
         }
-        begin_products(count);
-#pragma omp for schedule(static)
-        for (int64_t panel = 0; panel < panels; panel++) MULTIPLY(panel, panel + 1 < panels);
-        end_products();
+        MULTIPLY;
     }
     return 0;
 }

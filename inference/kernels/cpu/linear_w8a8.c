@@ -53,19 +53,16 @@ void pack_w8a8(const float *weight, uint32_t *packed, float *scales, int32_t *su
 
 INLINE int linear(int is_bf16, const void *rows_in, const uint32_t *packed, const float *scales, const int32_t *sums, const void *bias,
                   const void *residual, void *out, int64_t count, int64_t outputs, int64_t inputs) {
-    const int64_t words = (inputs + 3) / 4, panels = (outputs + COLUMNS - 1) / COLUMNS;
-    uint32_t *x = scratch(0, room_for(count, words));
+    const int64_t words = (inputs + 3) / 4, panels = (outputs + COLUMNS - 1) / COLUMNS, stride = stride_of(words);
+    uint32_t *x = scratch(0, (size_t)(count * stride) * 4);
     float *scale = scratch(1, (size_t)count * 4);
     if (!x || !scale) return 1;
 #pragma omp parallel num_threads(kernel_threads)
     {
 #pragma omp for schedule(static)
         for (int64_t row = 0; row < count; row++)
-            scale[row] = quantise(is_bf16, rows_in, row * inputs, (uint8_t *)row_at(x, words, row), 4 * PITCH, inputs);
-        begin_products(count);
-#pragma omp for schedule(static)
-        for (int64_t panel = 0; panel < panels; panel++) MULTIPLY(panel, panel + 1 < panels);
-        end_products();
+            scale[row] = quantise(is_bf16, rows_in, row * inputs, (uint8_t *)(x + row * stride), inputs);
+        MULTIPLY;
     }
     return 0;
 }

@@ -18,13 +18,8 @@ typedef vf sum;
 #define WORDS v_load
 #endif
 
-/* How rows of words are laid out for the product: one behind the other, so that they may be read where they are. */
-#define COPIES_ROWS 0
-#define PITCH LANES /* words from one piece of LANES words of a row to its next */
-INLINE size_t room_for(int64_t count, int64_t words) { return (size_t)(count * words) * 4; }
-INLINE uint32_t *row_at(uint32_t *x, int64_t words, int64_t row) { return x + row * words; }
-INLINE void begin_products(int64_t count) { (void)count; }
-INLINE void end_products(void) {}
+/* Words from one row to its next, as the product reads them. */
+INLINE int64_t stride_of(int64_t words) { return words; }
 
 /* Go on with `acc` over `words` words. `lines` of each step's PANEL cache lines are fetched from `ahead` on, where the next
  * weights lie. */
@@ -73,15 +68,15 @@ static void any_tile(int rows, int lines, const uint32_t *x, int64_t stride, con
     }
 }
 
-/* Multiply `count` rows of `words` words, `stride` apart, with panel `number` of `packed`.
+/* Multiply the `count` rows of `words` words in `x` with panel `number` of `packed`.
  *
  * All tiles but a lone one compute from the cache, and fetch what comes next in memory meanwhile, so that memory never
  * rests: for few tiles the next CHUNK words of the panel, since what is in use and what comes both stay in the first cache
  * then; for many, which take their time, the whole next panel, if there is a `next`. */
-#define MULTIPLY(number, next) \
+#define MULTIPLY_PANEL(number, next) \
     do { \
         const uint32_t *w = packed + (number) * words * COLUMNS; \
-        const int64_t stride = words, tiles = (count + ROWS - 1) / ROWS, chunk = WIDE && tiles > 1 && tiles <= HELD ? CHUNK : words; \
+        const int64_t stride = stride_of(words), tiles = (count + ROWS - 1) / ROWS, chunk = WIDE && tiles > 1 && tiles <= HELD ? CHUNK : words; \
         sum held[HELD][ROWS][PANEL]; \
         for (int64_t from = 0, row = 0; from < words; from += chunk, row = 0) { \
             const int64_t here = words - from < chunk ? words - from : chunk; \
@@ -100,6 +95,10 @@ static void any_tile(int rows, int lines, const uint32_t *x, int64_t stride, con
             } \
         } \
     } while (0)
+
+/* Multiply the `count` rows in `x` with all panels of `packed`, this thread's part of them. */
+#define MULTIPLY \
+    _Pragma("omp for schedule(static)") for (int64_t panel = 0; panel < panels; panel++) MULTIPLY_PANEL(panel, panel + 1 < panels)
 
 #define AHEAD 1024 /* words: a lone tile streams from memory, and fetches 4 KB ahead of itself */
 #define CHUNK 32

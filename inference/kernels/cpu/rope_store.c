@@ -24,7 +24,7 @@ INLINE void store_key(int is_bf16, const Cache *c, const void *key, int64_t at, 
     int64_t words = c->key_dim / (is_bf16 ? 2 : 1);
     const int64_t block = place / c->block_size * c->kv_heads + head, offset = place % c->block_size;
     if (c->key_scales) {
-        c->key_scales[block * c->block_size + offset] = quantise(is_bf16, key, at, (uint8_t *)bytes, PIECE, c->key_dim);
+        c->key_scales[block * c->block_size + offset] = quantise(is_bf16, key, at, (uint8_t *)bytes, c->key_dim);
         from = bytes;
         words = c->key_dim / 4;
     }
@@ -37,7 +37,7 @@ INLINE void store_value_bytes(int is_bf16, const Cache *c, const void *from, int
     uint8_t bytes[WIDEST];
     for (int64_t head = 0; head < c->kv_heads; head++, at += c->value_dim) {
         const int64_t position = (place / c->block_size * c->kv_heads + head) * c->block_size + place % c->block_size;
-        c->value_scales[position] = quantise(is_bf16, from, at, bytes, PIECE, c->value_dim);
+        c->value_scales[position] = quantise(is_bf16, from, at, bytes, c->value_dim);
         uint8_t *to = (uint8_t *)c->values + position / 4 * 4 * c->value_dim + position % 4;
         for (int64_t k = 0; k < c->value_dim; k++) to[4 * k] = bytes[k] ^ 0x80; /* without the 128 */
     }

@@ -6,7 +6,7 @@ int kernel_threads = 1;
 static __thread struct {
     void *memory;
     size_t bytes;
-} pieces[2];
+} pieces[3];
 
 void use_threads(int count) { kernel_threads = count > 0 ? count : 1; }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -135,3 +137,20 @@ def test_shapes_that_fill_no_vector(library: Library, form: str, outputs: int, i
         expected = x.double() @ weight.double().T + bias.double()
         bound = TOLERANCE[form] * (float(weight.double().norm(dim=1).max()) * float(x.double().norm(dim=1).max()) + 1)
         assert float((linear(x).double() - expected).abs().max()) < bound
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_nothing_is_read_behind_the_last_row(library: Library, form: str) -> None:
+    """Behind it lies memory that may not be read: that would end the process."""
+    dtype, make = FORMS[form]
+    linear = make(library, torch.randn(130, 96).to(dtype), None)
+    page, size = mmap.PAGESIZE, torch.empty(0, dtype=dtype).element_size()
+    with mmap.mmap(-1, 8 * page) as memory:
+        begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(begin + 7 * page), page, 0) == 0
+        for tokens in (1, 17, 33, 40, 70):
+            at = 7 * page - tokens * 96 * size
+            x = torch.frombuffer(memory, dtype=dtype, count=tokens * 96, offset=at).view(tokens, 96)
+            x.copy_(torch.randn(tokens, 96))
+            assert torch.equal(linear(x), linear(x.clone()))
+            del x
