@@ -80,16 +80,15 @@ class EngineConfig:
     `kv_dtype` "int8" keeps K/V in eight bits with a scale for each token and head (the CPU's C kernels), "fp8" in eight
     bits on GPUs, "auto" in the model's dtype. `max_rows` and `max_step_tokens` bound one step, `prefill_chunk` one
     sequence's tokens in it; beside rows that decode, prompts take at most `prefill_seconds` of a step (0: as long as
-    they take), and the step takes at most one and a half times what one with every row takes, or half of
-    `prefill_seconds`. A tenant with fewer than half of its share of rows gets more at once from those above theirs,
-    then one each `reclaim_seconds`. While few sequences run, each may have up to `speculation` drafts in a step, copied
-    from its own text (0: none), where steps don't overlap. `max_context` 0 is the model's own. `sampling` holds
-    recommended values of temperature, top_p, top_k and min_p, for requests that don't set them; they precede the
-    model's own. `rates` are the rate card's of input, cache_read and output in any one unit: fairness between tenants
-    counts by their ratios. `adapters` has the folder of each adapter that requests may name; at most `most_adapters` of
-    them are in memory, of `adapter_bytes` together (0: as many of rank 16), and of those at most `adapters_per_tenant`
-    are used by one tenant (0: half). `options` are those of `load_model`, or for the architecture "fake" those of
-    `FakeModelOptions`.
+    they take), and the step takes at most one and a half times what one with every row takes, or 25 ms. A tenant with
+    fewer than half of its share of rows gets more at once from those above theirs, then one each `reclaim_seconds`.
+    While few sequences run, each may have up to `speculation` drafts in a step, copied from its own text (0: none),
+    where steps don't overlap. `max_context` 0 is the model's own. `sampling` holds recommended values of temperature,
+    top_p, top_k and min_p, for requests that don't set them; they precede the model's own. `rates` are the rate card's
+    of input, cache_read and output in any one unit: fairness between tenants counts by their ratios. `adapters` has the
+    folder of each adapter that requests may name; at most `most_adapters` of them are in memory, of `adapter_bytes`
+    together (0: as many of rank 16), and of those at most `adapters_per_tenant` are used by one tenant (0: half).
+    `options` are those of `load_model`, or for the architecture "fake" those of `FakeModelOptions`.
     """
 
     deployment: str
@@ -104,7 +103,7 @@ class EngineConfig:
     max_rows: int = 32
     max_step_tokens: int = 512
     prefill_chunk: int = 256
-    prefill_seconds: float = 0.05
+    prefill_seconds: float = 0.1
     reclaim_seconds: float = 0.25
     max_context: int = 0
     max_waiting: int = 256

@@ -18,7 +18,7 @@ class SchedulerConfig:
     how long a sequence waits at its allowance. While others wait, a tenant with fewer rows than its share gets more
     from tenants above theirs: up to half of it at once, the rest row by row each `reclaim_seconds`. Prompt tokens take
     at most `prefill_seconds` of a step in which others decode (0: as long as they take), and such a step takes at most
-    one and a half times what one with every row takes, or half of `prefill_seconds`.
+    one and a half times what one with every row takes, or 25 ms (half of `prefill_seconds` where that is less).
     """
 
     blocks: int
@@ -36,7 +36,7 @@ class SchedulerConfig:
     max_bypass: int = 8
     watermark_percent: int = 5
     reclaim_seconds: float = 0.25
-    prefill_seconds: float = 0.05
+    prefill_seconds: float = 0.1
     prices: Prices = field(default_factory=Prices)
 
     def __post_init__(self) -> None:

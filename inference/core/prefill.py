@@ -14,6 +14,7 @@ from inference.core.step_times import StepTimes
 from inference.core.waiting import WaitingQueue
 
 UNBOUNDED = float("inf")
+SHORT = 0.025  # seconds that a step may take in any case: small models' full steps take a few milliseconds
 
 
 @dataclass(slots=True)
@@ -88,19 +89,21 @@ class Prefill:
         """How much longer the prompts may make a step with these decode rows.
 
         A newcomer's first token waits for the step that runs when it comes and for its own. So that both take no longer
-        than three steps with every row, or than `prefill_seconds` where that is more, the step takes at most one and a
-        half of those, or half of `prefill_seconds`. Until steps with every row were measured, their time is taken to be
-        in proportion to the rows, and prompts take half of it.
+        than three steps with every row, or than 2 · SHORT where that is more, the step takes at most one and a half of
+        those, or SHORT. Until steps with every row were measured, they are taken to be what the others tell: no longer
+        than these, as long as all had about as many rows.
         """
         setting = self._config.prefill_seconds
         if not decoding or not setting:
             return UNBOUNDED
-        rows, full = len(decoding), self._times.full_seconds
-        step = self._times.decode_seconds(rows, sum(seq.scheduled for seq in decoding))
+        rows, context = len(decoding), sum(seq.scheduled for seq in decoding)
+        short = min(SHORT, setting / 2)
+        step = self._times.decode_seconds(rows, context)
         if not step:
-            return setting
-        more = 1.5 * full - step if full else step * self._bounds.rows / (2 * rows)
-        return min(setting, max(more, setting / 2 - step, step / 2))
+            return 2 * short
+        every = self._bounds.rows
+        full = self._times.full_seconds or self._times.decode_seconds(every, context * every // rows)
+        return min(setting, max(1.5 * full - step, short - step, step / 2))
 
     def _parts(self, step: _Step) -> dict[str, _Rest]:
         """Return the part of each tenant that has one."""

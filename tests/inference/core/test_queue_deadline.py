@@ -42,7 +42,7 @@ def test_the_deadline_is_for_the_queue_alone_also_after_a_preemption():
 
 def test_what_has_a_slot_and_was_never_computed_has_only_waited():
     """On a machine that is too slow for two prompts a step one of them is admitted and has its turn later."""
-    machine = Machine(base=0.010, row=0.002, context=0.0, token=5e-3, pair=0.0)
+    machine = Machine(base=0.010, row=0.002, context=0.0, token=1.5e-3, pair=0.0)
     bench = MachineBench(machine, blocks=600, block_size=16, max_context=600, max_rows=8, max_step_tokens=512)
     bench.submit("decodes", [5] * 40, 400, tenant="c")
     bench.run(until=lambda: len(bench.stories["decodes"].tokens) > 20)
