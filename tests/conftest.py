@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from asyncio.selector_events import BaseSelectorEventLoop
+from asyncio.selector_events import BaseSelectorEventLoop, _SelectorTransport
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,6 +59,21 @@ def _accepted_by_closed_servers() -> Any:
     BaseSelectorEventLoop._accept_connection2 = accept_or_close
     yield
     BaseSelectorEventLoop._accept_connection2 = accept
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _transports_know_their_test() -> Any:
+    """Let a connection that was never closed say which test made it: the collector finds it in another one."""
+    make, tell = _SelectorTransport.__init__, _SelectorTransport.__repr__
+
+    def made(self: Any, *given: Any, **named: Any) -> None:
+        self.made_in = os.environ.get("PYTEST_CURRENT_TEST")
+        make(self, *given, **named)
+
+    _SelectorTransport.__init__ = made
+    _SelectorTransport.__repr__ = lambda self: f"{tell(self)} of {self.made_in}"
+    yield
+    _SelectorTransport.__init__, _SelectorTransport.__repr__ = make, tell
 
 
 @pytest.fixture(scope="session")
