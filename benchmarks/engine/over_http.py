@@ -1,12 +1,13 @@
 """The whole server over HTTP beside vLLM's build for CPUs: a 19M model, 16 streams at once of 64 tokens each.
 
-    python benchmarks/engine/over_http.py [--streams 16] [--new 64] [--runs 5] [--quantization w8a8]
+    python benchmarks/engine/over_http.py [--streams 16] [--new 64] [--runs 5] [--pause 4] [--quantization w8a8]
 
 `manage.py serve` (SQLite, everything on: keys, routing, limits, hold and settle) and vLLM's own server run at the same
-time on the same cores, and are loaded in turns by the same client with the same prompts; medians of the rounds. The
-model has random weights in bfloat16: 8 layers of 384, a vocabulary of 16,000 trained on Python's library. CPU seconds
-are those of all of a server's processes in a round, for ours by process. `benchmarks/remote/servers.py` makes vLLM's
-environment.
+time on the same cores, and are loaded in turns by the same client with the same prompts; medians of the rounds. There
+is a pause before each, since vLLM's threads go on for a while after an answer, on cores that whoever comes next has not
+got then. The model has random weights in bfloat16: 8 layers of 384, a vocabulary of 16,000 trained on Python's library.
+CPU seconds are those of all of a server's processes in a round, for ours by process. `benchmarks/remote/servers.py`
+makes vLLM's environment.
 """
 
 from __future__ import annotations
@@ -184,6 +185,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--new", type=int, default=64)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--pause", type=float, default=4.0, help="seconds before each load")
     parser.add_argument("--quantization", default="", help="of ours: w8a8 or int4")
     parser.add_argument("--no-peer", action="store_true")
     options = parser.parse_args()
@@ -226,6 +228,7 @@ def compare(servers: dict[str, tuple[str, str, int]], options: argparse.Namespac
     for number in range(options.runs + 1):
         for name in list(servers)[:: 1 if number % 2 else -1]:
             address, key, pid = servers[name]
+            time.sleep(options.pause)
             before = cpu_seconds()
             found = asyncio.run(load(address, key, prompts(number, options.streams), options.new))
             found.cpu = spent(pid, before)

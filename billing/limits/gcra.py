@@ -41,7 +41,8 @@ def state_of(bucket: Bucket, tat: int, now: int) -> BucketState:
 def impossible(takes: Sequence[Take]) -> Impossible | None:
     """Return the first bucket whose burst is less than what is asked of it, None where there is none."""
     for take in takes:
-        if cost_us(take.bucket, take.cost) > burst_us(take.bucket):
+        # A cost within the burst takes no longer than it, so that the two are seldom worked out.
+        if take.cost > take.bucket.burst and cost_us(take.bucket, take.cost) > burst_us(take.bucket):
             return Impossible(name=take.bucket.name, burst=take.bucket.burst, cost=take.cost)
     return None
 

@@ -73,8 +73,10 @@ class MemoryRateStore:
         if self.holds(lease):
             self.hold(lease)
 
-    async def give_back(self, lease: Lease) -> None:
-        """End the lease; does nothing when it isn't held."""
+    async def give_back(self, lease: Lease, takes: Sequence[Take] = ()) -> None:
+        """End the lease, if it is held, and adjust the buckets of `takes`."""
+        for take in takes:
+            await self.adjust(take.bucket, take.cost)
         holders = self._leases.get(lease.key, {})
         holders.pop(lease.holder, None)
         if not holders:

@@ -93,8 +93,8 @@ class SharedRateStore:
             if self._connection.is_up:
                 self._connection.send(self._shared.holding(lease))
 
-    async def give_back(self, lease: Lease) -> None:
-        """End the lease, or the waiting for it."""
+    async def give_back(self, lease: Lease, takes: Sequence[Take] = ()) -> None:
+        """End the lease, or the waiting for it, and adjust the buckets of `takes` where they are counted now."""
         await self._local.give_back(lease)
         key = _key(lease)
         self._running.pop(key, None)
@@ -102,10 +102,12 @@ class SharedRateStore:
         was_known = key in self._known
         self._known.discard(key)
         try:
-            asked = self._connection.send(self._shared.end(lease))
+            asked = self._connection.send(self._shared.end(lease, takes))
         except StoreLostError:
             if was_known:
                 self._note_ended(lease)
+            for take in takes:
+                await self._local.adjust(self._share_of(take.bucket), take.cost)
         else:
             asked.add_done_callback(lambda done: self._note_ended(lease) if done.exception() else None)
 

@@ -112,8 +112,10 @@ class RateStore(Protocol):
         """Let the lease end `ttl_us` from now, if it is held."""
         ...
 
-    async def give_back(self, lease: Lease) -> None:
-        """End the lease, or the waiting for it; does nothing when it is neither held nor waited for."""
+    async def give_back(self, lease: Lease, takes: Sequence[Take] = ()) -> None:
+        """End the lease, or the waiting for it, if it is held or waited for; and do to each bucket of `takes` what
+        `adjust` does.
+        """
         ...
 
     async def close(self) -> None:

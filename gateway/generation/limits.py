@@ -74,15 +74,16 @@ class Limits:
 
     async def give_back(self) -> None:
         """Undo `take`: nothing ran."""
-        for bucket in self._principal.request_buckets:
-            await self._store.adjust(bucket, -1)
-        await self.close(0)
+        await self._end(0, [Take(bucket, -1) for bucket in self._principal.request_buckets])
 
     async def close(self, charge: int) -> None:
         """Leave exactly `charge` taken from the credit buckets and end the concurrency leases."""
+        await self._end(charge, [])
+
+    async def _end(self, charge: int, takes: list[Take]) -> None:
         if charge != self._taken:
-            for bucket in self._principal.credit_buckets:
-                await self._store.adjust(bucket, charge - self._taken)
-        for lease in self._leases:
-            await self._store.give_back(lease)
+            takes += [Take(bucket, charge - self._taken) for bucket in self._principal.credit_buckets]
+        await self._store.give_back(self._lease, takes)
+        if self._key_lease is not None:
+            await self._store.give_back(self._key_lease)
         self._turns.wake(self._lease.key)

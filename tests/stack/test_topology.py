@@ -45,8 +45,11 @@ def test_500_mixed_requests_of_three_tenants_whose_clients_leave(topology):
     # It may not have begun with one whose client left at once, but was sent it: the prompt, an estimate, is charged.
     theirs = {request: row for request, row in usage.items() if row["model"] == "remote-chat"}
     assert foreign.keys() <= theirs.keys()
+    # Of one whose client left before it was sent, nothing is charged.
+    unsent = {request for request, row in theirs.items() if not row["classes"] and request not in foreign}
+    assert all(usage[request]["charge"] == 0 for request in unsent)
     apart = {request for request, row in theirs.items() if row["finish"] == "cancelled" or not row["exact"]}
-    assert {name: row["classes"] for name, row in theirs.items() if name not in apart} == {
+    assert {name: row["classes"] for name, row in theirs.items() if name not in apart | unsent} == {
         name: ran for name, ran in foreign.items() if name not in apart
     }
     for request in apart:

@@ -56,14 +56,14 @@ class RedisRateStore:
         call = Call(TAKE, keys, arguments, unheard=lambda answer: self._undo(answer, takes, lease))
         asked = self._connection.send(call)
         try:
-            is_taken, now, lease_wait, *limbs = await asked
+            is_taken, now, lease_wait, *limbs = numbers_of(await asked)
         except asyncio.CancelledError:
             if not asked.cancelled() and asked.exception() is None:  # it was answered in this very turn of the loop
                 self._undo(asked.result(), takes, lease)
             raise
-        tats: dict[str, int] = {}
-        for take, high, low in zip(takes, limbs[::2], limbs[1::2], strict=True):
-            tats[take.bucket.key] = high * _BASE + low
+        tats = {
+            take.bucket.key: high * _BASE + low for take, high, low in zip(takes, limbs[::2], limbs[1::2], strict=True)
+        }
         decision, _ = gcra.decide(takes, tats, lease_wait, now)
         assert isinstance(decision, Taken) == bool(is_taken), "the script and gcra follow one rule"
         return decision
@@ -77,17 +77,21 @@ class RedisRateStore:
         """Let the lease end `ttl_us` from now, if it is still held."""
         self._connection.send(self._renewal(lease, 0))
 
-    async def give_back(self, lease: Lease) -> None:
-        """End the lease, or the waiting for it."""
-        self._connection.send(self.end(lease))
+    async def give_back(self, lease: Lease, takes: Sequence[Take] = ()) -> None:
+        """End the lease, or the waiting for it, and adjust the buckets of `takes`."""
+        self._connection.send(self.end(lease, takes))
 
     def holding(self, lease: Lease) -> Call:
         """Return the call that has the lease held from then on, whether or not Redis knows of it (any more)."""
         return self._renewal(lease, 1)
 
-    def end(self, lease: Lease) -> Call:
-        """Return the call that ends the lease, or the waiting for it."""
-        return Call(GIVE_BACK, _lease_keys(lease), [lease.holder, LEASES_CHANNEL])
+    def end(self, lease: Lease, takes: Sequence[Take] = ()) -> Call:
+        """Return the call that ends the lease, or the waiting for it, and adjusts the buckets of `takes`."""
+        keys, arguments = _lease_keys(lease), [self._now(), lease.holder, LEASES_CHANNEL]
+        for take in takes:
+            keys.append(PREFIX + take.bucket.key)
+            arguments += divmod(gcra.cost_us(take.bucket, take.cost), _BASE)
+        return Call(GIVE_BACK, keys, arguments)
 
     def proof(self) -> Command:
         """Return what fails at a Redis that writes nothing: one without memory or disk, or a replica."""
@@ -100,9 +104,9 @@ class RedisRateStore:
     def _renewal(self, lease: Lease, is_certain: int) -> Call:
         return Call(RENEW, _lease_keys(lease)[:1], [self._now(), lease.holder, lease.ttl_us, is_certain])
 
-    def _undo(self, answer: list[int], takes: Sequence[Take], lease: Lease | None) -> None:
+    def _undo(self, answer: bytes, takes: Sequence[Take], lease: Lease | None) -> None:
         """Give back what was taken for somebody who left before the answer came."""
-        if not answer[0] or not self._connection.is_up:
+        if not numbers_of(answer)[0] or not self._connection.is_up:
             return
         for take in takes:
             spent = divmod(-gcra.cost_us(take.bucket, take.cost), _BASE)
@@ -112,6 +116,11 @@ class RedisRateStore:
 
     def _now(self) -> Argument:
         return "" if self._clock is None else self._clock()
+
+
+def numbers_of(answer: bytes) -> list[int]:
+    """Return the numbers that a script answers in one text, which is read several times as fast as a list of them."""
+    return [int(number) for number in answer.split()]
 
 
 def _lease_keys(lease: Lease) -> list[str]:

@@ -1,8 +1,8 @@
 -- KEYS: with a holder the leases (a sorted set: holder by end) and who waits for one (a hash), then each take's bucket.
 -- ARGV: clock, holder ('' for none), limit, ttl, channel, waited ('' for a newcomer), count, WAITING_US; then for each
 -- take what it costs and the bucket's burst, two numbers each. All in microseconds.
--- Returns whether it was taken, now, the wait for the lease, and each bucket's tat before: what is said of them is
--- computed by whoever asked, in whole numbers of any size.
+-- Returns whether it was taken, now, the wait for the lease, and each bucket's tat before, as one text: what is said of
+-- them is computed by whoever asked, in whole numbers of any size.
 local now, now_high, now_low = clock(ARGV[1])
 local holder, limit, channel = ARGV[2], tonumber(ARGV[3]), ARGV[5]
 local leases, queue, first = KEYS[1], KEYS[2], 3
@@ -66,4 +66,5 @@ elseif lease_wait > 0 and ARGV[6] ~= '' then
   redis.call('HSET', queue, holder, whole(since) .. ' ' .. whole(until_) .. ' ' .. ARGV[7])
   redis.call('PEXPIRE', queue, SLACK_MS)
 end
-return {is_taken and 1 or 0, now, lease_wait, unpack(before)}
+for i = 1, #before do before[i] = whole(before[i]) end
+return table.concat({is_taken and 1 or 0, whole(now), whole(lease_wait), unpack(before)}, ' ')

@@ -135,6 +135,15 @@ class RateStoreContract:
             assert (await store.take([Take(bucket(), 5)])).states[0].remaining == 0
             assert isinstance(await store.take([Take(bucket(), 1)]), Limited)
 
+    async def test_a_lease_is_given_back_with_what_its_request_took_too_much_or_too_little(self, clock):
+        async with self.open_store(clock) as store:
+            await store.take([Take(bucket(), 3), Take(credit(), 400)], lease("a", limit=1))
+            await store.give_back(lease("a", limit=1), [Take(bucket(), -1), Take(credit(), 50)])
+            seen = await store.take([Take(bucket(), 0), Take(credit(), 0)], lease("b", limit=1))
+            assert [state.remaining for state in seen.states] == [3, 50]
+            await store.give_back(lease("nobody"), [Take(credit(), -450)])
+            assert (await store.take([Take(credit(), 0)])).states[0].remaining == 500
+
     async def test_leases_are_places_that_are_given_back(self, clock):
         async with self.open_store(clock) as store:
             assert isinstance(await store.take([], lease("a")), Taken)

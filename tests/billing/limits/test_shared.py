@@ -168,6 +168,15 @@ async def test_requests_larger_than_a_share_run_and_leave_a_debt(redis_server):
         assert isinstance(await store.take([Take(credit(limit=1_000, burst=400), 401)]), Impossible)
 
 
+async def test_what_a_request_took_too_much_is_given_back_to_the_share_while_redis_is_lost(redis_server):
+    redis_server.kill()
+    async with gateway(redis_server, clock=ContractClock()) as store:
+        half = credit(limit=1_000, burst=400)
+        assert isinstance(await store.take([Take(half, 200)], lease("a")), Taken)
+        await store.give_back(lease("a"), [Take(half, -150)])
+        assert (await store.take([Take(half, 0)])).states[0].remaining == 150
+
+
 async def test_share_is_at_least_one(redis_server):
     redis_server.kill()
     async with gateway(redis_server, gateways=100) as store:
