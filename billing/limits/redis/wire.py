@@ -1,7 +1,7 @@
 """The bytes to and from Redis, on asyncio's transport itself: no task and no stream between a call and its answer.
 
 Redis' library opens the connection (its URL, TLS, who we are) and has no part in it from then on: what scripts answer,
-integers and lists of them, needs no general reader.
+integers and texts of them, needs no general reader.
 """
 
 from __future__ import annotations
