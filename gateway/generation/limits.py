@@ -81,8 +81,9 @@ class Limits:
         await self._end(charge, [])
 
     async def _end(self, charge: int, takes: list[Take]) -> None:
+        """End the leases; take what `takes` say, and by what `charge` differs from what was taken."""
         if charge != self._taken:
-            takes += [Take(bucket, charge - self._taken) for bucket in self._principal.credit_buckets]
+            takes = [*takes, *(Take(bucket, charge - self._taken) for bucket in self._principal.credit_buckets)]
         await self._store.give_back(self._lease, takes)
         if self._key_lease is not None:
             await self._store.give_back(self._key_lease)

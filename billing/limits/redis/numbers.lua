@@ -53,6 +53,13 @@ local function store(key, high, low, now_high, now_low)
   redis.call('SET', key, whole(high) .. ' ' .. whole(low), 'PX', whole(ms))
 end
 
+-- Takes more from a bucket, whatever is left of it; gives back where the numbers are negative.
+local function adjust(key, more_high, more_low, now_high, now_low)
+  local high, low = load(key, now_high, now_low)
+  high, low = plus(high, low, tonumber(more_high), tonumber(more_low))
+  store(key, high, low, now_high, now_low)
+end
+
 local function hold(leases, holder, now, ttl)
   redis.call('ZADD', leases, whole(now + ttl), holder)
   local ms = math.ceil(ttl / 1000) + SLACK_MS
