@@ -35,6 +35,7 @@ from gateway.runtime.snapshot import load_snapshot
 from gateway.services.nodes import note_seen
 from gateway.stored.runs import cancel_as_asked
 
+HEALTH_INTERVAL = 0.5
 LAST_USED_INTERVAL = 5.0
 REFUSALS_INTERVAL = 1.0
 SEEN_INTERVAL = 30.0
@@ -141,7 +142,7 @@ def _loops(runtime: Runtime, lock: GatewayLock, poller: EpochPoller) -> list[Cal
         leases.keep_fenced,
         runtime.replays.keep_renewed,
         runtime.follow_epoch,
-        engines.watch,
+        lambda: _each(HEALTH_INTERVAL, engines.look, "engines"),
         lambda: _each(SWEEP_INTERVAL, swept, "sweep"),
         lambda: _each(LAST_USED_INTERVAL, runtime.principals.write_last_used, "last_used"),
         lambda: _each(REFUSALS_INTERVAL, runtime.refusals.write, "refusals"),

@@ -19,7 +19,6 @@ from inference.types import EngineInfo, Feature, Health
 from routing.catalogue import ADAPTABLE, DeploymentEntry, ReplicaEntry
 from routing.prefix import Digest
 
-HEALTH_INTERVAL = 0.5
 HEALTH_TIMEOUT = 2.0
 CONNECT_INTERVAL = 0.1
 TTFT_LEAST = 5
@@ -208,12 +207,6 @@ class Engines:
         except TimeoutError:
             return False
         return True
-
-    async def watch(self) -> None:
-        """Look at every engine each `HEALTH_INTERVAL` seconds, until cancelled."""
-        while True:
-            await asyncio.sleep(HEALTH_INTERVAL)
-            await self.look()
 
     async def close(self) -> None:
         """Close every engine."""

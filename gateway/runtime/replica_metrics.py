@@ -13,7 +13,7 @@ PLACE = ("deployment", "node")
 class ReplicaMetrics:
     """Gauges of the last health of each replica, and counters of what its engine did since this gateway saw it first.
 
-    Engines tell totals since they were loaded; a total below the last one is of an engine that was loaded anew.
+    Engines tell totals since they were loaded; where any is below the last one, the engine was loaded anew.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -63,7 +63,7 @@ class ReplicaMetrics:
 
     def _add(self, place: tuple[str, str], work: Work) -> None:
         last = self._last.get(place, Work())
-        if work.steps < last.steps:
+        if not work.follows(last):
             last = Work()
         self._last[place] = work
         self._steps.labels(*place).inc(work.steps - last.steps)

@@ -27,6 +27,11 @@ class Histogram:
         pairs = zip_longest(self.counts, other.counts, fillvalue=0)
         return Histogram(tuple([mine + theirs for mine, theirs in pairs]), self.seconds + other.seconds)
 
+    def follows(self, earlier: Histogram) -> bool:
+        """Whether this may be `earlier` with more counted."""
+        pairs = zip_longest(self.counts, earlier.counts, fillvalue=0)
+        return all(mine >= before for mine, before in pairs) and self.seconds >= earlier.seconds
+
     @property
     def total(self) -> int:
         """How many durations were counted."""

@@ -98,6 +98,28 @@ class Work:
             self.gaps + other.gaps,
         )
 
+    def follows(self, earlier: Work) -> bool:
+        """Whether this may be what the engine that told `earlier` did since: no total of it is smaller.
+
+        `tenants` says nothing: it has those that had most, and others next time.
+        """
+        totals = (
+            (self.steps, earlier.steps),
+            (self.rows, earlier.rows),
+            (self.seconds, earlier.seconds),
+            (self.prefill_seconds, earlier.prefill_seconds),
+            (self.prompt_tokens, earlier.prompt_tokens),
+            (self.cached_tokens, earlier.cached_tokens),
+            (self.output_tokens, earlier.output_tokens),
+            *((self.preemptions.get(cause, 0), count) for cause, count in earlier.preemptions.items()),
+        )
+        return (
+            all(now >= before for now, before in totals)
+            and self.queued.follows(earlier.queued)
+            and self.first_tokens.follows(earlier.first_tokens)
+            and self.gaps.follows(earlier.gaps)
+        )
+
 
 @value
 class Health:

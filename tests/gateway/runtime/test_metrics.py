@@ -203,7 +203,8 @@ def test_the_work_of_an_engine_is_counted_on_also_when_it_is_loaded_anew():
         metrics.replicas.seen("one", "local", Health(ready=True, kv_cached=0.5, work=work), is_circuit_open=False)
 
     seen(Work(steps=10, rows=40, seconds=5.0, prefill_seconds=2.0, prompt_tokens=100, preemptions={"blocks": 1}))
-    seen(Work(steps=12, rows=50, seconds=6.0, prefill_seconds=2.5, prompt_tokens=130, cached_tokens=8))
+    more = {"prompt_tokens": 130, "cached_tokens": 8, "preemptions": {"blocks": 1}}
+    seen(Work(steps=12, rows=50, seconds=6.0, prefill_seconds=2.5, **more))
     seen(Work(steps=3, rows=9, seconds=1.0, prefill_seconds=0.0, output_tokens=7, preemptions={"fairness": 2}))
     seen(None)
     expected = {
@@ -222,6 +223,33 @@ def test_the_work_of_an_engine_is_counted_on_also_when_it_is_loaded_anew():
     assert value(metrics, "sluice_deployment_kv_cached", **place) == 0.5
     metrics.replicas.gone("one", "local")
     assert value(metrics, "sluice_deployment_kv_cached", **place) is None
+
+
+SHORT = Histogram((3, *[0] * len(BOUNDS)), 0.1)
+LONG = Histogram((0, 1, *[0] * (len(BOUNDS) - 1)), 0.1)
+
+
+@pytest.mark.parametrize(
+    ("before", "less"),
+    [
+        ({"prompt_tokens": 3000}, {"prompt_tokens": 20}),
+        ({"cached_tokens": 30}, {}),
+        ({"output_tokens": 30}, {"output_tokens": 29}),
+        ({"seconds": 5.0}, {"seconds": 4.0}),
+        ({"prefill_seconds": 5.0, "seconds": 5.0}, {"seconds": 6.0}),
+        ({"preemptions": {"blocks": 2}}, {"preemptions": {"blocks": 1}}),
+        ({"queued": SHORT}, {"queued": LONG}),
+        ({"first_tokens": SHORT}, {"first_tokens": Histogram()}),
+        ({"gaps": SHORT}, {"gaps": Histogram(SHORT.counts, 0.05)}),
+    ],
+    ids=" ".join,
+)
+def test_an_engine_that_was_loaded_anew_and_made_more_steps_since_is_counted_from_its_beginning(before, less):
+    metrics = Metrics()
+    place = {"deployment": "one", "node": "local"}
+    for work in (Work(steps=12, rows=12, **before), Work(steps=64, rows=64, **less)):
+        metrics.replicas.seen("one", "local", Health(ready=True, work=work), is_circuit_open=False)
+    assert value(metrics, "sluice_engine_steps_total", **place) == 76
 
 
 def test_the_durations_that_an_engine_counted_are_shown_and_counted_on():

@@ -13,8 +13,10 @@ from django.utils import timezone
 from billing.ids import uuid7
 from billing.models import RateCardVersion
 from billing.services import cards
+from gateway import bootstrap
 from gateway.errors.refusal import Refusal
 from gateway.generation.generation import start_generation
+from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Reading
 from gateway.runtime.snapshot import load_snapshot
 from routing.models import PublicModel
@@ -59,6 +61,27 @@ async def test_model_added_and_removed_is_followed(tmp_path):
         with pytest.raises(Refusal) as caught:
             await start_generation(runtime, principal, make_intent(model="other"), uuid7())
         assert caught.value.code == "model_not_found"
+
+
+async def test_engines_are_looked_at_again_after_a_look_that_failed(tmp_path, monkeypatch):
+    look, broken, again = Engines.look, asyncio.Event(), asyncio.Event()
+    is_open = False
+
+    async def broken_once(engines):
+        if is_open and not broken.is_set():
+            broken.set()
+            raise RuntimeError("broken")
+        await look(engines)
+        if is_open:
+            again.set()
+
+    monkeypatch.setattr(Engines, "look", broken_once)
+    monkeypatch.setattr(bootstrap, "HEALTH_INTERVAL", 0.01)
+    await in_database(make_world)
+    async with opened(tmp_path), asyncio.timeout(5):
+        is_open = True
+        await broken.wait()
+        await again.wait()
 
 
 async def test_price_change_applies_to_new_requests_and_not_to_running_ones(tmp_path):
