@@ -74,8 +74,6 @@ class CompletionRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True
         if self.echo:
             if self.stream and self.logprobs is not None:
                 raise invalid("logprobs", "The log-probabilities of an echoed prompt are not streamed.")
-            if choices["best_of"] is not None and choices["best_of"] > choices["n"]:
-                raise invalid("echo", "'echo' can't be combined with 'best_of'.")
             if self.logprobs is not None and choices["prompt_logprobs"] is None:
                 choices["prompt_logprobs"] = self.logprobs
         sampling = self.sampling(

@@ -46,12 +46,12 @@ def answers_of(engine, text, **sampling):
     return narrator.answers
 
 
-@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize(("n", "best_of"), [(1, None), (3, None), (2, 4)])
 @pytest.mark.parametrize("prompt", [None, "xyz", "aaaa", "x", "a"])
-def test_tokens_and_offsets_are_the_texts_own(engine, prompt, n):
+def test_tokens_and_offsets_are_the_texts_own(engine, prompt, n, best_of):
     """Of each answer, as each begins with the prompt: of one token too, and of tokens that the answer repeats."""
     echoes = {"prompt_logprobs": 2, "echo": True} if prompt else {}
-    answers = answers_of(engine, prompt or "xyz", n=n, **echoes)
+    answers = answers_of(engine, prompt or "xyz", n=n, best_of=best_of, **echoes)
     assert len(answers) == n
     assert len({answer.text for answer in answers}) == n
     before = len(prompt or "")
