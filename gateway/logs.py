@@ -30,12 +30,10 @@ _SECRETS = re.compile(
 )
 
 
-def without_secrets(line: structlog.typing.EventDict) -> None:
-    """Remove links' tokens and API keys from the line."""
-    for name in ("event", "path"):
-        text = line.get(name)
-        if isinstance(text, str) and _SECRETS.search(text):  # `sub` alone takes several times as long for none
-            line[name] = _SECRETS.sub(r"\g<before>…", text)
+def without_secrets(text: str) -> str:
+    """Return the text without links' tokens and API keys."""
+    # `sub` alone takes several times as long for none.
+    return _SECRETS.sub(r"\g<before>…", text) if _SECRETS.search(text) else text
 
 
 def process_name() -> str:
@@ -59,7 +57,9 @@ def _complete(_: object, method: str, line: structlog.typing.EventDict) -> struc
     line = {**_process, **(_about.get() or {}), **line}
     line["level"] = _LEVELS.get(method, method)
     line["timestamp"] = f"{datetime.now(UTC).isoformat()[:-6]}Z"
-    without_secrets(line)
+    for name in ("event", "path"):
+        if isinstance(text := line.get(name), str):
+            line[name] = without_secrets(text)
     return line
 
 
@@ -67,9 +67,18 @@ _LEVELS = {"warn": "warning", "exception": "error"}  # methods that aren't calle
 _SHARED: list[structlog.typing.Processor] = [_complete]
 
 
-def _without_colours(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Return the line without uvicorn's second text, which repeats the first with escapes for a terminal."""
+_PLAIN = (bool, int, float, UUID, type(None))
+_STRUCTLOGS_OWN = ("_record", "_from_structlog", "exc_info")
+
+
+def _others_fields(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Return the line without uvicorn's second text, which repeats the first with escapes for a terminal, and without
+    secrets in whatever else others add: Django a request, whose text has its path.
+    """
     line.pop("color_message", None)
+    for name, value in line.items():
+        if name not in _STRUCTLOGS_OWN and not isinstance(value, _PLAIN):
+            line[name] = without_secrets(value if isinstance(value, str) else repr(value))
     return line
 
 
@@ -77,7 +86,7 @@ def _without_colours(_: object, __: str, line: structlog.typing.EventDict) -> st
 _FOREIGN: list[structlog.typing.Processor] = [
     structlog.stdlib.add_logger_name,
     structlog.stdlib.ExtraAdder(),
-    _without_colours,
+    _others_fields,
     *_SHARED,
 ]
 
@@ -87,6 +96,8 @@ _encode = msgspec.json.Encoder(enc_hook=repr).encode
 def _json_line(logger: object, method: str, line: structlog.typing.EventDict) -> str:
     if "exc_info" in line:
         line = structlog.processors.format_exc_info(logger, method, line)
+        if isinstance(text := line.get("exception"), str):
+            line["exception"] = without_secrets(text)
     try:
         return _encode(line).decode()
     except UnicodeEncodeError:  # half a character in somebody's text: json writes it as an escape

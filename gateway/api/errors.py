@@ -24,6 +24,7 @@ def handle_exception(error: Exception, context: dict[str, Any]) -> Response | No
     refusal = refusal_of(error)
     if refusal is None:
         return None
+    refusal = refusal.encodable()  # what it quotes of a body may be half a character
     set_rollback()
     request: HttpRequest = context["request"]._request  # noqa: SLF001 - DRF's documented way to Django's request
     body = openai_error(refusal, request_id_of(request))

@@ -142,7 +142,7 @@ class MembersView(ListModelMixin, TenantView):
         wanted = InviteSerializer(data=request.data)
         wanted.is_valid(raise_exception=True)
         _refuse_role(self, wanted.validated_data["role"])
-        invitation, _ = members.invite_by_mail(tenant=self.tenant, **wanted.validated_data)
+        invitation, _ = members.invite_by_mail(tenant=self.tenant, by=self.access.user, **wanted.validated_data)
         return Response(InvitedSerializer(invitation).data, status=status.HTTP_201_CREATED)
 
 

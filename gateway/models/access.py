@@ -76,6 +76,14 @@ class Invitation(models.Model):
     email = models.EmailField()
     role = models.CharField(max_length=10, choices=Membership.Role, default=Membership.Role.MEMBER)
     digest = models.CharField(max_length=64, unique=True)
+    invited_by = models.ForeignKey(
+        User,
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        help_text="The member who sent it; empty: an operator.",
+    )
     created_at = models.DateTimeField(db_default=Now())
     expires_at = models.DateTimeField()
     accepted_at = models.DateTimeField(null=True, blank=True)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from django.conf import settings
 from django.core.validators import MaxLengthValidator, validate_email
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 from django.forms import ValidationError
 from django.urls import reverse
 from django.utils import timezone
@@ -23,8 +24,13 @@ LONGEST_ADDRESS = 254  # characters of an address that can be sent to
 Role = Membership.Role
 
 
-def invite_member(*, tenant: Tenant, email: str, role: str = Role.MEMBER) -> tuple[Invitation, str]:
-    """Return a new invitation and the address that takes it up; an open one to the same address is replaced."""
+def invite_member(
+    *, tenant: Tenant, email: str, role: str = Role.MEMBER, by: User | None = None
+) -> tuple[Invitation, str]:
+    """Return a new invitation and the address that takes it up; an open one to the same address is replaced.
+
+    `by` is the member who sends it, None an operator.
+    """
     email = email.strip().lower()
     try:
         validate_email(email)
@@ -44,6 +50,7 @@ def invite_member(*, tenant: Tenant, email: str, role: str = Role.MEMBER) -> tup
             email=email,
             role=role,
             digest=token_digest(token),
+            invited_by=by,
             created_at=timezone.now(),
             expires_at=timezone.now() + LIFETIME,
         )
@@ -63,9 +70,11 @@ def _keep_below_the_most(tenant: Tenant) -> None:
 
 
 @transaction.atomic
-def invite_by_mail(*, tenant: Tenant, email: str, role: str = Role.MEMBER) -> tuple[Invitation, str]:
+def invite_by_mail(
+    *, tenant: Tenant, email: str, role: str = Role.MEMBER, by: User | None = None
+) -> tuple[Invitation, str]:
     """Return what `invite_member` does, with the address on its way by mail."""
-    invitation, address = invite_member(tenant=tenant, email=email, role=role)
+    invitation, address = invite_member(tenant=tenant, email=email, role=role, by=by)
     send_invitation(invitation=invitation, address=address)
     return invitation, address
 
@@ -132,7 +141,10 @@ def _new_user(email: str, password: str) -> User:
 
 @transaction.atomic
 def take_up(*, invitation: Invitation, user: User) -> Membership:
-    """Make `user` a member as the invitation says, and use it up; of two calls at once only one succeeds."""
+    """Make `user` a member as the invitation says, and use it up; of two calls at once only one succeeds.
+
+    Who is a member already, since their address changed meanwhile, keeps their role: it may be the last owner's.
+    """
     tenant = invitation.tenant
     open_one = Invitation.objects.of(tenant).filter(id=invitation.id, accepted_at=None)
     if not open_one.update(accepted_at=timezone.now()):
@@ -140,19 +152,26 @@ def take_up(*, invitation: Invitation, user: User) -> Membership:
     record("invitation.accepted", invitation, tenant=tenant.id, after={"role": invitation.role}, user=user)
     role = {"role": invitation.role, "is_active": True}
     mine = Membership.objects.of(tenant)
+    present = mine.select_for_update().filter(user=user, is_active=True).first()
+    if present is not None:
+        return present
     membership, _ = mine.update_or_create(user=user, defaults=role, create_defaults={**role, "tenant": tenant})
     return membership
 
 
 @transaction.atomic
 def change_role(*, tenant: Tenant, membership: Membership, role: str) -> Membership:
-    """Give a member another role; the last owner keeps theirs. Admin keys of one who is no owner any more end."""
+    """Give a member another role; the last owner keeps theirs. Admin keys of one who is no owner any more end, as do
+    their open invitations to what they may not give any more.
+    """
     if role not in Role.values:
         raise ServiceError("role", f"Unknown role: choose from {', '.join(Role.values)}.")
     current = _locked(tenant, membership)
     if role != Role.OWNER:
         _refuse_last_owner(tenant, current)
         revoke_admin_keys_of(tenant=tenant, user=current.user_id)
+        sent = _open_invitations_of(current)
+        (sent.filter(role=Role.OWNER) if role == Role.ADMIN else sent).delete()
     current.role = role
     current.save(update_fields=["role"])
     return current
@@ -160,13 +179,22 @@ def change_role(*, tenant: Tenant, membership: Membership, role: str) -> Members
 
 @transaction.atomic
 def remove_member(*, tenant: Tenant, membership: Membership) -> Membership:
-    """Deactivate a membership: the user's sessions lose this tenant within a second, and their admin keys end."""
+    """Deactivate a membership: the user's sessions lose this tenant within a second, and their admin keys and open
+    invitations end, by which they could come back.
+    """
     current = _locked(tenant, membership)
     _refuse_last_owner(tenant, current)
     revoke_admin_keys_of(tenant=tenant, user=current.user_id)
+    _open_invitations_of(current).delete()
     current.is_active = False
     current.save(update_fields=["is_active"])
     return current
+
+
+def _open_invitations_of(membership: Membership) -> QuerySet[Invitation]:
+    """Those that the member sent and nobody has taken up."""
+    sent = Invitation.objects.of(membership.tenant_id).filter(invited_by=membership.user_id)
+    return sent.filter(accepted_at=None)
 
 
 def _locked(tenant: Tenant, membership: Membership) -> Membership:
@@ -180,6 +208,7 @@ def _locked(tenant: Tenant, membership: Membership) -> Membership:
 def _refuse_last_owner(tenant: Tenant, membership: Membership) -> None:
     if membership.role != Role.OWNER or not membership.is_active:
         return
-    others = Membership.objects.of(tenant).filter(role=Role.OWNER, is_active=True).exclude(id=membership.id)
+    owners = Membership.objects.of(tenant).filter(role=Role.OWNER, is_active=True, user__is_active=True)
+    others = owners.exclude(id=membership.id)
     if not others.exists():
         raise ServiceError("role", "A tenant needs an owner: make somebody else owner first.")

@@ -9,7 +9,8 @@ import logging
 
 import pytest
 import structlog
-from django.test import Client
+from django.core.exceptions import PermissionDenied
+from django.test import Client, RequestFactory
 
 from billing.ids import uuid7
 from gateway.edge.access import note_caller
@@ -114,6 +115,20 @@ def test_a_secret_in_an_address_is_not_logged(lines, path):
     assert ours["path"].startswith(path.partition("TOKEN")[0])
     assert theirs["event"].startswith("Forbidden: /")
     assert "TOKEN" not in json.dumps([ours, theirs])
+
+
+@pytest.mark.parametrize("path", ["/links/TOKEN/", "/invitations/TOKEN/"])
+def test_a_secret_in_what_django_adds_to_a_line_is_not_logged(lines, path):
+    request = RequestFactory().post(f"{path}?key=sk-sluice-TOKEN")
+    try:
+        raise PermissionDenied(f"not at {path}")
+    except PermissionDenied:
+        logging.getLogger("django.security.csrf").exception("Forbidden", extra={"request": request, "status_code": 403})
+    [line] = lines()
+    assert line["status_code"] == 403
+    assert path.partition("TOKEN")[0] in line["request"]
+    assert "not at" in line["exception"]
+    assert "TOKEN" not in json.dumps(line)
 
 
 async def test_generation_is_logged_without_prompt_and_answer(lines, monkeypatch):

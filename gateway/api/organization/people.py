@@ -112,7 +112,9 @@ class InvitesView(OrganizationView):
             message = "Members of a tenant act in all of its projects: leave 'projects' out."
             raise Refusal(400, "unsupported_parameter", message, param="projects")
         email, role = self.text(data, "email", most=members.LONGEST_ADDRESS), _role_of(self.text(data, "role"))
-        invitation, _ = members.invite_by_mail(tenant=self.tenant, email=email, role=role)
+        key = self.access.admin_key
+        by = None if key is None else key.created_by
+        invitation, _ = members.invite_by_mail(tenant=self.tenant, email=email, role=role, by=by)
         return Response(shown_invite(invitation))
 
 

@@ -313,6 +313,12 @@ def post(client, path, body):
     return client.post(f"/api/v1/{path}", json.dumps(body), content_type="application/json")
 
 
+def test_half_a_character_is_quoted_as_a_question_mark(acme):
+    answer = post(acme.client(), "keys/", {"name": "x", "scopes": ["\ud800"]})
+    assert_error(answer, 400, "invalid_value", param="scopes.0")
+    assert '"?"' in answer.json()["error"]["message"]
+
+
 def test_session_needs_csrf(acme):
     client = Client(enforce_csrf_checks=True)
     client.force_login(acme.owner, backend="django.contrib.auth.backends.ModelBackend")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from django.contrib.sessions.models import Session
 
-from gateway.models import APIKey, Membership
+from gateway.models import AdminAPIKey, APIKey, Membership
 from gateway.secrets.made_keys import COOKIE
 from gateway.services import keys
 from gateway.services.keys import digest_of
@@ -122,6 +122,13 @@ def test_revoking_needs_the_name(acme):
     assert "is revoked: within a second" in page
     assert 'class="state revoked"' in page
     assert client.get(path).status_code == 404
+
+
+@pytest.mark.django_db
+def test_an_admin_keys_name_has_no_nul(acme):
+    answer = acme.client().post("/keys/admin/", {"name": "a\x00b"})
+    assert answer.status_code == 302
+    assert AdminAPIKey.objects.of(acme.tenant).get().name == "ab"
 
 
 @pytest.mark.parametrize(("role", "may"), [("owner", True), ("admin", True), ("member", False), ("billing", False)])

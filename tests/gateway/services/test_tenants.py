@@ -78,6 +78,53 @@ def test_the_last_owner_stays(acme):
     assert not Membership.objects.of(acme.tenant).get(id=acme.membership.id).is_active
 
 
+def test_an_owner_who_cannot_sign_in_is_not_the_last(acme):
+    second = joined(acme, "b@x.example", "owner")
+    second.user.is_active = False
+    second.user.save()
+    with pytest.raises(ServiceError, match="needs an owner"):
+        members.remove_member(tenant=acme.tenant, membership=acme.membership)
+
+
+@pytest.mark.parametrize(
+    ("left", "kept"),
+    [
+        (lambda tenant, member: members.remove_member(tenant=tenant, membership=member), []),
+        (lambda tenant, member: members.change_role(tenant=tenant, membership=member, role="member"), []),
+        (lambda tenant, member: members.change_role(tenant=tenant, membership=member, role="admin"), ["member"]),
+        (
+            lambda tenant, member: members.change_role(tenant=tenant, membership=member, role="owner"),
+            ["member", "owner"],
+        ),
+    ],
+)
+def test_nobody_comes_back_by_an_invitation_that_they_may_not_send_any_more(acme, left, kept):
+    second = joined(acme, "b@x.example", "owner")
+    for role in ("owner", "member"):
+        members.invite_member(tenant=acme.tenant, email=f"{role}@x.example", role=role, by=second.user)
+    members.invite_member(tenant=acme.tenant, email="another@x.example", role="owner", by=acme.owner)
+    left(acme.tenant, second)
+    still = Invitation.objects.of(acme.tenant).filter(accepted_at=None)
+    assert sorted(still.filter(invited_by=second.user).values_list("role", flat=True)) == kept
+    assert still.filter(email="another@x.example").exists()
+
+
+def test_who_is_a_member_already_keeps_their_role(acme):
+    """Their address was changed to an invited one meanwhile."""
+    _, address = members.invite_member(tenant=acme.tenant, email="boss@x.example")
+    acme.owner.email = "boss@x.example"
+    acme.owner.save()
+    membership = members.accept_invitation(token=address.rstrip("/").rpartition("/")[2], user=acme.owner)
+    assert (membership.id, membership.role) == (acme.membership.id, "owner")
+    assert members.find_invitation(token=address.rstrip("/").rpartition("/")[2]) is None
+
+
+def joined(acme, email, role):
+    """A new member by invitation."""
+    _, address = members.invite_member(tenant=acme.tenant, email=email, role=role)
+    return members.accept_invitation(token=address.rstrip("/").rpartition("/")[2], password=PASSWORD)
+
+
 def test_a_removed_member_can_come_back(acme):
     _, address = members.invite_member(tenant=acme.tenant, email="b@x.example")
     membership = members.accept_invitation(token=address.rstrip("/").rpartition("/")[2], password=PASSWORD)
