@@ -196,6 +196,7 @@ class Scheduler(BaseScheduler[Sequence]):
     def check(self) -> None:
         """Raise AssertionError unless the sequences and the pool agree (tests call it after every step)."""
         self._planner.check()
+        assert 0 < self.bounds.rows <= self.bounds.tokens
         paused, running = self._residents.paused, self._residents.running
         for seq in self._live.values():
             assert seq.computed <= seq.scheduled
