@@ -4,12 +4,12 @@
     replica 2:                     prepared with the tokens so far, the same seed:  Delta…  Finished
     the reader: Started  Delta…                                                     Delta…  Finished
 
-As long as nothing was delivered, whatever an engine fails with lets the next one begin anew: another replica, or where
-none takes it another deployment of the model, or a model that the rules fall back to, once the hold is pinned to its
-price. Once tokens were, only the loss of the engine does, and a replica of the same deployment goes on behind them:
-noise is a function of (seed, position, token), so it continues the text that the first would have given. Each attempt
-has an id of its own, so that no engine refuses it and the sweep can ask for each; the usage that a resumed attempt
-reports is the whole request's.
+As long as nothing of an answer was delivered, whatever an engine fails with lets the next one begin anew: another
+replica, or where none takes it another deployment of the model, or a model that the rules fall back to, once the hold
+is pinned to its price. Log-probabilities of the prompt are held back until then. Once tokens were delivered, only the
+loss of the engine does, and a replica of the same deployment goes on behind them: noise is a function of (seed,
+position, token), so it continues the text that the first would have given. Each attempt has an id of its own, so that
+no engine refuses it and the sweep can ask for each; the usage that a resumed attempt reports is the whole request's.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ class Attempts:
         self._usage = Usage()
         self._seed: int | None = None
         self._delivered = False
+        self._held: list[Delta] = []  # what this attempt told of the prompt alone, which is told with what comes next
         self._was_forgotten = False
         self._more_allowed = asyncio.Event()
 
@@ -101,6 +102,7 @@ class Attempts:
         while True:
             end = await self._run_once(note)
             if isinstance(end, Finished) and not self._may_go_on(end):
+                self._tell_held(note)
                 return self._whole(end)
             if isinstance(end, UnpreparedError):
                 failure = await self._prepare_again(end)
@@ -134,10 +136,9 @@ class Attempts:
         """Run the request on the replica that prepared it, and return how that ended."""
         flight = self.placement.flight
         assert flight is not None, "an attempt runs on a replica"
-        if self._tokens and not await self._is_allowed_more():
-            return Finished(FinishReason.ALLOWANCE, self._usage)
-        if self._is_cancelled():
-            return Finished(FinishReason.CANCELLED, self._usage)
+        self._held = []
+        if (end := await self._end_before()) is not None:
+            return end
         flight.sent()
         stream = flight.engine.generate(self._prepared, *self._allowed())
         try:
@@ -145,6 +146,8 @@ class Attempts:
                 async for event in events:
                     match event:
                         case Delta():
+                            if not self._delivered and self._holds(event, note):
+                                continue
                             self._delivered = True
                             flight.answered()
                             self._tokens += event.tokens
@@ -162,6 +165,27 @@ class Attempts:
         except EngineError as error:
             return error
         raise RuntimeError("the engine's stream ended without Finished")
+
+    async def _end_before(self) -> Finished | None:
+        """Return the end of a request that may generate nothing more or was cancelled, before it is sent."""
+        if self._tokens and not await self._is_allowed_more():
+            return Finished(FinishReason.ALLOWANCE, self._usage)
+        if self._is_cancelled():
+            return Finished(FinishReason.CANCELLED, self._usage)
+        return None
+
+    def _holds(self, delta: Delta, note: Callable[[Event], None]) -> bool:
+        """Hold `delta` back and return True if it tells of the prompt alone; else tell what was held back."""
+        if _is_of_prompt(delta):
+            self._held.append(delta)
+            return True
+        self._tell_held(note)
+        return False
+
+    def _tell_held(self, note: Callable[[Event], None]) -> None:
+        for delta in self._held:
+            note(delta)
+        self._held = []
 
     async def _prepare_again(self, forgotten: UnpreparedError) -> EngineError | None:
         """Have the same engine prepare the request once more, if it only forgot it: it keeps one for a while.
@@ -284,3 +308,16 @@ class Attempts:
     def _whole(self, end: Finished) -> Finished:
         """Return the end with the usage that is known, where an engine that went on was lost before it told any."""
         return end if end.usage.completion >= self._usage.completion else replace(end, usage=self._usage)
+
+
+def _is_of_prompt(delta: Delta) -> bool:
+    """Whether it has log-probabilities of the prompt and nothing of an answer, so that it can be told later or anew."""
+    return bool(delta.prompt_logprobs) and not (
+        delta.usage.completion
+        or delta.text
+        or delta.tokens
+        or delta.reasoning
+        or delta.calls
+        or delta.ended
+        or delta.logprobs
+    )

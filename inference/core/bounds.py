@@ -8,10 +8,13 @@ STEPS_BEFORE_GROWTH = 256  # committed steps after a failure until larger ones a
 
 
 class StepBounds:
-    """The most `rows` and `tokens` of the next step, never more than those given."""
+    """The most `rows` and `tokens` of the next step, never more than those given, nor more rows than tokens.
+
+    So each running row gets one token at least: else those that were admitted first would get all of them.
+    """
 
     def __init__(self, rows: int, tokens: int) -> None:
-        self.rows = self._most_rows = rows
+        self.rows = self._most_rows = min(rows, tokens)
         self.tokens = self._most_tokens = tokens
         self._successes = 0
 
@@ -27,6 +30,7 @@ class StepBounds:
             self.tokens = plan.tokens // 2
         else:
             return False
+        self.rows = min(self.rows, self.tokens)
         self._successes = 0
         return True
 
@@ -38,4 +42,4 @@ class StepBounds:
         if self._successes >= STEPS_BEFORE_GROWTH:
             self._successes = 0
             self.rows = min(2 * self.rows, self._most_rows)
-            self.tokens = min(2 * self.tokens, self._most_tokens)
+            self.tokens = min(2 * self.tokens, self._most_tokens)  # no fewer than rows, which were no more

@@ -15,7 +15,8 @@ class Output:
     isn't among them. A request that ends before its first step is committed has no `started`. `logprobs` has an entry
     for each of `tokens`, `prompt_logprobs` for the next ones of the prompt, if they were asked for.
     `text`, the texts in the log-probabilities and, after a stop string, `finished` are set by the engine, which has the
-    tokenizer; an answer that is parsed is `told` instead of `text`. So are, for requests with several answers, `index`
+    tokenizer; an answer that is parsed is `told` instead of `text`, and the log-probabilities of its tokens that are no
+    text (of thought and calls) are `unspoken`, which is never sent. So are, for requests with several answers, `index`
     and `ended` (as in `inference.types.Delta`), and `reports_usage`, which sends the usage alone.
     """
 
@@ -32,6 +33,7 @@ class Output:
     ended: FinishReason | None = None
     reports_usage: bool = False
     told: tuple[Told, ...] = ()
+    unspoken: tuple[PositionLogprobs, ...] = ()
 
     @property
     def has_delta(self) -> bool:

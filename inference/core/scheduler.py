@@ -196,6 +196,7 @@ class Scheduler(BaseScheduler[Sequence]):
     def check(self) -> None:
         """Raise AssertionError unless the sequences and the pool agree (tests call it after every step)."""
         self._planner.check()
+        assert 0 < self.bounds.rows <= self.bounds.tokens
         paused, running = self._residents.paused, self._residents.running
         for seq in self._live.values():
             assert seq.computed <= seq.scheduled
@@ -319,8 +320,9 @@ class Scheduler(BaseScheduler[Sequence]):
         self._planner.suspects.pop(seq, None)
         del self._live[seq.request_id]
         seq.status = Status.FINISHED
-        if seq.uncomputed:
-            self.waiting.queue.charge(seq.tenant, prompt=-seq.uncomputed)
+        uncomputed, cached = seq.unserved
+        if uncomputed or cached:
+            self.waiting.queue.charge(seq.tenant, prompt=-uncomputed, cached=-cached)
         now = self.clock()
         if not seq.begun:
             self._load.queued.add(now - seq.submitted_at)

@@ -172,11 +172,13 @@ class Sequence:
         )
 
     @property
-    def uncomputed(self) -> int:
-        """Prompt tokens that were charged at admission and never computed."""
+    def unserved(self) -> tuple[int, int]:
+        """Prompt tokens to compute, and cached ones, that were charged at admission and aren't in its usage."""
         if self.cached_tokens is None:
-            return 0
-        return len(self.prompt) - max(self.prefilled, self.cached_tokens)
+            return 0, 0
+        if not self.prefilled:
+            return len(self.prompt) - self.cached_tokens, self.cached_tokens
+        return len(self.prompt) - self.prefilled, 0
 
 
 def gap_percentiles(gaps: Iterable[float]) -> tuple[float, float]:

@@ -95,6 +95,7 @@ class LocalEngine:
         self._encoding: EncodeScheduler | None = None
         context = max_input = model.max_input
         keys: PrefixKeys | None = None
+        details = dict(model.details)
         # Checkpoints tuned for chat often name their new end of turn only in the tokenizer.
         ends = model.eos_ids | (tokenizer.end_ids if tokenizer is not None else frozenset())
         ends = frozenset(
@@ -115,7 +116,9 @@ class LocalEngine:
             )
             drafting = None
             # Where steps overlap, the next is planned before the tokens are known that drafts would continue.
-            if config.speculation and not model.runner.overlaps:
+            if config.speculation and model.runner.overlaps:
+                details["speculation"] = "off, steps overlap"
+            elif config.speculation:
                 drafting = Drafting(NgramProposer(config.speculation), DRAFTING_ROWS)
             self._generating = Scheduler(bounds, keys, clock, drafting=drafting)
             self._siblings = Siblings(self._generating, self._submit_sequence, clock, pause_seconds)
@@ -165,7 +168,7 @@ class LocalEngine:
             vector_width=model.vector_width,
             nests_vectors=model.nests_vectors,
             revision=config.revision,
-            details=model.details,
+            details=details,
             features=self._features(),
         )
 

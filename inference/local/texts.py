@@ -135,7 +135,9 @@ class Texts:
 def _tell_parsed(stream: TextStream, parser: AnswerParser, output: Output) -> None:
     """Fill in what was read of an answer, and which of its tokens were reasoning."""
     output.told = parser.take()
-    output.logprobs = tuple(entry for entry, spoken in zip(output.logprobs, stream.spoken, strict=False) if spoken)
+    entries = list(zip(output.logprobs, stream.spoken, strict=False))
+    output.logprobs = tuple(entry for entry, spoken in entries if spoken)
+    output.unspoken = tuple(entry for entry, spoken in entries if not spoken)
     stream.spoken.clear()
     if stream.thought:
         output.usage = _with_reasoning(output.usage, stream.thought)

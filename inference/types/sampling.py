@@ -61,9 +61,9 @@ class SamplingParams:
     `logprobs` asks for the log-probability of each output token and of that many most probable ones beside it, before
     all of the above; `prompt_logprobs` for the same of each prompt token but the first. With `echo` the text begins
     with the prompt's. `n` answers are generated; of `best_of` answers the `n` of the highest mean log-probability
-    count, and nothing is sent before all have ended. Behind `thinking_tokens` of thought the marker that ends it is
-    forced; 0 asks for none (None: as the model likes). A model that doesn't think refuses such a bound, unless it
-    needn't (`must_think` False).
+    (of all their tokens, thought and calls too) count, and nothing is sent before all have ended. Behind
+    `thinking_tokens` of thought the marker that ends it is forced; 0 asks for none (None: as the model likes). A model
+    that doesn't think refuses such a bound, unless it needn't (`must_think` False).
     """
 
     max_tokens: int | None = None

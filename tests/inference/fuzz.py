@@ -292,26 +292,42 @@ def _common(one: Sequence[int], two: Sequence[int]) -> int:
     return next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
 
 
-def load(folder: Path, kv_dtype: str = "auto") -> tuple[LoadedModel, dict[str, Path]]:
-    """Return a tiny random model in float32, and the folders of two adapters of it."""
+def load(
+    folder: Path, family: str = "llama", *, threads: int = 1, dtype: str = "float32", **settings: Any
+) -> tuple[LoadedModel, dict[str, Path]]:
+    """Return a tiny random model with these settings (fields of `EngineConfig`), and the folders of two adapters of
+    it.
+    """
     from inference.architectures.load import load_model
     from tests.inference.tiny import save_tiny
 
-    path = save_tiny("llama", folder / "tiny", num_hidden_layers=2)
+    path = save_tiny(family, folder / "tiny", num_hidden_layers=2)
     adapters = {name: save_adapter(path, folder / name, rank=3 + seed, seed=seed) for seed, name in enumerate("ab")}
-    config = EngineConfig("fuzz", str(path), dtype="float32", kv_tokens=2048, kv_dtype=kv_dtype)
-    return load_model(config, threads=1), adapters
+    config = EngineConfig("fuzz", str(path), dtype=dtype, kv_tokens=2048, **settings)
+    return load_model(config, threads=threads), adapters
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--family", default="llama", help="one of our own decoder, as in tests/inference/tiny.py")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--quantization", default="", help="w8a8 or int4")
     parser.add_argument("--kv-dtype", default="auto", help="auto or int8")
+    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     logging.disable(logging.ERROR)  # of the steps that fail on purpose
     with tempfile.TemporaryDirectory() as folder:
-        fuzz = Fuzz(*load(Path(folder), options.kv_dtype), options.seed)
+        loaded = load(
+            Path(folder),
+            options.family,
+            threads=options.threads,
+            dtype=options.dtype,
+            quantization=options.quantization,
+            kv_dtype=options.kv_dtype,
+        )
+        fuzz = Fuzz(*loaded, options.seed)
         begin = time.perf_counter()
         ends = fuzz.run(options.requests)
     print(f"{options.requests} requests, {fuzz.steps} steps, {time.perf_counter() - begin:.0f} s: all as alone")

@@ -28,11 +28,14 @@ FORMS = [
 ]
 
 
+TWO_THREADS = FORMS[2]  # the other forms have one
+
+
 @pytest.fixture(scope="module", params=FORMS, ids=lambda form: "-".join(form.values()))
 def exactness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exactness:
     folder = save_tiny("qwen3", tmp_path_factory.mktemp("model"), sliding_window=None)
     config = EngineConfig("test", str(folder), kv_tokens=4096, **request.param)
-    loaded = load_model(config, threads=1)
+    loaded = load_model(config, threads=2 if request.param is TWO_THREADS else 1)
     assert loaded.details["exact"].startswith("to the bit")
     return Exactness(loaded, requests=16, seed=11)
 

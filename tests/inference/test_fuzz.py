@@ -20,12 +20,12 @@ needs_c = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Loaded:
-    """The model with K/V in the dtype of the parameter, if there is one."""
+    """The model with the settings of the parameter, if there is one."""
     folder: Path = tmp_path_factory.mktemp("fuzz")
-    return load(folder, getattr(request, "param", "auto"))
+    return load(folder, **getattr(request, "param", {}))
 
 
-@pytest.mark.parametrize("loaded", ["auto", pytest.param("int8", marks=needs_c)], indirect=True)
+@pytest.mark.parametrize("loaded", [{}, pytest.param({"kv_dtype": "int8"}, marks=needs_c)], indirect=True)
 def test_random_requests_answer_as_they_do_alone(loaded: Loaded) -> None:
     fuzz = Fuzz(*loaded, seed=3)
     ends = fuzz.run(160)
@@ -45,3 +45,24 @@ def test_random_requests_answer_as_they_do_alone(loaded: Loaded) -> None:
 @pytest.mark.parametrize("seed", range(10, 20))  # parts, which the suite's processes share
 def test_five_thousand_random_requests_answer_as_they_do_alone(loaded: Loaded, seed: int) -> None:
     assert sum(Fuzz(*loaded, seed=seed).run(500).values()) == 500
+
+
+@pytest.mark.slow
+@needs_c
+@pytest.mark.parametrize(
+    "loaded",
+    [
+        {"family": "mistral", "dtype": "bfloat16", "threads": 2},
+        {"family": "gemma2", "dtype": "bfloat16", "quantization": "w8a8", "kv_dtype": "int8"},
+    ],
+    ids=lambda form: "-".join(map(str, form.values())),
+    indirect=True,
+)
+def test_with_a_sliding_window_in_bf16_and_w8a8_too(loaded: Loaded) -> None:
+    """The longest requests are several windows long."""
+    fuzz = Fuzz(*loaded, seed=3)
+    assert sum(fuzz.run(240).values()) == 240
+    assert fuzz.accepted
+    assert fuzz.cached
+    assert set(fuzz.faults) == {"poison", "step", "memory", "row"}
+    assert fuzz.preemptions

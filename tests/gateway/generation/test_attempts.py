@@ -15,7 +15,18 @@ from gateway.errors.refusal import Refusal
 from gateway.generation.attempts import attempt_id
 from gateway.generation.generation import start_generation
 from inference.errors import InvalidRequestError
-from inference.types import Finished, FinishReason, Kind, Lost, SamplingParams, Usage
+from inference.types import (
+    Delta,
+    Finished,
+    FinishReason,
+    Kind,
+    Lost,
+    PositionLogprobs,
+    SamplingParams,
+    Started,
+    TokenLogprob,
+    Usage,
+)
 from routing.catalogue import RuleEntry
 from tests.gateway.doubles import CARD, FAKE, collect, make_intent, make_stand
 
@@ -166,6 +177,44 @@ async def test_before_the_first_token_every_failure_is_tried_elsewhere(options):
     assert generation.route.node == "n2"
     assert failing.prepares == 1
     await assert_clean(stand)
+
+
+def tell_prompt(engine):
+    """Let `engine` tell log-probabilities of the prompt in two pieces, before what it would tell without."""
+    inner = engine.generate
+
+    async def generate(prepared, allowance, is_final):
+        async for event in inner(prepared, allowance, is_final):
+            yield event
+            if isinstance(event, Started) and prepared.request.resumed is None:
+                for token in (7, 8):
+                    told = PositionLogprobs(TokenLogprob(token, -1.0), 1, ())
+                    yield Delta("", Usage(input=50), prompt_logprobs=(told,))
+
+    engine.generate = generate
+
+
+@pytest.mark.parametrize("lost_at", [0, 1, 2])
+async def test_while_the_prompt_is_read_nothing_was_sent_and_another_worker_begins_anew(lost_at):
+    """Log-probabilities of the prompt aren't sent before the answer, so those of the first worker are forgotten."""
+    stand = await make_stand(replicas=2, tokens=TOKENS)
+    for engine in engines(stand):
+        tell_prompt(engine)
+    set_first(stand, lose_at=lost_at)
+    before, outcome, text = await collect(await start(stand, stream=False))
+    assert (text, outcome.error) == (WHOLE, None)
+    told = [entry.chosen.token for event in before if isinstance(event, Delta) for entry in event.prompt_logprobs]
+    assert told == [7, 8]
+    assert outcome.usage.output == TOKENS
+    await assert_clean(stand)
+
+
+async def test_an_answer_without_tokens_tells_the_prompts_log_probabilities_too():
+    stand = await make_stand(replicas=1, tokens=0)
+    tell_prompt(engines(stand)[0])
+    before, outcome, text = await collect(await start(stand, stream=False))
+    assert (text, outcome.error) == ("", None)
+    assert sum(len(event.prompt_logprobs) for event in before if isinstance(event, Delta)) == 2
 
 
 async def test_the_clients_own_fault_is_tried_once():

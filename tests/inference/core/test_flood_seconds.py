@@ -17,6 +17,7 @@ MACHINES = {
     "0.6B parameters": Machine(base=0.040, row=0.0020, context=1e-7, token=1.1e-3, pair=6e-8),  # the bursts overload it
     "with short steps": Machine(base=0.005, row=0.0004, context=1e-7, token=2e-4, pair=2e-8),
 }
+FAST = Machine(base=0.002, row=0.00008, context=1e-7, token=1e-4, pair=1e-8)
 ROWS = 32
 LIGHT_PROMPT = 16
 
@@ -34,8 +35,11 @@ class Run:
         return sorted(self.ttft)[-1 - len(self.ttft) // 100]
 
 
-def flood(machine: Machine, *, requests: int, tokens: int, burst: int = 0, is_fair: bool = True) -> Run:
-    """One tenant's requests come at once, another's each second; with `burst`, so many prompts of 1,000 each 10 s.
+def flood(
+    machine: Machine, *, requests: int, tokens: int, burst: int = 0, is_fair: bool = True, pause: float = 1.0
+) -> Run:
+    """One tenant's requests come at once, another's each `pause` seconds; with `burst`, so many prompts of 1,000 each
+    ten of those.
 
     The light tenant and the bursts come for as long as the flood takes. Without `is_fair` all are one tenant.
     """
@@ -63,7 +67,7 @@ def flood(machine: Machine, *, requests: int, tokens: int, burst: int = 0, is_fa
     for _ in range(requests):
         submit(0.0, "flood", 32, tokens)
     flooding = list(arrivals)
-    next_light, next_burst = 0.5, 1.0
+    next_light, next_burst = pause / 2, pause
     run = Run()
     waiting: set[str] = set()
     while bench.scheduler.unfinished:
@@ -71,11 +75,11 @@ def flood(machine: Machine, *, requests: int, tokens: int, burst: int = 0, is_fa
         while flooding and next_light <= bench.now:
             submit(next_light, "light", LIGHT_PROMPT, 16)
             waiting.add([*arrivals][-1])
-            next_light += 1.0
+            next_light += pause
         while flooding and burst and next_burst <= bench.now:
             for _ in range(burst):
                 submit(next_burst, "bursts", 1000, 16)
-            next_burst += 10.0
+            next_burst += 10 * pause
         assert bench.step() is not None
         for name in [name for name in waiting if bench.stories[name].tokens]:
             waiting.remove(name)
@@ -87,9 +91,14 @@ def flood(machine: Machine, *, requests: int, tokens: int, burst: int = 0, is_fa
     return run
 
 
+def full_step(machine: Machine) -> float:
+    """What a step of the full batch takes."""
+    return machine.seconds([(1, 200)] * ROWS)
+
+
 def allowed(machine: Machine) -> float:
     """Three steps of the full batch, and the light tenant's own prompt."""
-    return 3 * machine.seconds([(1, 200)] * ROWS) + machine.token * LIGHT_PROMPT
+    return 3 * full_step(machine) + machine.token * LIGHT_PROMPT
 
 
 @pytest.mark.parametrize("burst", [0, 8])
@@ -98,6 +107,16 @@ def test_a_light_tenant_waits_for_three_full_steps_and_its_prompt_at_most(name: 
     run = flood(MACHINES[name], requests=60, tokens=120, burst=burst)
     assert len(run.ttft) >= 4
     assert run.p99 <= allowed(MACHINES[name])
+
+
+@pytest.mark.parametrize("burst", [0, 8])
+def test_on_a_machine_with_full_steps_of_5_ms_it_waits_for_50_ms_and_its_prompt_at_most(burst: int) -> None:
+    """Steps take up to 25 ms there where prompts are read."""
+    assert 0.0045 < full_step(FAST) < 0.0055
+    run = flood(FAST, requests=200, tokens=120, burst=burst, pause=0.1)
+    assert len(run.ttft) >= 40
+    assert run.p99 <= 0.050 + FAST.token * LIGHT_PROMPT
+    assert burst == 0 or run.p99 > 4 * full_step(FAST), "three full steps would do"
 
 
 @pytest.mark.parametrize("burst", [0, 8])

@@ -7,7 +7,7 @@ import pytest
 from inference.core.base import BaseScheduler
 from inference.core.bounds import StepBounds
 from inference.core.encoder_scheduler import EncodeScheduler, EncodeTask
-from inference.core.step import EncodeRow, StepPlan, StepResult
+from inference.core.step import EncodeRow, Row, StepPlan, StepResult
 from inference.types import FinishReason, SamplingParams
 from tests.inference.core.driving import Bench, continuation
 
@@ -73,6 +73,35 @@ def test_a_request_that_never_fits_ends_alone_with_an_error_that_says_so() -> No
     assert bench.stories["short"].tokens == continuation([2] * 4, 10)
 
 
+def test_every_running_sequence_keeps_its_token_after_a_lone_prompt_ran_out_of_memory() -> None:
+    """Fewer run then, in turns of their tenants; else those that were admitted first would take each step."""
+    bench = Bench(blocks=200, max_rows=8, max_step_tokens=64, prefill_chunk=32)
+    for number in range(7):
+        bench.submit(f"r{number}", [number] * 3, 40, tenant=f"t{number}")
+    bench.step()
+    bench.submit("long", [9] * 30, 8, tenant="long")
+    plan = bench.plan()
+    assert plan is not None
+    bench.listen(bench.scheduler.abandon(plan, RuntimeError("one of them")))
+    while bench.scheduler.bounds.tokens > 3:
+        plan = bench.plan()
+        assert plan is not None
+        if len(plan.rows) == 1 and plan.tokens > 1:  # a suspect runs alone
+            bench.listen(bench.scheduler.abandon(plan, MemoryError("no room")))
+            bench.scheduler.check()
+        else:
+            bench.finish(plan)
+    for _ in range(8):  # each suspect alone
+        bench.step()
+    for _ in range(60):
+        bench.step()
+        running = [seq.request_id for seq in bench.scheduler._residents.running]
+        assert set(running) <= {row.request_id for row in bench.plans[-1].rows}
+    bench.run()
+    for number in range(7):
+        assert bench.stories[f"r{number}"].tokens == continuation([number] * 3, 40)
+
+
 def test_inputs_run_again_in_smaller_steps() -> None:
     scheduler = EncodeScheduler(
         max_rows=8, max_step_tokens=64, max_waiting=9, max_waiting_per_tenant=9, clock=lambda: 0.0
@@ -88,6 +117,25 @@ def test_inputs_run_again_in_smaller_steps() -> None:
         for output in scheduler.commit(plan, StepResult(vectors=tuple(b"x" for _ in plan.encodes))):
             vectors += len(output.vectors)
     assert (vectors, failed, scheduler.unfinished) == (32, 2, 0)
+
+
+def prompt_row(tokens: int) -> Row:
+    return Row(0, "r", (1,) * tokens, 0, (1,), True, 0, SamplingParams(), 0)
+
+
+@pytest.mark.parametrize("most", [(32, 512), (32, 8)])
+def test_a_step_never_may_have_more_rows_than_tokens(most: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference.core.bounds.STEPS_BEFORE_GROWTH", 1)
+    bounds = StepBounds(*most)
+    tokens = bounds.tokens
+    while bounds.shrink(StepPlan(0, rows=(prompt_row(tokens),))):
+        tokens = bounds.tokens
+        assert 0 < bounds.rows <= bounds.tokens
+    assert (bounds.rows, bounds.tokens) == (1, 1)
+    for _ in range(10):
+        bounds.note_success()
+        assert bounds.rows <= bounds.tokens
+    assert (bounds.rows, bounds.tokens) == (min(most), most[1])
 
 
 def test_one_input_cannot_be_smaller() -> None:

@@ -61,6 +61,31 @@ def test_what_has_a_slot_and_was_never_computed_has_only_waited():
     assert end.usage == Usage()
 
 
+@pytest.mark.parametrize("how", ["queue_timeout", "cancelled"])
+def test_what_was_never_computed_costs_nothing_though_some_of_it_was_in_the_cache(how):
+    machine = Machine(base=0.010, row=0.002, context=0.0, token=3e-3, pair=0.0)
+    bench = MachineBench(machine, blocks=600, block_size=16, max_context=600, max_rows=8, max_step_tokens=512)
+    for name in "ab":
+        bench.submit(f"before-{name}", [7] * 160, 1, tenant=name)
+    bench.run()
+    bench.submit("decodes", [5] * 40, 400, tenant="c")
+    bench.run(until=lambda: len(bench.stories["decodes"].tokens) > 20)
+    submitted_at = bench.now
+    both = [bench.submit(name, [7] * 500, tenant=name, queue_seconds=1.0) for name in "ab"]
+    counters = {name: bench.scheduler.waiting.queue.counter(name) for name in "ab"}
+    bench.step()
+    (late,) = [seq for seq in both if not seq.begun]
+    assert late.cached_tokens == 160
+    assert bench.scheduler.waiting.queue.counter(late.tenant) > counters[late.tenant]
+    if how == "cancelled":
+        bench.scheduler.cancel(late.request_id)
+    else:
+        bench.now = submitted_at + 1.0
+    bench.step()
+    assert bench.end(late.request_id).usage == Usage()
+    assert bench.scheduler.waiting.queue.counter(late.tenant) == counters[late.tenant]
+
+
 @pytest.mark.parametrize("how", ["began", "cancelled"])
 def test_a_loop_is_woken_by_the_first_deadline_that_still_counts(how):
     bench = Bench(max_rows=1)

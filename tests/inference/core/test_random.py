@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -29,11 +31,16 @@ RAN_TO_ITS_END = {FinishReason.STOP, FinishReason.LENGTH, FinishReason.ALLOWANCE
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Submits, extends, cancels, lets time pass, and runs up to two steps at a time of which some fail."""
+    """Submits, extends, cancels, lets time pass, and runs up to two steps at a time of which some fail.
+
+    Some of them for want of memory, so that the next ones are smaller for a few steps.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.flying: list[tuple[StepPlan, StepResult | RuntimeError]] = []
+        self.growth = patch("inference.core.bounds.STEPS_BEFORE_GROWTH", 6)
+        self.growth.start()
+        self.flying: list[tuple[StepPlan, StepResult | RuntimeError | MemoryError]] = []
         self.names: list[str] = []
 
     @initialize(
@@ -134,9 +141,14 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.flying)
     @rule()
+    def exhaust(self):
+        self.flying[0] = self.flying[0][0], MemoryError("no room")
+
+    @precondition(lambda self: self.flying)
+    @rule()
     def finish(self):
         plan, result = self.flying[0]
-        if isinstance(result, RuntimeError):
+        if isinstance(result, RuntimeError | MemoryError):
             # What was launched after it ran on its garbage.
             for newest, _ in reversed(self.flying):
                 self.bench.listen(self.bench.scheduler.abandon(newest, result))
@@ -160,6 +172,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.bench.listen(self.bench.scheduler.take_outputs())
 
     def teardown(self):
+        self.growth.stop()
         if not hasattr(self, "bench"):
             return
         bench = self.bench

@@ -12,14 +12,25 @@ import pytest
 
 from inference.config import EngineConfig
 from inference.core.output import Output
-from inference.core.step import StepPlan, StepResult
+from inference.core.step import RowResult, StepPlan, StepResult
 from inference.errors import InvalidRequestError, OverloadedError
 from inference.execution.backend import LoadedModel, Pending
 from inference.local.choices import Choices
 from inference.local.engine import LocalEngine
+from inference.text.answer import Markers, Parsing
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.prepare import Prompt
-from inference.types import Finished, FinishReason, GenerationRequest, Kind, Resumed, SamplingParams, Usage
+from inference.types import (
+    Finished,
+    FinishReason,
+    GenerationRequest,
+    Kind,
+    PositionLogprobs,
+    Resumed,
+    SamplingParams,
+    TokenLogprob,
+    Usage,
+)
 from tests.inference.core.driving import Memory, next_token
 
 EOS = 5
@@ -68,7 +79,7 @@ class Stand:
 
     def __init__(self, **config: Any) -> None:
         self.now = 0.0
-        self.runner = Runner()
+        self.runner = config.pop("runner", None) or Runner()
         blocks = config.pop("kv_blocks", 40)
         model = LoadedModel(
             runner=self.runner,
@@ -348,6 +359,45 @@ def test_only_the_first_answer_may_wait_too_long() -> None:
     (late,) = stand.told["late"].finished
     assert late.error is not None
     assert (late.error.code, late.usage) == ("queue_timeout", Usage())
+
+
+class Telling(Runner):
+    """A runner that tells of each token a log-probability, which is the lower the greater the token is."""
+
+    def launch(self, plan: StepPlan) -> Pending:
+        result = super().launch(plan).wait()
+        rows = []
+        for row in result.rows:
+            assert isinstance(row, RowResult)
+            rows.append(row._replace(logprobs=tuple(told_of(token) for token in row.tokens)))
+        return Done(StepResult(tuple(rows)))
+
+
+def told_of(token: int) -> PositionLogprobs:
+    return PositionLogprobs(TokenLogprob(token, -token / 100), 1, ())
+
+
+def mean(text: str) -> float:
+    return sum(-ord(char) / 100 for char in text) / len(text)
+
+
+@pytest.mark.parametrize("parsing", [None, *(Parsing(Markers("<", end), thinks=True) for end in (">>", "3"))])
+def test_the_best_has_the_highest_mean_of_all_its_tokens_also_of_those_that_are_thought(
+    parsing: Parsing | None,
+) -> None:
+    """With ">>" each answer is nothing but thought; with "3" one of them is not, and says what is likelier."""
+    answers = [alone([20, 21, 22], 8, 400 + i)[0] for i in range(6)]
+    assert max(answers, key=mean) == answers[4]
+    assert mean(answers[1].partition("3")[2]) > mean(answers[4])
+    stand = Stand(runner=Telling())
+    sampling = SamplingParams(seed=400, n=1, best_of=6)
+    request = GenerationRequest("r", "t", "d", sampling=sampling)
+    stand.engine.submit(Prompt(request, 8, ids=(20, 21, 22), parsing=parsing))
+    heard = ""
+    while stand.engine.unfinished:
+        for output in stand.engine.step():
+            heard += output.text + "".join(told.text + told.reasoning for told in output.told)
+    assert heard == answers[4]
 
 
 def times(finished: Finished) -> list[float]:

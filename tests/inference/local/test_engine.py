@@ -50,6 +50,17 @@ def test_begin_gets_each_request_once_before_its_first_step() -> None:
     assert served.steps > 3
 
 
+@pytest.mark.parametrize("drafts", [0, 8])
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_its_details_say_when_the_drafts_that_were_asked_for_are_off(
+    drafts: int, overlaps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference.architectures.fake.FakeRunner.overlaps", overlaps)
+    details = engine(speculation=drafts).info.details
+    assert details["architecture"] == "fake"
+    assert details.get("speculation") == ("off, steps overlap" if drafts and overlaps else None)
+
+
 def test_a_stop_string_ends_within_its_step() -> None:
     served = engine()
     served.submit(served.prepare(chat("abcdef", stop=("cd",))))
