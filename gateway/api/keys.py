@@ -155,7 +155,9 @@ class KeysView(ListModelMixin, TenantView):
         responses={201: MadeKeySerializer},
     )
     def post(self, request: Request) -> Response:
-        """Make a key; its `secret` can't be had again. A key made by a key is bounded by it and ends with it."""
+        """Make a key; its `secret` can't be had again. A key made by a key is bounded by it and ends with it;
+        one with rates or spend limits of its own makes none.
+        """
         _refuse_old_secret(self)
         wanted = NewKeySerializer(data=request.data)
         wanted.is_valid(raise_exception=True)

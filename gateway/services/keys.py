@@ -79,8 +79,8 @@ def create_key(
     """Return a new key of `project` and its secret of 256 random bits, which isn't stored.
 
     A key made by another one, its `parent`, is of that one's project, has none but its scopes, is restricted as it is
-    at least, and ends with it at the latest. Raises ServiceError naming the field that is wrong, or if the tenant has
-    as many keys as it may.
+    at least, and ends with it at the latest. Raises ServiceError naming the field that is wrong, if the tenant has as
+    many keys as it may, or for a parent that has rates or spend limits itself: each new key would have them once more.
     """
     wanted = _checked_scopes(scopes)
     if project.tenant_id != tenant.id or not project.is_active:
@@ -90,6 +90,9 @@ def create_key(
     _keep_below_the_most(tenant)
     if parent is not None:
         expires_at, restrictions = _bounded(parent, project, wanted, expires_at, restrictions)
+        if limits := Restrictions.of(parent).limits:
+            named = ", ".join(limits)
+            raise ServiceError("", f"A key with limits of its own ({named}) makes none, which would have them anew.")
     secret = _new_secret()
     key = APIKey(
         tenant=tenant,

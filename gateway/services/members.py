@@ -193,7 +193,7 @@ def remove_member(*, tenant: Tenant, membership: Membership) -> Membership:
 
 def _open_invitations_of(membership: Membership) -> QuerySet[Invitation]:
     """Those that the member sent and nobody has taken up."""
-    sent = Invitation.objects.of(membership.tenant_id).filter(invited_by=membership.user_id)
+    sent = Invitation.objects.of(membership.tenant).filter(invited_by=membership.user_id)
     return sent.filter(accepted_at=None)
 
 

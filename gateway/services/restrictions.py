@@ -36,6 +36,12 @@ class Restrictions:
         rates = {name: getattr(key, name) for name in _RATES}
         return cls(tuple(key.allowed_models), tuple(key.networks), **rates, spend=limits_of(key.budget))
 
+    @property
+    def limits(self) -> list[str]:
+        """The names of what is counted for each key alone: rates, and what it may spend."""
+        rates = [name for name in _RATES if getattr(self, name) is not None]
+        return rates + [one.name for one in fields(SpendLimits) if getattr(self.spend, one.name) is not None]
+
     def checked(self, tenant: Tenant) -> Restrictions:
         """Return the same in one spelling; raise ServiceError naming what is wrong for a key of the tenant."""
         models = tuple(sorted(set(self.allowed_models)))

@@ -120,10 +120,8 @@ def test_a_secret_in_an_address_is_not_logged(lines, path):
 @pytest.mark.parametrize("path", ["/links/TOKEN/", "/invitations/TOKEN/"])
 def test_a_secret_in_what_django_adds_to_a_line_is_not_logged(lines, path):
     request = RequestFactory().post(f"{path}?key=sk-sluice-TOKEN")
-    try:
-        raise PermissionDenied(f"not at {path}")
-    except PermissionDenied:
-        logging.getLogger("django.security.csrf").exception("Forbidden", extra={"request": request, "status_code": 403})
+    error, log = PermissionDenied(f"not at {path}"), logging.getLogger("django.security.csrf")
+    log.error("Forbidden", exc_info=error, extra={"request": request, "status_code": 403})
     [line] = lines()
     assert line["status_code"] == 403
     assert path.partition("TOKEN")[0] in line["request"]

@@ -10,6 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from billing.models import Budget
+from billing.services.budgets import SpendLimits
 from gateway.models import APIKey, AuditEvent
 from gateway.runtime.principals import load_by_key
 from gateway.services import keys
@@ -79,18 +80,41 @@ def test_what_is_wrong_is_named(acme, manager, wrong, field):
 
 
 def test_a_key_makes_none_that_is_wider_than_it(acme):
-    _, secret = management_key(acme, restrictions=Restrictions(networks=("127.0.0.0/8",), request_limit=10))
-    for wider in ({"networks": ["0.0.0.0/0"]}, {"networks": ["2001:db8::/32"]}, {"request_limit": 11}):
+    _, secret = management_key(acme, restrictions=Restrictions(networks=("127.0.0.0/8",)))
+    for wider in ({"networks": ["0.0.0.0/0"]}, {"networks": ["2001:db8::/32"]}):
         [field] = wider
         refused = call(secret, "post", "keys/", {"name": "x", "scopes": ["management"], **wider})
         assert_error(refused, 400, "invalid_value", field)
     made = call(secret, "post", "keys/", {"name": "x", "scopes": ["management"]}).json()
-    assert (made["networks"], made["request_limit"]) == (["127.0.0.0/8"], 10)
+    assert made["networks"] == ["127.0.0.0/8"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "name"),
+    [
+        ({"request_limit": 10}, "request_limit"),
+        ({"concurrency": 1}, "concurrency"),
+        ({"spend": SpendLimits(total_limit=0)}, "total_limit"),
+    ],
+)
+def test_a_key_with_limits_makes_none_that_would_have_them_anew(acme, limit, name):
+    _, secret = management_key(acme, restrictions=Restrictions(**limit))
+    refused = call(secret, "post", "keys/", {"name": "x", "scopes": ["management"]})
+    assert_error(refused, 400, "invalid_value")
+    assert name in refused.json()["error"]["message"]
 
 
 def test_a_key_lifts_no_restriction_of_its_own_or_of_its_makers(acme):
-    key, secret = management_key(acme, restrictions=Restrictions(request_limit=10))
+    key, secret = management_key(acme)
     child = call(secret, "post", "keys/", {"name": "x", "scopes": ["management"], "request_limit": 5}).json()
+    keys.change_key(
+        tenant=acme.tenant,
+        key=key,
+        name="x",
+        scopes=["management"],
+        expires_at=None,
+        restrictions=Restrictions(request_limit=10),
+    )
     for identifier in (key.id, child["id"]):
         changed = call(secret, "patch", f"keys/{identifier}/", {"request_limit": None}).json()
         assert changed["request_limit"] == 10
