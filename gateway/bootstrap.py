@@ -124,8 +124,7 @@ def _loops(runtime: Runtime, lock: GatewayLock, poller: EpochPoller) -> list[Cal
     )
 
     async def swept() -> None:
-        for how, count in (await sweep.turn()).items():
-            metrics.swept.labels(how).inc(count)
+        metrics.holds_swept(await sweep.turn())
 
     async def seen() -> None:
         if names := engines.heard():
