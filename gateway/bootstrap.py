@@ -125,8 +125,7 @@ def _loops(runtime: Runtime, lock: GatewayLock, poller: EpochPoller) -> list[Cal
     )
 
     async def swept() -> None:
-        for how, count in (await sweep.turn()).items():
-            metrics.swept.labels(how).inc(count)
+        metrics.holds_swept(await sweep.turn())
 
     async def seen() -> None:
         if names := engines.heard():
@@ -158,12 +157,13 @@ def _loops(runtime: Runtime, lock: GatewayLock, poller: EpochPoller) -> list[Cal
 def _open_traces(incarnation: UUID) -> Callable[[], Awaitable[None]]:
     """Begin to export traces; return what ends it."""
     try:
-        from gateway.runtime.otel import open_spans
+        from gateway.runtime.otel import exporter_to, open_spans
     except ImportError as error:
         raise ImproperlyConfigured(
             "OTEL_EXPORTER_OTLP_ENDPOINT is set and OpenTelemetry isn't installed: pip install 'sluice[otel]'"
         ) from error
-    return open_spans(settings.SLUICE_TRACE_SHARE, str(incarnation))
+    exporter = exporter_to(settings.OTEL_EXPORTER_OTLP_ENDPOINT)
+    return open_spans(settings.SLUICE_TRACE_SHARE, str(incarnation), exporter)
 
 
 async def _open_rates(lock: GatewayLock, metrics: Metrics) -> RateStore:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
+from environ.fileaware_mapping import FileAwareMapping
 
 T = TypeVar("T")
 _MOST = 2**40  # no setting means more
@@ -21,8 +22,23 @@ _DATABASES = frozenset({"django.db.backends.postgresql", "django.db.backends.sql
 _UNITS = {unit: unit[0] for name in ("second", "minute", "hour", "day") for unit in (name, name[0])}
 
 
+class _Given(FileAwareMapping):  # type: ignore[misc] # environ has no types
+    """What is set: an empty value isn't, and spaces and line ends around one are no part of it."""
+
+    def __getitem__(self, key: str) -> str:
+        value: str = super().__getitem__(key).strip()
+        if not value:
+            raise KeyError(key)
+        return value
+
+
 class Environment(environ.FileAwareEnv):  # type: ignore[misc] # environ has no types
-    """Variables by name, or by the file that `NAME_FILE` names; ImproperlyConfigured says which is wrong and why."""
+    """Variables by name, or by the file that `NAME_FILE` names; ImproperlyConfigured says which is wrong and why.
+
+    One that is empty counts as not set.
+    """
+
+    ENVIRON = _Given(cache=False)
 
     def get_value(self, var: str, *args: Any, **options: Any) -> Any:
         """Return the variable as environ reads it."""
@@ -79,6 +95,10 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc] # environ has no 
 
         return self._read(name, database(default), database, is_known, meaning, is_secret=True)
 
+    def parts(self, name: str, default: list[str]) -> list[str]:
+        """Return what stands between commas."""
+        return _parts(self.str(name, default="")) or default
+
     def networks(self, name: str, default: list[str]) -> list[str]:
         """Return IP addresses and networks."""
 
@@ -121,7 +141,7 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc] # environ has no 
         is_secret: bool = False,
     ) -> T:
         """Return what `name` says, or the default where it is not set or empty; what `is_secret` isn't repeated."""
-        text: str = self.str(name, default="").strip()
+        text: str = self.str(name, default="")
         if not text:
             return default
         try:

@@ -10,7 +10,10 @@ from pathlib import Path
 
 from django.conf import settings
 
+from gateway.environment import Environment
+
 LEAST_FREE = 64 * 1024 * 1024
+env = Environment()
 
 
 def open_to_others() -> list[Path]:
@@ -40,9 +43,14 @@ def is_disk_full() -> bool:
     return any(shutil.disk_usage(place).free < LEAST_FREE for place in places)
 
 
+def named_runtime_directory() -> str:
+    """Return the folder of sockets that the environment names, empty where it names none."""
+    return str(env.str("SLUICE_RUNTIME_DIR", default=""))
+
+
 def runtime_directory() -> Path:
     """Return the short-named folder of this home's sockets (mode 0700), making it: an ipc path holds 107 characters."""
-    if chosen := os.environ.get("SLUICE_RUNTIME_DIR"):
+    if chosen := named_runtime_directory():
         path = Path(chosen)
     else:
         digest = hashlib.sha256(str(settings.SLUICE_HOME).encode()).hexdigest()[:12]

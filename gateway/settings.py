@@ -35,20 +35,16 @@ SLUICE_STEP_SECONDS = env.number("SLUICE_STEP_SECONDS", 60.0)
 SLUICE_WATCHDOG_SECONDS = env.number("SLUICE_WATCHDOG_SECONDS", 15.0, least=0.0)
 
 
-def _all(values: list[str]) -> list[str]:
-    return [value.strip() for value in values if value.strip()]
-
-
-_given = env.str("SLUICE_SECRET_KEY", default="").strip()
+_given = env.str("SLUICE_SECRET_KEY", default="")
 SLUICE_SECRET_IS_GENERATED = not _given
 SECRET_KEY = _given or made_once(SLUICE_HOME / "secret.key", lambda: secrets.token_urlsafe(48))
-SECRET_KEY_FALLBACKS = _all(env.list("SLUICE_SECRET_KEY_FALLBACKS", default=[]))
-SLUICE_KEY_HASH_SECRET = env.str("SLUICE_KEY_HASH_SECRET", default="").strip() or SECRET_KEY
-SLUICE_KEY_HASH_FALLBACKS = _all(env.list("SLUICE_KEY_HASH_FALLBACKS", default=[]))
-SLUICE_CACHE_SECRET = env.str("SLUICE_CACHE_SECRET", default="").strip() or SECRET_KEY
-SLUICE_CREDENTIAL_SECRET = env.str("SLUICE_CREDENTIAL_SECRET", default="").strip() or SECRET_KEY
+SECRET_KEY_FALLBACKS = env.parts("SLUICE_SECRET_KEY_FALLBACKS", [])
+SLUICE_KEY_HASH_SECRET = env.str("SLUICE_KEY_HASH_SECRET", default="") or SECRET_KEY
+SLUICE_KEY_HASH_FALLBACKS = env.parts("SLUICE_KEY_HASH_FALLBACKS", [])
+SLUICE_CACHE_SECRET = env.str("SLUICE_CACHE_SECRET", default="") or SECRET_KEY
+SLUICE_CREDENTIAL_SECRET = env.str("SLUICE_CREDENTIAL_SECRET", default="") or SECRET_KEY
 SLUICE_CREDENTIAL_FALLBACKS = [
-    *_all(env.list("SLUICE_CREDENTIAL_FALLBACKS", default=[])),
+    *env.parts("SLUICE_CREDENTIAL_FALLBACKS", []),
     SECRET_KEY,
     *SECRET_KEY_FALLBACKS,
 ]
@@ -61,8 +57,8 @@ SLUICE_GATEWAY_KEY = env.curve_key("SLUICE_GATEWAY_KEY")
 SLUICE_BASE_URL = env.address("SLUICE_BASE_URL", "http://127.0.0.1:8000")
 _base = urlsplit(SLUICE_BASE_URL)
 _is_secure = _base.scheme == "https"
-ALLOWED_HOSTS = env.list("SLUICE_ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]", _base.hostname or ""])
-CSRF_TRUSTED_ORIGINS = env.list("SLUICE_TRUSTED_ORIGINS", default=[f"https://{_base.netloc}"] if _is_secure else [])
+ALLOWED_HOSTS = env.parts("SLUICE_ALLOWED_HOSTS", ["127.0.0.1", "localhost", "[::1]", _base.hostname or ""])
+CSRF_TRUSTED_ORIGINS = env.parts("SLUICE_TRUSTED_ORIGINS", [f"https://{_base.netloc}"] if _is_secure else [])
 
 INSTALLED_APPS = [
     "unfold",
@@ -297,8 +293,8 @@ SLUICE_RELAXED_POLICY = {
 }
 
 # What requests may be for: routing rules and plans choose among these.
-SLUICE_TASKS = env.list(
-    "SLUICE_TASKS", default=["chat", "embedding", "rerank", "extract", "classify", "summarize", "translate", "code"]
+SLUICE_TASKS = env.parts(
+    "SLUICE_TASKS", ["chat", "embedding", "rerank", "extract", "classify", "summarize", "translate", "code"]
 )
 # The embedding model that compares requests for `auto` with the examples of routing rules ("": the first one of an own
 # engine), and how long such a request waits for it.

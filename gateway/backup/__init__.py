@@ -1,1 +1,1 @@
-"""Backups of a whole installation: database, secrets, tenants' files and the workers' records in one archive."""
+"""Backups of a whole installation: database, secrets, tenants' files, adapters and workers' records in one archive."""

@@ -1,8 +1,9 @@
 """The archive of a backup: a gzipped tar of which every member is named, with its size and checksum.
 
 The first member, ``manifest.json``, names ``database.sqlite3`` or ``database.pgdump`` (pg_dump's custom format),
-``secrets.json``, and under ``home/`` key files and the workers' records. Tenants' files, under ``files/``, are written
-as they are read, so what names them is the last member, ``files.json``. Format 1 had none.
+``secrets.json``, and under ``home/`` key files and the workers' records. Tenants' files and adapters, under ``files/``,
+are written as they are read, so what names them is the last member, ``files.json``. Format 1 had none, and format 2 no
+adapters.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import IO, cast
 
 import msgspec
 
-FORMAT = 2
+FORMAT = 3
 OLDEST_FORMAT = 1
 MANIFEST = "manifest.json"
 MOST_MANIFEST = 4 << 20
@@ -59,8 +60,8 @@ def write(
 ) -> int:
     """Write the archive (mode 0600) at `target`, where no file may be; on failure nothing is left there.
 
-    `of_tenants` are the names, sizes and contents of tenants' files, each read before the next is taken; returns how
-    many there were.
+    `of_tenants` are the names, sizes and contents of tenants' files and of adapters, each read before the next is
+    taken; returns how many there were.
     """
     index: dict[str, Member] = {}
     draft = target.with_name(f".{target.name}.{os.getpid()}")
@@ -136,7 +137,7 @@ def _unpacked(tar: tarfile.TarFile, manifest: Manifest, folder: Path) -> dict[st
 
 
 def _index(path: Path | None, manifest: Manifest) -> dict[str, Member]:
-    """What names tenants' files: in format 1 nothing, and later a member that has to be there."""
+    """What names tenants' files and adapters: in format 1 nothing, and later a member that has to be there."""
     if manifest.format == 1:
         return {}
     if path is None:

@@ -1,4 +1,4 @@
-"""The bytes of tenants' files in a backup, by their keys in the storage `files`."""
+"""The bytes of tenants' files and of adapters in a backup, by their keys in the storage `files`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 from uuid import UUID
@@ -15,17 +16,20 @@ from django_scopes import scopes_disabled
 from gateway.backup.archive import FILES, BackupError, described
 from gateway.files import storage
 from gateway.models import StoredFile
+from routing.models import Adapter
 
 if TYPE_CHECKING:
     from io import BufferedReader
 
-_NAME = re.compile(rf"{FILES}([0-9a-f]{{32}})/([0-9a-f]{{32}})")
+_NAME = re.compile(rf"{FILES}([0-9a-f]{{32}}|{Adapter.FOLDER})/([0-9a-f]{{32}})")
 
 
 class Stored:
-    """The key, size and content of every file that has its bytes; iterate once. `missing` are whole files without.
+    """The key, size and content of every file and adapter that has its bytes; iterate once. `missing` are whole ones
+    without.
 
-    One that was deleted since the database was copied is still among them, until its bytes go.
+    A file that was deleted since the database was copied is still among them, until its bytes go; an adapter that was
+    withdrawn since isn't, for its row and its tensors go together.
     """
 
     def __init__(self) -> None:
@@ -33,12 +37,14 @@ class Stored:
 
     def __iter__(self) -> Iterator[tuple[str, int, IO[bytes]]]:
         with scopes_disabled():
-            rows = StoredFile.objects.exclude(state=StoredFile.State.PENDING).order_by("id")
-            for file in rows.iterator():
+            files = StoredFile.objects.exclude(state=StoredFile.State.PENDING).order_by("id")
+            adapters = Adapter.objects.order_by("id")
+            rows: Iterable[StoredFile | Adapter] = chain(files.iterator(), adapters.iterator())
+            for file in rows:
                 try:
                     size, content = storage.storage().size(file.key), storage.read(file)
                 except OSError:  # also where it was deleted since we read its row
-                    self.missing += StoredFile.objects.filter(id=file.id, state=StoredFile.State.READY).exists()
+                    self.missing += _is_wanted(file)
                     continue
                 with content:
                     yield file.key, size, content
@@ -48,7 +54,7 @@ def check_names(names: Iterable[str]) -> None:
     """Raise BackupError if any of the archive's members has no place in the storage."""
     for name in names:
         if not _NAME.fullmatch(name):
-            raise BackupError(f"the backup holds {name!r}, which is no tenant's file")
+            raise BackupError(f"the backup holds {name!r}, which is neither a tenant's file nor an adapter")
 
 
 @contextmanager
@@ -58,12 +64,11 @@ def put_back(files: Mapping[str, Path]) -> Iterator[None]:
     Raise BackupError if that fails. Then, or if the block fails, those that were stored are removed: among them may be
     files that their tenants have deleted since.
     """
-    stored: list[StoredFile] = []
+    stored: list[StoredFile | Adapter] = []
     try:
         for name, path in files.items():
             if found := _NAME.fullmatch(name):
-                tenant, identifier = map(UUID, found.groups())
-                file = StoredFile(id=identifier, tenant_id=tenant)
+                file = _row(*found.groups())
                 if not _is_stored(file, path):
                     stored.append(file)
                     _put(file, path)
@@ -74,14 +79,28 @@ def put_back(files: Mapping[str, Path]) -> Iterator[None]:
         raise
 
 
-def _put(file: StoredFile, path: Path) -> None:
+def _row(folder: str, identifier: str) -> StoredFile | Adapter:
+    """What the bytes in that folder of the storage are of: a row that has nothing but its key."""
+    if folder == Adapter.FOLDER:
+        return Adapter(id=UUID(identifier))
+    return StoredFile(id=UUID(identifier), tenant_id=UUID(folder))
+
+
+def _is_wanted(file: StoredFile | Adapter) -> bool:
+    """Whether its bytes should be there, by its row as it is now."""
+    if isinstance(file, Adapter):
+        return Adapter.objects.filter(id=file.id).exists()
+    return StoredFile.objects.filter(id=file.id, state=StoredFile.State.READY).exists()
+
+
+def _put(file: StoredFile | Adapter, path: Path) -> None:
     try:
         storage.put(file, path)
     except OSError as error:
-        raise BackupError(f"tenants' files can't be put back: {error.strerror or error}") from error
+        raise BackupError(f"tenants' files and adapters can't be put back: {error.strerror or error}") from error
 
 
-def _is_stored(file: StoredFile, path: Path) -> bool:
+def _is_stored(file: StoredFile | Adapter, path: Path) -> bool:
     try:
         with storage.read(file) as content:
             return hashlib.file_digest(cast("BufferedReader", content), "sha256").hexdigest() == described(path).sha256

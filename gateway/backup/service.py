@@ -31,7 +31,7 @@ class Restored:
 
     `former` is the SQLite file that was replaced, `kept` are records that stayed as they were, `unset` the files whose
     values the environment has to give, by variable, `open_holds` how many requests ran when the backup was made, and
-    `files` how many of tenants' files were put back.
+    `files` how many of tenants' files and adapters were put back.
     """
 
     manifest: Manifest
@@ -44,7 +44,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A backup that was written to `path`; `files` of tenants are in it, and `missing` ones had lost their bytes."""
+    """A backup that was written to `path`, with so many `files` and adapters; `missing` ones had lost their bytes."""
 
     path: Path
     manifest: Manifest

@@ -48,7 +48,8 @@ def work_on(batches: QuerySet[Batch]) -> Iterator[Work | None]:
     free = Q(worked_until=None) | Q(worked_until__lte=now)
     for identifier in batches.filter(free).order_by("id").values_list("id", flat=True)[:10]:
         until = clock.now() + LEASE
-        if Batch.objects.unscoped().filter(free, id=identifier).update(worked_until=until):
+        # Whoever had it meanwhile may have done what it was found for.
+        if batches.filter(free, id=identifier).update(worked_until=until):
             work = Work(Batch.objects.unscoped().get(id=identifier), until)
             has_failed = False
             try:

@@ -1,4 +1,4 @@
-"""The bytes of tenants' files: Django's storage `files`, and the folder in which uploads become whole."""
+"""The bytes of tenants' files and adapters: Django's storage `files`, and the folder in which uploads become whole."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django.core.files import File
 from django.core.files.storage import Storage, storages
 
 from gateway.models import StoredFile
+from routing.models import Adapter
 
 FORGOTTEN_SECONDS = 86_400.0
 """Age at which a draft was surely left by a process that died: an upload takes `SLUICE_FILE_SECONDS` at most."""
@@ -28,19 +29,19 @@ def drafts() -> Path:
     return folder
 
 
-def put(file: StoredFile, draft: Path) -> None:
+def put(file: StoredFile | Adapter, draft: Path) -> None:
     """Store the bytes of `draft` as those of `file`, in place of what may be there. A storage in folders moves them."""
     remove(file)
     with draft.open("rb") as opened:
         storage().save(file.key, _Draft(opened, draft))
 
 
-def read(file: StoredFile) -> BinaryIO:
+def read(file: StoredFile | Adapter) -> BinaryIO:
     """Open the bytes of `file`; raise OSError where they are not."""
     return cast("BinaryIO", storage().open(file.key, "rb"))
 
 
-def remove(file: StoredFile) -> None:
+def remove(file: StoredFile | Adapter) -> None:
     """Remove the bytes of `file`, if there are any."""
     storage().delete(file.key)
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from django.conf import settings
 
+from gateway.environment import Environment
+
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - compared, not bound
 
 
@@ -55,7 +57,7 @@ def running_address() -> str:
 
 def usual_address() -> str:
     """Return SLUICE_BASE_URL if it is set, else where this home's gateway runs, else the default."""
-    if "SLUICE_BASE_URL" in os.environ:
+    if Environment().str("SLUICE_BASE_URL", default=""):
         return str(settings.SLUICE_BASE_URL)
     return running_address() or str(settings.SLUICE_BASE_URL)
 

@@ -19,6 +19,14 @@ DELAY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 SECONDS_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
+# Prometheus sees no increase in a series that begins with its first count, so what alerts look at is shown from 0 on.
+SWEPT = ("settled", "released", "waived", "estimated", "waiting", "closed_by_another", "corrected")
+NOT_LET_IN = (
+    *("missing_api_key", "invalid_api_key", "api_key_revoked", "api_key_expired"),
+    *("batch_credential_invalid", "not_signed_in", "password"),
+)
+SERVER_ERRORS = (500, 503)
+
 MOST_CHILDREN = 5000  # of counters and histograms with labels
 
 M = TypeVar("M", Counter, Histogram)
@@ -67,11 +75,18 @@ class Metrics:
         self.redis_losses = counter("sluice_redis_losses", "How often Redis was lost.")
         self.gateways = gauge("sluice_gateways", "Gateways that share this database.")
         self.limits_shared.set(1)
+        for how in SWEPT:
+            self.swept.labels(how)
+        for kind in NOT_LET_IN:
+            self.authentication_failures.labels(kind)
         self.installation = InstallationMetrics(self.registry)
         self.replicas = ReplicaMetrics(self.registry)
 
     def answered(self, endpoint: str, status: int) -> None:
-        """Count one answer."""
+        """Count one answer. With an endpoint's first one its server errors are shown too."""
+        if (self.requests, endpoint, str(status)) not in self._labelled:
+            for error in SERVER_ERRORS:
+                self._of(self.requests, endpoint, str(error))
         self._of(self.requests, endpoint, str(status)).inc()
 
     def refused(self, endpoint: str, status: int, code: str) -> None:
@@ -80,6 +95,11 @@ class Metrics:
         self._of(self.refusals, endpoint, code if known else "other").inc()
         if status == 401:
             self.authentication_failed(code)
+
+    def holds_swept(self, found: Mapping[str, int]) -> None:
+        """Count what one turn of the sweep did."""
+        for how, count in found.items():
+            self._of(self.swept, how).inc(count)
 
     def authentication_failed(self, kind: str) -> None:
         """Count somebody who wasn't let in."""

@@ -110,12 +110,20 @@ class Spans:
         trace.get_current_span().add_event(name, attributes)
 
 
-def open_spans(share: float, instance: str, exporter: SpanExporter | None = None) -> Callable[[], Awaitable[None]]:
-    """Export `share` of the traces from now on, as OTEL_EXPORTER_OTLP_… says; return what ends it."""
-    if exporter is None:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+def exporter_to(collector: str) -> SpanExporter:
+    """Return what sends spans to the collector at that address; OTEL_EXPORTER_OTLP_… says the rest, and an address of
+    its own for traces, where it names one.
+    """
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-        exporter = OTLPSpanExporter()
+    if os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+        return OTLPSpanExporter()
+    # The exporter would read the environment alone, and ours may come from a file. Given, it is the whole address.
+    return OTLPSpanExporter(endpoint=f"{collector.rstrip('/')}/v1/traces")
+
+
+def open_spans(share: float, instance: str, exporter: SpanExporter) -> Callable[[], Awaitable[None]]:
+    """Export `share` of the traces from now on; return what ends it."""
     resource = Resource.create({"service.instance.id": instance})
     if not os.environ.get("OTEL_SERVICE_NAME") and "service.name=" not in os.environ.get(
         "OTEL_RESOURCE_ATTRIBUTES", ""

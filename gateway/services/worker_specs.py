@@ -19,7 +19,7 @@ from billing import clock
 from billing.rating import CardPrices
 from billing.selectors.prices import prices_at
 from gateway.files import adapters as files
-from gateway.home import runtime_directory, worker_endpoint
+from gateway.home import named_runtime_directory, runtime_directory, worker_endpoint
 from gateway.secrets.node_keys import key_file
 from inference.config import EngineConfig, SettingError, WorkerConfig
 from routing.models import Adapter, Deployment, Node
@@ -148,7 +148,7 @@ def clear_socket(node: str) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         Path(worker_endpoint(node).removeprefix("ipc://")).unlink(missing_ok=True)
-        if "SLUICE_RUNTIME_DIR" not in os.environ and not any(runtime_directory().iterdir()):
+        if not named_runtime_directory() and not any(runtime_directory().iterdir()):
             runtime_directory().rmdir()
     except BlockingIOError:
         return

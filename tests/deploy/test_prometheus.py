@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gateway.runtime.metrics import Metrics
 from gateway.tasks import JOBS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,6 +81,24 @@ def test_every_alert_says_how_bad_it_is_and_what_to_do():
         assert rule["labels"]["severity"] in {"critical", "warning"}, rule
         assert rule["annotations"]["runbook"].endswith(f"(docs/monitoring.md, {rule['alert']}).")
         assert f"| `{rule['alert']}` | {rule['labels']['severity']} |" in PAGE
+
+
+COUNTED = [  # what stands in an increase or a rate of an alert, but for histograms
+    (rule["alert"], name, matchers)
+    for rule in RULES
+    for name, matchers in re.findall(r"(?:increase|rate)\((\w+_total)(?:\{([^}]*)\})?\[", rule["expr"])
+]
+
+
+@pytest.mark.parametrize(("alert", "name", "matchers"), COUNTED, ids=[" ".join(each) for each in COUNTED])
+def test_no_alert_misses_what_is_counted_first(alert, name, matchers):
+    """An increase is told from a series' first sample on: one that begins with its first count has none."""
+    metrics = Metrics()
+    metrics.answered("/v1/models", 200)
+    wanted = re.findall(r'(\w+)=~?"([^"]*)"', matchers)
+    samples = [sample for family in metrics.registry.collect() for sample in family.samples if sample.name == name]
+    fitting = [one for one in samples if all(re.fullmatch(value, one.labels[label]) for label, value in wanted)]
+    assert fitting
 
 
 def test_the_dashboards_panels_have_ids_and_places_of_their_own():

@@ -19,6 +19,8 @@ NAME = "SLUICE_TRIED"
 WRONG = {
     "whole": (7, ["garbage", "-5", "0", "nan", "1e3", "1.5", "10 MB", "9" * 30]),
     "number": (7.5, ["garbage", "-5", "0", "nan", "inf", "10s", "1,5"]),
+    "str": ("as it was", []),
+    "parts": (["one"], []),
     "switch": (False, ["garbage", "2", "tru"]),
     "rate": ("30/m", ["garbage", "30", "0/m", "-1/m", "30/fortnight", "30/minute/ip", "nan/m"]),
     "address": ("http://x", ["garbage", "sluice.example", "ftp://x", "https://", "https://x/?a=b", "http://["]),
@@ -43,7 +45,7 @@ def read(monkeypatch):
     def reading(kind, value):
         monkeypatch.setenv(NAME, value)
         default = WRONG[kind][0]
-        return getattr(Environment(), kind)(NAME, *([] if default is None else [default]))
+        return getattr(Environment(), kind)(NAME, **({} if default is None else {"default": default}))
 
     return reading
 
@@ -78,6 +80,8 @@ def test_an_address_of_a_database_that_is_empty_is_none(read):
         ("rate", "30/minute", "30/m"),
         ("rate", "5/h", "5/h"),
         ("address", "https://sluice.example:8443/base/", "https://sluice.example:8443/base"),
+        ("str", " Sluice <a@b.example>\n", "Sluice <a@b.example>"),
+        ("parts", " one, two,\nthree,\n", ["one", "two", "three"]),
         ("networks", "10.0.0.0/8, 192.0.2.1", ["10.0.0.0/8", "192.0.2.1/32"]),
         ("origins", "https://a.example,http://localhost:3000", ["https://a.example", "http://localhost:3000"]),
         ("origins", "*", ["*"]),
@@ -87,9 +91,10 @@ def test_what_is_meant_is_read(read, kind, value, meant):
     assert read(kind, value) == meant
 
 
-@pytest.mark.parametrize("kind", ["whole", "number", "switch", "rate", "address", "networks"])
-def test_an_empty_value_is_none(read, kind):
-    assert read(kind, "") == WRONG[kind][0]
+@pytest.mark.parametrize("value", ["", " \n"])
+@pytest.mark.parametrize("kind", ["whole", "number", "str", "parts", "switch", "rate", "address", "networks"])
+def test_an_empty_value_is_none(read, kind, value):
+    assert read(kind, value) == WRONG[kind][0]
 
 
 def test_a_secrets_file_that_cannot_be_read_is_refused_by_name(monkeypatch, tmp_path):
@@ -99,8 +104,8 @@ def test_a_secrets_file_that_cannot_be_read_is_refused_by_name(monkeypatch, tmp_
 
 
 def test_settings_read_nothing_unchecked():
-    """Numbers, switches and rates come through the checked readers alone."""
-    assert not re.findall(r"env\.(?:int|float|bool|email_url)\(", (ROOT / "gateway/settings.py").read_text())
+    """Numbers, switches, lists and rates come through the checked readers alone."""
+    assert not re.findall(r"env\.(?:int|float|bool|list|email_url)\(", (ROOT / "gateway/settings.py").read_text())
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import threading
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from celery.worker import state
@@ -33,9 +35,11 @@ from billing.services import credits
 from billing.writer.apply import apply_now
 from billing.writer.operations import Reserve, Settle
 from gateway import tasks
-from gateway.models import AuditEvent, Invitation, OutgoingMail, RefusalCount, SignInLink
+from gateway.batches.driver import Driver
+from gateway.models import AuditEvent, Batch, Invitation, OutgoingMail, RefusalCount, SignInLink, StoredFile
 from gateway.services import links, mail, members
 from tests.billing.conftest import MovedClock
+from tests.gateway import due as rows_due
 from tests.gateway.conftest import make_party
 
 pytestmark = pytest.mark.slow
@@ -67,6 +71,13 @@ def test_with_cron_what_fails_keeps_nothing_else_from_being_done(caplog):
         call_command("jobs", "--once")
     assert "while consuming outbox event" in caplog.text
     assert OutgoingMail.objects.get().state == "sent"
+
+
+def test_the_page_tells_of_each_task_and_how_often_it_runs():
+    page = (Path(__file__).resolve().parents[2] / "docs/jobs.md").read_text()
+    told = re.findall(r"^\| `((?:billing|gateway)\.\w+)` \| (\d+) (s|min)\b", page, re.MULTILINE)
+    seconds = {name: int(number) * {"s": 1, "min": 60}[unit] for name, number, unit in told}
+    assert seconds == {job.name: job.every_s for job in tasks.JOBS}
 
 
 def test_a_message_ends_by_itself_but_not_before_clocks_agree():
@@ -109,8 +120,10 @@ def test_a_task_shows_that_its_process_lives_and_stops_when_that_has_to_end(monk
 
 
 @pytest.fixture
-def due(terms, transactional_db, settings, monkeypatch):
+def due(terms, transactional_db, settings, monkeypatch, tmp_path):
     """Rows of every kind for which something is to be done."""
+    rows_due.keep_here(settings, tmp_path)
+    monkeypatch.setattr(tasks, "Driver", lambda: Driver(rows_due.Answering))
     monkeypatch.setattr(django_mail, "outbox", [])
     settings.SLUICE_AUDIT_DAYS, settings.SLUICE_INVITATION_DAYS = 365, 60
     acme = make_party("acme")
@@ -136,6 +149,7 @@ def due(terms, transactional_db, settings, monkeypatch):
         Reconciliation.objects.create(started_at=old, finished_at=old, is_running=None, found=0)
     SignInLink.objects.update(expires_at=now - timedelta(days=1))
     Invitation.objects.unscoped().filter(accepted_at=None).update(expires_at=now - timedelta(days=400))
+    rows_due.make(acme, DUE)
     # A month later: each subscription's next month is due, and what was granted has ended.
     clock = MovedClock(monkeypatch)
     clock.set(now + timedelta(days=32))
@@ -170,13 +184,17 @@ def figures():
         "old_events": AuditEvent.objects.unscoped().filter(action="b").count(),
         "mail": sorted(OutgoingMail.objects.values_list("to", "state", "attempts")),
         "letters": sorted(letter.to[0] for letter in django_mail.outbox),
+        **rows_due.figures(),
         "reconciliations": sorted(Reconciliation.objects.values_list("is_running", "found")),
     }
 
 
 def rows():
     """Every row that the work touches, as it is."""
-    tables = (LedgerTransfer, CreditGrant, Wallet, Subscription, UsageRollup, OutboxEvent, Reconciliation, OutgoingMail)
+    tables = (
+        *(LedgerTransfer, CreditGrant, Wallet, Subscription, UsageRollup, OutboxEvent, Reconciliation, OutgoingMail),
+        *(Batch, StoredFile),
+    )
     return {table: sorted(map(str, table._base_manager.values_list())) for table in tables}
 
 
@@ -195,6 +213,7 @@ def all_done():
     assert now["reconciliations"] == [(None, 0)]
     assert {remaining for kind, remaining, _ in now["grants"] if kind == "paid"} == {0}
     assert sum(count for kind, _, count in now["grants"] if kind == "plan") == 2 * PARTIES
+    rows_due.assert_all_done(now, DUE)
     assert reconcile.check(connection, recompute=False) == []
     return now
 
@@ -240,7 +259,7 @@ class KilledError(BaseException):
 @pytest.mark.money
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_lost_run_left_the_next_one_does(due, name, monkeypatch):
-    """The process dies after the first chunk; messages meanwhile are lost."""
+    """The process dies after the first chunk, and messages are lost until what it had claimed is free again."""
     [job] = [job for job in tasks.jobs() if job.name == name]
 
     def die():
@@ -248,5 +267,6 @@ def test_what_a_lost_run_left_the_next_one_does(due, name, monkeypatch):
 
     with contextlib.suppress(KilledError):
         job.run(goes_on=die)
+    due.set(timezone.now() + timedelta(days=32, minutes=10))
     run(tasks.jobs())
     all_done()

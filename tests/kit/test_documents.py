@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,13 @@ def test_settings_and_commands_that_a_document_names_exist(document):
     commands = {path.stem for app in ("gateway", "billing") for path in ROOT.glob(f"{app}/management/commands/*.py")}
     own = {"migrate", "check", "createsuperuser"}
     assert set(re.findall(r"manage\.py (\w+)", text)) <= commands | own
+
+
+def test_documents_say_the_same_of_pythons_versions():
+    """Which have to work, and that the suite is run by the oldest of them alone."""
+    oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
+    told = {name: (ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md", "UPGRADING.md")}
+    assert len({*(found for text in told.values() for found in re.findall(rf"\b{oldest} to 3\.\d+", text))}) == 1
+    [row] = re.findall(r"^\| Python \|.*$", told["UPGRADING.md"], re.MULTILINE)
+    assert "have to work" in row
+    assert f"the suite is run by {oldest} alone" in row

@@ -27,6 +27,15 @@ def test_it_runs_a_command_that_exists(name):
     assert "EnvironmentFile=/etc/sluice/environment" in text
 
 
+def test_each_gateway_may_have_a_port_of_its_own_for_its_metrics():
+    """What its own file says stands after what all have, so that it counts."""
+    text = (UNITS / "sluice-gateway@.service").read_text()
+    own = "/etc/sluice/gateway-%i.environment"
+    assert re.findall(r"^EnvironmentFile=(.*)$", text, re.MULTILINE) == ["/etc/sluice/environment", f"-{own}"]
+    for page in ("operations", "monitoring"):
+        assert own.replace("%i", "8001") in (UNITS.parents[1] / f"docs/{page}.md").read_text()
+
+
 @pytest.mark.parametrize("name", ["sluice.service", "sluice-worker@.service"])
 def test_a_worker_may_use_a_gpu_of_older_and_of_newer_drivers(name):
     allowed = set(re.findall(r"^DeviceAllow=char-([\w-]+) rw$", (UNITS / name).read_text(), re.MULTILINE))

@@ -31,7 +31,7 @@ def main() -> None:
     plans.ensure_default_plans()
     room = {"request_limit": 1_000_000, "request_burst": 1_000_000, "credit_limit": 10**12, "credit_burst": 10**12}
     for plan in Plan.objects.all():
-        plans.publish_version(plan, **room, concurrency=64, allowed_models=[])
+        plans.publish_version(plan, **room, concurrency=64, allowed_models=[], adapters=1)
     for name, kind in (("fake-chat", "chat"), ("fake-embed", "embedding")):
         cards.publish(name, {0: RATES[kind]})
         fake = {"architecture": "fake", "kv_tokens": 16_384, "options": {"kinds": [kind], **options.get(kind, {})}}

@@ -101,6 +101,7 @@ def test_a_backup_made_under_load_brings_everything_back(tmp_path):
         key = stack.tenants["max"]["key"]
         with OpenAI(api_key=key, base_url=f"{stack.base_url}/v1") as client:
             file = client.files.create(file=("in.jsonl", CONTENT), purpose="batch")
+        adapter = stack.script("adapter", "max")
         with Load(stack) as load:
             done = command(stack, "backup", str(tmp_path))
             assert done.returncode == 0, done.stderr
@@ -108,7 +109,7 @@ def test_a_backup_made_under_load_brings_everything_back(tmp_path):
         [archive] = tmp_path.iterdir()
         assert archive.stat().st_mode & 0o777 == 0o600
         assert str(archive) in done.stdout
-        assert "tenants' files: 1" in done.stdout
+        assert "tenants' files and adapters: 2" in done.stdout
 
         running = command(stack, "restore", str(archive), "--replace")
         assert running.returncode == 1, running.stdout
@@ -129,6 +130,7 @@ def test_a_backup_made_under_load_brings_everything_back(tmp_path):
         stack.start()
         with OpenAI(api_key=key, base_url=f"{stack.base_url}/v1") as client:
             assert client.files.content(file.id).content == CONTENT
+        assert stack.script("adapter", "max") == adapter
         answer = ask(f"{stack.base_url}/v1/chat/completions", request_of(stack, "max", max_tokens=3), key=key)
         assert answer.status == 200, answer.text
         found = stack.audit()  # once the sweep has closed what ran when the backup was made

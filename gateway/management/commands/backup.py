@@ -1,4 +1,4 @@
-"""``manage.py backup``: database, secrets, tenants' files and the workers' records in one archive, while all runs."""
+"""``manage.py backup``: database, secrets, files, adapters and workers' records in one archive, while all runs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gateway.management.doctor import database_problem
 class Command(BaseCommand):
     """Write the archive (mode 0600) and print its path. It holds every secret: keep it like one."""
 
-    help = "Back up database, secrets, tenants' files and workers' records into one archive, while everything runs."
+    help = "Back up database, secrets, files, adapters and workers' records into one archive, while everything runs."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("target", type=Path, help="a new file, or a folder in which one is made")
-        no_files = "leave out tenants' files, where their storage keeps copies of its own"
+        no_files = "leave out tenants' files and adapters, where their storage keeps copies of its own"
         parser.add_argument("--without-files", action="store_true", help=no_files)
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -31,7 +31,9 @@ class Command(BaseCommand):
         except BackupError as error:
             raise CommandError(str(error)) from error
         size = made.path.stat().st_size / 2**20
-        of_tenants = f"tenants' files: {'left out' if options['without_files'] else made.files}"
+        of_tenants = f"tenants' files and adapters: {'left out' if options['without_files'] else made.files}"
         self.stdout.write(f"{made.path}: {made.manifest.database}, {of_tenants}, {size:.1f} MiB")
         if made.missing:
-            self.stderr.write(f"tenants' files whose bytes are lost, which are in no backup: {made.missing}")
+            self.stderr.write(
+                f"tenants' files and adapters whose bytes are lost, which are in no backup: {made.missing}"
+            )

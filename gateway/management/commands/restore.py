@@ -31,7 +31,7 @@ class Command(BaseCommand):
         if done.former is not None:
             self.stdout.write(f"the former database is {done.former}: delete it when nobody misses it")
         if done.files:
-            self.stdout.write(f"tenants' files put back: {done.files}")
+            self.stdout.write(f"tenants' files and adapters put back: {done.files}")
         for name in done.kept:
             self.stdout.write(f"{name} stays as it was: it knows more than its copy")
         for variable, path in done.unset.items():

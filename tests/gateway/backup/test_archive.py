@@ -75,7 +75,7 @@ def test_no_backup_takes_the_place_of_another(tmp_path, files):
         (lambda name, content: (name if name.endswith(".json") else "../../etc/cron.d/own", content), "doesn't name"),
         (lambda _, content: ("other", content), "no backup of Sluice"),
         (lambda name, content: (name, b"{}" if name == "manifest.json" else content), "can't be read"),
-        (lambda name, content: (name, content.replace(b'"format":2', b'"format":9')), "reads formats 1 to 2"),
+        (lambda name, content: (name, content.replace(b'"format":3', b'"format":9')), "reads formats 1 to 3"),
     ],
 )
 def test_a_changed_archive_is_refused(tmp_path, files, change, why):
@@ -109,7 +109,7 @@ def test_files_of_tenants_are_written_as_they_are_read_and_verified(tmp_path, fi
         (lambda name, content: None if name == "files.json" else (name, content), "lacks files.json"),
         (lambda name, content: (name, b"{}" if name == "files.json" else content), "is damaged"),
         (lambda name, content: (name, b"[]" if name == "files.json" else content), "can't be read"),
-        (lambda name, content: (name, content.replace(b'"format":2', b'"format":1')), "doesn't name"),
+        (lambda name, content: (name, content.replace(b'"format":3', b'"format":1')), "doesn't name"),
     ],
 )
 def test_an_archive_with_changed_files_of_tenants_is_refused(tmp_path, files, change, why):
@@ -125,7 +125,7 @@ def test_a_name_that_no_file_can_have_is_refused_as_any_other(tmp_path, files, n
     target = tmp_path / "backup.tar.gz"
     archive.write(target, manifest_of(files), files, [(name.removeprefix("files/"), 1, io.BytesIO(b"x"))])
     _, found = unpack(target, tmp_path)
-    with pytest.raises(BackupError, match="no tenant's file"):
+    with pytest.raises(BackupError, match="neither a tenant's file nor an adapter"):
         tenants_files.check_names(one for one in found if one.startswith("files/"))
 
 
@@ -157,6 +157,15 @@ def test_an_archive_of_the_first_format_is_read(tmp_path, files):
     tampered(now, first, lambda name, content: None if name == "files.json" else (name, content))
     _, found = unpack(first, tmp_path)
     assert set(found) == set(files)
+
+
+def test_an_archive_of_the_second_format_is_read(tmp_path, files):
+    target = tmp_path / "backup.tar.gz"
+    archive.write(target, manifest_of(files, format=2), files, of_tenants())
+    manifest, found = unpack(target, tmp_path)
+    assert manifest.format == 2
+    tenants_files.check_names(name for name in found if name.startswith("files/"))
+    assert {name: found["files/" + name].read_bytes() for name in TENANTS} == TENANTS
 
 
 def test_a_file_that_is_shorter_than_it_says_leaves_no_backup(tmp_path, files):

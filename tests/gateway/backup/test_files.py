@@ -1,4 +1,4 @@
-"""Tenants' files in a backup: every one that has its bytes, and back where the settings say."""
+"""Tenants' files and adapters in a backup: every one that has its bytes, and back where the settings say."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from django_scopes import scopes_disabled
 
 from gateway.backup import files
 from gateway.backup.archive import BackupError
-from gateway.files import storage
+from gateway.files import adapters, storage
 from gateway.models import Project, StoredFile, Tenant
+from routing.models import Adapter, PublicModel
 
 State = StoredFile.State
 
@@ -65,6 +66,58 @@ def test_every_file_that_has_its_bytes_is_saved_and_put_back(stored, tmp_path):
     with storage.read(whole) as content:
         assert content.read() == b"lines"
     assert (tmp_path / "files" / whole.key).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.fixture
+def adapter(stored, tmp_path):
+    """An adapter whose tensors are stored."""
+    base, own = (PublicModel.objects.create(name=name, kinds=["chat"], context_length=10) for name in ("base", "own"))
+    adapter = Adapter.objects.create(model=own, base=base, config={}, rank=8, bytes=7)
+    weights = tmp_path / "weights"
+    weights.write_bytes(b"tensors")
+    adapters.put(adapter, weights)
+    return adapter
+
+
+def test_every_adapter_that_has_its_tensors_is_saved_and_put_back(stored, adapter, tmp_path):
+    whole = stored(b"lines")
+    found = files.Stored()
+    saved = {key: (size, content.read()) for key, size, content in found}
+    assert saved == {whole.key: (5, b"lines"), adapter.key: (7, b"tensors")}
+
+    adapters.remove(adapter)
+    lacking = files.Stored()
+    assert [key for key, _, _ in lacking] == [whole.key]
+    assert lacking.missing == 1
+    members = members_of(tmp_path, **{adapter.key: b"tensors"})
+    files.check_names(members)
+    with files.put_back(members):
+        pass
+    assert bytes_of(adapter) == b"tensors"
+    assert (tmp_path / "files" / adapter.key).stat().st_mode & 0o777 == 0o600
+
+
+def test_an_adapter_that_is_withdrawn_while_it_is_saved_counts_as_nothing_lost(adapter, monkeypatch):
+    def late(gone):
+        Adapter.objects.filter(id=gone.id).delete()
+        raise FileNotFoundError
+
+    monkeypatch.setattr(storage, "read", late)
+    found = files.Stored()
+    assert list(found) == []
+    assert found.missing == 0
+
+
+def test_a_restore_that_fails_leaves_no_adapter_that_was_not_there(adapter, tmp_path):
+    adapters.remove(adapter)
+
+    def restore():
+        with files.put_back(members_of(tmp_path, **{adapter.key: b"tensors"})):
+            raise BackupError("the database is in use")
+
+    with pytest.raises(BackupError, match="in use"):
+        restore()
+    assert bytes_of(adapter) is None
 
 
 def test_a_file_that_is_deleted_while_it_is_saved_ends_no_backup(stored, monkeypatch):
@@ -139,7 +192,17 @@ def test_a_full_disk_leaves_no_part_of_a_file(stored, tmp_path, monkeypatch):
     assert (bytes_of(kept), bytes_of(lost), bytes_of(cut)) == (b"kept", None, None)
 
 
-@pytest.mark.parametrize("name", ["files/../../etc/passwd", "files/a/b", "files/" + "a" * 32, "home/gateway.key"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "files/../../etc/passwd",
+        "files/a/b",
+        "files/" + "a" * 32,
+        "home/gateway.key",
+        "files/adapters/../x",
+        "files/models/" + "a" * 32,
+    ],
+)
 def test_no_member_decides_where_it_is_written(name):
-    with pytest.raises(BackupError, match="no tenant's file"):
+    with pytest.raises(BackupError, match="neither a tenant's file nor an adapter"):
         files.check_names([name])

@@ -209,6 +209,25 @@ def test_one_process_reads_a_file_at_a_time(desk):
             raise AssertionError("two processes work on one batch")
 
 
+def test_a_batch_that_another_process_has_just_read_is_not_read_again(desk, monkeypatch):
+    """Its lines may be on their way already: new ones in their place would run, and be charged, besides."""
+    batch = desk.begin(GOOD)
+    now, asked, read = clock.now, [], []
+
+    def late():
+        asked.append(None)
+        if len(asked) == 2:  # the batch was found, and is about to be taken
+            assert take_in()
+            read.extend(BatchLine.objects.filter(batch=batch).values_list("id", flat=True))
+        return now()
+
+    monkeypatch.setattr(clock, "now", late)
+    assert not take_in()
+    assert len(read) == 1
+    assert list(BatchLine.objects.filter(batch=batch).values_list("id", flat=True)) == read
+    assert desk.now(batch).status == "in_progress"
+
+
 def test_a_cancelled_batch_isnt_begun(desk, monkeypatch):
     from gateway.services.batches import cancel_batch
 

@@ -29,6 +29,7 @@ from gateway.edge.usage import usage_of_request
 from gateway.generation import sweep as sweep_module
 from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id
 from gateway.generation.sweep import Sweep
+from gateway.runtime.metrics import SWEPT
 from gateway.wire.usage import RequestUsage
 from inference.clients.fake import FakeEngine
 from inference.engine import EngineSpec
@@ -86,7 +87,9 @@ class Bench:
         return answer
 
     async def turn(self):
-        return dict(await self.sweep.turn())
+        found = await self.sweep.turn()
+        assert found.keys() <= set(SWEPT), "an alert would miss the first of them"
+        return dict(found)
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -27,6 +29,8 @@ from gateway.services.task_states import noted
 from inference.types import BOUNDS, Finished, FinishReason, Health, Histogram, Usage, Work
 from tests.gateway.doubles import StandingEpoch, make_principal, make_stand
 
+ROOT = Path(__file__).resolve().parents[3]
+
 
 def value(metrics, name, **labels):
     return metrics.registry.get_sample_value(name, labels)
@@ -39,6 +43,26 @@ def test_a_refusal_counts_under_its_code_and_a_401_as_somebody_who_was_not_let_i
     assert value(metrics, "sluice_refusals_total", endpoint="/v1/models", code="rate_limited") == 1
     assert value(metrics, "sluice_authentication_failures_total", kind="invalid_api_key") == 1
     assert value(metrics, "sluice_authentication_failures_total", kind="rate_limited") is None
+
+
+def test_what_alerts_look_at_is_shown_before_it_is_counted_first():
+    metrics = Metrics()
+    assert value(metrics, "sluice_swept_holds_total", how="estimated") == 0
+    metrics.holds_swept({"estimated": 2, "waived": 1})
+    assert value(metrics, "sluice_swept_holds_total", how="estimated") == 2
+    assert value(metrics, "sluice_authentication_failures_total", kind="password") == 0
+    metrics.answered("/v1/models", 200)
+    assert value(metrics, "sluice_requests_total", endpoint="/v1/models", status="503") == 0
+    metrics.answered("/v1/models", 503)
+    metrics.answered("/v1/models", 200)
+    assert value(metrics, "sluice_requests_total", endpoint="/v1/models", status="503") == 1
+    assert value(metrics, "sluice_requests_total", endpoint="/v1/models", status="200") == 2
+
+
+def test_everybody_who_is_not_let_in_is_of_a_kind_that_is_shown():
+    documented = re.findall(r"^\| 401 \| ([^|]+) \|", (ROOT / "docs/errors.md").read_text(), re.MULTILINE)
+    codes = {code for cell in documented for code in re.findall(r"`(\w+)`", cell)}
+    assert codes == set(module.NOT_LET_IN) - {"password"}
 
 
 def test_codes_that_a_foreign_server_makes_up_end_in_one_series(monkeypatch):

@@ -8,6 +8,7 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from uuid import uuid4
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -17,6 +18,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased
 from opentelemetry.trace import SpanKind, StatusCode
 
 from billing.ids import uuid7
+from gateway import bootstrap
 from gateway.edge.guard import guarded
 from gateway.edge.routes import Route
 from gateway.errors.refusal import Refusal
@@ -182,7 +184,8 @@ async def test_what_waits_for_export_is_exported_at_the_end():
         assert span is None
 
 
-async def test_a_collector_gets_the_spans_over_http(monkeypatch):
+async def test_a_collector_gets_the_spans_over_http(monkeypatch, settings):
+    """Wherever the settings have its address from."""
     got = []
 
     class Collector(BaseHTTPRequestHandler):
@@ -198,9 +201,11 @@ async def test_a_collector_gets_the_spans_over_http(monkeypatch):
     with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
         thread = Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
+        settings.OTEL_EXPORTER_OTLP_ENDPOINT = f"http://127.0.0.1:{server.server_port}/"
+        settings.SLUICE_TRACE_SHARE = 1.0
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
-        close = otel.open_spans(1.0, "here")
+        close = bootstrap._open_traces(uuid4())
         await ask(await make_stand())
         await close()
         server.shutdown()
@@ -209,6 +214,13 @@ async def test_a_collector_gets_the_spans_over_http(monkeypatch):
     assert b"POST /v1/chat/completions" in sent
     assert b"gen_ai.usage.output_tokens" in sent
     assert b"secret" not in sent
+
+
+def test_an_address_for_traces_alone_is_taken_as_it_is(monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://traces:4318/own")
+    assert otel.exporter_to("http://collector:4318")._endpoint == "http://traces:4318/own"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "")
+    assert otel.exporter_to("http://collector:4318/base")._endpoint == "http://collector:4318/base/v1/traces"
 
 
 def test_off_nothing_of_it_is_imported(tmp_path):
