@@ -40,10 +40,13 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc] # environ has no 
 
     ENVIRON = _Given(cache=False)
 
-    def get_value(self, var: str, *args: Any, **options: Any) -> Any:
-        """Return the variable as environ reads it."""
+    def get_value(self, var: str, cast: Any = None, **options: Any) -> Any:
+        """Return the variable as environ reads it, except that one which begins with $ is no other variable's name."""
         try:
-            return super().get_value(var, *args, **options)
+            given = self.ENVIRON.get(var, "")
+            if given.startswith("$"):
+                return self.parse_value(given, cast)
+            return super().get_value(var, cast, **options)
         except OSError as error:
             raise ImproperlyConfigured(f"{var}_FILE can't be read: {error}") from error
 

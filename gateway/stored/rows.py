@@ -112,7 +112,7 @@ def is_running(owner: Owner, identifier: UUID) -> bool:
 
 def fail_if_lost(row: StoredResponse) -> bool:
     """Let a response in the background fail whose gateway ended before it was stored: it is charged nothing. False for
-    any other.
+    any other, and for one that is deleted meanwhile.
     """
     if row.status not in RUNNING or answers.look(row.id) is not None or answers.closings_of(row.id) is not None:
         return False
@@ -122,7 +122,10 @@ def fail_if_lost(row: StoredResponse) -> bool:
         "message": "What made this response ended before it was stored. It costs nothing.",
     }
     change(row.id, status="failed", body=msgspec.json.encode({**body, "status": "failed", "error": error}))
-    row.refresh_from_db(from_queryset=StoredResponse.objects.unscoped())
+    try:
+        row.refresh_from_db(from_queryset=StoredResponse.objects.unscoped())
+    except StoredResponse.DoesNotExist:  # deleted meanwhile
+        return False
     return True
 
 

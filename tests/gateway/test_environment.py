@@ -97,6 +97,11 @@ def test_an_empty_value_is_none(read, kind, value):
     assert read(kind, value) == WRONG[kind][0]
 
 
+def test_a_value_that_begins_with_a_dollar_is_one(monkeypatch):
+    monkeypatch.setenv(NAME, "$ecret")
+    assert Environment().str(NAME, default="") == "$ecret"
+
+
 def test_a_secrets_file_that_cannot_be_read_is_refused_by_name(monkeypatch, tmp_path):
     monkeypatch.setenv(f"{NAME}_FILE", str(tmp_path / "absent"))
     with pytest.raises(ImproperlyConfigured, match=f"{NAME}_FILE can't be read: .*absent"):

@@ -246,6 +246,20 @@ def test_one_that_is_about_to_begin_isnt_lost_by_the_clock_of_the_jobs(acme, mon
     assert rows.fail_lost() == 0
 
 
+def test_one_that_is_deleted_while_it_is_found_lost_is_none(acme, monkeypatch):
+    owner, identifier = rows.Owner(acme.tenant.id, acme.project.id), uuid7()
+    rows.add(owner, identifier, status="queued", given=b"[]", body=b"{}", is_background=True)
+    row = rows.find(owner, identifier)
+    change = rows.change
+
+    def deleted_before(*args, **options):
+        StoredResponse.objects.unscoped().filter(id=identifier).delete()
+        change(*args, **options)
+
+    monkeypatch.setattr(rows, "change", deleted_before)
+    assert not rows.fail_if_lost(row)
+
+
 async def test_what_is_deleted_keeps_nothing(tmp_path):
     async with stage(tmp_path, hang_at=1) as (world, runtime, client):
         engine = engine_of(runtime, world)
