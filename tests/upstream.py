@@ -47,7 +47,7 @@ class Plan:
     lingers: bool = False  # the connection stays open after the answer
     ends_late: bool = False  # the body ends after its end mark, not with it
     obeys: bool = True  # ends at max_tokens
-    cached: int | None = 0  # cached tokens that usage says; None: null
+    cached: int | None = 0  # cached tokens that usage says (of vLLM and SGLang only at the end); None: null
     reasoning: int = 0  # so many tokens are thought first
     in_bytes: int = 0  # the stream leaves in pieces of so many bytes
     pace: float = 0.0  # seconds before each token
@@ -240,9 +240,10 @@ class _Answer:
         self.continuous = plan.counts and bool(options.get("continuous_usage_stats") or body.get("timings_per_token"))
         self.response = web.StreamResponse(headers={"content-type": "text/event-stream"} | dict(plan.headers))
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self, *, is_last: bool = False) -> dict[str, Any]:
         told: dict[str, Any] = {"prompt_tokens": self.prompt, "completion_tokens": self.made}
-        told["prompt_tokens_details"] = None if self.cached is None else {"cached_tokens": self.cached}
+        if is_last or self.upstream.dialect not in {"vllm", "sglang"}:
+            told["prompt_tokens_details"] = None if self.cached is None else {"cached_tokens": self.cached}
         if self.plan.reasoning:
             if self.upstream.dialect == "sglang":
                 told["reasoning_tokens"] = self.thought
@@ -286,7 +287,7 @@ class _Answer:
         if finish:
             await self.event({}, finish, stop)
             if plan.says_usage:
-                await self.event(None, usage=self.usage() if plan.usage is None else dict(plan.usage))
+                await self.event(None, usage=self.usage(is_last=True) if plan.usage is None else dict(plan.usage))
             if plan.lingers:
                 await upstream.released.wait()
             await self.write(b"data: [DONE]\n\n")

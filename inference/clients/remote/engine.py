@@ -7,7 +7,7 @@ It keeps the contract of `inference.engine` but for what a foreign server can't:
 - Nobody keeps a record of requests but this process. `usage_of` an id that it doesn't know is `Lost`, since another
   process may have run it: what its hold's gateway noted last is then charged, as an estimate.
 - How much of the prompt was cached may be known only at the end, so `Started` may say less.
-- `Finished.is_estimate` where the server hadn't counted all that arrived.
+- `Finished.is_estimate` where the server hadn't counted all that arrived, or not yet told how much was cached.
 """
 
 from __future__ import annotations
