@@ -60,6 +60,7 @@ class Upstream:
         self.dialect = dialect
         self.plan = Plan(**plan)
         self.plans: list[Plan] = []  # the next ones, before `plan`
+        self.model = MODEL
         self.context = 8192
         self.version = "0.11.2"
         self.version_at = "/version"
@@ -118,10 +119,11 @@ class Upstream:
             case "/health", "vllm" | "sglang" | "tgi" | "trtllm" | "llamacpp":
                 return web.Response(status=200 if self.is_well else 503)
             case "/v1/models", _:
-                listed = {"id": MODEL, "object": "model"}
+                listed = {"id": self.model, "object": "model"}
                 if self.dialect in {"vllm", "sglang"}:
                     listed["max_model_len"] = self.context
-                return web.json_response({"data": [listed]}, status=200 if self.is_well else 503)
+                is_listed = self.is_well or self.dialect == "vllm"  # which lists it whatever its engine does
+                return web.json_response({"data": [listed]}, status=200 if is_listed else 503)
             case "/get_server_info", "sglang":
                 return web.json_response({"version": self.version})
             case "/info", "tgi":
@@ -188,6 +190,8 @@ class Upstream:
         return web.json_response({"data": data[::-1], "usage": usage})
 
     async def _chat(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        if body["model"] != self.model:
+            return web.json_response({"error": {"message": f"no model {body['model']}"}}, status=404)
         plan = self.plans.pop(0) if self.plans else self.plan
         if plan.status != 200 or plan.body is not None:
             return web.Response(status=plan.status, body=plan.body or b"{}", headers=plan.headers)
@@ -365,11 +369,11 @@ def prompt_of(messages: list[dict[str, Any]]) -> int:
 
 
 @asynccontextmanager
-async def serving(upstream: Upstream):
-    """Run `upstream` on a free port; its address is then known."""
+async def serving(upstream: Upstream, port: int = 0):
+    """Run `upstream` on that port, or a free one; its address is then known."""
     runner = web.AppRunner(upstream.application(), handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
     upstream.address = f"http://127.0.0.1:{runner.addresses[0][1]}"
     try:

@@ -33,10 +33,12 @@ from inference.errors import (
     DrainingError,
     EngineError,
     InvalidRequestError,
+    OverloadedError,
     UnpreparedError,
     UnreachableError,
 )
 from inference.types import (
+    EngineFault,
     EngineInfo,
     Event,
     Evidence,
@@ -139,6 +141,8 @@ class RemoteEngine:
                 async for event in events:
                     if isinstance(event, Finished):
                         end = event
+                        if event.error is not None:
+                            self._look_soon(event.error)
                         break
                     if isinstance(event, Vector) and request.kind is Kind.EMBEDDING:
                         self._probe.learn_width(len(event.data) // 4)
@@ -147,8 +151,7 @@ class RemoteEngine:
             end = run.end(FinishReason.CANCELLED)
         except EngineError as error:
             has_run = isinstance(error, UnreachableError)
-            if not isinstance(error, InvalidRequestError):
-                self._probe.look_soon()
+            self._look_soon(error)
             raise
         finally:
             # Without an end the iterator was closed, its task cancelled, or the server took nothing.
@@ -219,6 +222,11 @@ class RemoteEngine:
         if self._is_draining:
             raise DrainingError("The engine is about to be closed.")
         return likely
+
+    def _look_soon(self, failure: EngineError | EngineFault) -> None:
+        """Have the probe look at the server, unless the request itself was at fault."""
+        if not isinstance(failure, InvalidRequestError):
+            self._probe.look_soon(is_doubted=failure.code != OverloadedError.code)  # what is only busy is what it was
 
     def _note(self, request_id: str, evidence: Evidence) -> None:
         self._ended[request_id] = evidence
