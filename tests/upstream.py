@@ -47,7 +47,7 @@ class Plan:
     lingers: bool = False  # the connection stays open after the answer
     ends_late: bool = False  # the body ends after its end mark, not with it
     obeys: bool = True  # ends at max_tokens
-    cached: int | None = 0  # cached tokens that usage says; None: null
+    cached: int | None = 0  # cached tokens that usage says (of vLLM and SGLang only at the end); None: null
     reasoning: int = 0  # so many tokens are thought first
     in_bytes: int = 0  # the stream leaves in pieces of so many bytes
     pace: float = 0.0  # seconds before each token
@@ -60,6 +60,7 @@ class Upstream:
         self.dialect = dialect
         self.plan = Plan(**plan)
         self.plans: list[Plan] = []  # the next ones, before `plan`
+        self.model = MODEL
         self.context = 8192
         self.version = "0.11.2"
         self.version_at = "/version"
@@ -118,10 +119,11 @@ class Upstream:
             case "/health", "vllm" | "sglang" | "tgi" | "trtllm" | "llamacpp":
                 return web.Response(status=200 if self.is_well else 503)
             case "/v1/models", _:
-                listed = {"id": MODEL, "object": "model"}
+                listed = {"id": self.model, "object": "model"}
                 if self.dialect in {"vllm", "sglang"}:
                     listed["max_model_len"] = self.context
-                return web.json_response({"data": [listed]}, status=200 if self.is_well else 503)
+                is_listed = self.is_well or self.dialect == "vllm"  # which lists it whatever its engine does
+                return web.json_response({"data": [listed]}, status=200 if is_listed else 503)
             case "/get_server_info", "sglang":
                 return web.json_response({"version": self.version})
             case "/info", "tgi":
@@ -188,6 +190,8 @@ class Upstream:
         return web.json_response({"data": data[::-1], "usage": usage})
 
     async def _chat(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        if body["model"] != self.model:
+            return web.json_response({"error": {"message": f"no model {body['model']}"}}, status=404)
         plan = self.plans.pop(0) if self.plans else self.plan
         if plan.status != 200 or plan.body is not None:
             return web.Response(status=plan.status, body=plan.body or b"{}", headers=plan.headers)
@@ -240,9 +244,10 @@ class _Answer:
         self.continuous = plan.counts and bool(options.get("continuous_usage_stats") or body.get("timings_per_token"))
         self.response = web.StreamResponse(headers={"content-type": "text/event-stream"} | dict(plan.headers))
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self, *, is_last: bool = False) -> dict[str, Any]:
         told: dict[str, Any] = {"prompt_tokens": self.prompt, "completion_tokens": self.made}
-        told["prompt_tokens_details"] = None if self.cached is None else {"cached_tokens": self.cached}
+        if is_last or self.upstream.dialect not in {"vllm", "sglang"}:
+            told["prompt_tokens_details"] = None if self.cached is None else {"cached_tokens": self.cached}
         if self.plan.reasoning:
             if self.upstream.dialect == "sglang":
                 told["reasoning_tokens"] = self.thought
@@ -286,7 +291,7 @@ class _Answer:
         if finish:
             await self.event({}, finish, stop)
             if plan.says_usage:
-                await self.event(None, usage=self.usage() if plan.usage is None else dict(plan.usage))
+                await self.event(None, usage=self.usage(is_last=True) if plan.usage is None else dict(plan.usage))
             if plan.lingers:
                 await upstream.released.wait()
             await self.write(b"data: [DONE]\n\n")
@@ -364,11 +369,11 @@ def prompt_of(messages: list[dict[str, Any]]) -> int:
 
 
 @asynccontextmanager
-async def serving(upstream: Upstream):
-    """Run `upstream` on a free port; its address is then known."""
+async def serving(upstream: Upstream, port: int = 0):
+    """Run `upstream` on that port, or a free one; its address is then known."""
     runner = web.AppRunner(upstream.application(), handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
     upstream.address = f"http://127.0.0.1:{runner.addresses[0][1]}"
     try:

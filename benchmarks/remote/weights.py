@@ -1,8 +1,8 @@
 """vLLM's CPU build beside our own engine under one model name: `python benchmarks/remote/weights.py [vllm]`.
 
 Both serve the same weights. Whole answers, streams and streams that their clients leave are drawn between them by the
-deployments' weights (1 : 3); each usage record must name the deployment, be exact, and agree with what that engine says
-of itself; what was left must no longer run at either. Prints one JSON object.
+deployments' weights (1 : 3); each usage record must name the deployment, be exact (but of streams that left vLLM), and
+agree with what that engine says of itself; what was left must no longer run at either. Prints one JSON object.
 """
 
 from __future__ import annotations

@@ -167,9 +167,10 @@ class Finished:
 
     `stop` is the stop string or id that ended it. `exact` is False when the worker was lost and `usage` is only the
     last one it reported. With `is_estimate` that usage, too, is only counted from what arrived, since a foreign engine
-    hadn't said it. `queued_ms`, `prefill_ms` and `decode_ms` are the worker's own times: until its first forward pass,
-    from there to the first token of any of its answers, from there to the end of the last. Of the waits from one token
-    of an answer to its next, half were at most `gap_ms`, and all but one in a hundred `gap_p99_ms`.
+    hadn't said it, or not all of it. `queued_ms`, `prefill_ms` and `decode_ms` are the worker's own times: until its
+    first forward pass, from there to the first token of any of its answers, from there to the end of the last. Of the
+    waits from one token of an answer to its next, half were at most `gap_ms`, and all but one in a hundred
+    `gap_p99_ms`.
     """
 
     reason: FinishReason

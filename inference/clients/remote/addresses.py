@@ -17,6 +17,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 # Where clouds answer with credentials of the machine, beside link-local addresses.
 _METADATA = frozenset(map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192")))
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_LOCAL_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
+_COMPATIBLE = ipaddress.ip_network("::/96")
 
 
 class ForbiddenAddressError(OSError):
@@ -29,12 +31,12 @@ def refusal_of(address: Address, networks: Sequence[Network]) -> str:
     Public addresses are allowed, others where they are in `networks`; link-local, multicast, unspecified and reserved
     addresses and those of clouds' metadata never. An IPv4 address inside an IPv6 one counts as well.
     """
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
+    if isinstance(address, ipaddress.IPv6Address):
+        address = address.ipv4_mapped or _compatible(address) or address
     for one in (address, *_inner(address)):
         if one in _METADATA or one.is_link_local or one.is_multicast or one.is_unspecified or _is_reserved(one):
             return f"{address} can't be the address of a remote engine"
-        if not one.is_global and not any(one in network for network in networks):
+        if not _is_public(one) and not any(one in network for network in networks):
             return f"{address} is in no network that SLUICE_REMOTE_NETWORKS allows"
     return ""
 
@@ -52,6 +54,20 @@ def _is_reserved(address: Address) -> bool:
     return isinstance(address, ipaddress.IPv4Address) and address.is_reserved
 
 
+def _is_public(address: Address) -> bool:
+    """Whether it is an address of the internet. Some versions of Python count two networks to it that are a site's."""
+    if isinstance(address, ipaddress.IPv6Address) and (address.is_site_local or address in _LOCAL_NAT64):
+        return False
+    return address.is_global
+
+
+def _compatible(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """Return the IPv4 address that one of the old IPv4-compatible form stands for; :: and ::1 stand for none."""
+    if address not in _COMPATIBLE or address.is_unspecified or address.is_loopback:
+        return None
+    return ipaddress.IPv4Address(int(address))
+
+
 def _inner(address: Address) -> list[Address]:
     """Return the IPv4 addresses to which a gateway passes what is sent to this IPv6 address."""
     if isinstance(address, ipaddress.IPv4Address):
@@ -59,4 +75,18 @@ def _inner(address: Address) -> list[Address]:
     found: list[Address | None] = [address.sixtofour, *(address.teredo or ())]
     if address in _NAT64:
         found.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    if address in _LOCAL_NAT64:
+        found += _behind_local(address.packed)
     return [one for one in found if one is not None]
+
+
+def _behind_local(packed: bytes) -> list[Address]:
+    """Return the IPv4 addresses that one for translation within a site can hold, by each length that the site's prefix
+    can have: what is behind the IPv4 address is zero then, and the byte after the first eight is none of it.
+    """
+    found = [packed[12:]]
+    for start in (6, 7, 8):
+        after = start + 5
+        if not any(packed[after:]):
+            found.append(packed[start:8] + packed[9:after])
+    return [ipaddress.IPv4Address(inner) for inner in found if any(inner)]

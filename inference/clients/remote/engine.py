@@ -7,7 +7,7 @@ It keeps the contract of `inference.engine` but for what a foreign server can't:
 - Nobody keeps a record of requests but this process. `usage_of` an id that it doesn't know is `Lost`, since another
   process may have run it: what its hold's gateway noted last is then charged, as an estimate.
 - How much of the prompt was cached may be known only at the end, so `Started` may say less.
-- `Finished.is_estimate` where the server hadn't counted all that arrived.
+- `Finished.is_estimate` where the server hadn't counted all that arrived, or not yet told how much was cached.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ from inference.errors import (
     DrainingError,
     EngineError,
     InvalidRequestError,
+    OverloadedError,
     UnpreparedError,
     UnreachableError,
 )
 from inference.types import (
+    EngineFault,
     EngineInfo,
     Event,
     Evidence,
@@ -139,6 +141,8 @@ class RemoteEngine:
                 async for event in events:
                     if isinstance(event, Finished):
                         end = event
+                        if event.error is not None:
+                            self._look_soon(event.error)
                         break
                     if isinstance(event, Vector) and request.kind is Kind.EMBEDDING:
                         self._probe.learn_width(len(event.data) // 4)
@@ -147,8 +151,7 @@ class RemoteEngine:
             end = run.end(FinishReason.CANCELLED)
         except EngineError as error:
             has_run = isinstance(error, UnreachableError)
-            if not isinstance(error, InvalidRequestError):
-                self._probe.look_soon()
+            self._look_soon(error)
             raise
         finally:
             # Without an end the iterator was closed, its task cancelled, or the server took nothing.
@@ -219,6 +222,11 @@ class RemoteEngine:
         if self._is_draining:
             raise DrainingError("The engine is about to be closed.")
         return likely
+
+    def _look_soon(self, failure: EngineError | EngineFault) -> None:
+        """Have the probe look at the server, unless the request itself was at fault."""
+        if not isinstance(failure, InvalidRequestError):
+            self._probe.look_soon(is_doubted=failure.code != OverloadedError.code)  # what is only busy is what it was
 
     def _note(self, request_id: str, evidence: Evidence) -> None:
         self._ended[request_id] = evidence

@@ -6,19 +6,25 @@ import asyncio
 import logging
 
 from inference.clients.remote.dialects.base import Ask, Dialect, ModelMissingError
-from inference.clients.remote.faults import AskError
+from inference.clients.remote.faults import AskError, SetUpError
 from inference.clients.remote.options import RemoteOptions
 from inference.types import EngineInfo, Feature, GuidanceKind, Kind
 
 READY_SECONDS = 5.0  # between two looks at a server that is ready
 UNREADY_SECONDS = 1.0
+MEET_SECONDS = 60.0  # after which a server that never failed is asked all of it again
 MOST_FAILED = 2  # looks in a row that fail before a ready server counts as gone
+
+_NO_SUCH_PATH = frozenset({404, 405, 501})
 
 log = logging.getLogger(__name__)
 
 
 class Probe:
     """Looks at one deployment's server until it is closed.
+
+    Most looks ask only whether the server is well. What it is (its model, context and version) is asked at the first,
+    once a minute, and after whatever may have been a restart: what answers now may be another server.
 
     `info` is what it is served with, None before the first success; `reason` is why it takes no work now, "" when it
     does, and `detail` adds for operators what clients are not told.
@@ -35,11 +41,18 @@ class Probe:
         self._width = options.vector_width
         self._uncounted = ""
         self._failed = 0
+        self._is_doubted = False  # whether another server may answer than the one that was met
+        self._meets_at = 0.0  # on the loop's clock
         self._soon = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
-    def look_soon(self) -> None:
-        """Look again at once: a request has failed."""
+    def look_soon(self, *, is_doubted: bool) -> None:
+        """Look again at once: a request has failed, in a way that leaves doubt whether it is the same server still.
+
+        Until then the deployment takes work: else whoever knows of a request that a server, or a proxy before it,
+        refuses in such a way could keep it from everybody else.
+        """
+        self._is_doubted |= is_doubted
         self._soon.set()
 
     def learn_width(self, width: int) -> None:
@@ -78,13 +91,14 @@ class Probe:
 
     async def _look(self) -> None:
         try:
-            if self.info is None:
+            if self.info is None or self._is_doubted or asyncio.get_running_loop().time() >= self._meets_at:
+                self._is_doubted = False  # before the questions: what fails while they are asked casts doubt anew
                 await self._meet()
             else:
-                await self._ask(self._options.probe or self._dialect.probe)
+                await self._ask_probe()
         except AskError as error:
-            if self.info is not None and error.status in {404, 405, 501}:  # it is there, whatever it says of the path
-                self._note_ready()
+            if isinstance(error.refusal, SetUpError):
+                self._note_failed("is not set up rightly", str(error), at_once=True)
             else:
                 self._note_failed("does not answer" if not error.status else "is not well", str(error))
         except _UnfitError as error:
@@ -92,12 +106,21 @@ class Probe:
         else:
             self._note_ready()
 
+    async def _ask_probe(self) -> None:
+        """Ask whether the server is well. One that doesn't know the path is there, which has to do; but a path that the
+        operator gave it knew at the first look.
+        """
+        try:
+            await self._ask(self._options.probe or self._dialect.probe)
+        except AskError as error:
+            if error.status not in _NO_SUCH_PATH or (self._options.probe and self.info is None):
+                raise
+
     async def _meet(self) -> None:
-        """Look at the server for the first time: does it have the model, with which context, and keep tenants apart?"""
+        """Ask whether the server is well, has the model, with which context, and keeps tenants apart."""
         options = self._options
         try:
-            if options.probe:
-                await self._ask(options.probe)
+            await self._ask_probe()
             context = await self._context()
             old = "" if options.shared_prefixes else await self._dialect.too_old(self._ask)
         except ModelMissingError as error:
@@ -108,6 +131,7 @@ class Probe:
         if not served:
             raise _UnfitError("the server doesn't say the model's context: set max_context")
         self.info = self._info(served)
+        self._meets_at = asyncio.get_running_loop().time() + MEET_SECONDS
 
     async def _context(self) -> int | None:
         """Return the context that the server says; one that can't say it may serve all the same where that is given."""
@@ -156,6 +180,7 @@ class Probe:
 
     def _note_failed(self, reason: str, detail: str, *, at_once: bool = False) -> None:
         self._failed += 1
+        self._is_doubted = True
         self.detail = detail
         if at_once or self._failed >= MOST_FAILED or self.reason:
             self.reason = reason

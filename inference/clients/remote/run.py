@@ -273,6 +273,8 @@ class RemoteRun:
             return self.end(FinishReason.CANCELLED)
         except (GarbageError, OSError) as error:  # TimeoutError is one
             return self._failed(error)
+        if self._reason is not None:  # else the stream was cut, however properly it ended
+            self._counter.complete()
         return self._ended()
 
     def _open(self, first: Arrival) -> None:
@@ -311,9 +313,11 @@ class RemoteRun:
         self._report(arrival)
 
     def _report(self, chunk: Chunk) -> None:
-        """Take in what an event says of the usage, as few do."""
+        """Take in what an event says of the usage, as few do; one with nothing else says all that there is to it."""
         if chunk.usage is not None or chunk.timings is not None:
             self._counter.report(self._dialect.report(chunk.usage, chunk.timings))
+            if not chunk.choices:
+                self._counter.complete()
 
     def _ended(self) -> Finished:
         """Return the end of a stream that ended by itself; without a reason it was cut."""
@@ -363,6 +367,7 @@ class RemoteRun:
             raise UnreachableError("The engine sent fewer or more vectors than there are inputs, or of unequal widths.")
         self._counter.report(self._dialect.report(answer.usage, None))
         self._counter.nothing_generated()
+        self._counter.complete()
         return [_packed(vector) for vector in vectors]
 
 

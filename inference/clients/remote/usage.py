@@ -27,6 +27,9 @@ class Counter:
     A later report never lowers an earlier one, and what one doesn't say leaves what another said. What a server says
     against reason is not believed: more output than was asked for, no output where there was text, a part larger than
     the whole.
+
+    Some servers count in every event but tell only with the last how much of the prompt was cached. A prompt of which
+    that isn't known is counted as computed, which is the most that it can cost, and the usage is no exact one.
     """
 
     def __init__(self, prompt: int, most_prompt: int, most_output: int) -> None:
@@ -34,6 +37,7 @@ class Counter:
         self._cached: int | None = None
         self._completion: int | None = None
         self._reasoning: int | None = None
+        self._is_complete = False  # the server has said all that it says
         self._expected = prompt
         self._most_prompt = most_prompt
         self._most_output = most_output
@@ -63,10 +67,15 @@ class Counter:
         """Note that the request generates no output, an embedding."""
         self._completion = 0
 
+    def complete(self) -> None:
+        """Note that the server has said all that it says of the usage: it tells no more of what was cached."""
+        self._is_complete = True
+
     @property
     def is_exact(self) -> bool:
-        """Whether the server itself has counted all that arrived, believably."""
-        return self._prompt is not None and self._completion is not None and not self._unreported and self._is_sound
+        """Whether the server itself has counted all that arrived, believably, and has no more to tell of its cache."""
+        is_counted = self._prompt is not None and self._completion is not None and not self._unreported
+        return is_counted and (self._cached is not None or self._is_complete) and self._is_sound
 
     @property
     def _is_sound(self) -> bool:

@@ -297,10 +297,15 @@ class SaltingDialect(Dialect):
         return body
 
     async def too_old(self, ask: Ask) -> str:
-        """Compare the server's version with `salted_since`; one that can't be read counts as new."""
+        """Compare the server's version with `salted_since`; one that can't be read counts as new.
+
+        Raise `AskError` where nothing answers.
+        """
         try:
             answer = await ask(self.version_path)
-        except AskError:
+        except AskError as error:
+            if not error.status:
+                raise
             return ""
         version = str(answer.get("version", "")) if isinstance(answer, dict) else ""
         numbers = [part for part in version.split("+")[0].split(".")[:3] if part.isdecimal()]

@@ -13,8 +13,10 @@ from inference.clients.remote.pool import pool_of
 from inference.errors import InvalidRequestError, OverloadedError, UnreachableError
 from inference.types import Delta, FinishReason, Lost, NothingRan, Started, Usage
 from tests.inference.engine_contract import chat, collect, embedding, end_of, run, text_of
+from tests.upstream import Plan
 
-COUNTING = ["vllm", "sglang", "trtllm", "llamacpp"]
+COUNTING = ["trtllm", "llamacpp"]
+COUNTING_BUT_CACHED = ["vllm", "sglang"]
 
 
 async def fails(engine, request, error):
@@ -34,6 +36,36 @@ async def test_a_stream_that_dies_is_charged_exactly_where_the_server_counts_all
     assert finished.usage.prompt == upstream.served[request.id]["prompt"]
     assert (finished.exact, finished.is_estimate) == (True, False)
     assert text_of(events) == "a b c"
+
+
+@pytest.mark.parametrize("dialect", COUNTING_BUT_CACHED)
+@pytest.mark.parametrize("cached", [6, 0, None])
+async def test_a_stream_that_dies_before_cached_tokens_are_told_is_an_estimate(remote, dialect, cached):
+    """It is charged as if nothing were cached, the most that it can have cost; read to its end it is exact."""
+    engine, upstream = await remote(dialect, cached=cached)
+    upstream.plans = [Plan(die_at=4, cached=cached)]
+    request = chat("a b c d e f")
+    finished = end_of(await run(engine, request))
+    assert (finished.usage, finished.exact, finished.is_estimate) == (Usage(input=10, output=3), False, True)
+    assert await engine.usage_of(request.id) == Lost()
+    whole = end_of(await run(engine, chat("a b c d e f")))
+    told = cached or 0
+    assert (whole.usage, whole.exact) == (Usage(input=10 - told, cache_read=told, output=6), True)
+
+
+async def test_a_stream_that_ends_without_a_word_of_cached_tokens_is_exact(remote):
+    """A server that tells them tells them by then."""
+    engine, _ = await remote("vllm", cached=6, says_usage=False)
+    finished = end_of(await run(engine, chat("a b c d e f")))
+    assert (finished.usage, finished.exact) == (Usage(input=10, output=6), True)
+
+
+@pytest.mark.parametrize("says_usage", [True, False])
+async def test_usage_that_was_told_needs_no_end_mark(remote, monkeypatch, says_usage):
+    monkeypatch.setattr("inference.clients.remote.run.USAGE_SECONDS", 0.05)
+    engine, _ = await remote("vllm", cached=None, lingers=True, says_usage=says_usage)
+    finished = end_of(await run(engine, chat("a b c")))
+    assert (finished.reason, finished.usage.completion, finished.exact) == (FinishReason.STOP, 3, says_usage)
 
 
 @pytest.mark.parametrize("dialect", ["tgi", "generic"])
@@ -171,7 +203,7 @@ async def test_a_request_that_still_waits_for_its_connection_is_charged_nothing(
 
 
 async def test_a_stall_ends_in_a_time_out_and_closes_the_connection(remote):
-    engine, upstream = await remote(options={"idle_seconds": 0.05}, stall_at=3)
+    engine, upstream = await remote("trtllm", options={"idle_seconds": 0.05}, stall_at=3)
     request = chat("a b c d")
     finished = end_of(await run(engine, request))
     assert (finished.error.code, finished.usage.completion, finished.exact) == ("engine_unreachable", 2, True)
@@ -274,12 +306,12 @@ async def test_connections_are_kept_from_one_answer_to_the_next(remote, dialect)
 
 async def test_null_is_not_zero(remote):
     """What a later event doesn't say leaves what an earlier one said; a zero is said."""
-    engine, _ = await remote("sglang", cached=3, usage={"prompt_tokens": 5, "completion_tokens": 1})
+    engine, _ = await remote("trtllm", cached=3, usage={"prompt_tokens": 5, "completion_tokens": 1})
     events = await run(engine, chat("a"))
     assert events[0] == Started(3)
     assert end_of(events).usage == Usage(input=2, cache_read=3, output=1)
     engine, _ = await remote(
-        "sglang",
+        "trtllm",
         cached=3,
         usage={"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}},
     )
