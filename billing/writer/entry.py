@@ -55,12 +55,12 @@ class Entry:
 
     @property
     def is_obsolete(self) -> bool:
-        """True when the caller has left and it need not be applied any more."""
+        """True when it must not be applied any more, or its caller has left and it need not be."""
         if self.is_outcome_unknown and isinstance(self.operation, Reserve):
             return self.is_too_old_to_resend
         return self.future.done() and isinstance(self.operation, Reserve | Extend | Repin | Renew)
 
     @property
     def is_too_old_to_resend(self) -> bool:
-        """True for a reserve whose caller has left and that must not be sent again (`RESEND_SECONDS`)."""
-        return self.age > RESEND_SECONDS and self.future.done() and isinstance(self.operation, Reserve)
+        """True for a reserve that was sent and must not be again (`RESEND_SECONDS`), though its caller may wait."""
+        return self.is_outcome_unknown and self.age > RESEND_SECONDS and isinstance(self.operation, Reserve)

@@ -162,7 +162,10 @@ class Writer:
         seen: set[UUID] = set()
         while source and len(batch) < MAX_FLUSH:
             entry = source.popleft()
-            if entry.is_obsolete or self._locked.add_behind(entry):
+            if entry.is_obsolete:
+                entry.be_late()
+                continue
+            if self._locked.add_behind(entry):
                 continue
             request = entry.request
             (stays if request in seen else batch).append(entry)
@@ -224,7 +227,15 @@ class Writer:
                     entry.is_outcome_unknown = True
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, RECONNECT_LAST)
-                batch[:] = [entry for entry in batch if not entry.is_too_old_to_resend]
+                self._forget_what_is_too_old(batch)
+                if not batch:
+                    return []
+
+    def _forget_what_is_too_old(self, batch: list[Entry]) -> None:
+        """Take out of the batch what must not be sent again, and tell its callers that there was no answer."""
+        for entry in [entry for entry in batch if entry.is_too_old_to_resend]:
+            batch.remove(entry)
+            entry.be_late()
 
     def _deliver(self, batch: list[Entry], answers: list[Answer | Locked]) -> None:
         skipped: list[Entry] = []
