@@ -69,9 +69,9 @@ class UsageRecordAdmin(SearchById, ReadOnlyAdmin):
 
     @display(description="Tokens")
     def display_tokens(self, record: UsageRecord) -> str:
-        """Input, what of it was cached, and output."""
+        """Input, what of it was cached, and output, its reasoning included."""
         cached = f" + {record.cache_read_tokens:,} cached" if record.cache_read_tokens else ""
-        return f"{record.input_tokens:,}{cached} in, {record.output_tokens:,} out"
+        return f"{record.input_tokens:,}{cached} in, {record.completion_tokens:,} out"
 
     @display(description="Notes")
     def display_marks(self, record: UsageRecord) -> str:

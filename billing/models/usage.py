@@ -123,6 +123,11 @@ class UsageRecord(models.Model):
     def __str__(self) -> str:
         return f"{self.request} r{self.revision}"
 
+    @property
+    def completion_tokens(self) -> int:
+        """What it generated: its output, and its reasoning, which is counted apart."""
+        return self.output_tokens + self.reasoning_tokens
+
 
 class OutboxEvent(models.Model):
     """An event written in the transaction of what it reports, for work that follows later; its consumer deletes it.
@@ -145,7 +150,9 @@ class OutboxEvent(models.Model):
 
 
 class UsageRollup(models.Model):
-    """Sums of usage by hour, key and model: what pages and reports read, never the raw records."""
+    """Sums of usage by hour, key and model: what pages and reports read, never the raw records. Output includes
+    reasoning, in what was summed since that is so.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     hour = models.DateTimeField()

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Max
+from django.db.models import Max, Sum
 
 from billing import clock
 from billing.models import CreditGrant, Plan, PlanVersion, Subscription, Wallet
@@ -219,11 +219,14 @@ def _replace(present: Subscription, version: PlanVersion, wallet: Wallet, now: d
 def _apply_overdraft(wallet: Wallet, version: PlanVersion) -> None:
     """Set the wallet's overdraft limit to the plan's, but not below what is overdrawn or held beyond zero already.
 
-    What an earlier, higher limit allowed stands until the next month's credit comes.
+    What an earlier, higher limit allowed stands until the next month's credit comes. What is overdrawn counts even
+    where grants have more left than that, as after a refund into one: they end, and it stays.
     """
     allowed = version.overdraft_limit if version.overage == PlanVersion.Overage.OVERDRAFT else 0
     sums = Wallet.objects.get(pk=wallet.pk)
-    Wallet.objects.filter(pk=wallet.pk).update(overdraft_limit=max(allowed, sums.held - sums.posted))
+    left = CreditGrant.objects.filter(wallet=wallet).aggregate(sum=Sum("remaining"))["sum"] or 0
+    limit = max(allowed, sums.held - sums.posted, left - sums.posted)
+    Wallet.objects.filter(pk=wallet.pk).update(overdraft_limit=limit)
 
 
 def _microseconds(period: Period) -> int:

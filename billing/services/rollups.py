@@ -24,6 +24,7 @@ MAX_ATTEMPTS = 1_000  # the count stops there: the column is a small integer
 
 _SUMS = ("input_tokens", "cache_read_tokens", "output_tokens", "charge")
 _ADDED = ("requests", *_SUMS)
+_READ = (*_SUMS, "reasoning_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +124,10 @@ def _sums_of(requests: list[UUID]) -> dict[RollupKey, Counter[str]]:
         day__in={day_of(request) for request in requests}, request__in=requests, revision=0
     )
     sums: dict[RollupKey, Counter[str]] = defaultdict(Counter)
-    for record in records.only("request", "tenant", "project", "api_key", "model", *_SUMS):
+    for record in records.only("request", "tenant", "project", "api_key", "model", *_READ):
         cell = RollupKey(hour_of(record.request), record.tenant, record.project, record.api_key, record.model)
         sums[cell]["requests"] += 1
-        for name in _SUMS:
-            sums[cell][name] += getattr(record, name)
+        sums[cell].update(_counted(record))
     return sums
 
 
@@ -140,12 +140,17 @@ def _differences_of(corrected: list[tuple[UUID, int]]) -> dict[RollupKey, Counte
     records = UsageRecord.objects.filter(
         day__in={day_of(request) for request, _ in corrected}, request__in={request for request, _ in corrected}
     )
-    for record in records.only("request", "revision", "tenant", "project", "api_key", "model", *_SUMS):
+    for record in records.only("request", "revision", "tenant", "project", "api_key", "model", *_READ):
         cell = RollupKey(hour_of(record.request), record.tenant, record.project, record.api_key, record.model)
         times = ((record.request, record.revision) in wanted) - ((record.request, record.revision + 1) in wanted)
-        for name in _SUMS:
-            differences[cell][name] += times * getattr(record, name)
+        for name, more in _counted(record).items():
+            differences[cell][name] += times * more
     return differences
+
+
+def _counted(record: UsageRecord) -> dict[str, int]:
+    """Return what a record adds to its cell's sums; reasoning is output there, as in the usage of one request."""
+    return {name: getattr(record, name) for name in _SUMS} | {"output_tokens": record.completion_tokens}
 
 
 def _add(sums: dict[RollupKey, Counter[str]]) -> None:

@@ -9,11 +9,15 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from billing.writer.errors import WriterBusyError
-from billing.writer.operations import Answer, Extend, Operation, Renew, Repin, Reserve
+from billing.writer.operations import LEASE_SECONDS, Answer, Extend, Operation, Renew, Repin, Reserve
 
 RESEND_SECONDS = 20.0
 """Seconds after which a reserve of unknown outcome is not sent again: by then its hold may have been orphaned, swept
 and closed, and a second hold under a closed id could never be closed. If the hold is there, the sweep closes it.
+"""
+RESEND_ENDS_SECONDS = LEASE_SECONDS - 2.0
+"""Seconds after which one that was sent again is given up: connecting and reading its wallet may take longer than the
+lease of the hold that its first sending left.
 """
 
 
@@ -55,12 +59,22 @@ class Entry:
 
     @property
     def is_obsolete(self) -> bool:
-        """True when the caller has left and it need not be applied any more."""
-        if self.is_outcome_unknown and isinstance(self.operation, Reserve):
+        """True when it must not be applied any more, or its caller has left and it need not be."""
+        if self.is_resent_reserve:
             return self.is_too_old_to_resend
         return self.future.done() and isinstance(self.operation, Reserve | Extend | Repin | Renew)
 
     @property
     def is_too_old_to_resend(self) -> bool:
-        """True for a reserve whose caller has left and that must not be sent again (`RESEND_SECONDS`)."""
-        return self.age > RESEND_SECONDS and self.future.done() and isinstance(self.operation, Reserve)
+        """True for a reserve that was sent and must not be again (`RESEND_SECONDS`), though its caller may wait."""
+        return self.is_resent_reserve and self.age > RESEND_SECONDS
+
+    @property
+    def is_resent_reserve(self) -> bool:
+        """True for a reserve that was sent, perhaps applied, and not answered."""
+        return self.is_outcome_unknown and isinstance(self.operation, Reserve)
+
+    @property
+    def seconds_to_resend(self) -> float:
+        """How long its next flush may take, where it is a resent reserve."""
+        return RESEND_ENDS_SECONDS - self.age

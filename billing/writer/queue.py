@@ -162,7 +162,10 @@ class Writer:
         seen: set[UUID] = set()
         while source and len(batch) < MAX_FLUSH:
             entry = source.popleft()
-            if entry.is_obsolete or self._locked.add_behind(entry):
+            if entry.is_obsolete:
+                entry.be_late()
+                continue
+            if self._locked.add_behind(entry):
                 continue
             request = entry.request
             (stays if request in seen else batch).append(entry)
@@ -208,9 +211,8 @@ class Writer:
         """
         pause = RECONNECT_FIRST
         while True:
-            operations = [entry.operation for entry in batch]
             try:
-                return await self._driver.flush(operations, waits=waits)
+                return await self._send(batch, waits=waits)
             except ConflictError:
                 if not tries:
                     raise
@@ -224,7 +226,29 @@ class Writer:
                     entry.is_outcome_unknown = True
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, RECONNECT_LAST)
-                batch[:] = [entry for entry in batch if not entry.is_too_old_to_resend]
+                self._forget_what_is_too_old(batch)
+                if not batch:
+                    return []
+
+    async def _send(self, batch: list[Entry], *, waits: bool) -> list[Answer | Locked]:
+        """Return the driver's answers. The outcome is unknown, too, if a reserve that is sent again has no answer while
+        the hold of its first sending can't have been swept.
+        """
+        operations = [entry.operation for entry in batch]
+        seconds = min((entry.seconds_to_resend for entry in batch if entry.is_resent_reserve), default=None)
+        if seconds is None:
+            return await self._driver.flush(operations, waits=waits)
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._driver.flush(operations, waits=waits)
+        except TimeoutError as error:
+            raise OutcomeUnknownError("a reserve was sent again, and not answered while its hold stands") from error
+
+    def _forget_what_is_too_old(self, batch: list[Entry]) -> None:
+        """Take out of the batch what must not be sent again, and tell its callers that there was no answer."""
+        for entry in [entry for entry in batch if entry.is_too_old_to_resend]:
+            batch.remove(entry)
+            entry.be_late()
 
     def _deliver(self, batch: list[Entry], answers: list[Answer | Locked]) -> None:
         skipped: list[Entry] = []

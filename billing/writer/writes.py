@@ -5,7 +5,8 @@ A database's encoder turns these into parameters: the shared values first, then 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -66,7 +67,8 @@ def _usage_records(changes: Changes) -> Iterator[Row]:
         yield (
             op.request, day_of(op.request), closing.charge, closing.exact,
             *(classes.get(name, 0) for name in CLASSES),
-            bool(facts.get("waived")), facts.get("finish") or "", facts.get("ttft_ms"), facts.get("duration_ms"),
+            bool(facts.get("waived")), _storable(facts.get("finish") or ""),
+            facts.get("ttft_ms"), facts.get("duration_ms"),
             _json(facts["route"]) if "route" in facts else None,
         )  # fmt: skip
 
@@ -77,7 +79,7 @@ def _revisions(changes: Changes) -> Iterator[Row]:
         op = correction.operation
         yield (
             uuid7(), op.request, day_of(op.request), correction.revision, op.charge,
-            *(op.classes.get(name, 0) for name in CLASSES), op.finish,
+            *(op.classes.get(name, 0) for name in CLASSES), _storable(op.finish),
         )  # fmt: skip
 
 
@@ -108,7 +110,24 @@ def _outbox_payload(changes: Changes) -> str:
 
 
 def _json(value: object) -> str:
-    return _encode(value).decode()
+    """Return the JSON of `value`; see `_storable`, which hardly any needs."""
+    with suppress(UnicodeEncodeError):
+        text = _encode(value).decode()
+        if "\\u0000" not in text:
+            return text
+    return _encode(_storable(value)).decode()
+
+
+def _storable(value: Any) -> Any:
+    """Return `value` with the characters replaced that not every database keeps: NUL and half a character.
+
+    What a foreign server or a worker said of a failure stands in facts, and no such word may keep a hold open.
+    """
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd").encode(errors="replace").decode()
+    if isinstance(value, Mapping):
+        return {_storable(name): _storable(one) for name, one in value.items()}
+    return [_storable(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _nothing(_: datetime) -> Row:

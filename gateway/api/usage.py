@@ -54,7 +54,7 @@ class UsageRowSerializer(serializers.Serializer[Any]):
     requests = serializers.IntegerField()
     input_tokens = serializers.IntegerField(help_text="Without those read from the prefix cache.")
     cache_read_tokens = serializers.IntegerField()
-    output_tokens = serializers.IntegerField()
+    output_tokens = serializers.IntegerField(help_text="Those of reasoning included.")
     charge = AmountSerializer()
 
 

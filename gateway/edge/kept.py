@@ -57,10 +57,12 @@ async def _answer(endpoint: Application, scope: Scope, receive: Receive, send: S
     body = await read_body(scope, receive, principal.tenant)
     name = name_of(principal, key)
     grace: float | None = principal.resume_s
-    if principal.line is not None:  # whoever took it over asks for its answer, however late
-        name, grace = f"line:{principal.line.id.hex}", None
+    models = principal.key_models
+    if principal.line is not None:
+        # Whoever took it over asks for its answer, however late and whatever its key is for by then: it is paid for.
+        name, grace, models = f"line:{principal.line.id.hex}", None, frozenset()
         endpoint = _not_run if principal.line.is_over else endpoint
-    asked = Claim(principal.tenant, name, digest_of(scope, body, principal.key_models))
+    asked = Claim(principal.tenant, name, digest_of(scope, body, models))
     async with watching(scope, receive) as client:
         request = KeptRequest(asked, request_id_of(scope), endpoint, scope, body, grace=grace)
         answer = await runtime_of(scope).replays.answer(request)

@@ -54,9 +54,9 @@ def _settled(record: UsageRecord) -> RequestUsage:
         usage=ResponseUsage(
             input_tokens=prompt,
             input_tokens_details=InputDetails(record.cache_read_tokens, written),
-            output_tokens=record.output_tokens + record.reasoning_tokens,
+            output_tokens=record.completion_tokens,
             output_tokens_details=CompletionDetails(record.reasoning_tokens),
-            total_tokens=prompt + record.output_tokens + record.reasoning_tokens,
+            total_tokens=prompt + record.completion_tokens,
             credits=credits_text(record.charge),
             credits_micro=record.charge,
         ),

@@ -61,7 +61,8 @@ def attempt_id(request: UUID, number: int) -> str:
 class Attempts:
     """See the module. `allowed` returns what the request may generate now; `reach` how far it may move before its first
     token; `pinned` pins its hold to the deployment that its placement has now, for the request as prepared there, and
-    returns what of it the credit allows, or raises a Refusal; `supervise` runs work to its end.
+    returns what of it the credit allows, or raises a Refusal; `restart` is called when an engine ended that delivered
+    nothing, since the next one may have none of the prompt cached; `supervise` runs work to its end.
 
     `may_have_run` is True when an attempt ended of which nobody knows what it computed, or that computed in vain.
     """
@@ -76,6 +77,7 @@ class Attempts:
         is_cancelled: Callable[[], bool],
         reach: Callable[[], Reach],
         pinned: Callable[[Prepared], Awaitable[Prepared]],
+        restart: Callable[[], None],
         supervise: Callable[[Coroutine[Any, Any, Any]], object],
     ) -> None:
         self.placement = placement
@@ -86,6 +88,7 @@ class Attempts:
         self._is_cancelled = is_cancelled
         self._reach = reach
         self._pin = pinned
+        self._restart = restart
         self._pinned_to = self._place
         self._supervise = supervise
         self._number = 0
@@ -104,6 +107,8 @@ class Attempts:
             if isinstance(end, Finished) and not self._may_go_on(end):
                 self._tell_held(note)
                 return self._whole(end)
+            if not self._delivered:
+                self._restart()
             if isinstance(end, UnpreparedError):
                 failure = await self._prepare_again(end)
                 if failure is None:

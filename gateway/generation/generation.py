@@ -137,6 +137,7 @@ class Generation:
             is_cancelled=lambda: self._is_cancelled,
             reach=lambda: Reach.MODEL if self._is_model_told else Reach.ANYWHERE,
             pinned=self._pinned,
+            restart=self._hold.restart,
             supervise=supervise,
         )
         self._buffer = EventBuffer()

@@ -67,6 +67,10 @@ class Hold:
                 self._supervise(self._allow())
             self._ask()
 
+    def restart(self) -> None:
+        """Note that the engine that has it delivered nothing: the next one may have none of the prompt cached."""
+        self.meter.restart()
+
     def used(self, usage: Usage) -> None:
         """Note the usage so far; more credit is asked for where the allowance is nearly used up."""
         self.meter.used(usage)

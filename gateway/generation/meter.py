@@ -26,7 +26,8 @@ class Meter:
     """Prices one request with a pinned card version.
 
     `allowance` is the output that the hold pays for after the prompt: at the most expensive classes until `started`
-    says what the prompt really is, at the actual classes from then on. No token beyond it may be generated.
+    says what the prompt really is, at the actual classes from then on. No token beyond it may be generated. `restart`
+    goes back to the most expensive classes.
 
     Where the engine can't extend a running request, the first hold is the only one: for all of `max_output`, or what
     the credit allows.
@@ -52,7 +53,8 @@ class Meter:
         self._exact_allowance: int | None = None  # until the output changes, too
         self._refused_at: int | None = None  # the allowance beyond which no credit could be held when last asked
         self._prompt_tokens = prompt_tokens
-        self._classes: dict[str, int] | None = rating.dearest_input(prompt_tokens, card)  # None: those of `usage`
+        self._dearest = rating.dearest_input(prompt_tokens, card)
+        self._classes: dict[str, int] | None = self._dearest  # None: those of `usage`
         self._output_class = rating.dearest_output_class(prompt_tokens, card)
         self._slice = min(slice_tokens, max_output) if can_extend else max_output
         self._largest_slice = max(slice_tokens, LARGEST_SLICE)
@@ -105,6 +107,15 @@ class Meter:
         if classes != self._classes:  # else it is the prompt that the hold was for, as without a cache
             self._known_allowance = self._exact_allowance = None
             self._classes = classes
+
+    def restart(self) -> None:
+        """Note that another engine begins the request anew: until it has started, its prompt may cost the most.
+
+        What was cached at the engine before it says nothing of this one, and no engine takes an allowance back.
+        """
+        if self._classes != self._dearest:
+            self._known_allowance = self._exact_allowance = None
+            self._classes = self._dearest
 
     def used(self, usage: Usage) -> None:
         """Note the usage so far."""

@@ -13,6 +13,7 @@ from psycopg import AsyncConnection, errors
 from psycopg.pq import TransactionStatus
 
 from billing.writer.decide import decide
+from billing.writer.entry import RESEND_SECONDS
 from billing.writer.errors import ConflictError, OutcomeUnknownError
 from billing.writer.known import KnownWallets
 from billing.writer.operations import Answer, Locked, Operation
@@ -70,8 +71,10 @@ class PostgreSQLDriver:
 
     @property
     def reserve_timeout(self) -> float:
-        """Seconds that the flush in flight and the next one may take together."""
-        return 2 * self.answer_timeout
+        """Seconds that the flush in flight and the next one may take together, as long as a reserve may be sent again:
+        a later answer could be about a hold whose lease is over.
+        """
+        return min(2 * self.answer_timeout, RESEND_SECONDS)
 
     async def flush(self, operations: Sequence[Operation], *, waits: bool = False) -> list[Answer | Locked]:
         """Apply the operations: lock and read, decide, write and commit."""

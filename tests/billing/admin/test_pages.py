@@ -120,6 +120,12 @@ def test_wallet_shows_its_ledger_with_the_running_balance(admin_client, wallet, 
     assert "Grant 1.5 1.5 welcome" in text
 
 
+def test_usage_tells_reasoning_as_output(admin_client, record):
+    record(input_tokens=7, output_tokens=5, reasoning_tokens=1_200)
+    page = admin_client.get(reverse("admin:billing_usagerecord_changelist")).content.decode()
+    assert "7 in, 1,205 out" in page
+
+
 def test_usage_can_be_filtered_by_model_and_found_by_request(admin_client, record):
     from billing.models import UsageRollup
 

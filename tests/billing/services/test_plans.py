@@ -4,13 +4,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.db import connection
 from django.utils import timezone
 
 from billing.models import CreditGrant, Plan, PlanVersion, Subscription, Wallet
+from billing.reconcile import check
 from billing.services import plans, sweeps
 from billing.services.errors import NotSubscribedError, PlanError
 from billing.services.periods import month_of
+from billing.writer.apply import apply_now
+from billing.writer.operations import Settle, TrueUp
 from tests.billing.books import assert_books_balance
+from tests.billing.writer.world import grant, reserve, settle
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db]
 
@@ -181,6 +186,25 @@ def test_overdraft_follows_the_plan(tenant):
     assert wallet_of(tenant).overdraft_limit == 0
     plans.change_plan(tenant.pk, "max")
     assert wallet_of(tenant).overdraft_limit == 500
+
+
+def test_what_is_overdrawn_stays_allowed_though_a_grant_has_more_left(tenant, clock):
+    """A refund went into a grant while the wallet was overdrawn; then the plan allows none, and then the grant ends."""
+    plans.publish_version(Plan.objects.get(slug="max"), monthly_credits=0, overage="overdraft", overdraft_limit=50)
+    plans.subscribe(tenant.pk, "max")
+    made = grant(wallet_of(tenant), 100, expires_at=timezone.now() + timedelta(days=30))
+    estimated, other = reserve(wallet_of(tenant), 100), reserve(wallet_of(tenant), 40)
+    guess = Settle(estimated.request, estimated.wallet, 100, {"output": 10}, exact=False)
+    apply_now([estimated, guess, other, settle(other, 40)])
+    apply_now([TrueUp(estimated.request, estimated.wallet, 30, {"output": 3})])
+    assert (wallet_of(tenant).posted, CreditGrant.objects.get().remaining) == (30, 70)
+    plans.publish_version(Plan.objects.get(slug="max"), overage="block", overdraft_limit=0)
+    plans.change_plan(tenant.pk, "max")
+    clock.set(made.expires_at)
+    assert sweeps.expiry().turn() == 1
+    assert (wallet_of(tenant).posted, wallet_of(tenant).overdraft_limit) == (-40, 40)
+    assert [one for one in check(connection, recompute=False) if one.check == "wallet_below_limit"] == []
+    assert_books_balance(wallet_of(tenant))
 
 
 def test_changing_the_plan_of_nobody_is_refused(tenant):

@@ -48,6 +48,17 @@ def test_usage_is_summed_by_hour_key_and_model(record):
     ]
 
 
+def test_reasoning_is_summed_as_output_and_so_are_its_corrections(record):
+    first = record(at=NOON, exact=False, output_tokens=3, reasoning_tokens=40, charge=7)
+    publish(first, record(at=NOON, output_tokens=1, reasoning_tokens=0, charge=1))
+    rollups.consume_usage()
+    assert UsageRollup.objects.get().output_tokens == 44
+    corrected = record(at=NOON, request=first.request, revision=1, output_tokens=2, reasoning_tokens=50, charge=7)
+    publish(revisions=[corrected])
+    rollups.consume_usage()
+    assert UsageRollup.objects.get().output_tokens == 53
+
+
 def test_an_event_takes_effect_once_and_later_ones_add_up(record):
     publish(record(at=NOON, charge=3))
     assert (rollups.consume_usage(), rollups.consume_usage()) == (1, 0)

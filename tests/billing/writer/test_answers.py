@@ -12,7 +12,17 @@ from billing.ids import uuid7
 from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
 from billing.writer import WriterError
 from billing.writer.apply import apply_now
-from billing.writer.operations import ExpireGrants, GrantsExpired, Held, Refused, Renewed, Settle, Settled, Stale
+from billing.writer.operations import (
+    ExpireGrants,
+    GrantsExpired,
+    Held,
+    Refused,
+    Renewed,
+    Settle,
+    Settled,
+    Stale,
+    TrueUp,
+)
 from tests.billing.writer.world import OWNER, extend, grant, make_wallet, release, renew, reserve, settle
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
@@ -45,6 +55,20 @@ def test_a_request_from_hold_to_record(desk):
     assert (transfer.amount, transfer.debit.wallet_id, transfer.credit.kind) == (65, wallet.pk, "usage")
     assert [event.payload for event in OutboxEvent.objects.filter(topic="usage")] == [{"records": [str(made.request)]}]
     assert not Hold.objects.exists()
+
+
+@pytest.mark.parametrize(("bad", "kept"), [("a\0b", "a\ufffdb"), ("a\ud83db", "a?b")])
+def test_words_of_a_failure_that_no_database_keeps_leave_no_hold_open(desk, bad, kept):
+    wallet = make_wallet(credit=100)
+    made = reserve(wallet, 40, endpoint="chat", route={"reason": bad})
+    assert desk.ask_one(made) == Held(40, 60)
+    route = {"attempts": [{"failed": bad, "model": "says \\u0000"}, {bad: None}]}
+    closing = Settle(made.request, wallet.pk, 9, {"output": 1}, {"finish": bad, "route": route}, exact=False)
+    assert desk.ask_one(closing) == Settled(9, 91, 0)
+    assert desk.ask_one(TrueUp(made.request, wallet.pk, 9, {"output": 1}, bad)) == Settled(9, 91, 0)
+    stored = {"attempts": [{"failed": kept, "model": "says \\u0000"}, {kept: None}]}
+    records = UsageRecord.objects.order_by("revision")
+    assert [(one.finish, one.route) for one in records] == [(kept, stored), (kept, stored)]
 
 
 def test_a_hold_without_facts_leaves_none_in_its_record(desk):

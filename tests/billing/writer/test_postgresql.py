@@ -16,8 +16,9 @@ from psycopg.pq import Trace
 from billing.models import Hold, UsageRecord
 from billing.services.holds import take_expired
 from billing.writer import open_writer
+from billing.writer.entry import RESEND_SECONDS
 from billing.writer.errors import ConflictError
-from billing.writer.operations import Held, Renewed, Settled
+from billing.writer.operations import LEASE_SECONDS, Held, Renewed, Settled
 from billing.writer.postgresql import driver, pipeline
 from billing.writer.postgresql.statements import STATEMENTS
 from tests.billing.writer.world import extend, make_wallet, patient, release, renew, reserve, settle, until
@@ -163,6 +164,13 @@ def test_a_slow_database_is_slow_and_not_absent(desk, slow, monkeypatch, caplog)
     assert "no answer in 0.05 s" in caplog.text
     assert caplog.text.count("no answer") <= 3
     assert desk.writer._driver.answer_timeout > 0.15
+
+
+def test_a_reserve_has_its_answer_while_it_may_be_sent_again_however_slow_the_database_is():
+    slow = driver.PostgreSQLDriver(connection.settings_dict)
+    assert slow.reserve_timeout == 2 * driver.ANSWER_SECONDS
+    slow.answer_timeout = driver.MAX_ANSWER_SECONDS
+    assert slow.reserve_timeout <= RESEND_SECONDS < LEASE_SECONDS
 
 
 def test_one_locked_wallet_stops_no_other_tenant(other):

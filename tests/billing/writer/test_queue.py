@@ -92,6 +92,43 @@ def test_a_reserve_of_long_unknown_outcome_is_left_to_the_sweep(desk, faulty, mo
     assert Hold.objects.get().id == lost.request
 
 
+def test_a_reserve_of_long_unknown_outcome_is_not_sent_again_though_its_caller_waits(desk, faulty, monkeypatch):
+    """Its hold may have been swept: reserved anew under the same id it could never be closed."""
+    monkeypatch.setattr(entry, "RESEND_SECONDS", 0)
+    wallet = make_wallet(credit=100)
+    lost = reserve(wallet, 10)
+    faulty.after = times(1, OutcomeUnknownError("reply lost"))
+    with pytest.raises(WriterBusyError, match="no answer"):
+        desk.ask_one(lost)
+    assert faulty.flushed == [[lost]]
+    assert Hold.objects.get().id == lost.request
+    assert isinstance(desk.ask_one(settle(lost, 3)), Settled)
+
+
+def test_a_reserve_that_was_sent_again_is_given_up_before_the_lease_of_its_hold_is_over(desk, faulty, monkeypatch):
+    monkeypatch.setattr(entry, "RESEND_SECONDS", 0.4)
+    monkeypatch.setattr(entry, "RESEND_ENDS_SECONDS", 0.5)
+    faulty.reserve_timeout = 2.0
+    lost = reserve(make_wallet(credit=100), 10)
+
+    def lose_and_fall_silent(_):
+        faulty.after, faulty.gate = None, asyncio.Event()
+        raise OutcomeUnknownError("reply lost")
+
+    async def settled():
+        faulty.gate = None
+        async with asyncio.timeout(5):
+            return await desk.writer.submit(settle(lost, 3))
+
+    faulty.after = lose_and_fall_silent
+    with pytest.raises(WriterBusyError):
+        desk.ask_one(lost)
+    assert desk.runner.run(settled()) == Settled(3, 97, 0)
+    assert [[type(op).__name__ for op in flushed] for flushed in faulty.flushed] == [
+        ["Reserve"], ["Reserve"], ["Settle"],
+    ]  # fmt: skip
+
+
 def test_a_conflict_is_tried_again_and_then_in_halves(desk, faulty):
     wallet = make_wallet(credit=100)
     faulty.before = times(queue.CONFLICT_TRIES, ConflictError("in the way"))

@@ -223,6 +223,32 @@ def suspend(world):
     Tenant.objects.filter(id=world.tenant.id).update(is_active=False)
 
 
+async def test_a_line_that_ran_is_answered_though_its_key_is_for_other_models_since(place, settings):
+    """Its first answer was lost on its way to the jobs. One that hasn't run needs what its key is for now."""
+    async with stage(place, settings) as scene:
+        application, body = with_runtime(scene.runtime), json.dumps(chat_line(0)["body"]).encode()
+
+        async def ask_for(line):
+            key = credential_of(scene.world.key_id, line)
+            return await ask(application, CHAT, body, headers={"idempotency-key": line.id.hex}, key=key)
+
+        line, other = Line(uuid7(), uuid7()), Line(uuid7(), uuid7())
+        first = await ask_for(line)
+        await in_database(narrow, scene.world)
+        for _ in range(2):
+            await scene.runtime.epoch.next()
+        again = await ask_for(line)
+        assert (first.status, again.status, again.headers["idempotency-replayed"]) == (200, 200, "true")
+        assert again.json() == first.json()
+        refused = await ask_for(other)
+        assert (refused.status, refused.json()["error"]["code"]) == (403, "model_not_allowed")
+    await in_database(assert_books, scene.world, records=1)
+
+
+def narrow(world):
+    APIKey.objects.unscoped().filter(id=world.key_id).update(allowed_models=["another"])
+
+
 async def test_lines_for_which_there_is_no_credit_are_told_so(place, settings):
     price = 10 * 6 + 40 * 2
     async with stage(place, settings, credit=price // 2) as scene:  # batches cost half: one line's worth

@@ -89,6 +89,12 @@ def test_measures(acme, used):
         assert re.findall(r'<td class="number">([^<]*)</td>', row) == [total, total]
 
 
+def test_a_request_in_the_list_generated_its_reasoning_too(acme, used):
+    used(acme, reasoning_tokens=1_200)
+    page = acme.client().get("/usage/").content.decode()
+    assert '<td class="number">10</td><td class="number">30</td><td class="number">1,205</td>' in page
+
+
 def test_requests_are_paged(acme, used):
     made = [used(acme) for _ in range(30)]
     client = acme.client()

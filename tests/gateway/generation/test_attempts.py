@@ -301,6 +301,22 @@ async def test_a_worker_that_stops_the_request_for_its_drain_passes_it_on():
     await assert_clean(stand)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("token", [1, 2])
+async def test_what_was_cached_at_the_first_replica_buys_no_output_at_the_second(token, stream):
+    """The credit pays for the prompt at its full price and 25 tokens, or where 99 % of it were cached for 916. Behind
+    its first token a request keeps the price of its prompt.
+    """
+    stand = await make_stand(replicas=2, tokens=2000, credit=41_000)
+    set_first(stand, cached=0.99, lose_at=token)
+    _, outcome, _ = await collect(await start(stand, stream=stream, prompt="x" * 4 * 3996, max_tokens=1500))
+    assert outcome.sluice_reason == "credit_exhausted"
+    expected = Usage(input=4000, output=25) if token == 1 else Usage(input=40, cache_read=3960, output=916)
+    assert outcome.usage == expected
+    assert stand.writer.wallet.posted == 41_000 - outcome.charge >= 0
+    await assert_clean(stand)
+
+
 @pytest.mark.parametrize(("credit", "output"), [(1_000_000, TOKENS), (1000 + 16 * 40, 16)])
 async def test_a_worker_that_dies_while_the_request_waits_for_credit(credit, output):
     """16 tokens are paid for, and the answer of the extension comes only after the move: an engine takes no request

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,6 +52,20 @@ def test_what_the_hold_buys_is_worked_out_once_where_nothing_was_cached(monkeypa
     assert (meter.allowed, len(worked_out)) == ((16, False), 1)
     meter.started(40)
     assert (meter.allowed[0] > 16, len(worked_out)) == (True, 2)
+
+
+@pytest.mark.parametrize("can_extend", [True, False])
+def test_begun_anew_it_buys_no_more_than_before_it_was_known_what_is_cached(can_extend):
+    meter = make_meter(can_extend=can_extend)
+    meter.first_hold(1640)
+    meter.granted(1640)
+    first = meter.allowed
+    meter.started(100)
+    assert meter.allowance > first[0] or not can_extend
+    meter.restart()
+    assert meter.allowed == first
+    meter.started(50)
+    assert meter.allowed[0] == (16 + 11 if can_extend else 16)
 
 
 def test_what_cannot_be_extended_gets_what_the_credit_allows():
