@@ -140,7 +140,8 @@ class Replays:
             self._opening.pop(name, None)
 
     async def _open(self, request: KeptRequest) -> Answer:
-        found = await self._threads.run(partial(answers.claim, request.claim, request.run, self._owner))
+        claim = partial(answers.claim, request.claim, request.run, self._owner)
+        found = await self._threads.run(claim, tenant=request.claim.tenant)
         if found.is_ours:
             return Answer(True, self._begin(request, found))
         if found.is_other:

@@ -53,7 +53,7 @@ async def turns_before(threads: DatabaseThreads, owner: Owner, previous: str) ->
     identifier = request_id_in(previous)
     if identifier is None:
         raise missing(previous)
-    return await threads.run(lambda: _earlier(turns_of(owner, identifier, previous)))
+    return await threads.run(lambda: _earlier(turns_of(owner, identifier, previous)), tenant=owner.tenant)
 
 
 def turns_of(owner: Owner, last: UUID, shown: str) -> list[Any]:
