@@ -9,14 +9,16 @@ from typing import Any
 from django.db import transaction
 
 from billing import clock
-from gateway.batches.lines import MOST_LINES, checked, lines_of
+from gateway.batches.lines import MOST_LINES, ByLine, checked, lines_of
 from gateway.batches.work import Work, work_on
 from gateway.errors.refusal import Refusal
 from gateway.files import storage
 from gateway.models import Batch, BatchLine, StoredFile
 
 MOST_ERRORS = 100
+MOST_READS = 4 * MOST_LINES  # lines of a file, empty ones included
 WRITTEN_AT_ONCE = 250
+RENEWED_EACH = 1 << 20  # bytes that were read, whatever is in them
 
 logger = logging.getLogger("sluice.jobs")
 _Status = Batch.Status
@@ -39,10 +41,12 @@ def _take_in(work: Work) -> None:
         if file is None:
             raise FileNotFoundError
         with storage.read(file) as opened:
-            for rows in _chunks(reading.rows(lines_of(opened))):
+            for rows in _chunks(reading.rows(lines_of(_Input(opened, work)))):
                 with transaction.atomic():
-                    work.renew()
+                    work.renew(_Status.VALIDATING)
                     BatchLine.objects.bulk_create(rows)
+    except Refusal as refusal:
+        reading.note(0, refusal)
     except OSError as error:
         logger.warning("the input of a batch can't be read", extra={"batch": str(batch), "error": str(error)})
         reading.note(0, Refusal(400, "input_file_missing", "The input file can't be read.", param="input_file_id"))
@@ -56,6 +60,33 @@ def _take_in(work: Work) -> None:
         work.mine(_Status.VALIDATING).update(
             status=_Status.IN_PROGRESS, total=reading.count, model=reading.model, in_progress_at=now
         )
+
+
+class _Input:
+    """An input file, whose batch stays this process' as long as it is read.
+
+    Reading raises LostError once the batch is another process' or isn't validated any more, and a Refusal for a file of
+    too many lines.
+    """
+
+    def __init__(self, opened: ByLine, work: Work) -> None:
+        self._opened = opened
+        self._work = work
+        self._reads = 0
+        self._unrenewed = 0
+
+    def readline(self, size: int) -> bytes:
+        """Return the next line, or its first `size` bytes."""
+        data = self._opened.readline(size)
+        self._reads += bool(data)
+        self._unrenewed += len(data)
+        if self._reads > MOST_READS:
+            text = f"The input file has more than {MOST_READS:,} lines, empty ones included."
+            raise Refusal(400, "too_many_lines", text, param="input_file_id")
+        if self._unrenewed >= RENEWED_EACH:
+            self._unrenewed = 0
+            self._work.renew(_Status.VALIDATING)
+        return data
 
 
 class _Reading:
