@@ -299,7 +299,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         await self._read(stream, answer, request.starting_after)
 
     async def _read(self, stream: Stream, answer: Answer, after: int | None) -> None:
-        with answer.reading() as event_log:
+        async with answer.reading() as event_log:
             await event_log.begun()
             await check_resumable(event_log, after)
             async with aclosing(event_log.read(after)) as batches:

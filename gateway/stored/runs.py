@@ -220,7 +220,7 @@ async def cancelled_unstored(runtime: Runtime, owner: Owner, identifier: UUID, s
     answer = await attached(runtime, claim, scope)
     if answer is None:
         return None
-    with answer.reading() as event_log:
+    async with answer.reading() as event_log:
         return data_of(events_of(await event_log.whole())[-1])
 
 
