@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 from django.db import transaction
 
@@ -24,12 +25,23 @@ logger = logging.getLogger("sluice.jobs")
 _Status = Batch.Status
 
 
+_turns: dict[UUID, int] = {}  # by tenant, when this process last read one of its files, as a number that rises
+
+
 def take_in() -> bool:
-    """Read the input of the oldest batch that waits for it; return whether there was one."""
-    with work_on(Batch.objects.unscoped().filter(status=_Status.VALIDATING)) as work:
+    """Read the input of a batch that waits for it, the oldest of the tenant whose last turn is longest ago; return
+    whether there was one.
+    """
+    waiting = Batch.objects.unscoped().filter(status=_Status.VALIDATING)
+    tenants = dict.fromkeys(waiting.order_by("id").values_list("tenant_id", flat=True))
+    for tenant in sorted(tenants, key=lambda one: _turns.get(one, 0)):
+        with work_on(waiting.filter(tenant=tenant)) as work:
+            if work is not None:
+                _turns[tenant] = max(_turns.values(), default=0) + 1
+                _take_in(work)
         if work is not None:
-            _take_in(work)
-    return work is not None
+            return True
+    return False
 
 
 def _take_in(work: Work) -> None:

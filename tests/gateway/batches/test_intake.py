@@ -17,7 +17,8 @@ from gateway.errors.refusal import Refusal
 from gateway.files import storage
 from gateway.models import Batch, BatchLine, StoredFile
 from gateway.services.files import delete_file
-from tests.gateway.batches.conftest import CHAT, chat_line, jsonl
+from tests.gateway.batches.conftest import CHAT, Desk, chat_line, jsonl
+from tests.gateway.world import make_world
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.money]
 
@@ -280,6 +281,16 @@ def test_a_file_of_empty_lines_is_read_no_further_than_may_be(desk, monkeypatch)
     batch = desk.begin(b"\n" * 18 + GOOD)
     assert take_in()
     assert desk.now(batch).status == "in_progress"
+
+
+def test_tenants_take_turns(desk):
+    first, again, third = (desk.begin(GOOD) for _ in range(3))
+    other = Desk(make_world()).begin(GOOD)
+    order = []
+    while take_in():
+        order += [one for one in (first, again, third, other) if desk.now(one).status == "in_progress"]
+        order = list(dict.fromkeys(order))
+    assert order == [first, other, again, third]
 
 
 def test_a_tenant_has_so_many_open_batches(desk, settings):
