@@ -197,6 +197,7 @@ class _Decision:
             signals=(*self.signals, *self._adapters()),
             holds_answer=rule.holds_answers if rule is not None else model.name in self.catalogue.specialists,
             goes_on_with=goes_on_with or model.name,
+            base="" if model.tenant is None else model.base,
         )
 
     def _adapters(self) -> tuple[Signal, ...]:

@@ -169,6 +169,12 @@ class Route(msgspec.Struct, frozen=True):
     signals: tuple[Signal, ...] = ()  # the steps of a decision for ``auto``
     holds_answer: bool = False
     goes_on_with: str = ""  # the model that its conversation has from now on
+    base: str = ""  # of a tenant's own model, whose name tells whose it is
+
+    @property
+    def counted_as(self) -> str:
+        """The model's name where everybody may read it: of a tenant's own its base's."""
+        return self.base or self.model
 
     def explain(self) -> dict[str, object]:
         """Return the decision as JSON-ready data, as it is stored with the request and shown."""

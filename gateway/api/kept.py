@@ -20,7 +20,7 @@ from gateway.models import Tenant
 from gateway.replay import answers
 from gateway.replay.answers import Claim, Stored
 from gateway.replay.log import Head
-from gateway.replay.replays import key_reused
+from gateway.replay.replays import key_reused, not_known
 from gateway.secrets.sealing import seal, unseal
 from gateway.services.access import Access
 
@@ -57,8 +57,10 @@ def kept(handler: Handler) -> Handler:
             found = answers.claim(claim, run, _NOBODY)
             if found.is_other:
                 raise key_reused()
-            if found.stored is not None:
-                return _again(found.stored)
+            if found.is_stored:
+                if (stored := answers.read(found.run)) is None:  # it is over in this moment
+                    raise not_known()
+                return _again(stored)
             response = handler(view, request, *args, **kwargs)
             if response.status_code >= 400:
                 transaction.set_rollback(True)

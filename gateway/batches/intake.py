@@ -5,29 +5,43 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 from django.db import transaction
 
 from billing import clock
-from gateway.batches.lines import MOST_LINES, checked, lines_of
+from gateway.batches.lines import MOST_LINES, ByLine, checked, lines_of
 from gateway.batches.work import Work, work_on
 from gateway.errors.refusal import Refusal
 from gateway.files import storage
 from gateway.models import Batch, BatchLine, StoredFile
 
 MOST_ERRORS = 100
+MOST_READS = 4 * MOST_LINES  # lines of a file, empty ones included
 WRITTEN_AT_ONCE = 250
+RENEWED_EACH = 1 << 20  # bytes that were read, whatever is in them
 
 logger = logging.getLogger("sluice.jobs")
 _Status = Batch.Status
 
 
+_turns: dict[UUID, int] = {}  # by tenant, when this process last read one of its files, as a number that rises
+
+
 def take_in() -> bool:
-    """Read the input of the oldest batch that waits for it; return whether there was one."""
-    with work_on(Batch.objects.unscoped().filter(status=_Status.VALIDATING)) as work:
+    """Read the input of a batch that waits for it, the oldest of the tenant whose last turn is longest ago; return
+    whether there was one.
+    """
+    waiting = Batch.objects.unscoped().filter(status=_Status.VALIDATING)
+    tenants = dict.fromkeys(waiting.order_by("id").values_list("tenant_id", flat=True))
+    for tenant in sorted(tenants, key=lambda one: _turns.get(one, 0)):
+        with work_on(waiting.filter(tenant=tenant)) as work:
+            if work is not None:
+                _turns[tenant] = max(_turns.values(), default=0) + 1
+                _take_in(work)
         if work is not None:
-            _take_in(work)
-    return work is not None
+            return True
+    return False
 
 
 def _take_in(work: Work) -> None:
@@ -39,10 +53,12 @@ def _take_in(work: Work) -> None:
         if file is None:
             raise FileNotFoundError
         with storage.read(file) as opened:
-            for rows in _chunks(reading.rows(lines_of(opened))):
+            for rows in _chunks(reading.rows(lines_of(_Input(opened, work)))):
                 with transaction.atomic():
-                    work.renew()
+                    work.renew(_Status.VALIDATING)
                     BatchLine.objects.bulk_create(rows)
+    except Refusal as refusal:
+        reading.note(0, refusal)
     except OSError as error:
         logger.warning("the input of a batch can't be read", extra={"batch": str(batch), "error": str(error)})
         reading.note(0, Refusal(400, "input_file_missing", "The input file can't be read.", param="input_file_id"))
@@ -56,6 +72,33 @@ def _take_in(work: Work) -> None:
         work.mine(_Status.VALIDATING).update(
             status=_Status.IN_PROGRESS, total=reading.count, model=reading.model, in_progress_at=now
         )
+
+
+class _Input:
+    """An input file, whose batch stays this process' as long as it is read.
+
+    Reading raises LostError once the batch is another process' or isn't validated any more, and a Refusal for a file of
+    too many lines.
+    """
+
+    def __init__(self, opened: ByLine, work: Work) -> None:
+        self._opened = opened
+        self._work = work
+        self._reads = 0
+        self._unrenewed = 0
+
+    def readline(self, size: int) -> bytes:
+        """Return the next line, or its first `size` bytes."""
+        data = self._opened.readline(size)
+        self._reads += bool(data)
+        self._unrenewed += len(data)
+        if self._reads > MOST_READS:
+            text = f"The input file has more than {MOST_READS:,} lines, empty ones included."
+            raise Refusal(400, "too_many_lines", text, param="input_file_id")
+        if self._unrenewed >= RENEWED_EACH:
+            self._unrenewed = 0
+            self._work.renew(_Status.VALIDATING)
+        return data
 
 
 class _Reading:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, BinaryIO, Literal
+from typing import Annotated, BinaryIO, Literal, Protocol
 
 import msgspec
 from django.conf import settings
@@ -41,7 +41,15 @@ class _Body(msgspec.Struct, kw_only=True):
     background: Literal[False] | None = None
 
 
-def lines_of(opened: BinaryIO) -> Iterator[Line]:
+class ByLine(Protocol):
+    """What is read line by line."""
+
+    def readline(self, size: int, /) -> bytes:
+        """Return the next line, or its first `size` bytes."""
+        ...
+
+
+def lines_of(opened: ByLine) -> Iterator[Line]:
     """Yield the lines that aren't empty, of which at most `SLUICE_MAX_BODY_BYTES` are in memory."""
     most = settings.SLUICE_MAX_BODY_BYTES
     number = offset = 0

@@ -30,10 +30,12 @@ class Work:
         rows = Batch.objects.unscoped().filter(id=self.batch.id, worked_until=self._until)
         return rows.filter(status__in=statuses) if statuses else rows
 
-    def renew(self) -> None:
-        """Go on; raise LostError if another process has it. What the same transaction does is done by one only."""
+    def renew(self, *statuses: str) -> None:
+        """Go on; raise LostError if another process has it, or if its status is none of these any more. What the same
+        transaction does is done by one only.
+        """
         until = clock.now() + LEASE
-        if not self.mine().update(worked_until=until):
+        if not self.mine(*statuses).update(worked_until=until):
             raise LostError
         self._until = until
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import ExitStack, aclosing
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,10 +19,10 @@ from gateway.answering.answer import Answering, failure_of, relay
 from gateway.answering.response_events import Event, ResponseEvents, unanswered
 from gateway.concurrency.caps import Cap
 from gateway.consumers import kept
-from gateway.consumers.callers import Caller, caller_of
+from gateway.consumers.callers import PROJECT_FIELD, Caller, caller_of
 from gateway.consumers.history import History
 from gateway.consumers.sender import EventSender
-from gateway.consumers.streams import Request, Stream, Streams
+from gateway.consumers.streams import MOST_STREAMS, Request, Stream, Streams, crowded
 from gateway.delivery.outcome import Outcome
 from gateway.edge.access import note_refusal
 from gateway.edge.http import runtime_of
@@ -54,6 +54,7 @@ LIFETIME_SECONDS = 60 * 60.0
 PAUSE_SECONDS = 0.025  # between two deltas: text that comes meanwhile is joined
 USAGE_SECONDS = 0.2  # between two usage events
 MOST_SOCKETS = 256  # of one tenant or user in this process: idle ones cost memory too
+MOST_CANCELS = MOST_STREAMS  # of responses made elsewhere, on their way to the database at once
 
 GOING_AWAY = 1001
 SERVICE_RESTART = 1012  # come again: another gateway serves, or this one soon
@@ -113,6 +114,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         self._streams = Streams(self._runtime, self._respond)
         self._ending.callback(self._streams.close)
         self._history = History()
+        self._cancelling: set[tuple[UUID, str]] = set()  # by response and project
         self._quiet_since = self._opened_at = asyncio.get_running_loop().time()
         await self.send({"type": "websocket.accept"})
         self._clock = asyncio.create_task(self._watch_clock())
@@ -154,19 +156,32 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
                 stream = self._streams.cancel(cancel.stream_id, cancel.response_id)
                 made_elsewhere = cancel.response_id if stream is None else stream.made_elsewhere
                 if made_elsewhere:
-                    self._runtime.supervise(self._cancel_elsewhere(made_elsewhere, cancel, stream))
+                    self._begin_to_cancel(made_elsewhere, cancel, {} if stream is None else stream.metadata)
             case other:
                 raise unsupported("type", f"there is no client event '{other}'")
 
-    async def _cancel_elsewhere(self, shown: str, cancel: ResponseCancel, stream: Stream | None) -> None:
-        """Have a response end that goes on without its socket, by whichever process makes it."""
+    def _begin_to_cancel(self, shown: str, cancel: ResponseCancel, metadata: Mapping[str, str]) -> None:
+        """Have a response end that this process isn't known to make, beside this socket; a Refusal (429) where as many
+        as may are being ended already. One that is needs nothing more.
+        """
         identifier = request_id_in(shown)
         if identifier is None:
             return
+        whose = identifier, metadata.get(PROJECT_FIELD, "")
+        if whose in self._cancelling:
+            return
+        if len(self._cancelling) >= MOST_CANCELS:
+            raise crowded(f"{MOST_CANCELS} responses are being cancelled over this connection already.")
+        self._cancelling.add(whose)
+        task = self._runtime.supervise(self._cancel_elsewhere(identifier, cancel, metadata))
+        task.add_done_callback(lambda _: self._cancelling.discard(whose))
+
+    async def _cancel_elsewhere(self, identifier: UUID, cancel: ResponseCancel, metadata: Mapping[str, str]) -> None:
+        """Have a response end that goes on without its socket, by whichever process makes it."""
         try:
-            principal = await self._caller.principal({} if stream is None else stream.metadata)
+            principal = await self._caller.principal(metadata)
             claim = claim_of(owner_of(principal), identifier, principal.user)
-            await self._runtime.threads.run(partial(answers.ask_to_cancel, claim))
+            await self._runtime.threads.run(partial(answers.ask_to_cancel, claim), tenant=claim.tenant)
         except Exception as error:
             refusal = refusal_of(error)
             if refusal is None:
@@ -284,7 +299,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         await self._read(stream, answer, request.starting_after)
 
     async def _read(self, stream: Stream, answer: Answer, after: int | None) -> None:
-        with answer.reading() as event_log:
+        async with answer.reading() as event_log:
             await event_log.begun()
             await check_resumable(event_log, after)
             async with aclosing(event_log.read(after)) as batches:

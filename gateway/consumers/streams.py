@@ -79,14 +79,14 @@ class Streams:
         stream = self._busy.get(request.stream_id)
         if stream is not None:
             if len(stream.waiting) >= MOST_WAITING:
-                raise _crowded(f"{MOST_WAITING} responses wait in this stream already.")
+                raise crowded(f"{MOST_WAITING} responses wait in this stream already.")
             if self._waiting_bytes + size > MOST_WAITING_BYTES:
-                raise _crowded(f"{self._waiting_bytes} bytes of responses wait in this connection already.")
+                raise crowded(f"{self._waiting_bytes} bytes of responses wait in this connection already.")
             stream.waiting.append((request, size))
             self._waiting_bytes += size
             return
         if len(self._busy) >= MOST_STREAMS:
-            raise _crowded(f"{MOST_STREAMS} streams of this connection are busy already.")
+            raise crowded(f"{MOST_STREAMS} streams of this connection are busy already.")
         stream = Stream(request.stream_id, deque([(request, 0)]))
         self._busy[request.stream_id] = stream
         self._idle.clear()
@@ -143,5 +143,6 @@ class Streams:
                 self._idle.set()
 
 
-def _crowded(message: str) -> Refusal:
+def crowded(message: str) -> Refusal:
+    """The 429 for more than one socket may have going on at once."""
     return Refusal(429, "too_many_responses", message)

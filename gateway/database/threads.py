@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
+from uuid import UUID
 
 from django.db import connections
 
@@ -14,6 +17,7 @@ from gateway.database.bounded_connection import answered_within
 from gateway.errors.service import DatabaseBusyError
 
 MOST_WAITING = 256
+SHARE = 4  # a tenant may have one in so many of these places
 ANSWER_SECONDS = 5.0  # how long a connection that gets no answer can occupy a thread
 
 T = TypeVar("T")
@@ -25,13 +29,14 @@ class DatabaseThreads:
     PostgreSQL has `ANSWER_SECONDS` for each statement; one that isn't answered then fails and frees its thread.
 
     At most `most` calls wait or run at once: thousands of guessed keys get errors instead of filling the gateway's
-    memory and delaying other callers.
+    memory and delaying other callers. At most a quarter of them are one tenant's, where a call says whose it is.
     """
 
     def __init__(self, size: int = 4, most: int = MOST_WAITING) -> None:
         self._executor = ThreadPoolExecutor(max_workers=size, thread_name_prefix="gateway-database")
         self._most = most
         self._inside = 0
+        self._of_tenants: Counter[UUID] = Counter()
         self._mutex = threading.Lock()
 
     @property
@@ -39,19 +44,30 @@ class DatabaseThreads:
         """How many calls wait or run."""
         return self._inside
 
-    async def run(self, function: Callable[[], T]) -> T:
-        """Return `function()`, called on one of the threads; raise DatabaseBusyError when too many calls wait."""
+    async def run(self, function: Callable[[], T], *, tenant: UUID | None = None) -> T:
+        """Return `function()`, called on one of the threads; raise DatabaseBusyError when too many calls wait in
+        all, or for the `tenant` whose client asks.
+        """
         with self._mutex:
             if self._inside >= self._most:
                 raise DatabaseBusyError("Too much waits for the database right now.")
+            if tenant is not None:
+                if self._of_tenants[tenant] >= max(1, self._most // SHARE):
+                    raise DatabaseBusyError("Too many of your requests wait for the database right now.")
+                self._of_tenants[tenant] += 1
             self._inside += 1
         work = self._executor.submit(_with_connections_closed, function)
-        work.add_done_callback(self._leave)  # not when the caller gives up: the call may still wait in the pool
+        # Not when the caller gives up: the call may still wait in the pool.
+        work.add_done_callback(partial(self._leave, tenant))
         return await asyncio.wrap_future(work)
 
-    def _leave(self, _: object) -> None:
+    def _leave(self, tenant: UUID | None, _: object) -> None:
         with self._mutex:
             self._inside -= 1
+            if tenant is not None:
+                self._of_tenants[tenant] -= 1
+                if not self._of_tenants[tenant]:
+                    del self._of_tenants[tenant]
 
     def close(self) -> None:
         """Wait for what runs and end the threads."""

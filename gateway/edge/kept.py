@@ -79,11 +79,11 @@ async def write_answer(
     answer: Answer, scope: Scope, principal: Principal, client: watching, send: Send, *, after: int | None = None
 ) -> None:
     """Write a kept answer: a stream from behind number `after` on, anything else whole. To have one again takes a
-    request of the rate of `principal`; a 429 Refusal where there is none left.
+    request of the rate of `principal`, before anything of it is read; a 429 Refusal where there is none left.
     """
     states = () if answer.is_new else await take_request(runtime_of(scope), principal)
     again = {} if answer.is_new else {**REPLAYED, **dict(rate_headers(states))}
-    with answer.reading() as log:
+    async with answer.reading() as log:
         head = await log.begun()
         headers = {**dict(head.headers), **again}
         if not head.is_stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from uuid import UUID
 
 from billing.ids import request_id_in
@@ -23,7 +24,8 @@ async def usage(scope: Scope, receive: Receive, send: Send) -> None:
     request = request_id_in(given)
     found = None
     if request is not None:
-        found = await runtime_of(scope).threads.run(lambda: usage_of_request(principal.tenant, request))
+        read = partial(usage_of_request, principal.tenant, request)
+        found = await runtime_of(scope).threads.run(read, tenant=principal.tenant)
     if found is None:
         raise Refusal(404, "usage_not_found", f"No request '{given[:100]}' of yours is known.", param="request_id")
     await send_json(send, 200, found)

@@ -14,6 +14,8 @@ from gateway.errors.refusal import Refusal
 
 MOST_FIELD_BYTES = 4096
 MOST_PARTS = 64
+MOST_BOUNDARIES = 4 * MOST_PARTS  # those that only begin like one included
+MOST_PADDING = 256  # spaces behind a boundary
 MOST_NAME = 255
 FILE = "file"
 
@@ -38,6 +40,7 @@ class Form:
         self._most = most
         self._opened: IO[bytes] | None = None
         self._parts = 0
+        self._boundaries = _Boundaries(b"\r\n--" + boundary)
         self._is_file = self._has_ended = False
         self._field = ""
         self._name = self._header = b""
@@ -72,6 +75,7 @@ class Form:
 
     def write(self, data: bytes) -> None:
         """Take the next piece of the body."""
+        self._boundaries.look(data)
         try:
             self._parser.write(data)
         except FormParserError as error:
@@ -146,6 +150,34 @@ class Form:
 
     def _end(self) -> None:
         self._has_ended = True
+
+
+class _Boundaries:
+    """Looks for what the parser takes byte by byte, in which time nothing else of the process goes on: very many
+    boundaries, or lines that only begin like one, and long padding behind them.
+    """
+
+    def __init__(self, boundary: bytes) -> None:
+        self._boundary = boundary
+        self._seen = 0
+        self._seam = b""  # the end of what came, where a boundary may begin whose padding isn't whole
+
+    def look(self, data: bytes) -> None:
+        """Look at the next piece of a body; raise a 400 Refusal for more than a form needs."""
+        data = self._seam + data
+        length = len(self._boundary)
+        begins = max(len(data) - length - MOST_PADDING, 0)  # those before are looked at now
+        at = data.find(self._boundary, 0, begins + length - 1)
+        while at >= 0:
+            self._seen += 1
+            if self._seen > MOST_BOUNDARIES:
+                text = "The form's boundary is in its content again and again: take another one."
+                raise Refusal(400, "invalid_form", text)
+            end = at + length
+            if not data[end : end + MOST_PADDING + 1].strip(b" \t"):
+                raise _malformed()
+            at = data.find(self._boundary, end, begins + length - 1)
+        self._seam = data[begins:]
 
 
 def too_large(most: int) -> Refusal:

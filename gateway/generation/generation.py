@@ -421,7 +421,7 @@ class Generation:
             self._unsettled(operation)
             return charge, msgspec.structs.replace(outcome, charge=None)
         if isinstance(operation, Settle):
-            self._metrics.settled(self.route.model, operation.classes, charge)
+            self._metrics.settled(self.route.counted_as, operation.classes, charge)
         return charge, msgspec.structs.replace(outcome, charge=answer.charge, available=answer.posted - answer.held)
 
     def _closing(self, finished: Finished, facts: dict[str, Any], *, delivered: Usage | None) -> Settle | Release:

@@ -6,7 +6,7 @@ How an endpoint uses it:
 - To keep an answer for another reason (stored, in the background), await `runtime.replays.answer(KeptRequest(Claim(
   tenant, NAME, digest), run, endpoint, scope, body, grace=None))` with a NAME such as ``response:…`` (clients' keys are
   ``key:…``), and write what it returns with `edge.kept.write_answer`, or read its log by yourself
-  (`EventLog.read(after)`, `whole()`), inside `with answer.reading()`.
+  (`EventLog.read(after)`, `whole()`), inside `async with answer.reading()`.
 - Inside an endpoint `delivering.get()` is the `Delivery` of the kept answer, None on the direct path; what is appended
   to its `also` is called in the transaction that stores the answer, before anything is charged.
 - `keeper.leave(refusal)` ends a run early, as if its client had left; with `grace=None` it goes on without readers.

@@ -50,7 +50,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What a claim found: it `is_ours` to run, or somebody runs it, or it is `stored`. `is_other`: the key stands for
+    """What a claim found: it `is_ours` to run, or somebody runs it, or it `is_stored`. `is_other`: the key stands for
     another request.
     """
 
@@ -58,7 +58,7 @@ class Found(msgspec.Struct, frozen=True):
     restarts: int
     is_ours: bool = False
     is_other: bool = False
-    stored: Stored | None = None
+    is_stored: bool = False
 
 
 def claim(asked: Claim, run: UUID, owner: UUID, kept_for: timedelta = KEPT_FOR) -> Found:
@@ -91,7 +91,7 @@ def claim(asked: Claim, run: UUID, owner: UUID, kept_for: timedelta = KEPT_FOR) 
         if bytes(row.digest) != asked.digest:
             return Found(row.run, row.restarts, is_other=True)
         if row.finished_at is not None or row.lease_until > now:
-            return Found(row.run, row.restarts, stored=None if row.finished_at is None else _stored(row))
+            return Found(row.run, row.restarts, is_stored=row.finished_at is not None)
     taken = KeptAnswer.objects.unscoped().filter(pk=row.pk, run=row.run, finished_at=row.finished_at)
     taken = taken.filter(Q(owner=None) | Q(lease_until__lte=now) | Q(expires_at__lte=now))
     is_taken = taken.update(
@@ -141,10 +141,16 @@ def look(run: UUID) -> Found | None:
     or its gateway is lost.
     """
     KeptAnswer.objects.unscoped().filter(run=run, finished_at=None).update(read_at=clock.now())
-    row = KeptAnswer.objects.unscoped().filter(run=run).first()
+    row = KeptAnswer.objects.unscoped().filter(run=run).defer("body").first()
     if row is None or (row.finished_at is None and (row.owner is None or row.lease_until <= clock.now())):
         return None
-    return Found(run, row.restarts, stored=None if row.finished_at is None else _stored(row))
+    return Found(run, row.restarts, is_stored=row.finished_at is not None)
+
+
+def read(run: UUID) -> Stored | None:
+    """Return the stored answer of `run`; None where it isn't stored, or not any more."""
+    row = KeptAnswer.objects.unscoped().filter(run=run, finished_at__isnull=False).first()
+    return None if row is None else _stored(row)
 
 
 def is_known(asked: Claim) -> bool:
@@ -207,7 +213,7 @@ def closings_of(run: UUID) -> Closings | None:
     """
     unstored = KeptAnswer.objects.unscoped().filter(run=run, finished_at=None)
     unstored.update(owner=None)
-    row = KeptAnswer.objects.unscoped().filter(run=run, finished_at__isnull=False).first()
+    row = KeptAnswer.objects.unscoped().filter(run=run, finished_at__isnull=False).defer("body").first()
     return None if row is None else row.closings
 
 
@@ -218,7 +224,8 @@ def seconds_since_reader(run: UUID) -> float | None:
 
 
 def _of(asked: Claim) -> QuerySet[KeptAnswer]:
-    return KeptAnswer.objects.unscoped().filter(tenant=asked.tenant, key=asked.key)
+    """The row of a claim, without its answer, which may be large: that is for `read`."""
+    return KeptAnswer.objects.unscoped().filter(tenant=asked.tenant, key=asked.key).defer("body")
 
 
 def _stored(row: KeptAnswer) -> Stored:

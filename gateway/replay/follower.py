@@ -26,6 +26,8 @@ class Rows(Protocol):
 
     async def look(self, run: UUID) -> Found | None: ...
 
+    async def read(self, run: UUID) -> Stored | None: ...
+
 
 def key_in_use() -> Refusal:
     """The 409 for an answer that is being made elsewhere, of which nothing can be seen from here."""
@@ -86,13 +88,14 @@ class Follower:
             while True:
                 try:
                     found = await self._rows.look(self._run)
+                    stored = await self._rows.read(self._run) if found is not None and found.is_stored else None
                 except Refusal as refusal:
                     self.log.end(refusal)
                     return
-                if found is None:
+                if stored is not None:
+                    self._complete(stored)
+                elif found is None:
                     self.log.end(maker_lost())
-                elif found.stored is not None:
-                    self._complete(found.stored)
                 elif self.log.head is None and self._clock() - since > HEAD_SECONDS:
                     self.log.end(key_in_use())
                 if self.log.is_ended:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
@@ -49,7 +49,8 @@ def key_reused() -> Refusal:
     return Refusal(422, "idempotency_key_reused", text, param="idempotency-key", should_retry=False)
 
 
-def _not_known() -> Refusal:
+def not_known() -> Refusal:
+    """The 503 for an answer of which nobody can say right now what became of it."""
     text = "What became of this answer can't be read right now: ask for it again."
     return Refusal(503, "database_unavailable", text, headers={"retry-after": "1"})
 
@@ -68,26 +69,24 @@ class KeptRequest(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a kept request is answered with: the log of a run that goes on here or elsewhere, or what was stored."""
+    """What a kept request is answered with: the log of a run that goes on here or elsewhere, or what was `stored`:
+    each of its readers reads that from the database.
+    """
 
     is_new: bool  # this request began it
     keeper: Keeper | Follower | None = None
-    stored: Stored | None = None
-    first: int = 0  # the number of the stored answer's first event
+    stored: Callable[[], AbstractAsyncContextManager[EventLog]] | None = None
 
-    @contextmanager
-    def reading(self) -> Iterator[EventLog]:
-        """Yield its events to one more reader."""
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[EventLog]:
+        """Yield its events to one more reader; a Refusal where they can't be read, or too much is kept in memory."""
         if self.keeper is not None:
             with self.keeper.reading() as event_log:
                 yield event_log
             return
         assert self.stored is not None, "an answer is stored or being made"
-        event_log = EventLog(self.first)
-        event_log.begin(self.stored.head)
-        event_log.append(*(events_of(self.stored.body) if self.stored.head.is_stream else [self.stored.body]))
-        event_log.end()
-        yield event_log
+        async with self.stored() as event_log:
+            yield event_log
 
 
 class Replays:
@@ -140,14 +139,31 @@ class Replays:
             self._opening.pop(name, None)
 
     async def _open(self, request: KeptRequest) -> Answer:
-        found = await self._threads.run(partial(answers.claim, request.claim, request.run, self._owner))
+        claim = partial(answers.claim, request.claim, request.run, self._owner)
+        found = await self._threads.run(claim, tenant=request.claim.tenant)
         if found.is_ours:
             return Answer(True, self._begin(request, found))
         if found.is_other:
             raise key_reused()
-        if found.stored is not None:
-            return Answer(False, stored=found.stored, first=found.restarts * RUN_NUMBERS)
+        if found.is_stored:
+            return Answer(False, stored=partial(self._stored, request.claim.tenant, found))
         return Answer(False, self._keepers.get(found.run) or self._follower(request.claim.tenant, found))
+
+    @asynccontextmanager
+    async def _stored(self, tenant: UUID, found: Found) -> AsyncIterator[EventLog]:
+        """Yield the events of a stored answer, whose bytes count as the tenant's as long as they are read."""
+        stored = await self._threads.run(partial(answers.read, found.run), tenant=tenant)
+        if stored is None:  # it is over in this moment
+            raise not_known()
+        taken, take = self._taken_by(tenant)
+        with taken:
+            take(min(len(stored.body), self._bytes.most))  # the largest may be read, where it is alone
+            event_log = EventLog(found.restarts * RUN_NUMBERS)
+            event_log.begin(stored.head)
+            event_log.append(*(events_of(stored.body) if stored.head.is_stream else [stored.body]))
+            event_log.end()
+            del stored
+            yield event_log
 
     def _follower(self, tenant: UUID, found: Found) -> Follower:
         """Return what follows a run of another gateway for its readers here."""
@@ -229,11 +245,22 @@ class Replays:
         where the database doesn't answer: the run may well go on.
         """
         work: Callable[[], Found | Refusal | None] = partial(answers.look, run)
-        away: Found | Refusal | None = _not_known()
+        away: Found | Refusal | None = not_known()
         found = await self._patiently(work, otherwise=away, what="look_at_answer_failed")
         if isinstance(found, Refusal):
             raise found
         return found
+
+    async def read(self, run: UUID) -> Stored | None:
+        """Return the stored answer of a run of another gateway, None where there is none; a 503 Refusal where the
+        database doesn't answer.
+        """
+        work: Callable[[], Stored | Refusal | None] = partial(answers.read, run)
+        away: Stored | Refusal | None = not_known()
+        stored = await self._patiently(work, otherwise=away, what="read_answer_failed")
+        if isinstance(stored, Refusal):
+            raise stored
+        return stored
 
     async def keep_renewed(self) -> None:
         """Renew the claims of what runs here each `RENEW_SECONDS`, until cancelled."""

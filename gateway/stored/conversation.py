@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -23,7 +23,10 @@ from gateway.wire.parts import Reading
 from inference.messages import Message
 from routing.tasks import is_automatic
 
+MOST_READ = 16  # times the most bytes of a request: so many are read of the responses that its items stand in
+
 _ENDED = frozenset({"completed", "incomplete", "cancelled"})
+_Items = dict[tuple[UUID | None, str], msgspec.Raw]  # by response and name
 
 
 class Earlier(NamedTuple):
@@ -37,6 +40,10 @@ class Earlier(NamedTuple):
 
 class _Output(msgspec.Struct):
     output: list[msgspec.Raw]
+
+
+class _Named(msgspec.Struct):
+    id: str
 
 
 class _Model(msgspec.Struct):
@@ -53,7 +60,7 @@ async def turns_before(threads: DatabaseThreads, owner: Owner, previous: str) ->
     identifier = request_id_in(previous)
     if identifier is None:
         raise missing(previous)
-    return await threads.run(lambda: _earlier(turns_of(owner, identifier, previous)))
+    return await threads.run(lambda: _earlier(turns_of(owner, identifier, previous)), tenant=owner.tenant)
 
 
 def turns_of(owner: Owner, last: UUID, shown: str) -> list[Any]:
@@ -93,11 +100,10 @@ async def with_items(
         return items if isinstance(items, str) else list(items)
     responses = {index: response_of(identifier) for index, identifier in references.items()}
     wanted = {response for response in responses.values() if response is not None}
-    found = await threads.run(lambda: {key: _by_id(row) for key, row in rows.find_all(owner, wanted).items()})
+    found = await threads.run(lambda: _stored(owner, wanted, set(references.values())), tenant=owner.tenant)
     whole = list(items)
     for index, identifier in references.items():
-        response = responses[index]
-        item = None if response is None else found.get(response, {}).get(identifier)
+        item = found.get((responses[index], identifier))
         if item is None:
             text = (
                 f"Item '{identifier[:100]}' not found: items are kept of stored responses. Send 'store': true with the "
@@ -109,8 +115,34 @@ async def with_items(
         whole[index] = item
     most = settings.SLUICE_MAX_BODY_BYTES
     if sum(len(bytes(item)) for item in whole) > most:
-        raise invalid("input", f"With the items that it refers to, 'input' has more than {most:,} bytes.")
+        raise _too_much_input(most)
     return whole
+
+
+def _stored(owner: Owner, responses: Collection[UUID], names: Collection[str]) -> _Items:
+    """Return those of the items called `names` that stand in `responses`; a 400 Refusal where there is too much of
+    them, or of what they stand in. Beside them a few responses at a time are in memory.
+    """
+    most = settings.SLUICE_MAX_BODY_BYTES
+    sizes = rows.sizes(owner, responses)
+    if sum(sizes.values()) > MOST_READ * most:
+        text = f"The responses whose items 'input' refers to have more than {MOST_READ * most:,} bytes: send the items."
+        raise invalid("input", text)
+    found: _Items = {}
+    total = 0
+    for row in rows.each(owner, sizes, most):
+        for item in items_of(row):
+            name = msgspec.json.decode(item, type=_Named).id
+            if name in names:
+                found[row.id, name] = item.copy()  # or all of its response would stay in memory
+                total += len(bytes(item))
+        if total > most:
+            raise _too_much_input(most)
+    return found
+
+
+def _too_much_input(most: int) -> Refusal:
+    return invalid("input", f"With the items that it refers to, 'input' has more than {most:,} bytes.")
 
 
 def items_of(row: StoredResponse) -> list[msgspec.Raw]:
@@ -123,7 +155,3 @@ def _earlier(turns: Sequence[StoredResponse]) -> Earlier:
     models = (decode(_Model, bytes(row.body)).model for row in reversed(turns))
     # One in the background that was cancelled before it was routed still has the name that was asked for.
     return Earlier(messages, next((model for model in models if not is_automatic(model)), ""))
-
-
-def _by_id(row: StoredResponse) -> dict[str, msgspec.Raw]:
-    return {msgspec.json.decode(item)["id"]: item for item in items_of(row)}

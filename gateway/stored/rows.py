@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from datetime import timedelta
+from itertools import islice
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from gateway.models import StoredResponse
 from gateway.replay import answers
 
 MOST_TURNS = 512  # of one conversation
+LOOKED_UP_AT_ONCE = 500
 RUNNING = ("queued", "in_progress")
 
 # A conversation from its last turn back to its first, or to where it is longer than may be. One query.
@@ -91,9 +93,29 @@ def find(owner: Owner, identifier: UUID) -> StoredResponse | None:
     return _good(owner).filter(id=identifier).first()
 
 
-def find_all(owner: Owner, identifiers: Collection[UUID]) -> dict[UUID, StoredResponse]:
-    """Return those of the responses that there are, by id."""
-    return _good(owner).in_bulk(list(identifiers))
+def sizes(owner: Owner, identifiers: Collection[UUID]) -> dict[UUID, int]:
+    """Return how many bytes those of the responses have that there are, by id."""
+    found: dict[UUID, int] = {}
+    left = iter(identifiers)
+    while some := list(islice(left, LOOKED_UP_AT_ONCE)):
+        found.update(_good(owner).filter(id__in=some).values_list("id", "size"))
+    return found
+
+
+def each(owner: Owner, identifiers: Mapping[UUID, int], most_bytes: int) -> Iterator[StoredResponse]:
+    """Yield those of the responses that there are, of which so many are in memory at once as have `most_bytes`, or one.
+
+    `identifiers` has their sizes.
+    """
+    some: list[UUID] = []
+    total = 0
+    for identifier, size in identifiers.items():
+        if some and (total + size > most_bytes or len(some) >= LOOKED_UP_AT_ONCE):
+            yield from _good(owner).filter(id__in=some)
+            some, total = [], 0
+        some.append(identifier)
+        total += size
+    yield from _good(owner).filter(id__in=some)
 
 
 def remove(owner: Owner, identifier: UUID) -> bool:

@@ -186,7 +186,7 @@ def _delivery() -> Delivery:
 
 async def attached(runtime: Runtime, claim: Claim, scope: Scope) -> Answer | None:
     """Return the events of a response that is made, or was, to read from any on; None where there are none."""
-    if not await runtime.threads.run(lambda: answers.is_known(claim)):
+    if not await runtime.threads.run(lambda: answers.is_known(claim), tenant=claim.tenant):
         return None
     return await runtime.replays.answer(KeptRequest(claim, uuid7(), _lost, scope, b"", grace=None))
 
@@ -205,8 +205,9 @@ async def cancelled(runtime: Runtime, owner: Owner, identifier: UUID) -> None:
                 run.cancel()
                 await run.ended()
                 return
-            while await runtime.threads.run(lambda: rows.is_running(owner, identifier)):
-                await runtime.threads.run(lambda: answers.ask_to_cancel(claim))  # again: it may only just begin
+            while await runtime.threads.run(lambda: rows.is_running(owner, identifier), tenant=owner.tenant):
+                ask = partial(answers.ask_to_cancel, claim)
+                await runtime.threads.run(ask, tenant=owner.tenant)  # again: it may only just begin
                 await asyncio.sleep(LOOK_SECONDS)
 
 
@@ -215,11 +216,11 @@ async def cancelled_unstored(runtime: Runtime, owner: Owner, identifier: UUID, s
     JSON, None where there is no such response.
     """
     claim = claim_of(owner, identifier)
-    await runtime.threads.run(lambda: answers.ask_to_cancel(claim))
+    await runtime.threads.run(lambda: answers.ask_to_cancel(claim), tenant=owner.tenant)
     answer = await attached(runtime, claim, scope)
     if answer is None:
         return None
-    with answer.reading() as event_log:
+    async with answer.reading() as event_log:
         return data_of(events_of(await event_log.whole())[-1])
 
 

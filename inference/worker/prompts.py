@@ -219,9 +219,9 @@ def _refusing(deployment: Deployment, request: GenerationRequest) -> Iterator[No
     """
     try:
         yield
-    except EngineError:
+    except (EngineError, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as error:
+    except BaseException as error:  # a library in Rust that panics raises no Exception
         about = request_field(request.id) | {"tenant": request.tenant, "deployment": deployment.id}
         log.exception("preparing a request failed", extra=about)
         message = f"the request can't be prepared ({type(error).__name__})"

@@ -118,6 +118,18 @@ PATHS = {
 }
 
 
+async def test_metrics_count_an_own_model_as_its_base(two, tmp_path):
+    async with opened(tmp_path) as runtime:
+        app = with_runtime(runtime)
+        two.take(runtime)
+        assert (await chat(app, two.mine, two.name(two.mine))).status == 200
+        await settled(runtime)
+        text = runtime.metrics.render().decode()
+    assert not [line for line in text.splitlines() if two.mine.tenant.slug in line]
+    for counted in ("tokens_total", "credits_micro_total", "generations_total", "ttft_seconds_count"):
+        assert any(line.startswith(f'sluice_{counted}{{model="fake"') for line in text.splitlines()), counted
+
+
 async def test_anothers_name_is_answered_as_one_that_nobody_has(two, tmp_path):
     """By every endpoint that takes a model's name; a refusal tells nothing that the name didn't."""
     foreign, nobodys = two.name(two.theirs), "nobody-of-all/own"

@@ -17,7 +17,8 @@ from gateway.errors.refusal import Refusal
 from gateway.files import storage
 from gateway.models import Batch, BatchLine, StoredFile
 from gateway.services.files import delete_file
-from tests.gateway.batches.conftest import CHAT, chat_line, jsonl
+from tests.gateway.batches.conftest import CHAT, Desk, chat_line, jsonl
+from tests.gateway.world import make_world
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.money]
 
@@ -245,6 +246,70 @@ def test_a_cancelled_batch_isnt_begun(desk, monkeypatch):
         pass
     ended = desk.now(batch)
     assert (ended.status, ended.output_file) == ("cancelled", None)
+
+
+def test_a_batch_stays_ones_own_while_lines_without_a_request_are_read(desk, monkeypatch):
+    monkeypatch.setattr(intake, "RENEWED_EACH", 1000)
+    batch = desk.begin((b" " * 499 + b"\n") * 10 + GOOD)
+    seen, now = [], clock.now()
+    reading = intake.lines_of
+
+    def slowly(opened):
+        """Each line takes a third of the lease."""
+
+        class Slow:
+            def readline(self, size):
+                nonlocal now
+                now += LEASE / 3
+                seen.append(Batch.objects.unscoped().filter(id=batch.id, worked_until__gt=now).exists())
+                return opened.readline(size)
+
+        return reading(Slow())
+
+    monkeypatch.setattr(clock, "now", lambda: now)
+    monkeypatch.setattr(intake, "lines_of", slowly)
+    assert take_in()
+    assert len(seen) == 12
+    assert all(seen)
+    assert desk.now(batch).status == "in_progress"
+
+
+def test_no_more_is_read_of_a_batch_that_is_cancelled(desk, monkeypatch):
+    from gateway.services.batches import cancel_batch
+
+    monkeypatch.setattr(intake, "RENEWED_EACH", 1)
+    batch = desk.begin([chat_line(number) for number in range(5)])
+    checking, checks = lines.checked, []
+
+    def cancelled(line, endpoint):
+        checks.append(line.number)
+        cancel_batch(desk.world.tenant.id, desk.world.project.id, batch.id)
+        return checking(line, endpoint)
+
+    monkeypatch.setattr(intake, "checked", cancelled)
+    assert take_in()
+    assert checks == [1]
+    while finish():
+        pass
+    assert desk.now(batch).status == "cancelled"
+
+
+def test_a_file_of_empty_lines_is_read_no_further_than_may_be(desk, monkeypatch):
+    monkeypatch.setattr(intake, "MOST_READS", 20)
+    assert failed(desk, b"\n" * 20 + GOOD) == [(None, "too_many_lines", "input_file_id")]
+    batch = desk.begin(b"\n" * 18 + GOOD)
+    assert take_in()
+    assert desk.now(batch).status == "in_progress"
+
+
+def test_tenants_take_turns(desk):
+    first, again, third = (desk.begin(GOOD) for _ in range(3))
+    other = Desk(make_world()).begin(GOOD)
+    order = []
+    while take_in():
+        order += [one for one in (first, again, third, other) if desk.now(one).status == "in_progress"]
+        order = list(dict.fromkeys(order))
+    assert order == [first, other, again, third]
 
 
 def test_a_tenant_has_so_many_open_batches(desk, settings):

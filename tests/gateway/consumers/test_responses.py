@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -11,6 +12,7 @@ from billing.limits.types import Bucket
 from gateway.concurrency.caps import Cap
 from gateway.consumers import responses
 from gateway.consumers.sender import EventSender
+from gateway.consumers.streams import MOST_STREAMS
 from gateway.errors.refusal import Refusal
 from inference.messages import Message
 from inference.types import FinishReason, Running
@@ -142,6 +144,35 @@ async def test_cancel_of_nothing_is_harmless(socket):
     socket.send({"type": "response.cancel"})
     socket.send({"type": "response.cancel", "response_id": "resp_x"})
     assert (await ask(socket))[-1]["type"] == "response.completed"
+
+
+async def test_cancels_of_responses_made_elsewhere_take_few_places_at_the_database(socket, monkeypatch):
+    go, asked = threading.Event(), []
+
+    def ask(claim):
+        go.wait(10)
+        asked.append(claim.key[-32:])
+
+    monkeypatch.setattr(responses.answers, "ask_to_cancel", ask)
+    ids = [uuid7() for _ in range(MOST_STREAMS + 1)]
+    try:
+        for identifier in [*ids[:-1], ids[0], ids[-1]]:  # again: it is on its way, and takes no second place
+            cancel = {"type": "response.cancel", "response_id": f"resp_{identifier.hex}"}
+            socket.send({**cancel, "event_id": f"cancel_{identifier.hex}"})
+        async with asyncio.timeout(5):
+            error = (await socket.receive())["error"]
+        assert (error["code"], error["event_id"]) == ("too_many_responses", f"cancel_{ids[-1].hex}")
+    finally:
+        go.set()
+    while len(asked) < MOST_STREAMS:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(0.01)
+    assert sorted(asked) == sorted(identifier.hex for identifier in ids[:-1])
+    socket.send({"type": "response.cancel", "response_id": f"resp_{ids[-1].hex}"})
+    while len(asked) <= MOST_STREAMS:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0.005)
+    assert asked[-1] == ids[-1].hex
+    assert socket.is_quiet
 
 
 async def test_streams_run_beside_each_other_and_a_stream_in_turn(socket, world):

@@ -7,9 +7,13 @@ import threading
 
 import pytest
 
+from billing.ids import uuid7
 from gateway.database.threads import DatabaseThreads
 from gateway.errors.faults import refusal_of
 from gateway.errors.service import DatabaseBusyError
+from tests.gateway.edge.client import ask
+from tests.gateway.edge.server import with_runtime
+from tests.gateway.world import in_database, make_world, opened
 
 
 async def test_more_calls_than_may_wait_are_refused_and_a_place_is_free_again_afterwards():
@@ -28,3 +32,46 @@ async def test_more_calls_than_may_wait_are_refused_and_a_place_is_free_again_af
     assert await first
     assert await threads.run(lambda: 7) == 7
     threads.close()
+
+
+async def test_one_tenant_gets_a_quarter_of_the_places():
+    threads, go = DatabaseThreads(1, most=8), threading.Event()
+    greedy, other = uuid7(), uuid7()
+    waiting = [asyncio.ensure_future(threads.run(lambda: go.wait(10), tenant=greedy)) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(DatabaseBusyError, match="your requests"):
+        await threads.run(lambda: None, tenant=greedy)
+    waiting += [asyncio.ensure_future(threads.run(lambda: True, tenant=whose)) for whose in (other, None)]
+    await asyncio.sleep(0)
+    assert threads.calls == 4
+    go.set()
+    assert all(await asyncio.gather(*waiting))
+    assert await threads.run(lambda: 7, tenant=greedy) == 7  # its places are free again
+    threads.close()
+
+
+READS = ["files", "files/file-0", "batches", "responses/{}", "responses/{}/input_items", "adapters", "usage/{}"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("path", READS)
+async def test_reads_of_one_tenant_leave_places_to_others(path, tmp_path):
+    worlds = await in_database(lambda: [make_world(), make_world()])
+    go, path = threading.Event(), f"/v1/{path}".format(f"resp_{uuid7().hex}").replace("file-0", f"file-{uuid7().hex}")
+    async with opened(tmp_path) as runtime:
+        app = with_runtime(runtime)
+        before = [(await ask(app, path, method="GET", key=world.secret)).status for world in worlds]
+        size = runtime.threads._most // 4
+        waits = [runtime.threads.run(lambda: go.wait(10), tenant=worlds[0].tenant.id) for _ in range(size)]
+        waiting = [asyncio.ensure_future(wait) for wait in waits]
+        await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(5):
+                refused = await ask(app, path, method="GET", key=worlds[0].secret)
+            other = asyncio.ensure_future(ask(app, path, method="GET", key=worlds[1].secret))
+            await asyncio.sleep(0.01)
+        finally:
+            go.set()
+        assert all(await asyncio.gather(*waiting))
+        assert (refused.status, refused.json()["error"]["code"]) == (503, "database_unavailable")
+        assert (await other).status == before[1]

@@ -11,6 +11,7 @@ from django.urls import URLPattern, get_resolver
 
 from billing.models import UsageRecord
 from gateway.asgi import http_routes
+from gateway.replay import answers
 from gateway.services import admin_keys
 from tests.gateway.batches.conftest import Desk, chat_line
 from tests.gateway.edge.client import Exchange, assert_error
@@ -140,6 +141,35 @@ async def test_an_answer_that_one_has_again_takes_a_request_of_the_rate_and_no_c
         error = assert_error(await bench.ask(chat()).finished(), 429, "rate_limit_exceeded")
         assert "requests" in error["message"]
     await in_database(assert_books, bench.world, records=1)
+
+
+async def test_nothing_of_an_answer_is_read_for_who_has_no_request_left(gateway, monkeypatch):
+    terms = {"request_limit": 2, "request_burst": 2, "request_period_s": 36_000}
+    opened, unsealing = [], answers.unseal_bytes
+    monkeypatch.setattr(answers, "unseal_bytes", lambda data: opened.append(len(data)) or unsealing(data))
+    async with gateway(tokens=3, terms=terms) as bench:
+        for _ in range(2):
+            assert (await bench.ask(chat()).finished()).status == 200
+        assert len(opened) == 1
+        for _ in range(3):
+            assert_error(await bench.ask(chat()).finished(), 429, "rate_limit_exceeded")
+        assert len(opened) == 1
+
+
+async def test_answers_count_as_their_tenants_as_long_as_they_are_read_again(gateway):
+    async with gateway(tokens=50) as bench:
+        kept = bench.runtime.replays._bytes
+        first = await bench.ask(chat(stream=True)).finished()
+        kept.most = len(first.body)
+        slow = bench.ask(chat(stream=True))
+        async with slow.changed, asyncio.timeout(5):  # its client takes nothing
+            while not kept.taken(bench.world.tenant.id) > kept.most // 2:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.001)
+            assert_error(await bench.ask(chat(stream=True)).finished(), 429, "too_much_kept")
+        assert (await slow.finished()).body == first.body
+        assert not len(kept)
+        kept.most = 10  # one alone is read however large it is
+        assert (await bench.ask(chat(stream=True)).finished()).body == first.body
 
 
 async def test_what_is_kept_of_a_response_in_the_background_is_deleted_with_it(gateway):

@@ -280,10 +280,10 @@ async def test_what_is_deleted_keeps_nothing(tmp_path):
         assert await refused(again, openai.NotFoundError) == "response_not_found"
 
         def told():
-            from gateway.replay.answers import look
+            from gateway.replay.answers import read
 
-            found = [look(row.run) for row in KeptAnswer.objects.unscoped()]
-            return [answer.stored.head.status for answer in found], b"".join(answer.stored.body for answer in found)
+            found = [read(row.run) for row in KeptAnswer.objects.unscoped()]
+            return [stored.head.status for stored in found], b"".join(stored.body for stored in found)
 
         statuses, text = await in_database(told)
         assert statuses == [404] * 3

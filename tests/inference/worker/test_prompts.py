@@ -34,6 +34,10 @@ from tests.inference.engine_contract import chat
 WAIT = 10.0
 
 
+class PanicError(BaseException):
+    """Stands for what libraries in Rust raise when they panic, which is no Exception."""
+
+
 class Compiled:
     """Compiles a guidance, for a long time one whose source is "stuck"; knows what it has compiled."""
 
@@ -50,6 +54,8 @@ class Compiled:
     def compiled(self, guidance: Guidance) -> str:
         if guidance.source == "broken":
             raise ZeroDivisionError
+        if guidance.source == "panic":
+            raise PanicError
         if guidance.source == "stuck":
             self.began.set()
             assert self.go.wait(WAIT)
@@ -94,6 +100,10 @@ class Engine:
         self.order.append(text)
         if text.startswith("broken"):
             raise ZeroDivisionError
+        if text.startswith("panic"):
+            raise PanicError
+        if text.startswith("ended"):
+            raise SystemExit
         if text.startswith("stuck"):
             self.began.set()
             assert self.go.wait(WAIT)
@@ -218,13 +228,21 @@ def test_an_adapter_is_read_beside_what_others_ask(served: Served) -> None:
     assert again in served.session.prepared
 
 
-def test_a_long_request_that_fails_is_refused_and_the_next_is_prepared(served: Served) -> None:
-    served.ask("broken" * SHORT_BYTES)
+@pytest.mark.parametrize("text", ["broken", "panic"])
+def test_a_long_request_that_fails_is_refused_and_the_next_is_prepared(served: Served, text: str) -> None:
+    served.ask(text * SHORT_BYTES)
     served.prepared()
     assert b"prepare_failed" in served.router.frames[-1][-1]
     served.ask("whole" * SHORT_BYTES)
     served.prepared()
     assert len(served.session.prepared) == 1
+
+
+def test_a_short_request_that_panics_is_refused_and_the_end_of_the_process_is_not(served: Served) -> None:
+    served.ask("panic")
+    assert b"prepare_failed" in served.router.frames[-1][-1]
+    with pytest.raises(SystemExit):
+        served.ask("ended", call=2)
 
 
 def test_a_session_that_has_left_is_not_answered(served: Served) -> None:
@@ -341,10 +359,12 @@ def test_a_long_prompt_with_a_new_grammar_goes_through_both_threads(served: Serv
     assert served.engine.second_tokenizer == [True]
 
 
-@pytest.mark.parametrize(("regex", "code"), [("refused", b"refused before"), ("broken", b"prepare_failed")])
+@pytest.mark.parametrize(
+    ("regex", "code"), [("refused", b"refused before"), ("broken", b"prepare_failed"), ("panic", b"prepare_failed")]
+)
 def test_a_grammar_that_fails_is_refused_and_the_next_compiled(served: Served, regex: str, code: bytes) -> None:
     served.ask("first", regex=regex)
-    if regex == "broken":
+    if regex != "refused":
         served.prepared()
     assert code in served.router.frames[-1][-1]
     served.ask("second", call=2, regex="a")
