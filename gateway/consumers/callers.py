@@ -113,7 +113,8 @@ class SessionCaller:
 
     async def user(self) -> UUID:
         """The session's user, as long as they are signed in."""
-        user = await self._runtime.threads.run(lambda: _user_of(self._session))
+        known = self.owner if self.owner.int else None  # only the handshake is anybody's
+        user = await self._runtime.threads.run(lambda: _user_of(self._session), owner=known)
         if user is None:
             raise Refusal(401, "not_signed_in", "Sign in again.")
         return user

@@ -181,7 +181,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         try:
             principal = await self._caller.principal(metadata)
             claim = claim_of(owner_of(principal), identifier, principal.user)
-            await self._runtime.threads.run(partial(answers.ask_to_cancel, claim), tenant=claim.tenant)
+            await self._runtime.threads.run(partial(answers.ask_to_cancel, claim), owner=claim.tenant)
         except Exception as error:
             refusal = refusal_of(error)
             if refusal is None:

@@ -17,7 +17,7 @@ from gateway.database.bounded_connection import answered_within
 from gateway.errors.service import DatabaseBusyError
 
 MOST_WAITING = 256
-SHARE = 4  # a tenant may have one in so many of these places
+SHARE = 4  # a tenant or user may have one in so many of these places
 ANSWER_SECONDS = 5.0  # how long a connection that gets no answer can occupy a thread
 
 T = TypeVar("T")
@@ -29,14 +29,15 @@ class DatabaseThreads:
     PostgreSQL has `ANSWER_SECONDS` for each statement; one that isn't answered then fails and frees its thread.
 
     At most `most` calls wait or run at once: thousands of guessed keys get errors instead of filling the gateway's
-    memory and delaying other callers. At most a quarter of them are one tenant's, where a call says whose it is.
+    memory and delaying other callers. At most a quarter of them are one tenant's or user's, where a call says whose it
+    is.
     """
 
     def __init__(self, size: int = 4, most: int = MOST_WAITING) -> None:
         self._executor = ThreadPoolExecutor(max_workers=size, thread_name_prefix="gateway-database")
         self._most = most
         self._inside = 0
-        self._of_tenants: Counter[UUID] = Counter()
+        self._by_owner: Counter[UUID] = Counter()
         self._mutex = threading.Lock()
 
     @property
@@ -44,30 +45,30 @@ class DatabaseThreads:
         """How many calls wait or run."""
         return self._inside
 
-    async def run(self, function: Callable[[], T], *, tenant: UUID | None = None) -> T:
+    async def run(self, function: Callable[[], T], *, owner: UUID | None = None) -> T:
         """Return `function()`, called on one of the threads; raise DatabaseBusyError when too many calls wait in
-        all, or for the `tenant` whose client asks.
+        all, or for the `owner`: the tenant, or the user, whose client asks.
         """
         with self._mutex:
             if self._inside >= self._most:
                 raise DatabaseBusyError("Too much waits for the database right now.")
-            if tenant is not None:
-                if self._of_tenants[tenant] >= max(1, self._most // SHARE):
+            if owner is not None:
+                if self._by_owner[owner] >= max(1, self._most // SHARE):
                     raise DatabaseBusyError("Too many of your requests wait for the database right now.")
-                self._of_tenants[tenant] += 1
+                self._by_owner[owner] += 1
             self._inside += 1
         work = self._executor.submit(_with_connections_closed, function)
         # Not when the caller gives up: the call may still wait in the pool.
-        work.add_done_callback(partial(self._leave, tenant))
+        work.add_done_callback(partial(self._leave, owner))
         return await asyncio.wrap_future(work)
 
-    def _leave(self, tenant: UUID | None, _: object) -> None:
+    def _leave(self, owner: UUID | None, _: object) -> None:
         with self._mutex:
             self._inside -= 1
-            if tenant is not None:
-                self._of_tenants[tenant] -= 1
-                if not self._of_tenants[tenant]:
-                    del self._of_tenants[tenant]
+            if owner is not None:
+                self._by_owner[owner] -= 1
+                if not self._by_owner[owner]:
+                    del self._by_owner[owner]
 
     def close(self) -> None:
         """Wait for what runs and end the threads."""

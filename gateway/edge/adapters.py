@@ -43,7 +43,7 @@ async def adapters(scope: Scope, receive: Receive, send: Send) -> None:
         await take_request(runtime, principal)  # every gateway and worker hears of an adapter that comes or goes
         await send_json(send, 200, _told(runtime, await _made(runtime, principal, request), {}))
         return
-    found = await runtime.threads.run(partial(adapters_of, Tenant(id=principal.tenant)), tenant=principal.tenant)
+    found = await runtime.threads.run(partial(adapters_of, Tenant(id=principal.tenant)), owner=principal.tenant)
     without = unserved(found, principal.own)
     await send_json(send, 200, AdapterList(data=[_told(runtime, adapter, without) for adapter in found]))
 
@@ -58,11 +58,11 @@ async def adapter(scope: Scope, receive: Receive, send: Send) -> None:
         raise _unknown(name)
     if scope["method"] == "DELETE":
         await take_request(runtime, principal)
-        if not await runtime.threads.run(partial(remove_adapter, name, tenant), tenant=tenant.id):
+        if not await runtime.threads.run(partial(remove_adapter, name, tenant), owner=tenant.id):
             raise _unknown(name)
         await send_json(send, 200, AdapterDeleted(id=name))
         return
-    all_own = await runtime.threads.run(partial(adapters_of, tenant), tenant=tenant.id)
+    all_own = await runtime.threads.run(partial(adapters_of, tenant), owner=tenant.id)
     for found in all_own:
         if found.model.name == name:
             await send_json(send, 200, _told(runtime, found, unserved(all_own, principal.own)))
@@ -76,7 +76,7 @@ async def _made(runtime: Runtime, principal: Principal, request: AdapterRequest)
     file = None
     if identifier is not None:
         read = partial(selectors.file_of, principal.tenant, principal.project, identifier)
-        file = await runtime.threads.run(read, tenant=principal.tenant)
+        file = await runtime.threads.run(read, owner=principal.tenant)
     if file is None:
         raise invalid("file_id", f"No file '{request.file_id}' of this project is known.")
     if file.purpose != PURPOSE:
@@ -84,9 +84,9 @@ async def _made(runtime: Runtime, principal: Principal, request: AdapterRequest)
     draft = storage.drafts() / uuid7().hex
     try:
         check = partial(_check, principal, request, file.bytes)
-        await runtime.threads.run(check, tenant=principal.tenant)  # before anything is copied
+        await runtime.threads.run(check, owner=principal.tenant)  # before anything is copied
         await asyncio.to_thread(_copy, file, draft)
-        return await runtime.threads.run(partial(_add, principal, request, draft), tenant=principal.tenant)
+        return await runtime.threads.run(partial(_add, principal, request, draft), owner=principal.tenant)
     except ServiceError as error:
         raise Refusal(400, "adapter_refused", error.message, param=error.field or None) from error
     except OSError as error:

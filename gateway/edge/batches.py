@@ -35,7 +35,7 @@ async def batches(scope: Scope, receive: Receive, send: Send) -> None:
     if query.after is not None and (after := id_in(query.after, PREFIX)) is None:
         raise invalid("after", "'after' has to be the id of a batch.")
     list_them = partial(selectors.batches_of, principal.tenant, principal.project, after=after, limit=query.limit + 1)
-    found = await runtime_of(scope).threads.run(list_them, tenant=principal.tenant)
+    found = await runtime_of(scope).threads.run(list_them, owner=principal.tenant)
     await send_json(send, 200, batch_list(found, query.limit))
 
 
@@ -44,7 +44,7 @@ async def batch(scope: Scope, receive: Receive, send: Send) -> None:
     require_method(scope, "GET")
     principal = await principal_of(scope)
     read = partial(selectors.batch_of, principal.tenant, principal.project, _id_of(scope))
-    found = await runtime_of(scope).threads.run(read, tenant=principal.tenant)
+    found = await runtime_of(scope).threads.run(read, owner=principal.tenant)
     await send_json(send, 200, batch_object(_known(scope, found)))
 
 
@@ -53,7 +53,7 @@ async def cancel(scope: Scope, receive: Receive, send: Send) -> None:
     require_method(scope, "POST")
     principal = await principal_of(scope)
     stop = partial(services.cancel_batch, principal.tenant, principal.project, _id_of(scope))
-    found = await runtime_of(scope).threads.run(stop, tenant=principal.tenant)
+    found = await runtime_of(scope).threads.run(stop, owner=principal.tenant)
     await send_json(send, 200, batch_object(_known(scope, found)))
 
 
@@ -76,12 +76,12 @@ async def _made(scope: Scope, principal: Principal, request: BatchRequest) -> Ba
         output_seconds=None if expiry is None else expiry.seconds,
     )
     threads = runtime_of(scope).threads
-    made = await threads.run(draft, tenant=principal.tenant)
+    made = await threads.run(draft, owner=principal.tenant)
     add = partial(services.add_batch, made)
     if (delivery := delivering.get()) is not None:  # then it is made with the answer that names it, or neither is
         delivery.also.append(add)
     else:
-        await threads.run(add, tenant=principal.tenant)
+        await threads.run(add, owner=principal.tenant)
     return made
 
 

@@ -44,7 +44,7 @@ async def files(scope: Scope, receive: Receive, send: Send) -> None:
             limit=query.limit + 1,
             is_rising=query.order == "asc",
         ),
-        tenant=principal.tenant,
+        owner=principal.tenant,
     )
     await send_json(send, 200, file_list(found, query.limit))
 
@@ -56,7 +56,7 @@ async def file(scope: Scope, receive: Receive, send: Send) -> None:
     found = await _found(scope, principal)
     if scope["method"] == "DELETE":
         delete = partial(services.delete_file, principal.tenant, principal.project, found.id)
-        if not await runtime_of(scope).threads.run(delete, tenant=principal.tenant):
+        if not await runtime_of(scope).threads.run(delete, owner=principal.tenant):
             raise _unknown(scope)
         await send_json(send, 200, FileDeleted(id=file_object(found).id))
         return
@@ -85,7 +85,7 @@ async def _found(scope: Scope, principal: Principal) -> StoredFile:
     found = None
     if identifier is not None:
         read = partial(selectors.file_of, principal.tenant, principal.project, identifier)
-        found = await runtime_of(scope).threads.run(read, tenant=principal.tenant)
+        found = await runtime_of(scope).threads.run(read, owner=principal.tenant)
     if found is None:
         raise _unknown(scope)
     return found

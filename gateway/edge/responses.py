@@ -85,7 +85,7 @@ async def _in_background(scope: Scope, receive: Receive, send: Send, asked: Aske
         in_background=True,
     )
     response.status = "queued"
-    await runtime.threads.run(lambda: asked.storing.add(response, is_background=True), tenant=asked.principal.tenant)
+    await runtime.threads.run(lambda: asked.storing.add(response, is_background=True), owner=asked.principal.tenant)
     body = encode(response)
     if (delivery := delivering.get()) is not None:
         delivery.needs_reader = False

@@ -45,7 +45,7 @@ async def stored_response(scope: Scope, receive: Receive, send: Send) -> None:
     identifier, shown = _asked_for(scope)
     threads = runtime_of(scope).threads
     if scope["method"] == "DELETE":
-        if not await threads.run(lambda: rows.remove(owner, identifier), tenant=owner.tenant):
+        if not await threads.run(lambda: rows.remove(owner, identifier), owner=owner.tenant):
             raise not_found(shown)
         await send_json(send, 200, DeletedResponse(shown))
         return
@@ -54,7 +54,7 @@ async def stored_response(scope: Scope, receive: Receive, send: Send) -> None:
     check_included(query.include)
     if query.starting_after is not None and not query.stream:
         raise invalid("starting_after", "'starting_after' is only allowed when 'stream' is true.")
-    row = await threads.run(lambda: _found(owner, identifier), tenant=owner.tenant)
+    row = await threads.run(lambda: _found(owner, identifier), owner=owner.tenant)
     if row is None:
         raise not_found(shown)
     if query.stream:
@@ -69,7 +69,7 @@ async def cancel_response(scope: Scope, receive: Receive, send: Send) -> None:
     owner = owner_of(await principal_of(scope))
     identifier, shown = _asked_for(scope)
     runtime = runtime_of(scope)
-    row = await runtime.threads.run(lambda: _found(owner, identifier), tenant=owner.tenant)
+    row = await runtime.threads.run(lambda: _found(owner, identifier), owner=owner.tenant)
     if row is None:
         await send_bytes(send, 200, await _cancelled_unstored(scope, owner, identifier, shown), "application/json")
         return
@@ -77,7 +77,7 @@ async def cancel_response(scope: Scope, receive: Receive, send: Send) -> None:
         raise Refusal(400, "not_in_background", "Only responses in the background are cancelled.", param="response_id")
     if row.status in rows.RUNNING:
         await cancelled(runtime, owner, identifier)
-        ended = await runtime.threads.run(lambda: _found(owner, identifier), tenant=owner.tenant)
+        ended = await runtime.threads.run(lambda: _found(owner, identifier), owner=owner.tenant)
         row = ended or row
     await send_bytes(send, 200, bytes(row.body), "application/json")
 
@@ -107,7 +107,7 @@ async def _stream(scope: Scope, receive: Receive, send: Send, row: StoredRespons
             await write_answer(answer, scope, principal, client, send, after=after)
             return
         # It may have ended just now.
-        newer = await runtime.threads.run(partial(_found, owner, row.id), tenant=owner.tenant)
+        newer = await runtime.threads.run(partial(_found, owner, row.id), owner=owner.tenant)
         row = newer or row
         body = msgspec.Raw(bytes(row.body))
         last = only_end(row.status, body, QUEUED_EVENTS if after is None else after + 1)
@@ -130,7 +130,7 @@ async def input_items(scope: Scope, receive: Receive, send: Send) -> None:
     identifier, shown = _asked_for(scope)
     query = query_of(scope, ItemsQuery)
     check_included(query.include)
-    items = await runtime_of(scope).threads.run(lambda: _items(owner, identifier, shown), tenant=owner.tenant)
+    items = await runtime_of(scope).threads.run(lambda: _items(owner, identifier, shown), owner=owner.tenant)
     await send_json(send, 200, _page(items, query))
 
 

@@ -60,9 +60,9 @@ async def upload(scope: Scope, receive: Receive, send: Send, principal: Principa
     threads = runtime_of(scope).threads
     claim = _claim_of(scope, principal)
     # What can't be kept isn't received either; what came meanwhile counts when it is stored.
-    if claim is None or not await threads.run(partial(answers.is_known, claim), tenant=principal.tenant):
+    if claim is None or not await threads.run(partial(answers.is_known, claim), owner=principal.tenant):
         require_room = partial(services.require_room, principal.tenant, max(size - ROOM_FOR_FORM, 0))
-        await threads.run(require_room, tenant=principal.tenant)
+        await threads.run(require_room, owner=principal.tenant)
     draft = storage.drafts() / uuid7().hex
     with uploads.share(principal.tenant) as take, Form(header_of(scope, b"content-type") or "", draft, most) as form:
         take(1)

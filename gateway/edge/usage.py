@@ -25,7 +25,7 @@ async def usage(scope: Scope, receive: Receive, send: Send) -> None:
     found = None
     if request is not None:
         read = partial(usage_of_request, principal.tenant, request)
-        found = await runtime_of(scope).threads.run(read, tenant=principal.tenant)
+        found = await runtime_of(scope).threads.run(read, owner=principal.tenant)
     if found is None:
         raise Refusal(404, "usage_not_found", f"No request '{given[:100]}' of yours is known.", param="request_id")
     await send_json(send, 200, found)

@@ -140,7 +140,7 @@ class Replays:
 
     async def _open(self, request: KeptRequest) -> Answer:
         claim = partial(answers.claim, request.claim, request.run, self._owner)
-        found = await self._threads.run(claim, tenant=request.claim.tenant)
+        found = await self._threads.run(claim, owner=request.claim.tenant)
         if found.is_ours:
             return Answer(True, self._begin(request, found))
         if found.is_other:
@@ -152,7 +152,7 @@ class Replays:
     @asynccontextmanager
     async def _stored(self, tenant: UUID, found: Found) -> AsyncIterator[EventLog]:
         """Yield the events of a stored answer, whose bytes count as the tenant's as long as they are read."""
-        stored = await self._threads.run(partial(answers.read, found.run), tenant=tenant)
+        stored = await self._threads.run(partial(answers.read, found.run), owner=tenant)
         if stored is None:  # it is over in this moment
             raise not_known()
         taken, take = self._taken_by(tenant)

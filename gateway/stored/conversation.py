@@ -60,7 +60,7 @@ async def turns_before(threads: DatabaseThreads, owner: Owner, previous: str) ->
     identifier = request_id_in(previous)
     if identifier is None:
         raise missing(previous)
-    return await threads.run(lambda: _earlier(turns_of(owner, identifier, previous)), tenant=owner.tenant)
+    return await threads.run(lambda: _earlier(turns_of(owner, identifier, previous)), owner=owner.tenant)
 
 
 def turns_of(owner: Owner, last: UUID, shown: str) -> list[Any]:
@@ -100,7 +100,7 @@ async def with_items(
         return items if isinstance(items, str) else list(items)
     responses = {index: response_of(identifier) for index, identifier in references.items()}
     wanted = {response for response in responses.values() if response is not None}
-    found = await threads.run(lambda: _stored(owner, wanted, set(references.values())), tenant=owner.tenant)
+    found = await threads.run(lambda: _stored(owner, wanted, set(references.values())), owner=owner.tenant)
     whole = list(items)
     for index, identifier in references.items():
         item = found.get((responses[index], identifier))

@@ -186,7 +186,7 @@ def _delivery() -> Delivery:
 
 async def attached(runtime: Runtime, claim: Claim, scope: Scope) -> Answer | None:
     """Return the events of a response that is made, or was, to read from any on; None where there are none."""
-    if not await runtime.threads.run(lambda: answers.is_known(claim), tenant=claim.tenant):
+    if not await runtime.threads.run(lambda: answers.is_known(claim), owner=claim.tenant):
         return None
     return await runtime.replays.answer(KeptRequest(claim, uuid7(), _lost, scope, b"", grace=None))
 
@@ -205,9 +205,9 @@ async def cancelled(runtime: Runtime, owner: Owner, identifier: UUID) -> None:
                 run.cancel()
                 await run.ended()
                 return
-            while await runtime.threads.run(lambda: rows.is_running(owner, identifier), tenant=owner.tenant):
+            while await runtime.threads.run(lambda: rows.is_running(owner, identifier), owner=owner.tenant):
                 ask = partial(answers.ask_to_cancel, claim)
-                await runtime.threads.run(ask, tenant=owner.tenant)  # again: it may only just begin
+                await runtime.threads.run(ask, owner=owner.tenant)  # again: it may only just begin
                 await asyncio.sleep(LOOK_SECONDS)
 
 
@@ -216,7 +216,7 @@ async def cancelled_unstored(runtime: Runtime, owner: Owner, identifier: UUID, s
     JSON, None where there is no such response.
     """
     claim = claim_of(owner, identifier)
-    await runtime.threads.run(lambda: answers.ask_to_cancel(claim), tenant=owner.tenant)
+    await runtime.threads.run(lambda: answers.ask_to_cancel(claim), owner=owner.tenant)
     answer = await attached(runtime, claim, scope)
     if answer is None:
         return None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from billing.ids import uuid7
+from gateway.consumers import callers
 from gateway.database.threads import DatabaseThreads
 from gateway.errors.faults import refusal_of
 from gateway.errors.service import DatabaseBusyError
@@ -37,16 +39,16 @@ async def test_more_calls_than_may_wait_are_refused_and_a_place_is_free_again_af
 async def test_one_tenant_gets_a_quarter_of_the_places():
     threads, go = DatabaseThreads(1, most=8), threading.Event()
     greedy, other = uuid7(), uuid7()
-    waiting = [asyncio.ensure_future(threads.run(lambda: go.wait(10), tenant=greedy)) for _ in range(2)]
+    waiting = [asyncio.ensure_future(threads.run(lambda: go.wait(10), owner=greedy)) for _ in range(2)]
     await asyncio.sleep(0)
     with pytest.raises(DatabaseBusyError, match="your requests"):
-        await threads.run(lambda: None, tenant=greedy)
-    waiting += [asyncio.ensure_future(threads.run(lambda: True, tenant=whose)) for whose in (other, None)]
+        await threads.run(lambda: None, owner=greedy)
+    waiting += [asyncio.ensure_future(threads.run(lambda: True, owner=whose)) for whose in (other, None)]
     await asyncio.sleep(0)
     assert threads.calls == 4
     go.set()
     assert all(await asyncio.gather(*waiting))
-    assert await threads.run(lambda: 7, tenant=greedy) == 7  # its places are free again
+    assert await threads.run(lambda: 7, owner=greedy) == 7  # its places are free again
     threads.close()
 
 
@@ -62,7 +64,7 @@ async def test_reads_of_one_tenant_leave_places_to_others(path, tmp_path):
         app = with_runtime(runtime)
         before = [(await ask(app, path, method="GET", key=world.secret)).status for world in worlds]
         size = runtime.threads._most // 4
-        waits = [runtime.threads.run(lambda: go.wait(10), tenant=worlds[0].tenant.id) for _ in range(size)]
+        waits = [runtime.threads.run(lambda: go.wait(10), owner=worlds[0].tenant.id) for _ in range(size)]
         waiting = [asyncio.ensure_future(wait) for wait in waits]
         await asyncio.sleep(0)
         try:
@@ -75,3 +77,17 @@ async def test_reads_of_one_tenant_leave_places_to_others(path, tmp_path):
         assert all(await asyncio.gather(*waiting))
         assert (refused.status, refused.json()["error"]["code"]) == (503, "database_unavailable")
         assert (await other).status == before[1]
+
+
+async def test_each_message_of_a_signed_in_user_is_looked_up_in_their_share(monkeypatch):
+    user, owners = uuid7(), []
+    monkeypatch.setattr(callers, "_user_of", lambda _: user)
+
+    async def run(function, *, owner=None):
+        owners.append(owner)
+        return function()
+
+    runtime = SimpleNamespace(threads=SimpleNamespace(run=run))
+    caller = await callers.SessionCaller.enter(runtime, "session", project=None)
+    await caller.user()
+    assert owners == [None, user]

@@ -150,7 +150,7 @@ class World:
         return with_state
 
 
-async def on_a_thread(function: Callable[[], T], *, tenant: UUID | None = None) -> T:
+async def on_a_thread(function: Callable[[], T], *, owner: UUID | None = None) -> T:
     """Return `function()`, whose thread keeps no connection, as with `DatabaseThreads`."""
 
     def closing() -> T:
