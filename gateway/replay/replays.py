@@ -244,23 +244,22 @@ class Replays:
         """Return what is known of a run of another gateway, to which it tells that somebody reads here; a 503 Refusal
         where the database doesn't answer: the run may well go on.
         """
-        work: Callable[[], Found | Refusal | None] = partial(answers.look, run)
-        away: Found | Refusal | None = not_known()
-        found = await self._patiently(work, otherwise=away, what="look_at_answer_failed")
-        if isinstance(found, Refusal):
-            raise found
-        return found
+        return await self._known(partial(answers.look, run), what="look_at_answer_failed")
 
     async def read(self, run: UUID) -> Stored | None:
         """Return the stored answer of a run of another gateway, None where there is none; a 503 Refusal where the
         database doesn't answer.
         """
-        work: Callable[[], Stored | Refusal | None] = partial(answers.read, run)
-        away: Stored | Refusal | None = not_known()
-        stored = await self._patiently(work, otherwise=away, what="read_answer_failed")
-        if isinstance(stored, Refusal):
-            raise stored
-        return stored
+        return await self._known(partial(answers.read, run), what="read_answer_failed")
+
+    async def _known(self, work: Callable[[], T], *, what: str) -> T:
+        """Return `work()`, or raise the 503 Refusal where the database doesn't answer."""
+        patient: Callable[[], T | Refusal] = work
+        away: T | Refusal = not_known()
+        found = await self._patiently(patient, otherwise=away, what=what)
+        if isinstance(found, Refusal):
+            raise found
+        return found
 
     async def keep_renewed(self) -> None:
         """Renew the claims of what runs here each `RENEW_SECONDS`, until cancelled."""
