@@ -25,7 +25,7 @@ from inference.types import (
     Usage,
 )
 
-VERSION = 19  # a peer of another one is refused: raise it with every change of what is sent
+VERSION = 20  # a peer of another one is refused: raise it with every change of what is sent
 UNNUMBERED = 0
 MAX_FRAME_BYTES = 32 * 1024 * 1024  # ZeroMQ closes the connection on a larger one
 

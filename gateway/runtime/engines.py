@@ -236,8 +236,9 @@ class Engines:
         if health.ready != entry.health.ready:
             event = "deployment_ready" if health.ready else "deployment_not_ready"
             log.info(event, deployment=entry.deployment.name, node=entry.replica.place)
-            if health.ready:
-                entry.breaker.succeeded()  # what failed is gone or mended: a worker that died is another process now
+        if health.ready and (not entry.health.ready or health.process != entry.health.process):
+            # What failed is gone or mended. One worker may have followed another between two looks.
+            entry.breaker.succeeded()
         entry.health = health
         if (info := entry.engine.info) is not None and info.kv_blocks:
             entry.prefixes.most = max(1, info.kv_blocks * info.block_size // CHUNK_TOKENS)

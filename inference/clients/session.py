@@ -108,6 +108,11 @@ class WorkerSession:
         return not self._unreachable
 
     @property
+    def incarnation(self) -> str:
+        """Which process the worker is; empty until it has answered."""
+        return self._link.incarnation
+
+    @property
     def unreachable_reason(self) -> str:
         """Why the session isn't up; empty while it is."""
         return self._unreachable

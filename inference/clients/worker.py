@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from inference.clients.session import ANSWER_SECONDS, EventStream, WorkerSession
@@ -85,10 +86,10 @@ class WorkerEngine:
         if not session.is_up:
             return Health(ready=False, reason=session.unreachable_reason)
         state = session.health.get(self.deployment)
-        if state is not None:
-            return state
-        known = self.deployment in session.infos
-        return Health(ready=known, reason="" if known else "the worker does not serve this deployment")
+        if state is None:
+            known = self.deployment in session.infos
+            state = Health(ready=known, reason="" if known else "the worker does not serve this deployment")
+        return replace(state, process=session.incarnation)
 
     async def drain(self, seconds: float) -> None:
         message = Drain(self._session.next_call(), self.deployment, seconds)

@@ -128,7 +128,8 @@ class Health:
     `reason` is fit for clients; `detail` is for operators and may name paths. `running` and `waiting` count requests,
     `kv_used` is the part of the KV blocks in use and `kv_cached` the part that only keeps prefixes (0 to 1), `steps`
     counts since loading, and `work` tells what those did where the engine is ours. `revision` identifies the
-    settings that the state belongs to. `adapters` are those of `EngineInfo.adapters` that are in memory.
+    settings that the state belongs to. `adapters` are those of `EngineInfo.adapters` that are in memory. `process`
+    tells one process that serves it from the next, where the client of the engine knows.
     """
 
     ready: bool
@@ -143,3 +144,4 @@ class Health:
     kv_cached: float = 0.0
     work: Work | None = None
     adapters: tuple[str, ...] = ()
+    process: str = ""

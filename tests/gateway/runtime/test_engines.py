@@ -155,6 +155,21 @@ async def test_an_engine_that_comes_back_is_not_kept_out_for_what_failed_before(
     assert found.obstacle == ""
 
 
+async def test_a_worker_that_followed_another_between_two_looks_is_not_kept_out_for_what_the_other_failed():
+    engines, _ = make_engines()
+    engines.follow([entry()])
+    [found] = engines.entries()
+    found.engine.answer = Health(ready=True, process="first")
+    await engines.look()
+    for _ in range(FAILURES):
+        found.breaker.failed(is_probe=False)
+    await engines.look()
+    assert "circuit open" in found.obstacle
+    found.engine.answer = Health(ready=True, process="second")
+    await engines.look()
+    assert found.obstacle == ""
+
+
 async def test_a_circuit_is_shown_until_a_request_has_proved_the_engine():
     """A proof at a silent server takes minutes, and with few requests one is long in coming: no alert ever fired."""
     engines, metrics = make_engines()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from inference.clients.session import EventStream, WorkerSession
+from inference.clients.worker import WorkerEngine
 from inference.errors import EngineError, OverloadedError, UnreachableError
-from inference.protocol import Batch, Cancel, Prepare, Ready, UsageOf, WireDelta
-from inference.types import Delta, GenerationRequest, Kind, Usage
+from inference.protocol import Batch, Cancel, Prepare, Ready, Stats, UsageOf, WireDelta
+from inference.types import Delta, GenerationRequest, Health, Kind, Usage
 
 
 async def test_an_impossible_usage_ends_its_own_request_alone(tmp_path, monkeypatch):
@@ -26,6 +27,20 @@ async def test_an_impossible_usage_ends_its_own_request_alone(tmp_path, monkeypa
     assert sent[2:] == [Cancel("a")]
     assert list(session._streams) == ["b"]
     session.close()
+
+
+async def test_health_tells_one_process_of_a_worker_from_the_next(tmp_path):
+    """A worker that was killed and came back between two looks kept its circuit open for what the dead one failed."""
+    session = WorkerSession(f"ipc://{tmp_path}/nobody", renew_seconds=60, silence_seconds=60)
+    engine = WorkerEngine("d", session)
+    for incarnation in ("first", "second"):
+        session._failed("another worker answers at this endpoint")
+        assert not (await engine.health()).ready
+        session._link.incarnation = incarnation
+        session._receive(Ready(incarnation, {}))
+        session._receive(Stats(incarnation, 0, {"d": Health(ready=True)}))
+        assert await engine.health() == Health(ready=True, process=incarnation)
+    await engine.close()
 
 
 async def test_what_isnt_prepared_in_time_is_no_sign_of_a_broken_worker(tmp_path, monkeypatch):
